@@ -1,0 +1,306 @@
+"""Who is connected: producers and consumers as their heartbeats describe them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tailrace.env.clock import Clock
+from tailrace.formats.commitlog import java_string_hash
+from tailrace.formats.remoting import LANGUAGES, RemotingCommand, RequestCode
+from tailrace.remoting import Channel
+
+__all__ = [
+    "ClientInfo",
+    "ConsumerGroupInfo",
+    "ConsumerManager",
+    "ProducerManager",
+    "SubscriptionData",
+]
+
+_log = logging.getLogger(__name__)
+
+SUB_ALL: Final = "*"
+TAG: Final = "TAG"
+BROADCASTING: Final = "BROADCASTING"
+
+
+@dataclass(slots=True)
+class SubscriptionData:
+    """What a group wants of a topic; ``codes`` is None for everything."""
+
+    topic: str
+    sub_string: str = SUB_ALL
+    tags: tuple[str, ...] = ()
+    sub_version: int = 0
+    expression_type: str = TAG
+    class_filter_mode: bool = False
+    codes: frozenset[int] | None = None
+
+    @classmethod
+    def parse(
+        cls, topic: str, expression: str, sub_version: int = 0, expression_type: str = TAG
+    ) -> SubscriptionData:
+        """From ``tag || tag``; blank text or ``*`` means everything."""
+        made = cls(topic, expression or SUB_ALL, (), sub_version, expression_type or TAG)
+        if made.expression_type == TAG and made.sub_string != SUB_ALL:
+            made.tags = tuple(t for t in (p.strip() for p in expression.split("||")) if t)
+            if not made.tags:
+                raise ValueError("subString split error")
+            made.codes = frozenset(map(java_string_hash, made.tags))
+        return made
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> SubscriptionData:
+        """From a member of a heartbeat."""
+        made = cls(
+            str(value.get("topic", "")),
+            str(value.get("subString") or SUB_ALL),
+            tuple(str(t) for t in value.get("tagsSet") or ()),
+            int(value.get("subVersion") or 0),
+            str(value.get("expressionType") or TAG),
+            bool(value.get("classFilterMode", False)),
+        )
+        codes = {int(c) for c in value.get("codeSet") or ()}
+        if not codes and made.expression_type == TAG and made.sub_string != SUB_ALL:
+            made = cls.parse(made.topic, made.sub_string, made.sub_version)
+        elif codes and made.sub_string != SUB_ALL:
+            made.codes = frozenset(codes)
+        return made
+
+    def to_json(self) -> dict[str, Any]:
+        """Members by RocketMQ's names."""
+        return {
+            "classFilterMode": self.class_filter_mode,
+            "codeSet": sorted(self.codes or ()),
+            "expressionType": self.expression_type,
+            "subString": self.sub_string,
+            "subVersion": self.sub_version,
+            "tagsSet": list(self.tags),
+            "topic": self.topic,
+        }
+
+
+@dataclass(slots=True)
+class ClientInfo:
+    """A client on a connection."""
+
+    client_id: str
+    language: int
+    version: int
+    channel: Channel
+    last_update_ns: int = 0
+    last_update_ms: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """A connection as mqadmin shows it."""
+        return {
+            "clientAddr": self.channel.peer,
+            "clientId": self.client_id,
+            "language": LANGUAGES[self.language] if self.language < len(LANGUAGES) else "OTHER",
+            "version": self.version,
+        }
+
+
+@dataclass(slots=True)
+class ConsumerGroupInfo:
+    """A group with its members."""
+
+    group: str
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
+    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+    members: dict[Channel, ClientInfo] = field(default_factory=dict)
+
+    @property
+    def broadcasting(self) -> bool:
+        """Whether each member gets every message."""
+        return self.message_model == BROADCASTING
+
+    def client_ids(self) -> list[str]:
+        """Members' ids, each once."""
+        return list(dict.fromkeys(m.client_id for m in self.members.values()))
+
+    def take_subscriptions(self, wanted: Iterable[SubscriptionData]) -> bool:
+        """Replace what the group wants; whether topics came or went."""
+        changed = False
+        kept: dict[str, SubscriptionData] = {}
+        for new in wanted:
+            old = self.subscriptions.get(new.topic)
+            if old is None:
+                changed = True
+                _log.info("subscription added group=%s topic=%s", self.group, new.topic)
+            kept[new.topic] = new if old is None or new.sub_version > old.sub_version else old
+        for topic in self.subscriptions.keys() - kept.keys():
+            changed = True
+            _log.info("subscription removed group=%s topic=%s", self.group, topic)
+        self.subscriptions = kept
+        return changed
+
+
+class ConsumerManager:
+    """Consumer groups that have a live member.
+
+    ``notify_enabled(group)`` says whether members of a group are told of changes (request 40).
+    """
+
+    def __init__(
+        self, clock: Clock, expired_ms: int, notify_enabled: Callable[[str], bool]
+    ) -> None:
+        self._clock = clock
+        self._expired_ns = expired_ms * 1_000_000
+        self._notify_enabled = notify_enabled
+        self._groups: dict[str, ConsumerGroupInfo] = {}
+
+    def groups(self) -> list[ConsumerGroupInfo]:
+        """All live groups."""
+        return list(self._groups.values())
+
+    def find(self, group: str) -> ConsumerGroupInfo | None:
+        """The group, if it has a live member."""
+        return self._groups.get(group)
+
+    def find_client(self, group: str, client_id: str) -> ClientInfo | None:
+        """A member by its id."""
+        info = self._groups.get(group)
+        if info is not None:
+            for member in info.members.values():
+                if member.client_id == client_id:
+                    return member
+        return None
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Live groups that want a topic."""
+        return [g.group for g in self._groups.values() if topic in g.subscriptions]
+
+    def register(
+        self, channel: Channel, request: RemotingCommand, client_id: str, data: dict[str, Any],
+        *, keep_subscriptions: bool = False,
+    ) -> bool:
+        """Take over one group of a heartbeat; whether membership or subscriptions changed."""
+        group = str(data["groupName"])
+        info = self._groups.get(group)
+        if info is None:
+            info = self._groups[group] = ConsumerGroupInfo(group)
+        info.consume_type = str(data.get("consumeType") or info.consume_type)
+        info.message_model = str(data.get("messageModel") or info.message_model)
+        info.consume_from_where = str(data.get("consumeFromWhere") or info.consume_from_where)
+        member = info.members.get(channel)
+        changed = member is None or member.client_id != client_id
+        if member is None or changed:
+            member = ClientInfo(client_id, request.language, request.version, channel)
+            info.members[channel] = member
+            _log.info(
+                "consumer registered group=%s client=%s peer=%s", group, client_id, channel.peer
+            )
+        self._touch(member)
+        if not keep_subscriptions:
+            wanted = [SubscriptionData.from_json(s) for s in data.get("subscriptionDataSet") or ()]
+            changed |= info.take_subscriptions(wanted)
+        if changed:
+            self._notify(info)
+        return changed
+
+    def unregister(self, channel: Channel, group: str, client_id: str) -> None:
+        """A member says goodbye."""
+        info = self._groups.get(group)
+        member = info.members.get(channel) if info is not None else None
+        if info is not None and member is not None and member.client_id == client_id:
+            self._remove(info, [channel])
+
+    def closed(self, channel: Channel) -> None:
+        """A connection is gone."""
+        for info in list(self._groups.values()):
+            if channel in info.members:
+                self._remove(info, [channel])
+
+    def expire(self) -> None:
+        """Forget members without a heartbeat for too long, and close their connections."""
+        limit = self._clock.monotonic_ns() - self._expired_ns
+        for info in list(self._groups.values()):
+            gone = [c for c, m in info.members.items() if m.last_update_ns < limit]
+            if gone:
+                self._remove(info, gone)
+                for channel in gone:
+                    _log.warning("consumer expired group=%s peer=%s", info.group, channel.peer)
+                    channel.close()
+
+    def _touch(self, member: ClientInfo) -> None:
+        member.last_update_ns = self._clock.monotonic_ns()
+        member.last_update_ms = self._clock.now_ms()
+
+    def _remove(self, info: ConsumerGroupInfo, channels: list[Channel]) -> None:
+        for channel in channels:
+            member = info.members.pop(channel)
+            _log.info(
+                "consumer unregistered group=%s client=%s peer=%s", info.group, member.client_id,
+                channel.peer,
+            )
+        if not info.members:
+            del self._groups[info.group]
+        else:
+            self._notify(info)
+
+    def _notify(self, info: ConsumerGroupInfo) -> None:
+        if info.broadcasting or not self._notify_enabled(info.group):
+            return
+        for channel in list(info.members):
+            channel.request_oneway(
+                RemotingCommand(
+                    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": info.group}
+                )
+            )
+
+
+class ProducerManager:
+    """Producer groups that have a live member."""
+
+    def __init__(self, clock: Clock, expired_ms: int) -> None:
+        self._clock = clock
+        self._expired_ns = expired_ms * 1_000_000
+        self._groups: dict[str, dict[Channel, ClientInfo]] = {}
+
+    def groups(self) -> dict[str, list[ClientInfo]]:
+        """Members by group."""
+        return {group: list(members.values()) for group, members in self._groups.items()}
+
+    def members(self, group: str) -> list[ClientInfo]:
+        """Members of a group; empty when it has none."""
+        return list(self._groups.get(group, {}).values())
+
+    def register(
+        self, channel: Channel, request: RemotingCommand, client_id: str, group: str
+    ) -> None:
+        """Take over one group of a heartbeat."""
+        members = self._groups.setdefault(group, {})
+        member = members.get(channel)
+        if member is None:
+            member = ClientInfo(client_id, request.language, request.version, channel)
+            members[channel] = member
+        member.last_update_ns = self._clock.monotonic_ns()
+        member.last_update_ms = self._clock.now_ms()
+
+    def unregister(self, channel: Channel, group: str) -> None:
+        """A member says goodbye."""
+        members = self._groups.get(group)
+        if members is not None:
+            members.pop(channel, None)
+            if not members:
+                del self._groups[group]
+
+    def closed(self, channel: Channel) -> None:
+        """A connection is gone."""
+        for group in list(self._groups):
+            self.unregister(channel, group)
+
+    def expire(self) -> None:
+        """Forget members without a heartbeat for too long, and close their connections."""
+        limit = self._clock.monotonic_ns() - self._expired_ns
+        for group, members in list(self._groups.items()):
+            for channel, member in list(members.items()):
+                if member.last_update_ns < limit:
+                    self.unregister(channel, group)
+                    channel.close()

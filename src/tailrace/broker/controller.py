@@ -1,0 +1,288 @@
+"""A broker and its name server in one process, on an open store.
+
+    controller = BrokerController(store, BrokerConfig())
+    await controller.start(("127.0.0.1", 10911), ("127.0.0.1", 9876))
+    print(controller.broker_address, controller.namesrv_address)     # "127.0.0.1:10911" ...
+    ...
+    await controller.stop()          # answers what is pending, writes offsets; the store stays open
+
+``start`` returns once clients can be served and routed. Port 0 picks a free port. With ``vip=True``
+the broker also listens on its port minus 2, where old clients send to; it is left out, with a line
+in the log, when that port is taken, and never tried for port 0. ``namesrv_listen=None`` starts no
+name server. The store is not closed by the controller: who opened it closes it, after ``stop``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol, final
+
+from tailrace.broker.client_manager import ConsumerManager, ProducerManager
+from tailrace.broker.context import BrokerContext
+from tailrace.broker.durable_answers import DurableAnswers
+from tailrace.broker.long_polling import PullRequestHoldService
+from tailrace.broker.name_server import KVConfigManager, NameServer
+from tailrace.broker.processors.admin import AdminProcessor, settings_of
+from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
+from tailrace.broker.processors.client_manage import ClientManageProcessor
+from tailrace.broker.processors.pull import PullMessageProcessor
+from tailrace.broker.processors.query import QueryProcessor
+from tailrace.broker.processors.send import SendMessageProcessor
+from tailrace.broker.rebalance_lock import RebalanceLockManager
+from tailrace.broker.runtime_info import SAMPLE_S, RuntimeInfo
+from tailrace.config import BrokerConfig, FlushDiskType
+from tailrace.env.clock import Clock, SystemClock
+from tailrace.env.entropy import Entropy, SystemEntropy
+from tailrace.env.filesystem import FileSystem, OsFileSystem
+from tailrace.env.scheduler import Scheduler, ThreadScheduler
+from tailrace.formats.remoting import VERSION_V5_3_1, ResponseCode
+from tailrace.kernels import header as header_kernel
+from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.subscription_group import SubscriptionGroupManager
+from tailrace.remoting import Channel, RemotingServer
+
+if TYPE_CHECKING:
+    from tailrace.node.message_store import MessageStore
+
+__all__ = ["BrokerController"]
+
+_log = logging.getLogger(__name__)
+
+SCAN_S: Final = 10.0
+VIP_DISTANCE: Final = 2
+Address = tuple[str, int]
+
+
+@final
+class BrokerController:
+    """Starts and stops the sockets and services of a broker on ``store``."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        broker_config: BrokerConfig | None = None,
+        *,
+        clock: Clock | None = None,
+        file_system: FileSystem | None = None,
+        scheduler: Scheduler | None = None,
+        entropy: Entropy | None = None,
+    ) -> None:
+        self.broker_address = ""
+        """``ip:port`` that clients are told."""
+        self.namesrv_address = ""
+        """``ip:port`` of the name server."""
+        self._store = store
+        self._config = broker_config or BrokerConfig()
+        self._clock = clock or SystemClock()
+        self._entropy = entropy or SystemEntropy()
+        self._file_system = file_system or OsFileSystem()
+        self._scheduler = scheduler or ThreadScheduler()
+        self._servers: list[RemotingServer] = []
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._started = False
+
+    async def start(
+        self,
+        listen: Address = ("127.0.0.1", 10911),
+        namesrv_listen: Address | None = ("127.0.0.1", 9876),
+        *,
+        vip: bool = False,
+    ) -> None:
+        """Listen and serve. Raises OSError when an address cannot be taken; then nothing runs."""
+        try:
+            await self._start(listen, namesrv_listen, vip=vip)
+        except BaseException:
+            await self._close_servers(0.0)
+            raise
+        self._started = True
+        _log.info(
+            "broker started broker=%s namesrv=%s", self.broker_address, self.namesrv_address
+        )
+
+    async def _start(
+        self, listen: Address, namesrv_listen: Address | None, *, vip: bool
+    ) -> None:
+        self._broker = self._context()
+        send = self._build(self._broker)
+        server = self._server(fast=False)
+        host, port = await server.start(*listen)
+        advertised = self._config.broker_ip1 or _reachable(host)
+        self.broker_address = self._broker.address = f"{advertised}:{port}"
+        store_host = _packed(advertised) + port.to_bytes(4, "big")
+        self._store.store_host = store_host
+        send.set_store_host(store_host)
+        self._settings.update(listenPort=str(port), brokerIP1=advertised)
+        if vip and listen[1] > VIP_DISTANCE:
+            await self._start_vip(listen[0], listen[1] - VIP_DISTANCE)
+        if namesrv_listen is not None:
+            await self._start_name_server(namesrv_listen)
+        self._store.set_message_arriving_listener(self._hold)
+        self._scheduler.every(
+            "ConsumerOffsetPersist", self._config.flush_consumer_offset_interval,
+            self._broker.offsets.persist_if_changed,
+        )
+        self._every("scan", SCAN_S, self._scan)
+        self._every("sample", SAMPLE_S, self._runtime.sample)
+
+    def _context(self) -> BrokerContext:
+        config_dir, clock, config = self._store.config_dir, self._clock, self._config
+        self._store.topics.ensure_system_topics()
+        groups = SubscriptionGroupManager(self._file_system, config_dir, config, clock)
+        groups.load()
+        groups.ensure_system_groups()
+        offsets = ConsumerOffsetManager(self._file_system, config_dir, clock)
+        offsets.load()
+
+        def notify_enabled(group: str) -> bool:
+            found = groups.select(group)
+            return found is not None and found.notify_consumer_ids_changed_enable
+
+        return BrokerContext(
+            loop=asyncio.get_running_loop(), clock=clock, entropy=self._entropy,
+            store=self._store, config=config, topics=self._store.topics, groups=groups,
+            offsets=offsets, locks=RebalanceLockManager(clock),
+            consumers=ConsumerManager(clock, config.channel_expired_ms, notify_enabled),
+            producers=ProducerManager(clock, config.channel_expired_ms), boot_ms=clock.now_ms(),
+        )
+
+    def _build(self, broker: BrokerContext) -> SendMessageProcessor:
+        """Make the processors and what they need."""
+        store_config = self._store.config
+        self._settings = settings_of(
+            self._config, store_config, brokerRole="ASYNC_MASTER",
+            storePathRootDir=str(self._store.path),
+        )
+        self._durable = DurableAnswers(broker.loop, self._store)
+        self._runtime = RuntimeInfo(broker)
+        self._pull = PullMessageProcessor(broker)
+        self._hold = PullRequestHoldService(
+            broker.loop, self._store.max_offset_in_queue, self._pull.run_again
+        )
+        self._pull.hold = self._hold
+        send = SendMessageProcessor(
+            broker, self._durable,
+            wait_durable=store_config.flush_disk_type is FlushDiskType.SYNC_FLUSH,
+            max_message_size=store_config.max_message_size,
+        )
+        self._processors: list[_Registers] = [
+            send, QueryProcessor(broker), ClientManageProcessor(broker),
+            AdminTopicsProcessor(broker), AdminProcessor(broker, self._runtime, self._settings),
+        ]
+        return send
+
+    def _server(self, *, fast: bool) -> RemotingServer:
+        """A server of the broker; the fast one, on the VIP port, serves no pulls."""
+        server = RemotingServer(
+            decode_header=header_kernel.decode_header, on_close=self._client_gone
+        )
+        for processor in self._processors:
+            processor.register(server)
+        if not fast:
+            self._pull.register(server)
+        self._servers.append(server)
+        return server
+
+    async def _start_vip(self, host: str, port: int) -> None:
+        server = self._server(fast=True)
+        try:
+            await server.start(host, port)
+        except OSError as error:
+            self._servers.remove(server)
+            _log.warning("VIP port left out address=%s:%d reason=%s", host, port, error)
+
+    async def _start_name_server(self, listen: Address) -> None:
+        kv = KVConfigManager(self._file_system, self._store.config_dir)
+        kv.load()
+        settings: dict[str, str] = {}
+        name_server = self._name_server = NameServer(self._clock, kv, settings)
+        name_server.register_local(
+            self._config.broker_cluster_name, self._config.broker_name, self.broker_address,
+            self._broker.topics.table,
+        )
+        server = RemotingServer(
+            decode_header=header_kernel.decode_header, on_close=name_server.closed
+        )
+        name_server.register(server)
+        self._servers.append(server)
+        host, port = await server.start(*listen)
+        self.namesrv_address = self._broker.namesrv_address = f"{_reachable(host)}:{port}"
+        self._settings["namesrvAddr"] = self.namesrv_address
+        settings["listenPort"] = str(port)
+        self._every("expire", SCAN_S, name_server.expire)
+
+    async def stop(self) -> None:
+        """Stop serving: what is pending is answered, newer clients are told to go away."""
+        if not self._started:
+            return
+        self._started = False
+        for timer in self._timers.values():
+            timer.cancel()
+        self._store.set_message_arriving_listener(None)
+        for server in self._servers:
+            server.draining = True
+        for pull in self._hold.release_all():
+            if pull.request.version > VERSION_V5_3_1:
+                pull.channel.answer(
+                    pull.request, pull.request.answer(ResponseCode.GO_AWAY, "please go away")
+                )
+        await self._wait_durable()
+        await self._close_servers(None)
+        self._scheduler.stop_all()
+        self._broker.offsets.persist_if_changed()
+        _log.info("broker stopped broker=%s", self.broker_address)
+
+    async def _wait_durable(self) -> None:
+        """Let sends that wait for the disk be answered, for as long as their producers wait."""
+        for _ in range(300):
+            if not self._durable.pending:
+                return
+            await asyncio.sleep(0.01)
+
+    async def _close_servers(self, drain_s: float | None) -> None:
+        servers, self._servers = self._servers, []
+        await asyncio.gather(
+            *(s.stop() if drain_s is None else s.stop(drain_s) for s in servers)
+        )
+
+    def _client_gone(self, channel: Channel) -> None:
+        self._broker.consumers.closed(channel)
+        self._broker.producers.closed(channel)
+
+    def _scan(self) -> None:
+        self._broker.consumers.expire()
+        self._broker.producers.expire()
+
+    def _every(self, name: str, seconds: float, step: Callable[[], None]) -> None:
+        loop = self._broker.loop
+
+        def run() -> None:
+            self._timers[name] = loop.call_later(seconds, run)
+            step()
+
+        self._timers[name] = loop.call_later(seconds, run)
+
+
+class _Registers(Protocol):
+    def register(self, server: RemotingServer) -> None: ...
+
+
+def _reachable(host: str) -> str:
+    """An address that a client can use for one that is listened on."""
+    address = ipaddress.ip_address(host)
+    if not address.is_unspecified:
+        return host
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return "127.0.0.1"
+
+
+def _packed(host: str) -> bytes:
+    try:
+        return ipaddress.ip_address(host).packed
+    except ValueError:
+        return socket.inet_aton(socket.gethostbyname(host))

@@ -1,0 +1,102 @@
+"""Answers to sends that wait until their message is durable.
+
+All sends of one turn of the event loop wait together, for the end of the last of them: one call to
+the store, one wake-up of the loop, and one write for each connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol, final
+
+from tailrace.formats.remoting import ResponseCode, decode_frame, encode
+from tailrace.model import PutMessageStatus
+from tailrace.remoting import Channel
+
+__all__ = ["DurableAnswers", "DurableStore"]
+
+PENDING_LIMIT: Final = 10_000
+"""Sends that may wait; the reference's sendThreadPoolQueueCapacity."""
+
+Waiting = list[tuple[Channel, bytes]]
+
+
+class DurableStore(Protocol):
+    """What of a store is used here."""
+
+    def when_durable(self, until: int, callback: Callable[[PutMessageStatus], None]) -> None:
+        """Call back, from any thread, once the log is durable up to ``until``."""
+        ...
+
+
+@final
+class DurableAnswers:
+    """Encoded answers by the position that has to be durable before they are sent."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, store: DurableStore, limit: int = PENDING_LIMIT
+    ) -> None:
+        self._loop = loop
+        self._store = store
+        self._limit = limit
+        self._batch: Waiting = []
+        self._until = 0
+        self._done: deque[tuple[Waiting, PutMessageStatus]] = deque()
+        self._drain_scheduled = False
+        self.pending = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether no more sends should be taken for now."""
+        return self.pending >= self._limit
+
+    def add(self, channel: Channel, answer: bytes, until: int) -> None:
+        """Send ``answer`` once the log is durable up to ``until``."""
+        if not self._batch:
+            self._loop.call_soon(self._register)
+        self._batch.append((channel, answer))
+        self.pending += 1
+        self._until = max(self._until, until)
+
+    def _register(self) -> None:
+        batch, self._batch = self._batch, []
+        self._store.when_durable(self._until, partial(self._durable, batch))
+
+    def _durable(self, batch: Waiting, status: PutMessageStatus) -> None:
+        self._done.append((batch, status))
+        if not self._drain_scheduled:
+            self._drain_scheduled = True
+            try:
+                self._loop.call_soon_threadsafe(self._drain)
+            except RuntimeError:  # the loop has been closed: so are the connections
+                self._done.clear()
+
+    def _drain(self) -> None:
+        self._drain_scheduled = False
+        by_channel: dict[Channel, list[bytes]] = {}
+        while self._done:
+            batch, status = self._done.popleft()
+            self.pending -= len(batch)
+            for channel, answer in batch:
+                answers = by_channel.setdefault(channel, [])
+                answers.append(
+                    answer if status is PutMessageStatus.PUT_OK else _changed(answer, status)
+                )
+        for channel, answers in by_channel.items():
+            channel.write(b"".join(answers))
+
+
+def _changed(answer: bytes, status: PutMessageStatus) -> bytes:
+    """The answer with the code of what really happened."""
+    response, _ = decode_frame(answer, 0, len(answer))
+    assert response is not None
+    if status is PutMessageStatus.FLUSH_DISK_TIMEOUT:
+        response.code = ResponseCode.FLUSH_DISK_TIMEOUT
+        response.remark = "the message is stored, but not durable yet"
+    else:
+        response.code = ResponseCode.SERVICE_NOT_AVAILABLE
+        response.remark = "the message could not be made durable, the store takes no more writes"
+    return encode(response)

@@ -1,0 +1,1 @@
+"""Processors: plain functions of a channel and a request, tested without sockets."""

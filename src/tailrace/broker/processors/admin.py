@@ -1,0 +1,226 @@
+"""The broker as admin tools see it (AdminBrokerProcessor, second half)."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import enum
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final, final
+
+from tailrace.broker.client_manager import ClientInfo
+from tailrace.broker.context import BrokerContext
+from tailrace.broker.runtime_info import RuntimeInfo
+from tailrace.config import option_name
+from tailrace.errors import RemotingConnectError, RemotingTimeoutError
+from tailrace.formats import fastjson
+from tailrace.formats.commitlog import tags_code
+from tailrace.formats.remoting import MQ_VERSION, RemotingCommand, RequestCode, ResponseCode
+from tailrace.remoting import Channel, RemotingServer
+
+__all__ = ["AdminProcessor"]
+
+FORWARD_TIMEOUT_MS: Final = 10_000
+CQ_UNITS_MAX: Final = 1_000
+
+
+@final
+class AdminProcessor:
+    """Settings, run-time figures, connections, and requests forwarded to consumers."""
+
+    def __init__(
+        self, broker: BrokerContext, runtime: RuntimeInfo, settings: Mapping[str, str]
+    ) -> None:
+        self._broker = broker
+        self._runtime = runtime
+        self._settings = settings
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def register(self, server: RemotingServer) -> None:
+        """Take over the codes of this processor."""
+        code = RequestCode
+        server.register(self.runtime_info, code.GET_BROKER_RUNTIME_INFO)
+        server.register(self.get_config, code.GET_BROKER_CONFIG)
+        server.register(self.update_config, code.UPDATE_BROKER_CONFIG)
+        server.register(self.all_consumer_offsets, code.GET_ALL_CONSUMER_OFFSET)
+        server.register(self.all_delay_offsets, code.GET_ALL_DELAY_OFFSET)
+        server.register(self.consumer_connections, code.GET_CONSUMER_CONNECTION_LIST)
+        server.register(self.producer_connections, code.GET_PRODUCER_CONNECTION_LIST)
+        server.register(self.all_producers, code.GET_ALL_PRODUCER_INFO)
+        server.register(self.consumer_running_info, code.GET_CONSUMER_RUNNING_INFO)
+        server.register(self.consume_directly, code.CONSUME_MESSAGE_DIRECTLY)
+        server.register(self.query_consume_queue, code.QUERY_CONSUME_QUEUE)
+
+    def runtime_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Figures of the running broker: request 28."""
+        return request.answer(body=fastjson.dumps({"table": self._runtime.table()}))
+
+    def get_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Settings as a properties text: request 26."""
+        text = "".join(f"{name}={value}\n" for name, value in sorted(self._settings.items()))
+        version = fastjson.dumps({"counter": 0, "stateVersion": 0, "timestamp": self._broker.boot_ms})
+        return request.answer(ext={"version": version.decode()}, body=text.encode())
+
+    def update_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Settings are not changed over the wire: request 25."""
+        return request.answer(
+            ResponseCode.NO_PERMISSION, "the broker's settings cannot be changed remotely"
+        )
+
+    def all_consumer_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """``consumerOffset.json``: request 43."""
+        return request.answer(body=fastjson.dumps(self._broker.offsets.to_json()))
+
+    def all_delay_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """``delayOffset.json``: request 45; there are no delay levels yet."""
+        version = {"counter": 0, "stateVersion": 0, "timestamp": 0}
+        return request.answer(body=fastjson.dumps({"dataVersion": version, "offsetTable": {}}))
+
+    def consumer_connections(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Members of a consumer group: request 203."""
+        group = request.ext["consumerGroup"]
+        info = self._broker.consumers.find(group)
+        if info is None:
+            return request.answer(
+                ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{group}] not online"
+            )
+        return request.answer(
+            body=fastjson.dumps({
+                "connectionSet": [m.to_json() for m in info.members.values()],
+                "consumeFromWhere": info.consume_from_where,
+                "consumeType": info.consume_type,
+                "messageModel": info.message_model,
+                "subscriptionTable": {t: s.to_json() for t, s in info.subscriptions.items()},
+            })
+        )
+
+    def producer_connections(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Members of a producer group: request 204."""
+        group = request.ext["producerGroup"]
+        members = self._broker.producers.members(group)
+        if not members:
+            return request.answer(
+                ResponseCode.SYSTEM_ERROR, f"the producer group[{group}] not exist"
+            )
+        return request.answer(
+            body=fastjson.dumps({"connectionSet": [m.to_json() for m in members]})
+        )
+
+    def all_producers(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """All producers: request 328."""
+        data = {
+            group: [
+                {
+                    "clientId": m.client_id, "language": m.to_json()["language"],
+                    "lastUpdateTimestamp": m.last_update_ms, "remoteIP": m.channel.peer,
+                    "version": m.version,
+                }
+                for m in members
+            ]
+            for group, members in self._broker.producers.groups().items()
+        }
+        return request.answer(body=fastjson.dumps({"data": data}))
+
+    # --- forwarded to a consumer
+
+    def consumer_running_info(
+        self, channel: Channel, request: RemotingCommand
+    ) -> RemotingCommand | None:
+        """Ask a consumer about itself: request 307."""
+        return self._forward(channel, request, dict(request.ext), b"")
+
+    def consume_directly(
+        self, channel: Channel, request: RemotingCommand
+    ) -> RemotingCommand | None:
+        """Let a consumer consume one message: request 309."""
+        ext = {"brokerName": self._broker.config.broker_name, **request.ext}
+        record = None
+        if msg_id := ext.get("msgId"):
+            # The low 16 hex digits of an offset message id are the physical offset.
+            try:
+                record = self._broker.store.select_record(int(msg_id[-16:], 16))
+            except ValueError:
+                record = None
+        if record is None:
+            return request.answer(ResponseCode.SYSTEM_ERROR, f"no message with the id {msg_id}")
+        return self._forward(channel, request, ext, bytes(record))
+
+    def _forward(
+        self, channel: Channel, request: RemotingCommand, ext: dict[str, str], body: bytes
+    ) -> RemotingCommand | None:
+        group, client_id = ext["consumerGroup"], ext.get("clientId", "")
+        client = self._broker.consumers.find_client(group, client_id)
+        if client is None:
+            return request.answer(
+                ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online"
+            )
+        self._start(self._forwarded(channel, request, client, RemotingCommand(
+            request.code, ext, body, version=MQ_VERSION,
+        )))
+        return None
+
+    async def _forwarded(
+        self, channel: Channel, request: RemotingCommand, client: ClientInfo,
+        forwarded: RemotingCommand,
+    ) -> None:
+        group = forwarded.ext["consumerGroup"]
+        try:
+            found = await client.channel.request(forwarded, FORWARD_TIMEOUT_MS)
+        except RemotingTimeoutError:
+            answer = request.answer(
+                ResponseCode.CONSUME_MSG_TIMEOUT,
+                f"consumer <{group}> <{client.client_id}> did not answer in time",
+            )
+        except RemotingConnectError:
+            answer = request.answer(
+                ResponseCode.SYSTEM_ERROR,
+                f"The Consumer <{group}> <{client.client_id}> not online",
+            )
+        else:
+            answer = request.answer(found.code, found.remark, found.ext, found.body)
+        channel.answer(request, answer)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._broker.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def query_consume_queue(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Units of a queue: request 321."""
+        ext, store = request.ext, self._broker.store
+        topic, queue_id = ext["topic"], int(ext["queueId"])
+        first = max(0, store.min_offset_in_queue(topic, queue_id))
+        until = max(0, store.max_offset_in_queue(topic, queue_id))
+        index = max(first, int(ext.get("index") or 0))
+        count = min(int(ext.get("count") or 0), CQ_UNITS_MAX, max(0, until - index))
+        units = []
+        for message in store.read(topic, queue_id, index, max_count=count) if count > 0 else ():
+            units.append({
+                "physicOffset": message.phy_offset, "physicSize": message.store_size,
+                "tagsCode": tags_code(message.tags), "eval": True,
+            })
+        body: dict[str, Any] = {
+            "maxQueueIndex": until, "minQueueIndex": first, "queueData": units,
+        }
+        if group := ext.get("consumerGroup"):
+            info = self._broker.consumers.find(group)
+            if info is not None and topic in info.subscriptions:
+                body["subscriptionData"] = info.subscriptions[topic].to_json()
+        return request.answer(body=fastjson.dumps(body))
+
+
+def settings_of(*configs: Any, **more: object) -> dict[str, str]:
+    """Settings by RocketMQ's names, as text."""
+    found: dict[str, str] = {}
+    for config in configs:
+        for f in dataclasses.fields(config):
+            found[option_name(f)] = _text(getattr(config, f.name))
+    return {**found, **{name: _text(value) for name, value in more.items()}}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, enum.Enum):
+        return str(value.value)
+    return str(value)

@@ -1,0 +1,312 @@
+"""Topics and groups as admin tools see and change them (AdminBrokerProcessor, first half)."""
+
+from __future__ import annotations
+
+from typing import Any, Final, final
+
+from tailrace.broker.context import BrokerContext
+from tailrace.broker.processors._bodies import json_object
+from tailrace.formats import fastjson
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.node.subscription_group import SubscriptionGroupConfig
+from tailrace.node.topic_config import (
+    TopicConfig,
+    merged_attributes,
+    validate_topic,
+)
+from tailrace.remoting import Channel, RemotingServer
+
+__all__ = ["AdminTopicsProcessor"]
+
+QUEUES_MAX: Final = 16_384
+
+
+@final
+class AdminTopicsProcessor:
+    """Creates, shows and deletes topics and groups, and what they have consumed."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+
+    def register(self, server: RemotingServer) -> None:
+        """Take over the codes of this processor."""
+        code = RequestCode
+        server.register(self.update_topic, code.UPDATE_AND_CREATE_TOPIC)
+        server.register(self.update_topics, code.UPDATE_AND_CREATE_TOPIC_LIST)
+        server.register(self.delete_topic, code.DELETE_TOPIC_IN_BROKER)
+        server.register(self.all_topics, code.GET_ALL_TOPIC_CONFIG)
+        server.register(self.topic, code.GET_TOPIC_CONFIG)
+        server.register(self.topic_stats, code.GET_TOPIC_STATS_INFO)
+        server.register(self.system_topics, code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+        server.register(self.update_group, code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
+        server.register(self.update_groups, code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
+        server.register(self.all_groups, code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        server.register(self.group, code.GET_SUBSCRIPTIONGROUP_CONFIG)
+        server.register(self.delete_group, code.DELETE_SUBSCRIPTIONGROUP)
+        server.register(self.consume_stats, code.GET_CONSUME_STATS)
+        server.register(self.broker_consume_stats, code.GET_BROKER_CONSUME_STATS)
+        server.register(self.groups_of_topic, code.QUERY_TOPIC_CONSUME_BY_WHO)
+        server.register(self.topics_of_group, code.QUERY_TOPICS_BY_CONSUMER)
+        server.register(self.subscription_of_group, code.QUERY_SUBSCRIPTION_BY_CONSUMER)
+
+    # --- topics
+
+    def update_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Create or change a topic: request 17."""
+        ext = request.ext
+        name = ext["topic"]
+        if refusal := self._refused_name(request, name):
+            return refusal
+        present = self._broker.topics.select(name)
+        try:
+            attributes = merged_attributes(
+                present.attributes if present else {}, ext.get("attributes", ""),
+                creating=present is None,
+            )
+        except ValueError as error:
+            return request.answer(ResponseCode.SYSTEM_ERROR, str(error))
+        config = TopicConfig(
+            topic_name=name,
+            read_queue_nums=int(ext["readQueueNums"]),
+            write_queue_nums=int(ext["writeQueueNums"]),
+            perm=int(ext["perm"]),
+            topic_filter_type=ext.get("topicFilterType") or "SINGLE_TAG",
+            topic_sys_flag=int(ext.get("topicSysFlag") or 0),
+            order=ext.get("order") == "true",
+            attributes=attributes,
+            extra=present.extra if present else {},
+        )
+        if refusal := _refused_shape(request, config):
+            return refusal
+        self._broker.topics.update(config)
+        return request.answer()
+
+    def update_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Create or change topics at once: request 18; all of them or none."""
+        configs = [TopicConfig.from_json(v) for v in json_object(request).get("topicConfigList") or ()]
+        for config in configs:
+            refusal = self._refused_name(request, config.topic_name)
+            if refusal := refusal or _refused_shape(request, config):
+                return refusal
+        self._broker.topics.update_all(configs)
+        return request.answer()
+
+    def _refused_name(self, request: RemotingCommand, name: str) -> RemotingCommand | None:
+        if reason := validate_topic(name):
+            return request.answer(ResponseCode.INVALID_PARAMETER, reason)
+        if self._broker.topics.is_system_topic(name):
+            return request.answer(
+                ResponseCode.INVALID_PARAMETER,
+                f"The topic[{name}] is conflict with system topic.",
+            )
+        return None
+
+    def delete_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Delete a topic with its queues: request 215."""
+        name = request.ext["topic"]
+        if refusal := self._refused_name(request, name):
+            return refusal
+        self._broker.topics.delete(name)
+        self._broker.offsets.remove_topic(name)
+        self._broker.store.delete_topics({name})
+        return request.answer()
+
+    def all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """All topics: request 21."""
+        return request.answer(
+            body=fastjson.dumps({
+                **self._broker.topics.to_json(),
+                "mappingDataVersion": {"counter": 0, "stateVersion": 0, "timestamp": 0},
+                "topicQueueMappingDetailMap": {},
+                "topicQueueMappingInfoMap": {},
+            })
+        )
+
+    def topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """One topic: request 351."""
+        name = request.ext["topic"]
+        config = self._broker.topics.select(name)
+        if config is None:
+            return _no_topic(request, name)
+        return request.answer(body=fastjson.dumps(config.to_json()))
+
+    def topic_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """The queues of a topic: request 202."""
+        name = request.ext["topic"]
+        config = self._broker.topics.select(name)
+        if config is None:
+            return request.answer(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+        entries = []
+        for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
+            first, until = self._bounds(name, queue_id)
+            timestamp = 0
+            if until > 0:
+                timestamp = max(
+                    0, self._broker.store.get_message_store_timestamp(name, queue_id, until - 1)
+                )
+            entries.append((
+                self._queue(name, queue_id),
+                {"lastUpdateTimestamp": timestamp, "maxOffset": until, "minOffset": first},
+            ))
+        table = fastjson.object_keyed(entries)
+        return request.answer(body=b'{"offsetTable":%b,"topicPutTps":0.0}' % table)
+
+    def system_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Names that belong to the broker: request 305."""
+        names = self._broker.topics.system_topic_names()
+        return request.answer(body=fastjson.dumps({"topicList": names}))
+
+    def _bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        store = self._broker.store
+        return (
+            max(0, store.min_offset_in_queue(topic, queue_id)),
+            max(0, store.max_offset_in_queue(topic, queue_id)),
+        )
+
+    def _queue(self, topic: str, queue_id: int) -> dict[str, Any]:
+        return {
+            "brokerName": self._broker.config.broker_name, "queueId": queue_id, "topic": topic,
+        }
+
+    # --- groups
+
+    def update_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Create or change a group: request 200."""
+        return self._update_groups(request, [json_object(request)])
+
+    def update_groups(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Create or change groups at once: request 225."""
+        return self._update_groups(request, json_object(request).get("groupConfigList") or [])
+
+    def _update_groups(
+        self, request: RemotingCommand, values: list[dict[str, Any]]
+    ) -> RemotingCommand:
+        configs = [SubscriptionGroupConfig.from_json(v) for v in values]
+        if not all(c.group_name for c in configs):
+            return request.answer(ResponseCode.INVALID_PARAMETER, "the group has no name")
+        self._broker.groups.update_all(configs)
+        return request.answer()
+
+    def all_groups(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """All groups: request 201."""
+        return request.answer(body=fastjson.dumps(self._broker.groups.to_json()))
+
+    def group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """One group, created when that is allowed: request 352."""
+        name = request.ext["group"]
+        config = self._broker.groups.find_or_create(name)
+        if config is None:
+            return request.answer(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {name}",
+            )
+        return request.answer(body=fastjson.dumps(config.to_json()))
+
+    def delete_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Forget a group: request 207."""
+        name = request.ext["groupName"]
+        self._broker.groups.delete(name)
+        if request.ext.get("cleanOffset") == "true":
+            self._broker.offsets.remove_group(name)
+        return request.answer()
+
+    # --- what was consumed
+
+    def consume_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """How far a group is behind: request 208."""
+        group = request.ext["consumerGroup"]
+        topics = self._topics_of(group)
+        if topic := request.ext.get("topic"):
+            topics = [topic]
+        entries = [e for name in topics for e in self._consumed(group, name)]
+        return request.answer(
+            body=b'{"consumeTps":0.0,"offsetTable":%b}' % fastjson.object_keyed(entries)
+        )
+
+    def _consumed(self, group: str, topic: str) -> list[tuple[dict[str, Any], dict[str, int]]]:
+        config = self._broker.topics.select(topic)
+        if config is None:
+            return []
+        offsets, entries = self._broker.offsets, []
+        for queue_id in range(config.read_queue_nums):
+            first, until = self._bounds(topic, queue_id)
+            consumed = max(0, offsets.query(group, topic, queue_id))
+            pulled = max(0, offsets.query_pull(group, topic, queue_id))
+            timestamp = 0
+            if first < consumed <= until:
+                timestamp = max(
+                    0,
+                    self._broker.store.get_message_store_timestamp(topic, queue_id, consumed - 1),
+                )
+            entries.append((
+                self._queue(topic, queue_id),
+                {
+                    "brokerOffset": until, "consumerOffset": consumed,
+                    "lastTimestamp": timestamp, "pullOffset": pulled,
+                },
+            ))
+        return entries
+
+    def broker_consume_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """How far every group is behind: request 317."""
+        parts, total = [], 0
+        for config in self._broker.groups.items():
+            for topic in self._topics_of(config.group_name):
+                entries = self._consumed(config.group_name, topic)
+                total += sum(v["brokerOffset"] - v["consumerOffset"] for _, v in entries)
+                parts.append(
+                    b'{%b:[{"consumeTps":0.0,"offsetTable":%b}]}'
+                    % (fastjson.dumps(config.group_name), fastjson.object_keyed(entries))
+                )
+        return request.answer(
+            body=b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":0}'
+            % (fastjson.dumps(self._broker.address), b",".join(parts), total)
+        )
+
+    def _topics_of(self, group: str) -> list[str]:
+        names = set(self._broker.offsets.topics_of(group))
+        info = self._broker.consumers.find(group)
+        if info is not None:
+            names |= set(info.subscriptions)
+        return sorted(names)
+
+    def groups_of_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Who consumes a topic: request 300."""
+        topic = request.ext["topic"]
+        groups = set(self._broker.consumers.groups_of(topic))
+        groups |= set(self._broker.offsets.groups_of(topic))
+        return request.answer(body=fastjson.dumps({"groupList": sorted(groups)}))
+
+    def topics_of_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """What a group has consumed: request 343."""
+        names = self._broker.offsets.topics_of(request.ext["group"])
+        return request.answer(body=fastjson.dumps({"topicList": names}))
+
+    def subscription_of_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """What a live group wants of a topic: request 345."""
+        group, topic = request.ext["group"], request.ext.get("topic", "")
+        body: dict[str, Any] = {"group": group, "topic": topic}
+        info = self._broker.consumers.find(group)
+        if info is not None and topic in info.subscriptions:
+            body["subscriptionData"] = info.subscriptions[topic].to_json()
+        return request.answer(body=fastjson.dumps(body))
+
+
+
+def _refused_shape(request: RemotingCommand, config: TopicConfig) -> RemotingCommand | None:
+    for what, value in (("read", config.read_queue_nums), ("write", config.write_queue_nums)):
+        if not 0 <= value <= QUEUES_MAX:
+            return request.answer(
+                ResponseCode.INVALID_PARAMETER,
+                f"{what}QueueNums={value} is outside 0 to {QUEUES_MAX}",
+            )
+    if not 0 <= config.perm <= 15:
+        return request.answer(ResponseCode.INVALID_PARAMETER, f"perm={config.perm} is invalid")
+    return None
+
+
+def _no_topic(request: RemotingCommand, name: str) -> RemotingCommand:
+    return request.answer(
+        ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}"
+    )
+

@@ -1,0 +1,199 @@
+"""Pulls: requests 11 and 361 (PullMessageProcessor), with long polling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, final
+
+from tailrace.broker.client_manager import TAG, SubscriptionData
+from tailrace.broker.context import BrokerContext
+from tailrace.broker.long_polling import HeldPull, PullRequestHoldService
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.model import GetMessageStatus
+from tailrace.node.subscription_group import SubscriptionGroupConfig
+from tailrace.node.topic_config import TopicConfig
+from tailrace.remoting import Channel, RemotingServer
+
+__all__ = ["PullMessageProcessor"]
+
+COMMIT_OFFSET: Final = 1
+SUSPEND: Final = 2
+SUBSCRIPTION: Final = 4
+DEFAULT_MAX_BYTES: Final = 256 * 1024
+CODES: Final[Mapping[GetMessageStatus, ResponseCode]] = {
+    GetMessageStatus.FOUND: ResponseCode.SUCCESS,
+    GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetMessageStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    GetMessageStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetMessageStatus.OFFSET_RESET: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+class _RefusalError(Exception):
+    """A pull that is answered with a code and a remark."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        self.code, self.remark = code, remark
+        super().__init__(remark)
+
+
+@final
+class PullMessageProcessor:
+    """Hands out messages. ``hold`` is set before the first request."""
+
+    hold: PullRequestHoldService
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+        self._store = broker.store
+
+    def register(self, server: RemotingServer) -> None:
+        """Take over the codes of this processor."""
+        server.register(self.pull, RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+
+    def pull(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        """Answer with messages, or wait for one."""
+        return self._pull(channel, request, first=True)
+
+    def run_again(self, pull: HeldPull) -> None:
+        """Answer a pull that has waited, whatever is found."""
+        try:
+            answer = self._pull(pull.channel, pull.request, first=False)
+        except Exception as error:  # noqa: BLE001 - the outermost step of a held request
+            answer = pull.request.answer(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+        if answer is not None:
+            pull.channel.answer(pull.request, answer)
+
+    def _pull(
+        self, channel: Channel, request: RemotingCommand, *, first: bool
+    ) -> RemotingCommand | None:
+        ext = request.ext
+        group, topic = ext["consumerGroup"], ext["topic"]
+        queue_id, offset = int(ext["queueId"]), int(ext["queueOffset"])
+        sys_flag = int(ext["sysFlag"])
+        try:
+            group_config, topic_config = self._checked(group, topic, queue_id)
+            subscription = self._subscription(group_config, request, sys_flag)
+        except _RefusalError as refusal:
+            return request.answer(refusal.code, refusal.remark)
+        if first and sys_flag & COMMIT_OFFSET and int(ext["commitOffset"]) >= 0:
+            self._broker.offsets.commit(group, topic, queue_id, int(ext["commitOffset"]))
+        max_bytes = int(ext.get("maxMsgBytes") or 0)
+        result = self._store.get_message(
+            topic, queue_id, offset, int(ext["maxMsgNums"]),
+            max_bytes=max_bytes if max_bytes > 0 else DEFAULT_MAX_BYTES, codes=subscription.codes,
+        )
+        code = CODES.get(result.status)
+        if code is None:  # the queue does not exist yet, or is empty
+            code = ResponseCode.PULL_OFFSET_MOVED if offset else ResponseCode.PULL_NOT_FOUND
+        if code is ResponseCode.PULL_NOT_FOUND and first and sys_flag & SUSPEND:
+            self._park(channel, request, topic, queue_id, offset, subscription)
+            return None
+        self._broker.offsets.commit_pull(group, topic, queue_id, result.next_begin_offset)
+        return request.answer(
+            code,
+            result.status.name,
+            {
+                "suggestWhichBrokerId": "0",
+                "nextBeginOffset": str(result.next_begin_offset),
+                "minOffset": str(result.min_offset),
+                "maxOffset": str(result.max_offset),
+                "topicSysFlag": str(topic_config.topic_sys_flag),
+                "groupSysFlag": str(group_config.group_sys_flag),
+            },
+            b"".join(result.records),
+        )
+
+    def _park(
+        self, channel: Channel, request: RemotingCommand, topic: str, queue_id: int, offset: int,
+        subscription: SubscriptionData,
+    ) -> None:
+        config = self._broker.config
+        hold_ms = config.short_polling_time_mills
+        if config.long_polling_enable:
+            hold_ms = int(request.ext["suspendTimeoutMillis"])
+        self.hold.hold(
+            HeldPull(
+                channel, request, topic, queue_id, offset,
+                self._broker.loop.time() + hold_ms / 1000, subscription.codes,
+            )
+        )
+
+    def _checked(
+        self, group: str, topic: str, queue_id: int
+    ) -> tuple[SubscriptionGroupConfig, TopicConfig]:
+        broker = self._broker
+        group_config = broker.groups.find_or_create(group)
+        if group_config is None:
+            raise _RefusalError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{group}] does not exist",
+            )
+        if not group_config.consume_enable:
+            raise _RefusalError(
+                ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}"
+            )
+        topic_config = broker.topics.table.get(topic)
+        if topic_config is None:
+            raise _RefusalError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!"
+            )
+        if not topic_config.readable:
+            raise _RefusalError(
+                ResponseCode.NO_PERMISSION, f"the topic[{topic}] pulling message is forbidden"
+            )
+        if not 0 <= queue_id < topic_config.read_queue_nums:
+            raise _RefusalError(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{queue_id}] is illegal, topic:[{topic}] "
+                f"topicConfig.readQueueNums:[{topic_config.read_queue_nums}]",
+            )
+        return group_config, topic_config
+
+    def _subscription(
+        self, group_config: SubscriptionGroupConfig, request: RemotingCommand, sys_flag: int
+    ) -> SubscriptionData:
+        ext = request.ext
+        expression_type = ext.get("expressionType") or TAG
+        if sys_flag & SUBSCRIPTION:
+            if expression_type != TAG:
+                raise _no_sql(expression_type)
+            try:
+                return SubscriptionData.parse(ext["topic"], ext.get("subscription") or "*")
+            except ValueError as error:
+                raise _RefusalError(
+                    ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                    "parse the consumer's subscription failed",
+                ) from error
+        info = self._broker.consumers.find(ext["consumerGroup"])
+        if info is None:
+            raise _RefusalError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist"
+            )
+        if info.broadcasting and not group_config.consume_broadcast_enable:
+            raise _RefusalError(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{info.group}] can not consume by broadcast way",
+            )
+        found = info.subscriptions.get(ext["topic"])
+        if found is None:
+            raise _RefusalError(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist"
+            )
+        if found.sub_version < int(ext.get("subVersion") or 0):
+            raise _RefusalError(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
+            )
+        if found.expression_type != TAG:
+            raise _no_sql(found.expression_type)
+        return found
+
+
+def _no_sql(expression_type: str) -> _RefusalError:
+    return _RefusalError(
+        ResponseCode.SYSTEM_ERROR,
+        f"The broker does not support consumer to filter message by {expression_type}",
+    )

@@ -1,0 +1,369 @@
+"""Sends: requests 10, 310 and 320 (SendMessageProcessor).
+
+Until their issues come, what would need another service is refused and not stored: transactional
+messages with NO_PERMISSION, delay levels and timers with MESSAGE_ILLEGAL.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Final, final
+
+import orjson
+
+from tailrace.broker.context import BrokerContext
+from tailrace.broker.durable_answers import DurableAnswers
+from tailrace.formats.commitlog import decode_properties, encode_properties
+from tailrace.formats.remoting import (
+    BINARY_HEAD,
+    INT32,
+    MQ_VERSION,
+    PREFIX,
+    RESPONSE_FLAG,
+    RemotingCommand,
+    RequestCode,
+    ResponseCode,
+    SerializeType,
+    encode,
+)
+from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
+from tailrace.node.topic_config import (
+    DLQ_GROUP_TOPIC_PREFIX,
+    FORBIDDEN_TO_SEND,
+    RETRY_GROUP_TOPIC_PREFIX,
+    TopicConfig,
+    validate_topic,
+)
+from tailrace.remoting import Channel, RemotingServer
+
+__all__ = ["SendMessageProcessor"]
+
+V1_NAMES: Final = {
+    "producerGroup": "a", "topic": "b", "defaultTopic": "c", "defaultTopicQueueNums": "d",
+    "queueId": "e", "sysFlag": "f", "bornTimestamp": "g", "flag": "h", "properties": "i",
+    "reconsumeTimes": "j", "unitMode": "k", "maxReconsumeTimes": "l", "batch": "m",
+}
+TRANSACTION_BITS: Final = 0xC
+INNER_BATCH_BITS: Final = 0xC0
+HOST_BITS: Final = 0x30
+INT_MIN, INT_MAX = -0x80000000, 0x7FFFFFFF
+TIMER_PROPERTIES: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
+# A property that makes a look at each of them necessary; such messages are rare.
+REMARKABLE: Final = (
+    "DELAY", "TIMER_D", "TRAN_MSG", "CLUSTER\x01", "MSG_REGION\x01", "TRACE_ON\x01", "POP_CK\x01",
+)
+CODES: Final[Mapping[PutMessageStatus, ResponseCode]] = {
+    PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,
+    PutMessageStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    PutMessageStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    PutMessageStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
+    PutMessageStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    PutMessageStatus.CREATE_MAPPED_FILE_FAILED: ResponseCode.SYSTEM_ERROR,
+    PutMessageStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    PutMessageStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
+    PutMessageStatus.OS_PAGE_CACHE_BUSY: ResponseCode.SYSTEM_BUSY,
+    PutMessageStatus.UNKNOWN_ERROR: ResponseCode.SYSTEM_ERROR,
+}
+REMARKS: Final[Mapping[PutMessageStatus, str]] = {
+    PutMessageStatus.SERVICE_NOT_AVAILABLE: "service not available now.",
+    PutMessageStatus.CREATE_MAPPED_FILE_FAILED: "create mapped file failed, server is busy or broken.",
+    PutMessageStatus.MESSAGE_ILLEGAL: (
+        "the message is illegal, maybe msg body or properties length not matched. "
+        "msg body length limit %dB, msg properties length limit 32KB."
+    ),
+    PutMessageStatus.OS_PAGE_CACHE_BUSY: (
+        "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
+    ),
+    PutMessageStatus.UNKNOWN_ERROR: "UNKNOWN_ERROR",
+}
+BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
+
+
+class _RefusalError(Exception):
+    """A send that is answered with a code and a remark instead of being stored."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        self.code, self.remark = code, remark
+        super().__init__(remark)
+
+
+@final
+class SendMessageProcessor:
+    """Stores what producers send. ``wait_durable`` is set under SYNC_FLUSH."""
+
+    def __init__(
+        self, broker: BrokerContext, durable: DurableAnswers, *, wait_durable: bool,
+        max_message_size: int,
+    ) -> None:
+        self._broker = broker
+        self._store = broker.store
+        self._topics = broker.topics
+        self._table = broker.topics.table
+        self._durable = durable
+        self._wait_durable = wait_durable
+        self._max_message_size = max_message_size
+        config = broker.config
+        self._trace_on = "true" if config.trace_on else "false"
+        self._own_properties = (
+            f"MSG_REGION\x01{config.region_id}\x02TRACE_ON\x01{self._trace_on}\x02"
+            f"CLUSTER\x01{config.broker_cluster_name}\x02"
+        )
+        self._common_ext = {"MSG_REGION": config.region_id, "TRACE_ON": self._trace_on}
+        self._tail = b"".join(
+            _field(name, value.encode()) for name, value in self._common_ext.items()
+        )
+        self._msg_id_prefix = b""
+        self._sequence = 0
+        self._id_prefix = f"{broker.entropy.u64():016X}"
+
+    def set_store_host(self, store_host: bytes) -> None:
+        """Tell the raw address that message ids begin with."""
+        self._msg_id_prefix = store_host.hex().upper().encode()
+
+    def register(self, server: RemotingServer) -> None:
+        """Take over the codes of this processor."""
+        server.register(self.send, RequestCode.SEND_MESSAGE)
+        server.register(self.send_v2, RequestCode.SEND_MESSAGE_V2)
+        server.register(self.send_v2, RequestCode.SEND_BATCH_MESSAGE)
+
+    def send(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | bytes | None:
+        """Request 10: the same with long names."""
+        ext = {V1_NAMES.get(name, name): value for name, value in request.ext.items()}
+        return self._send(channel, request, ext)
+
+    def send_v2(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | bytes | None:
+        """Requests 310 and 320."""
+        return self._send(channel, request, request.ext)
+
+    def _send(
+        self, channel: Channel, request: RemotingCommand, ext: dict[str, str]
+    ) -> RemotingCommand | bytes | None:
+        if self._durable.full:
+            return request.answer(ResponseCode.SYSTEM_BUSY, BUSY, dict(self._common_ext))
+        batch = ext.get("m") == "true" or request.code == RequestCode.SEND_BATCH_MESSAGE
+        try:
+            message, unique_key = self._message(channel, request, ext, batch=batch)
+        except _RefusalError as refusal:
+            return request.answer(refusal.code, refusal.remark, dict(self._common_ext))
+        if batch:
+            result = self._store.put_batch_inner(message, request.body)
+        else:
+            result = self._store.put_inner(message)
+        if result.until < 0 or not result.status.appended:
+            return self._refused(request, result)
+        if request.flag & 2:
+            return None
+        if batch:
+            answer = self._batch_answer(request, result)
+        elif request.serialize_type == SerializeType.ROCKETMQ:
+            answer = self._binary_answer(request.opaque, result, unique_key)
+        else:
+            answer = self._json_answer(request.opaque, result, unique_key)
+        if self._wait_durable and message.wait_store_msg_ok:
+            self._durable.add(channel, answer, result.until)
+            return None
+        return answer
+
+    def _message(
+        self, channel: Channel, request: RemotingCommand, ext: dict[str, str], *, batch: bool
+    ) -> tuple[MessageExtBrokerInner, str]:
+        topic = ext["b"]
+        config = self._table.get(topic)
+        if config is None or topic in FORBIDDEN_TO_SEND:
+            config = self._missing_topic(channel, topic, ext)
+        queue_id = int(ext["e"])
+        queues = config.write_queue_nums
+        if not 0 <= queue_id < queues:
+            queue_id = self._queue(config, queue_id)
+        if not config.perm & 2:
+            raise _RefusalError(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{topic}] sending message is forbidden, perm={config.perm}",
+            )
+        sys_flag, flag, born = int(ext["f"]), int(ext["h"]), int(ext["g"])
+        times = int(ext.get("j") or 0)
+        if not (
+            INT_MIN <= flag <= INT_MAX and 0 <= sys_flag <= INT_MAX and INT_MIN <= times <= INT_MAX
+            and -(1 << 63) <= born < 1 << 63
+        ):
+            raise _RefusalError(ResponseCode.INVALID_PARAMETER, "a number is out of its range")
+        if sys_flag & (TRANSACTION_BITS | INNER_BATCH_BITS):
+            _refuse_sys_flag(sys_flag)
+        if not request.body:
+            raise _RefusalError(ResponseCode.MESSAGE_ILLEGAL, "the message body is empty")
+        properties, unique_key = self._properties(ext.get("i") or "", batch=batch)
+        if topic[0] == "%" and topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+            config, queue_id = self._retry_or_dlq(config, queue_id, ext, times, batch=batch)
+            topic = config.topic_name
+        message = MessageExtBrokerInner(
+            topic, queue_id, request.body, properties.encode(), flag,
+            sys_flag & ~HOST_BITS, born, channel.born_host, times, 0,
+            "WAIT\x01false\x02" not in properties,
+        )
+        return message, unique_key
+
+    def _missing_topic(self, channel: Channel, topic: str, ext: dict[str, str]) -> TopicConfig:
+        if reason := validate_topic(topic):
+            raise _RefusalError(ResponseCode.INVALID_PARAMETER, reason)
+        if topic in FORBIDDEN_TO_SEND:
+            raise _RefusalError(
+                ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
+            )
+        made = self._topics.create_in_send(topic, ext.get("c", ""), int(ext.get("d") or 0))
+        if made is None and topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+            made = self._topics.create_if_missing(topic, 1)
+        if made is None:
+            raise _RefusalError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!"
+            )
+        return made
+
+    def _queue(self, config: TopicConfig, queue_id: int) -> int:
+        """The queue for an unusual number: any for a negative one, else none."""
+        if queue_id < 0 and config.write_queue_nums > 0:
+            self._sequence += 1
+            return self._sequence % config.write_queue_nums
+        if queue_id >= max(config.write_queue_nums, config.read_queue_nums) or queue_id < 0:
+            raise _RefusalError(
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{queue_id}] is illegal, {config.topic_name} "
+                f"writeQueueNums={config.write_queue_nums} readQueueNums={config.read_queue_nums}",
+            )
+        return queue_id
+
+    def _properties(self, text: str, *, batch: bool) -> tuple[str, str]:
+        """Properties as they are stored, and the unique key."""
+        if batch:  # the items of a batch keep their own
+            if "DELAY\x01" in text:
+                _refuse_properties(decode_properties(text.encode()))
+            return text, ""
+        for name in REMARKABLE:
+            if name in text:
+                text = self._remarkable(text)
+                break
+        if text and text[-1] != "\x02":
+            text += "\x02"
+        start = text.find("UNIQ_KEY\x01")
+        if start == 0 or (start > 0 and text[start - 1] == "\x02"):
+            start += 9
+            return text + self._own_properties, text[start : text.index("\x02", start)]
+        self._sequence += 1
+        unique_key = f"{self._id_prefix}{self._sequence:016X}"
+        return f"{text}UNIQ_KEY\x01{unique_key}\x02{self._own_properties}", unique_key
+
+    def _remarkable(self, text: str) -> str:
+        """Properties without those that the broker sets; raises when one asks for too much."""
+        properties = decode_properties(text.encode())
+        _refuse_properties(properties)
+        for name in ("CLUSTER", "MSG_REGION", "TRACE_ON", "POP_CK"):
+            properties.pop(name, None)
+        return encode_properties(properties).decode()
+
+    def _retry_or_dlq(
+        self, config: TopicConfig, queue_id: int, ext: dict[str, str], times: int, *, batch: bool
+    ) -> tuple[TopicConfig, int]:
+        """Where a client's own resend goes: its retry topic, or after too many the dead letters."""
+        if batch:
+            raise _RefusalError(
+                ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group "
+                f"{config.topic_name}"
+            )
+        name = config.topic_name[len(RETRY_GROUP_TOPIC_PREFIX) :]
+        group = self._broker.groups.find_or_create(name)
+        if group is None:
+            raise _RefusalError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group not exist, {name}",
+            )
+        limit = int(ext.get("l") or group.retry_max_times)
+        if times <= limit:
+            return config, queue_id
+        return self._topics.create_if_missing(f"{DLQ_GROUP_TOPIC_PREFIX}{name}", 1), 0
+
+    def _refused(self, request: RemotingCommand, result: PutMessageResult) -> RemotingCommand:
+        status = result.status
+        remark = result.remark or REMARKS.get(status, status.name)
+        if status in (PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED):
+            remark = REMARKS[PutMessageStatus.MESSAGE_ILLEGAL] % self._max_message_size
+            if result.remark:
+                remark = f"{remark} {result.remark}"
+        return request.answer(
+            CODES.get(status, ResponseCode.SYSTEM_ERROR), remark, dict(self._common_ext)
+        )
+
+    def _binary_answer(self, opaque: int, result: PutMessageResult, unique_key: str) -> bytes:
+        key = unique_key.encode()
+        queue_id, offset = b"%d" % result.queue_id, b"%d" % result.queue_offset
+        msg_id = b"%b%016X" % (self._msg_id_prefix, result.phy_offset)
+        fields = b"\0\5msgId%b%b\0\7queueId%b%b\0\x0bqueueOffset%b%b\0\x0dtransactionId%b%b%b" % (
+            INT32.pack(len(msg_id)), msg_id, INT32.pack(len(queue_id)), queue_id,
+            INT32.pack(len(offset)), offset, INT32.pack(len(key)), key, self._tail,
+        )
+        header = 21 + len(fields)
+        return b"".join((
+            _BINARY_START.pack(
+                4 + header, 0x1000000 | header, 0, 0, MQ_VERSION, opaque, RESPONSE_FLAG, 0,
+                len(fields),
+            ),
+            fields,
+        ))
+
+    def _json_answer(self, opaque: int, result: PutMessageResult, unique_key: str) -> bytes:
+        header = orjson.dumps({
+            "code": 0, "flag": RESPONSE_FLAG, "language": "JAVA", "opaque": opaque,
+            "serializeTypeCurrentRPC": "JSON", "version": MQ_VERSION,
+            "extFields": {
+                "msgId": f"{self._msg_id_prefix.decode()}{result.phy_offset:016X}",
+                "queueId": str(result.queue_id), "queueOffset": str(result.queue_offset),
+                "transactionId": unique_key, **self._common_ext,
+            },
+        })
+        return PREFIX.pack(4 + len(header), len(header)) + header
+
+    def _batch_answer(self, request: RemotingCommand, result: PutMessageResult) -> bytes:
+        prefix = self._msg_id_prefix.decode()
+        return encode(
+            request.answer(ext={
+                "msgId": ",".join([f"{prefix}{phy:016X}" for phy in result.phy_offsets]),
+                "queueId": str(result.queue_id), "queueOffset": str(result.queue_offset),
+                **self._common_ext,
+            })
+        )
+
+
+_BINARY_START: Final = struct.Struct(PREFIX.format + BINARY_HEAD.format[1:] + "i")
+
+
+def _field(name: str, value: bytes) -> bytes:
+    raw = name.encode()
+    return len(raw).to_bytes(2, "big") + raw + INT32.pack(len(value)) + value
+
+
+def _refuse_sys_flag(sys_flag: int) -> None:
+    if sys_flag & TRANSACTION_BITS:
+        raise _RefusalError(
+            ResponseCode.NO_PERMISSION, "the broker does not support transactional messages yet"
+        )
+    raise _RefusalError(
+        ResponseCode.MESSAGE_ILLEGAL, "the broker does not support inner batches yet"
+    )
+
+
+def _refuse_properties(properties: Mapping[str, str]) -> None:
+    """Raise for a message that must not be stored as an ordinary one."""
+    if properties.get("TRAN_MSG", "").lower() == "true":
+        raise _RefusalError(
+            ResponseCode.NO_PERMISSION, "the broker does not support transactional messages yet"
+        )
+    if properties.get("DELAY", "0").strip() not in ("0", "-1"):
+        raise _RefusalError(
+            ResponseCode.MESSAGE_ILLEGAL, "the broker does not support delay levels yet: "
+            f"DELAY={properties['DELAY']}"
+        )
+    for name in TIMER_PROPERTIES:
+        if name in properties:
+            raise _RefusalError(
+                ResponseCode.MESSAGE_ILLEGAL, "the broker does not support timer messages yet: "
+                f"{name}={properties[name]}"
+            )

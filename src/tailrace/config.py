@@ -1,0 +1,198 @@
+"""Settings: RocketMQ's names in Python case, with unit, bounds and one sentence each.
+
+``StoreConfig.from_properties`` reads a broker's ``.properties`` file as it is; names that Tailrace
+does not know are returned, not refused, because a Java broker's file has hundreds of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from tailrace.errors import ConfigError
+
+__all__ = ["BrokerConfig", "FlushDiskType", "StoreConfig", "parse_properties"]
+
+
+class FlushDiskType(enum.Enum):
+    """When a put is acknowledged."""
+
+    SYNC_FLUSH = "SYNC_FLUSH"
+    ASYNC_FLUSH = "ASYNC_FLUSH"
+
+
+def _option(
+    default: Any, about: str, *, unit: str = "", low: int | None = None, high: int | None = None,
+    name: str = "",
+) -> Any:
+    return field(
+        default=default,
+        metadata={"about": about, "unit": unit, "low": low, "high": high, "name": name},
+    )
+
+
+def _camel(name: str) -> str:
+    return re.sub(r"_([a-z])", lambda m: m.group(1).upper(), name)
+
+
+class _Config:
+    """What both kinds of settings can do."""
+
+    def validate(self) -> list[str]:
+        """Every violated bound, a sentence each."""
+        problems = []
+        for f in dataclasses.fields(self):  # type: ignore[arg-type]
+            value, low, high = getattr(self, f.name), f.metadata["low"], f.metadata["high"]
+            if low is not None and value < low or high is not None and value > high:
+                problems.append(
+                    f"{option_name(f)}={value} is outside {low} to {'any' if high is None else high}"
+                )
+        return problems
+
+    @classmethod
+    def from_properties(cls, values: Mapping[str, str], **fixed: Any) -> Self:
+        """Settings from RocketMQ's names; ``fixed`` (Python names) win over ``values``.
+
+        Raises ConfigError with all values that do not parse or are out of bounds.
+        """
+        taken: dict[str, Any] = {}
+        problems: list[str] = []
+        for f in dataclasses.fields(cls):  # type: ignore[arg-type]
+            text = values.get(option_name(f))
+            if text is None:
+                continue
+            try:
+                taken[f.name] = _parse(text.strip(), f.default)
+            except ValueError:
+                problems.append(f"{option_name(f)}={text} is not {_kind(f.default)}")
+        if problems:
+            raise ConfigError(*problems)
+        made = cls(**{**taken, **fixed})
+        if problems := made.validate():
+            raise ConfigError(*problems)
+        return made
+
+
+def option_name(f: dataclasses.Field[Any]) -> str:
+    """RocketMQ's name of a setting."""
+    return str(f.metadata["name"]) or _camel(f.name)
+
+
+def _parse(text: str, like: Any) -> Any:
+    if isinstance(like, bool):
+        if text.lower() not in {"true", "false"}:
+            raise ValueError(text)
+        return text.lower() == "true"
+    if isinstance(like, int):
+        return int(text)
+    if isinstance(like, float):
+        return float(text)
+    if isinstance(like, FlushDiskType):
+        return FlushDiskType(text)
+    return text
+
+
+def _kind(like: Any) -> str:
+    if isinstance(like, bool):
+        return "true or false"
+    if isinstance(like, int):
+        return "a whole number"
+    if isinstance(like, float):
+        return "a number"
+    if isinstance(like, FlushDiskType):
+        return "SYNC_FLUSH or ASYNC_FLUSH"
+    return "text"
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Read Java's ``.properties`` form: ``name=value`` or ``name: value``, ``#`` and ``!`` comments."""
+    values: dict[str, str] = {}
+    for line in text.replace("\\\r\n", "").replace("\\\n", "").splitlines():
+        line = line.strip()
+        if line and line[0] not in "#!":
+            name, _, value = re.sub(r"\s*[=:]\s*", "=", line, count=1).partition("=")
+            values[name.strip()] = value.strip()
+    return values
+
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig(_Config):
+    """How a store directory is written and flushed."""
+
+    mapped_file_size_commit_log: int = _option(
+        GIB, "Length of a CommitLog file.", unit="bytes", low=4 * KIB, high=2 * GIB - 1)
+    mapped_file_size_consume_queue: int = _option(
+        300_000 * 20, "Length of a ConsumeQueue file, rounded up to whole units.", unit="bytes",
+        low=20, high=2 * GIB - 1)
+    max_hash_slot_num: int = _option(
+        5_000_000, "Hash slots of an index file.", low=1, high=100_000_000)
+    max_index_num: int = _option(
+        20_000_000, "Entries of an index file, the unused first one included.", low=2,
+        high=100_000_000)
+    max_message_size: int = _option(
+        4 * MIB, "Longest message body.", unit="bytes", low=10, high=GIB)
+    flush_disk_type: FlushDiskType = _option(
+        FlushDiskType.ASYNC_FLUSH, "Whether a put waits until its bytes are durable.")
+    sync_flush_timeout: int = _option(
+        5000, "How long a put waits for its sync.", unit="ms", low=1)
+    flush_interval_commit_log: int = _option(
+        500, "Period of the CommitLog flush under ASYNC_FLUSH.", unit="ms", low=1)
+    flush_commit_log_least_pages: int = _option(
+        4, "Dirty pages that make such a flush worthwhile.", unit="4 KiB pages", low=0)
+    flush_commit_log_thorough_interval: int = _option(
+        10_000, "After this long any dirty byte is flushed.", unit="ms", low=1)
+    flush_interval_consume_queue: int = _option(
+        1000, "Period of the ConsumeQueue flush.", unit="ms", low=1)
+    flush_consume_queue_least_pages: int = _option(
+        2, "Dirty pages that make flushing one queue worthwhile.", unit="4 KiB pages", low=0)
+    flush_consume_queue_thorough_interval: int = _option(
+        60_000, "After this long every dirty queue is flushed.", unit="ms", low=1)
+    message_index_enable: bool = _option(True, "Whether keys are indexed.")
+    enabled_append_prop_crc: bool = _option(
+        False, "Whether each record carries a checksum of the whole record.",
+        name="enabledAppendPropCRC")
+    auto_message_version_on_topic_len: bool = _option(
+        True, "Whether topics over 127 bytes are allowed, as version 2 records.")
+    max_transfer_bytes_on_message_in_memory: int = _option(
+        256 * KIB, "Bytes of one pull.", unit="bytes", low=1)
+    max_transfer_count_on_message_in_memory: int = _option(
+        32, "Messages of one pull.", low=1)
+    max_filter_message_size: int = _option(
+        16_000, "ConsumeQueue bytes one filtered pull looks at.", unit="bytes", low=20)
+    max_msgs_num_batch: int = _option(64, "Messages of one query by key.", low=1)
+    default_query_max_num: int = _option(32, "Messages of one query by unique key.", low=1)
+    check_crc_on_recover: bool = _option(
+        True, "Whether recovery checks body checksums.", name="checkCRCOnRecover")
+    commit_log_allocate_step: int = _option(
+        64 * MIB, "Disk blocks are reserved ahead of the write position in steps of this size.",
+        unit="bytes", low=4 * KIB)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig(_Config):
+    """How a broker presents itself."""
+
+    broker_cluster_name: str = _option("DefaultCluster", "Cluster that clients see.")
+    broker_name: str = _option("broker-a", "Name that clients see.")
+    broker_id: int = _option(0, "0 is the master.", low=0, high=0)
+    broker_ip1: str = _option("", "Address clients are told; empty: the listening one.", name="brokerIP1")
+    default_topic_queue_nums: int = _option(8, "Queues of TBW102.", low=1, high=1024)
+    auto_create_topic_enable: bool = _option(True, "Whether a send creates its topic.")
+    auto_create_subscription_group: bool = _option(True, "Whether a consumer creates its group.")
+    long_polling_enable: bool = _option(True, "Whether pulls wait for messages.")
+    short_polling_time_mills: int = _option(1000, "Hold of a pull without long polling.", unit="ms", low=1)
+    flush_consumer_offset_interval: int = _option(
+        5000, "Period of writing consumer offsets.", unit="ms", low=1)
+    region_id: str = _option("DefaultRegion", "Value of MSG_REGION.")
+    trace_on: bool = _option(True, "Value of TRACE_ON.")
+    channel_expired_ms: int = _option(
+        120_000, "A client without heartbeat for this long is forgotten.", unit="ms", low=1)

@@ -1,0 +1,55 @@
+"""Randomness, as something that is passed in."""
+
+from __future__ import annotations
+
+import random
+from typing import Protocol, final
+
+__all__ = ["Entropy", "SeededEntropy", "SystemEntropy"]
+
+
+class Entropy(Protocol):
+    """A source of random numbers."""
+
+    def u64(self) -> int:
+        """A number in [0, 2**64)."""
+        ...
+
+    def randrange(self, n: int) -> int:
+        """A number in [0, n)."""
+        ...
+
+    def bytes(self, n: int) -> bytes:
+        """``n`` random bytes."""
+        ...
+
+
+class SeededEntropy:
+    """The same numbers for the same seed."""
+
+    __slots__ = ("_random",)
+
+    def __init__(self, seed: int | None) -> None:
+        self._random = random.Random(seed)
+
+    def u64(self) -> int:
+        """A number in [0, 2**64)."""
+        return self._random.getrandbits(64)
+
+    def randrange(self, n: int) -> int:
+        """A number in [0, n)."""
+        return self._random.randrange(n)
+
+    def bytes(self, n: int) -> bytes:
+        """``n`` random bytes."""
+        return self._random.randbytes(n)
+
+
+@final
+class SystemEntropy(SeededEntropy):
+    """Seeded by the operating system."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(None)

@@ -1,0 +1,369 @@
+"""Files, as something that is passed in: what a call makes durable is part of its contract.
+
+``File.sync_data`` makes the bytes of a file durable, stores through its mapping included.
+``FileSystem.sync_dir`` makes names durable. ``rename`` is atomic, and durable only after
+``sync_dir``. Blocks are allocated ahead of stores through a mapping, so that a full disk is an
+``OSError`` of ``allocate`` and never a signal at a store.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import stat
+from typing import Protocol, final
+
+__all__ = ["DiskUsage", "File", "FileSystem", "FileStat", "LockHandle", "OsFileSystem"]
+
+
+class FileStat(Protocol):
+    """What a directory entry is."""
+
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+        ...
+
+    @property
+    def allocated(self) -> int:
+        """Bytes of disk that are really taken."""
+        ...
+
+    @property
+    def mtime_ms(self) -> int:
+        """Time of the last change, milliseconds since 1970."""
+        ...
+
+    @property
+    def is_dir(self) -> bool:
+        """Whether it is a directory."""
+        ...
+
+
+class DiskUsage(Protocol):
+    """Room of the partition that holds a directory, in bytes."""
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        ...
+
+    @property
+    def free(self) -> int:
+        """Not taken by anyone."""
+        ...
+
+    @property
+    def usable(self) -> int:
+        """Of that, what this user may take."""
+        ...
+
+
+class Mapping(Protocol):
+    """Bytes of a file in memory."""
+
+    @property
+    def view(self) -> memoryview:
+        """The bytes; no slice of it may outlive ``close``."""
+        ...
+
+    def close(self) -> None:
+        """Unmap; raises BufferError while a slice of ``view`` is alive."""
+        ...
+
+
+class File(Protocol):
+    """An open file."""
+
+    @property
+    def path(self) -> str:
+        """Where it is."""
+        ...
+
+    def size(self) -> int:
+        """Length in bytes."""
+        ...
+
+    def pread(self, n: int, pos: int) -> bytes:
+        """Up to ``n`` bytes from ``pos``; fewer only at the end of the file."""
+        ...
+
+    def pwrite(self, data: bytes | bytearray | memoryview, pos: int) -> None:
+        """Write all of ``data`` at ``pos``; raises OSError when it could not."""
+        ...
+
+    def allocate(self, pos: int, n: int) -> None:
+        """Reserve blocks for ``n`` bytes from ``pos``; the length does not shrink."""
+        ...
+
+    def truncate(self, size: int) -> None:
+        """Make the file ``size`` bytes long; new bytes are zero and take no blocks."""
+        ...
+
+    def map(self, size: int, *, writable: bool) -> Mapping:
+        """Map the first ``size`` bytes, shared."""
+        ...
+
+    def sync_data(self) -> None:
+        """Make all bytes durable, stores through mappings included."""
+        ...
+
+    def close(self) -> None:
+        """Close it; a mapping stays valid."""
+        ...
+
+
+class LockHandle(Protocol):
+    """A lock that is held."""
+
+    def release(self) -> None:
+        """Give it back."""
+        ...
+
+
+class FileSystem(Protocol):
+    """Names and files. Paths are strings; every call may raise OSError."""
+
+    def open(self, path: str, *, writable: bool = False, create: bool = False) -> File:
+        """Open a file; ``create`` makes it when it is missing."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Whether the name exists."""
+        ...
+
+    def stat(self, path: str) -> FileStat:
+        """What the name is."""
+        ...
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted; empty when the directory is missing."""
+        ...
+
+    def makedirs(self, path: str) -> None:
+        """Make a directory and its parents, each durable in its parent."""
+        ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename atomically, replacing ``new``."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+        ...
+
+    def rmdir(self, path: str) -> None:
+        """Remove an empty directory."""
+        ...
+
+    def sync_dir(self, path: str) -> None:
+        """Make the names in a directory durable."""
+        ...
+
+    def lock(self, path: str) -> LockHandle | None:
+        """Lock the first byte of a file as a Java broker does (POSIX record lock).
+
+        None when another process or this one holds it. The file is created when missing, and
+        holds the four bytes ``lock`` afterwards.
+        """
+        ...
+
+    def disk_usage(self, path: str) -> DiskUsage:
+        """Room of the partition of ``path``."""
+        ...
+
+
+@final
+class _OsStat:
+    __slots__ = ("allocated", "is_dir", "mtime_ms", "size")
+
+    def __init__(self, result: os.stat_result) -> None:
+        self.size = result.st_size
+        self.allocated = result.st_blocks * 512
+        self.mtime_ms = result.st_mtime_ns // 1_000_000
+        self.is_dir = stat.S_ISDIR(result.st_mode)
+
+
+@final
+class _OsDiskUsage:
+    __slots__ = ("free", "total", "usable")
+
+    def __init__(self, result: os.statvfs_result) -> None:
+        self.total = result.f_blocks * result.f_frsize
+        self.free = result.f_bfree * result.f_frsize
+        self.usable = result.f_bavail * result.f_frsize
+
+
+@final
+class _OsMapping:
+    __slots__ = ("_mmap", "view")
+
+    def __init__(self, fd: int, size: int, *, writable: bool) -> None:
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        self._mmap = mmap.mmap(fd, size, access=access)
+        self.view = memoryview(self._mmap)
+
+    def close(self) -> None:
+        self.view.release()
+        self._mmap.close()
+
+
+@final
+class _OsFile:
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def pread(self, n: int, pos: int) -> bytes:
+        data = os.pread(self._fd, n, pos)
+        if len(data) == n or not data:
+            return data
+        parts = [data]  # a read may be cut by a signal or at 2 GiB
+        done = len(data)
+        while done < n:
+            data = os.pread(self._fd, n - done, pos + done)
+            if not data:
+                break
+            parts.append(data)
+            done += len(data)
+        return b"".join(parts)
+
+    def pwrite(self, data: bytes | bytearray | memoryview, pos: int) -> None:
+        done = os.pwrite(self._fd, data, pos)
+        view = memoryview(data)
+        while done < len(view):
+            done += os.pwrite(self._fd, view[done:], pos + done)
+
+    def allocate(self, pos: int, n: int) -> None:
+        os.posix_fallocate(self._fd, pos, n)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def map(self, size: int, *, writable: bool) -> Mapping:
+        return _OsMapping(self._fd, size, writable=writable)
+
+    def sync_data(self) -> None:
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+# A POSIX record lock does not exclude its own process, and closing *any* descriptor of the file
+# gives it up: hence this registry, and `lock` is opened nowhere else.
+_held: dict[tuple[int, int], int] = {}
+
+
+@final
+class _OsLock:
+    __slots__ = ("_fd", "_key")
+
+    def __init__(self, fd: int, key: tuple[int, int]) -> None:
+        self._fd = fd
+        self._key = key
+        _held[key] = os.getpid()
+
+    def release(self) -> None:
+        if self._fd >= 0 and _held.get(self._key) == os.getpid():
+            del _held[self._key]
+            os.close(self._fd)
+            self._fd = -1
+
+
+@final
+class OsFileSystem:
+    """The machine's files."""
+
+    __slots__ = ()
+
+    def open(self, path: str, *, writable: bool = False, create: bool = False) -> File:
+        """Open a file; ``create`` makes it when it is missing."""
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC
+        if create:
+            flags |= os.O_CREAT
+        return _OsFile(path, os.open(path, flags, 0o644))
+
+    def exists(self, path: str) -> bool:
+        """Whether the name exists."""
+        return os.path.lexists(path)
+
+    def stat(self, path: str) -> FileStat:
+        """What the name is."""
+        return _OsStat(os.stat(path))
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted; empty when the directory is missing."""
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def makedirs(self, path: str) -> None:
+        """Make a directory and its parents, each durable in its parent."""
+        missing: list[str] = []
+        while path and not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(path) or "."
+        for name in reversed(missing):
+            try:
+                os.mkdir(name)
+            except FileExistsError:
+                continue
+            self.sync_dir(os.path.dirname(name) or ".")
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename atomically, replacing ``new``."""
+        os.replace(old, new)
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+        os.unlink(path)
+
+    def rmdir(self, path: str) -> None:
+        """Remove an empty directory."""
+        os.rmdir(path)
+
+    def sync_dir(self, path: str) -> None:
+        """Make the names in a directory durable."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def lock(self, path: str) -> LockHandle | None:
+        """Lock the first byte of a file as a Java broker does (POSIX record lock)."""
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            pass
+        else:
+            # Ask the registry before opening: closing a second descriptor would drop our lock.
+            if _held.get((found.st_dev, found.st_ino)) == os.getpid():
+                return None
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as error:
+            os.close(fd)
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                return None
+            raise
+        if os.fstat(fd).st_size == 0:
+            os.pwrite(fd, b"lock", 0)
+        made = os.fstat(fd)
+        return _OsLock(fd, (made.st_dev, made.st_ino))
+
+    def disk_usage(self, path: str) -> DiskUsage:
+        """Room of the partition of ``path``."""
+        return _OsDiskUsage(os.statvfs(path))

@@ -1,0 +1,107 @@
+"""Services as steps: the scheduler decides when, and survives a step that raises."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Protocol, final
+
+from tailrace.errors import FatalStorageError
+
+__all__ = ["Scheduler", "ServiceHandle", "Step", "ThreadScheduler"]
+
+_log = logging.getLogger(__name__)
+
+Step = Callable[[], bool | None]
+"""One piece of work. Returning True asks to be run again at once."""
+
+
+class ServiceHandle(Protocol):
+    """A service that was handed to a scheduler."""
+
+    @property
+    def failures(self) -> int:
+        """How many of its steps have raised."""
+        ...
+
+    def wake(self) -> None:
+        """Run the step soon, without waiting for the period."""
+        ...
+
+    def stop(self) -> None:
+        """Run no further step; returns when a running one has ended."""
+        ...
+
+
+class Scheduler(Protocol):
+    """Runs steps. A step that raises is logged by name, counted, and run again at the next time."""
+
+    def every(self, name: str, period_ms: int, step: Step) -> ServiceHandle:
+        """Run ``step`` every ``period_ms``, and when it is woken."""
+        ...
+
+    def stop_all(self) -> None:
+        """Stop every service, last started first."""
+        ...
+
+
+@final
+class _ThreadService:
+    def __init__(self, name: str, period_ms: int, step: Step) -> None:
+        self.name = name
+        self.failures = 0
+        self._period_s = period_ms / 1000
+        self._step = step
+        self._woken = threading.Event()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        again = False
+        while True:
+            if not again:
+                self._woken.wait(self._period_s)
+                self._woken.clear()
+            if self._stopped:
+                return
+            try:
+                again = bool(self._step())
+            except FatalStorageError:
+                # The step has already closed the store for writing; nothing is left to retry.
+                self.failures += 1
+                _log.critical("service stopped after a failed sync name=%s", self.name)
+                return
+            except Exception:  # noqa: BLE001 - the outermost step of a service: log, count, go on
+                self.failures += 1
+                again = False
+                _log.exception("service step failed name=%s failures=%d", self.name, self.failures)
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._woken.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+
+@final
+class ThreadScheduler:
+    """A thread for each service."""
+
+    def __init__(self) -> None:
+        self._services: list[_ThreadService] = []
+
+    def every(self, name: str, period_ms: int, step: Step) -> ServiceHandle:
+        """Run ``step`` every ``period_ms`` in a thread of its own, and when it is woken."""
+        service = _ThreadService(name, period_ms, step)
+        self._services.append(service)
+        return service
+
+    def stop_all(self) -> None:
+        """Stop every service, last started first."""
+        while self._services:
+            self._services.pop().stop()

@@ -1,0 +1,225 @@
+"""Every exception of Tailrace, as a tree.
+
+    StoreError
+    ├─ ConfigError                 key, value, allowed range; all problems at once
+    ├─ StoreStateError
+    │  ├─ StoreClosedError         used after close, or after a fork
+    │  ├─ StoreLockedError         another process, or this one, has the directory
+    │  ├─ NotAStoreError           the directory is not a store, or is of a newer format
+    │  └─ StoreNotWritableError    the running flags forbid writing; says why
+    ├─ CorruptionError             path, file_pos, phy_offset, expected, actual
+    │  ├─ BadMagicError
+    │  ├─ ChecksumMismatchError
+    │  ├─ ImpossibleLengthError
+    │  └─ UnsupportedVersionError
+    ├─ FatalStorageError           a sync failed; the process must stop writing
+    ├─ TransientError              worth trying again
+    │  ├─ DiskFullError
+    │  └─ FlushDiskTimeoutError
+    ├─ MessageIllegalError         a message that breaks a limit; names field, value and limit
+    ├─ DataLossError               asked for an offset that retention removed
+    └─ RemotingError
+       ├─ RemotingConnectError
+       ├─ RemotingTimeoutError
+       ├─ RemotingFrameError       bytes that are no frame
+       └─ RemotingCommandError     a response whose code says no
+
+Expected outcomes (``PutMessageStatus``, ``GetMessageStatus``) are values in result objects, not
+exceptions.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BadMagicError",
+    "ChecksumMismatchError",
+    "ConfigError",
+    "CorruptionError",
+    "DataLossError",
+    "DiskFullError",
+    "FatalStorageError",
+    "FlushDiskTimeoutError",
+    "ImpossibleLengthError",
+    "MessageIllegalError",
+    "NotAStoreError",
+    "RemotingCommandError",
+    "RemotingConnectError",
+    "RemotingError",
+    "RemotingFrameError",
+    "RemotingTimeoutError",
+    "StoreClosedError",
+    "StoreError",
+    "StoreLockedError",
+    "StoreNotWritableError",
+    "StoreStateError",
+    "TransientError",
+    "UnsupportedVersionError",
+]
+
+
+class StoreError(Exception):
+    """Root of everything Tailrace raises on purpose."""
+
+
+class ConfigError(StoreError):
+    """Settings that cannot work; ``problems`` lists every one of them, a sentence each."""
+
+    def __init__(self, *problems: str) -> None:
+        self.problems = problems
+        super().__init__("; ".join(problems))
+
+
+class StoreStateError(StoreError):
+    """The store is not in a state that allows the call."""
+
+
+class StoreClosedError(StoreStateError):
+    """The store was closed, or is used in a forked child."""
+
+    def __init__(self, what: str = "the store is closed") -> None:
+        super().__init__(what)
+
+
+class StoreLockedError(StoreStateError):
+    """A directory has one writer; ``path`` has another one already."""
+
+    def __init__(self, path: str, holder: str = "another process") -> None:
+        self.path, self.holder = path, holder
+        super().__init__(f"{path} is locked by {holder}")
+
+
+class NotAStoreError(StoreStateError):
+    """``path`` holds something that is not a store of a format we know."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path, self.reason = path, reason
+        super().__init__(f"{path} is not a store directory: {reason}")
+
+
+class StoreNotWritableError(StoreStateError):
+    """The store is read-only; ``reason`` says since when and why."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"the store is not writable: {reason}")
+
+
+class CorruptionError(StoreError):
+    """Bytes that are not what the format says, with their place."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        path: str = "",
+        file_pos: int = -1,
+        phy_offset: int = -1,
+        expected: object = None,
+        actual: object = None,
+    ) -> None:
+        self.what, self.path, self.file_pos = what, path, file_pos
+        self.phy_offset, self.expected, self.actual = phy_offset, expected, actual
+        parts = [what]
+        if path:
+            parts.append(f"file={path}")
+        if file_pos >= 0:
+            parts.append(f"file_pos={file_pos}")
+        if phy_offset >= 0:
+            parts.append(f"phy_offset={phy_offset}")
+        if expected is not None or actual is not None:
+            parts.append(f"expected={expected} actual={actual}")
+        super().__init__(" ".join(parts))
+
+
+class BadMagicError(CorruptionError):
+    """A magic number that no version of the format has."""
+
+
+class ChecksumMismatchError(CorruptionError):
+    """A checksum that does not fit its bytes."""
+
+
+class ImpossibleLengthError(CorruptionError):
+    """A length that leaves its file or its format."""
+
+
+class UnsupportedVersionError(CorruptionError):
+    """A version that is newer than this software."""
+
+
+class FatalStorageError(StoreError):
+    """A sync failed: what it covered may be lost, so nothing is acknowledged after it."""
+
+    def __init__(self, path: str, cause: str) -> None:
+        self.path, self.cause = path, cause
+        super().__init__(f"sync of {path} failed: {cause}; the store takes no more writes")
+
+
+class TransientError(StoreError):
+    """The same call may succeed later."""
+
+
+class DiskFullError(TransientError):
+    """No room for ``path``; nothing was written."""
+
+    def __init__(self, path: str, cause: str) -> None:
+        self.path, self.cause = path, cause
+        super().__init__(f"no space for {path}: {cause}")
+
+
+class FlushDiskTimeoutError(TransientError):
+    """The message is appended, but its sync did not finish in ``timeout_ms``."""
+
+    def __init__(self, phy_offset: int, timeout_ms: int) -> None:
+        self.phy_offset, self.timeout_ms = phy_offset, timeout_ms
+        super().__init__(f"phy_offset={phy_offset} is appended but not synced after {timeout_ms} ms")
+
+
+class MessageIllegalError(StoreError):
+    """A message that the format or the configuration forbids; nothing was written."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        self.field, self.reason = field, reason
+        super().__init__(f"{field}: {reason}")
+
+
+class DataLossError(StoreError):
+    """An offset range that retention has removed."""
+
+    def __init__(self, topic: str, queue_id: int, asked: int, first: int) -> None:
+        self.topic, self.queue_id, self.asked, self.first = topic, queue_id, asked, first
+        super().__init__(
+            f"{topic} queue {queue_id}: offset {asked} is gone, the first one left is {first}"
+        )
+
+
+class RemotingError(StoreError):
+    """Something between us and a peer."""
+
+
+class RemotingConnectError(RemotingError):
+    """No connection to ``address``."""
+
+    def __init__(self, address: str, cause: str) -> None:
+        self.address, self.cause = address, cause
+        super().__init__(f"cannot connect to {address}: {cause}")
+
+
+class RemotingTimeoutError(RemotingError):
+    """``address`` did not answer in ``timeout_ms``."""
+
+    def __init__(self, address: str, timeout_ms: int) -> None:
+        self.address, self.timeout_ms = address, timeout_ms
+        super().__init__(f"{address} did not answer in {timeout_ms} ms")
+
+
+class RemotingFrameError(RemotingError):
+    """Bytes on a connection that are no frame; the connection has to be closed."""
+
+
+class RemotingCommandError(RemotingError):
+    """A response whose ``code`` is not the success code; ``remark`` is the peer's text."""
+
+    def __init__(self, code: int, remark: str, address: str = "") -> None:
+        self.code, self.remark, self.address = code, remark, address
+        super().__init__(f"code {code} from {address or 'peer'}: {remark}")

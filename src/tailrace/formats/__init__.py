@@ -1,0 +1,1 @@
+"""Every byte on disk or wire, declared once."""

@@ -1,0 +1,307 @@
+"""The CommitLog record (RocketMQ's MessageExtEncoder and MessageDecoder), batches, ids, properties.
+
+A record is a fixed head of 48 bytes, then hosts of 8 or 20 bytes, body, topic and properties, each
+behind its length; the kernels walk it, this module declares it and decodes one at a time.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Final, NamedTuple
+
+from tailrace.errors import (
+    BadMagicError,
+    CorruptionError,
+    ImpossibleLengthError,
+    MessageIllegalError,
+)
+from tailrace.formats._layout import Layout
+from tailrace.model import MessageExt
+
+__all__ = [
+    "BLANK", "BLANK_MAGIC", "CRC_PROPERTY_LENGTH", "END_FILE_MIN_BLANK_LENGTH",
+    "MAX_PROPERTIES_LENGTH", "MESSAGE_HEAD", "MESSAGE_MAGIC_V1", "MESSAGE_MAGIC_V2", "Blank",
+    "MessageHead", "SysFlag", "create_message_id", "decode_batch", "decode_message",
+    "decode_message_id", "decode_properties", "decompress_body", "encode_batch",
+    "encode_properties", "java_string_hash", "pack_host", "property_crc_digits", "tags_code",
+    "unpack_host",
+]
+
+MESSAGE_MAGIC_V1: Final = 0xDAA320A7
+MESSAGE_MAGIC_V2: Final = 0xDAA320AB
+"""Version 2 has a topic length of two bytes."""
+BLANK_MAGIC: Final = 0xCBD43194
+END_FILE_MIN_BLANK_LENGTH: Final = 8
+"""Room every file keeps for the blank record that ends it."""
+MAX_PROPERTIES_LENGTH: Final = 32767
+MAX_TOPIC_LENGTH_V1: Final = 127
+MAX_TOPIC_LENGTH: Final = 255
+NAME_VALUE_SEPARATOR: Final = "\x01"
+PROPERTY_SEPARATOR: Final = "\x02"
+CRC_PROPERTY: Final = "__CRC32#"
+CRC_PROPERTY_LENGTH: Final = len(CRC_PROPERTY) + 1 + 10 + 1
+CRC_MASK: Final = 0x7FFFFFFF
+
+
+class MessageHead(NamedTuple):
+    """The part of a record whose place never changes."""
+
+    total_size: Annotated[int, "i", "i4", "bytes of the record, this field included"]
+    magic: Annotated[int, "I", "u4", "0xDAA320A7 (version 1) or 0xDAA320AB (version 2)"]
+    body_crc: Annotated[int, "i", "i4", "CRC-32 of the body, upper bit cleared"]
+    queue_id: Annotated[int, "i", "i4", "queue of the topic"]
+    flag: Annotated[int, "i", "i4", "the producer's own"]
+    queue_offset: Annotated[int, "q", "i8", "number of the message in its queue"]
+    phy_offset: Annotated[int, "q", "i8", "position of this record in the CommitLog"]
+    sys_flag: Annotated[int, "i", "i4", "bits of SysFlag"]
+    born_timestamp: Annotated[int, "q", "i8", "the producer's time, ms"]
+
+
+class Blank(NamedTuple):
+    """The record that ends a file."""
+
+    total_size: Annotated[int, "i", "i4", "bytes up to the end of the file"]
+    magic: Annotated[int, "I", "u4", "0xCBD43194"]
+
+
+MESSAGE_HEAD: Final = Layout(MessageHead, size=48)
+BLANK: Final = Layout(Blank, size=8)
+MIN_RECORD_LENGTH: Final = 91
+"""A version 1 record with IPv4 hosts and nothing in it."""
+_BATCH_ITEM: Final = struct.Struct(">iiiii")
+
+
+class SysFlag:
+    """Bits of a record's system flag (RocketMQ's MessageSysFlag)."""
+
+    COMPRESSED: Final = 0x1
+    MULTI_TAGS: Final = 0x2
+    TRANSACTION_MASK: Final = 0xC
+    TRANSACTION_PREPARED: Final = 0x4
+    TRANSACTION_COMMIT: Final = 0x8
+    TRANSACTION_ROLLBACK: Final = 0xC
+    BORNHOST_V6: Final = 0x10
+    STOREHOST_V6: Final = 0x20
+    COMPRESSION_MASK: Final = 0x700
+    COMPRESSION_LZ4: Final = 0x100
+    COMPRESSION_ZSTD: Final = 0x200
+    COMPRESSION_ZLIB: Final = 0x300
+
+
+def java_string_hash(text: str) -> int:
+    """Java's ``String.hashCode``: 31-polynomial over UTF-16 units, wrapped to 32 bits."""
+    value = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for i in range(0, len(units), 2):
+        value = (value * 31 + (units[i] << 8 | units[i + 1])) & 0xFFFFFFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def tags_code(tags: str | None) -> int:
+    """What a queue unit stores for a tag."""
+    return java_string_hash(tags) if tags else 0
+
+
+def encode_properties(properties: Mapping[str, str]) -> bytes:
+    """Stored form of properties: ``name 0x01 value 0x02`` repeated."""
+    return "".join(
+        f"{name}{NAME_VALUE_SEPARATOR}{value}{PROPERTY_SEPARATOR}"
+        for name, value in properties.items()
+    ).encode()
+
+
+def decode_properties(data: bytes) -> dict[str, str]:
+    """Properties from their stored form; odd pieces are skipped, the last duplicate wins."""
+    found: dict[str, str] = {}
+    for piece in data.decode("utf-8", "replace").split(PROPERTY_SEPARATOR):
+        name, separator, value = piece.partition(NAME_VALUE_SEPARATOR)
+        if separator and name and value:
+            found[name] = value
+    return found
+
+
+def pack_host(ip: str, port: int) -> bytes:
+    """A host as it is stored: address and a port of four bytes."""
+    return ipaddress.ip_address(ip).packed + port.to_bytes(4, "big")
+
+
+def unpack_host(raw: bytes) -> tuple[str, int]:
+    """Address and port of a stored host of 8 or 20 bytes."""
+    return str(ipaddress.ip_address(raw[:-4])), int.from_bytes(raw[-4:], "big", signed=True)
+
+
+def create_message_id(store_host: bytes, phy_offset: int) -> str:
+    """The broker's id of a message: store host and position in upper-case hexadecimal."""
+    return (store_host + phy_offset.to_bytes(8, "big")).hex().upper()
+
+
+def decode_message_id(msg_id: str) -> tuple[bytes, int]:
+    """Store host and position that an id names; raises MessageIllegalError."""
+    if len(msg_id) not in {32, 56}:
+        raise MessageIllegalError("msgId", f"{msg_id!r} has {len(msg_id)} characters, not 32 or 56")
+    try:
+        raw = bytes.fromhex(msg_id)
+    except ValueError as error:
+        raise MessageIllegalError("msgId", f"{msg_id!r} is not hexadecimal") from error
+    return raw[:-8], int.from_bytes(raw[-8:], "big", signed=True)
+
+
+def property_crc_digits(crc: int) -> bytes:
+    """The ten digits of a record checksum, least significant first."""
+    return f"{crc & CRC_MASK:010d}"[::-1].encode()
+
+
+def decode_message(record: bytes | bytearray | memoryview, *, path: str = "") -> MessageExt:
+    """Decode one stored record.
+
+    Raises BadMagicError, ImpossibleLengthError or CorruptionError when the bytes are no record;
+    checksums are not looked at.
+    """
+    record = bytes(record)
+    if len(record) < MIN_RECORD_LENGTH:
+        raise ImpossibleLengthError(
+            "record too short", path=path, expected=f">={MIN_RECORD_LENGTH}", actual=len(record))
+    head = MESSAGE_HEAD.unpack_from(record)
+    if head.magic not in {MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2}:
+        raise BadMagicError(
+            "not a message record", path=path, phy_offset=head.phy_offset,
+            expected=f"{MESSAGE_MAGIC_V1:#x} or {MESSAGE_MAGIC_V2:#x}", actual=f"{head.magic:#x}")
+    try:
+        return _decode_variable_part(record, head)
+    except (struct.error, ValueError, IndexError) as error:
+        raise ImpossibleLengthError(
+            f"record lengths do not add up: {error}", path=path, phy_offset=head.phy_offset,
+            expected=head.total_size, actual=len(record)) from error
+    except UnicodeDecodeError as error:  # pragma: no cover - a ValueError, named for the reader
+        raise CorruptionError("topic is not UTF-8", path=path) from error
+
+
+def _decode_variable_part(record: bytes, head: MessageHead) -> MessageExt:
+    born_length = 20 if head.sys_flag & SysFlag.BORNHOST_V6 else 8
+    store_length = 20 if head.sys_flag & SysFlag.STOREHOST_V6 else 8
+    at = MESSAGE_HEAD.size
+    born_host = record[at : at + born_length]
+    at += born_length
+    (store_timestamp,) = struct.unpack_from(">q", record, at)
+    store_host = record[at + 8 : at + 8 + store_length]
+    at += 8 + store_length
+    reconsume_times, prepared, body_length = struct.unpack_from(">iqi", record, at)
+    at += 16
+    body, at = record[at : at + body_length], at + body_length
+    width = 2 if head.magic == MESSAGE_MAGIC_V2 else 1
+    topic_length = int.from_bytes(record[at : at + width], "big")
+    at += width
+    topic, at = record[at : at + topic_length].decode(), at + topic_length
+    (properties_length,) = struct.unpack_from(">h", record, at)
+    at += 2
+    if min(body_length, properties_length) < 0 or at + properties_length != head.total_size:
+        raise ValueError(f"{at + properties_length} bytes are used")
+    return MessageExt(
+        topic=topic,
+        queue_id=head.queue_id,
+        queue_offset=head.queue_offset,
+        phy_offset=head.phy_offset,
+        store_size=head.total_size,
+        body=body,
+        flag=head.flag,
+        sys_flag=head.sys_flag,
+        body_crc=head.body_crc,
+        born_timestamp=head.born_timestamp,
+        born_host=unpack_host(born_host),
+        store_timestamp=store_timestamp,
+        store_host=unpack_host(store_host),
+        reconsume_times=reconsume_times,
+        prepared_transaction_offset=prepared,
+        properties=decode_properties(record[at : at + properties_length]),
+        msg_id=create_message_id(store_host, head.phy_offset),
+    )
+
+
+def encode_batch(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
+    """Body of a batch request from (flag, body, stored properties) of each message."""
+    parts = []
+    for flag, body, properties in items:
+        size = _BATCH_ITEM.size + len(body) + 2 + len(properties)
+        parts.append(_BATCH_ITEM.pack(size, 0, 0, flag, len(body)))
+        parts.append(body)
+        parts.append(len(properties).to_bytes(2, "big"))
+        parts.append(properties)
+    return b"".join(parts)
+
+
+def decode_batch(data: bytes) -> list[tuple[int, bytes, bytes]]:
+    """(flag, body, stored properties) of each message of a batch; raises MessageIllegalError."""
+    items = []
+    at = 0
+    while at < len(data):
+        try:
+            size, _magic, _crc, flag, body_length = _BATCH_ITEM.unpack_from(data, at)
+            body_at = at + _BATCH_ITEM.size
+            (properties_length,) = struct.unpack_from(">h", data, body_at + max(body_length, 0))
+        except struct.error:
+            raise MessageIllegalError("batch", f"item {len(items)} at byte {at} is cut off") from None
+        used = _BATCH_ITEM.size + body_length + 2 + properties_length
+        if min(body_length, properties_length) < 0 or used != size or at + size > len(data):
+            raise MessageIllegalError(
+                "batch", f"lengths of item {len(items)} at byte {at} do not add up: {size}")
+        properties_at = body_at + body_length + 2
+        items.append((flag, data[body_at : body_at + body_length], data[properties_at : at + size]))
+        at += size
+    return items
+
+
+def decompress_body(body: bytes, sys_flag: int, max_size: int) -> bytes:
+    """The body that a producer wrote, at most ``max_size`` bytes of it.
+
+    Raises CorruptionError when it does not decompress, or grows beyond ``max_size``.
+    """
+    if not sys_flag & SysFlag.COMPRESSED:
+        return body
+    kind = sys_flag & SysFlag.COMPRESSION_MASK
+    try:
+        if kind in {0, SysFlag.COMPRESSION_ZLIB}:
+            # gRPC producers write gzip under the same bits: 47 accepts both headers.
+            engine = zlib.decompressobj(47)
+            plain = engine.decompress(body, max_size)
+            if engine.unconsumed_tail or not engine.eof:
+                raise CorruptionError(
+                    "compressed body is cut off or grows beyond the limit", expected=max_size)
+            return plain
+        if kind == SysFlag.COMPRESSION_LZ4:
+            return _decompress_lz4(body, max_size)
+        if kind == SysFlag.COMPRESSION_ZSTD:
+            return _decompress_zstd(body, max_size)
+    except (zlib.error, RuntimeError, EOFError) as error:
+        raise CorruptionError(f"body does not decompress: {error}") from error
+    raise CorruptionError("unknown compression type", actual=f"{kind:#x}")
+
+
+def _decompress_lz4(body: bytes, max_size: int) -> bytes:
+    try:
+        from lz4.frame import LZ4FrameDecompressor  # noqa: PLC0415 - an optional package
+    except ImportError:
+        raise CorruptionError("an LZ4 body needs the package lz4 (tailrace[compression])") from None
+    engine = LZ4FrameDecompressor()
+    plain = bytes(engine.decompress(body, max_size))
+    if not engine.eof:
+        raise CorruptionError("LZ4 body is cut off or grows beyond the limit", expected=max_size)
+    return plain
+
+
+def _decompress_zstd(body: bytes, max_size: int) -> bytes:
+    try:
+        import zstandard  # noqa: PLC0415 - an optional package
+    except ImportError:
+        raise CorruptionError(
+            "a ZSTD body needs the package zstandard (tailrace[compression])") from None
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(body) as reader:
+            plain = bytes(reader.read(max_size + 1))
+    except zstandard.ZstdError as error:
+        raise CorruptionError(f"body does not decompress: {error}") from error
+    if len(plain) > max_size:
+        raise CorruptionError("ZSTD body grows beyond the limit", expected=max_size)
+    return plain

@@ -1,0 +1,163 @@
+"""The dialect of JSON that a Java broker writes, and how we write what its clients read.
+
+fastjson leaves numeric keys unquoted, writes an object where a map's key is one, and replaces the
+second occurrence of an object by ``{"$ref": "$.path"}``. Reading accepts all three; an object in
+key position becomes its own compact JSON text. We write numeric keys quoted, which every client
+takes, and objects as keys only through `object_keyed`, as older clients take nothing else there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+import orjson
+
+__all__ = ["dumps", "dumps_pretty", "loads", "object_keyed"]
+
+_BLANKS: Final = re.compile(r"[\s,]*")
+_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_ATOM: Final = re.compile(r"[^\s,:\[\]{}\"]+")
+_PATH: Final = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[\"((?:[^\"\\]|\\.)*)\"\]")
+_LIMIT: Final = 200
+
+
+def dumps(value: Any) -> bytes:
+    """Compact JSON, members sorted as fastjson sorts them."""
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
+def dumps_pretty(value: Any) -> bytes:
+    """Indented JSON for files that people read."""
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2)
+
+
+def object_keyed(entries: Iterable[tuple[Any, Any]]) -> bytes:
+    """An object whose keys are objects: not JSON, but what Java clients expect."""
+    return b"{" + b",".join([dumps(k) + b":" + dumps(v) for k, v in entries]) + b"}"
+
+
+def loads(data: bytes | str) -> Any:
+    """The value of a text; raises ValueError with the position of what cannot be read."""
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        text = data if isinstance(data, str) else data.decode("utf-8", "strict")
+        reader = _Reader(text)
+        value = reader.value(0)
+        reader.end()
+    if (b"$ref" in data) if isinstance(data, bytes) else ("$ref" in data):
+        value = _resolve(value, value, [], 0)
+    return value
+
+
+class _Reader:
+    """A recursive reader of the tolerant form."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._pos = 0
+
+    def end(self) -> None:
+        self._blanks()
+        if self._pos != len(self._text):
+            raise ValueError(f"unexpected text at position {self._pos}")
+
+    def value(self, depth: int) -> Any:
+        if depth > _LIMIT:
+            raise ValueError(f"more than {_LIMIT} levels at position {self._pos}")
+        self._blanks()
+        first = self._text[self._pos : self._pos + 1]
+        if first == "{":
+            return self._object(depth)
+        if first == "[":
+            return self._array(depth)
+        if first == '"':
+            return self._string()
+        return self._atom()
+
+    def _blanks(self) -> None:
+        match = _BLANKS.match(self._text, self._pos)
+        self._pos = match.end() if match else self._pos
+
+    def _object(self, depth: int) -> dict[str, Any]:
+        self._pos += 1
+        made: dict[str, Any] = {}
+        while True:
+            self._blanks()
+            if self._text.startswith("}", self._pos):
+                self._pos += 1
+                return made
+            key = self.value(depth + 1)
+            self._blanks()
+            if not self._text.startswith(":", self._pos):
+                raise ValueError(f"no colon at position {self._pos}")
+            self._pos += 1
+            made[_key_text(key)] = self.value(depth + 1)
+
+    def _array(self, depth: int) -> list[Any]:
+        self._pos += 1
+        made: list[Any] = []
+        while True:
+            self._blanks()
+            if self._text.startswith("]", self._pos):
+                self._pos += 1
+                return made
+            made.append(self.value(depth + 1))
+
+    def _string(self) -> str:
+        match = _STRING.match(self._text, self._pos)
+        if match is None:
+            raise ValueError(f"text without an end at position {self._pos}")
+        self._pos = match.end()
+        return str(orjson.loads(match.group()))
+
+    def _atom(self) -> Any:
+        match = _ATOM.match(self._text, self._pos)
+        if match is None:
+            raise ValueError(f"no value at position {self._pos}")
+        try:
+            value = orjson.loads(match.group())
+        except orjson.JSONDecodeError as error:
+            raise ValueError(f"no value at position {self._pos}") from error
+        self._pos = match.end()
+        return value
+
+
+def _key_text(key: Any) -> str:
+    if isinstance(key, str):
+        return key
+    return dumps(key).decode()
+
+
+def _resolve(value: Any, root: Any, parents: list[Any], depth: int) -> Any:
+    """``value`` with its references replaced; unknown ones become None."""
+    if depth > _LIMIT:
+        raise ValueError(f"more than {_LIMIT} levels")
+    if isinstance(value, dict):
+        ref = value.get("$ref")
+        if len(value) == 1 and isinstance(ref, str):
+            return _target(ref, root, parents)
+        for key, member in value.items():
+            value[key] = _resolve(member, root, [*parents, value], depth + 1)
+    elif isinstance(value, list):
+        for i, member in enumerate(value):
+            value[i] = _resolve(member, root, [*parents, value], depth + 1)
+    return value
+
+
+def _target(ref: str, root: Any, parents: list[Any]) -> Any:
+    if ref in ("@", ".."):
+        back = 1 if ref == "@" else 2
+        return parents[-back] if len(parents) >= back else None
+    found = root
+    for match in _PATH.finditer(ref[1:]):
+        name, index, quoted = match.groups()
+        if index is not None and isinstance(found, list) and int(index) < len(found):
+            found = found[int(index)]
+        elif isinstance(found, dict):
+            found = found.get(name or quoted or index)
+        else:
+            return None
+    return found

@@ -1,0 +1,35 @@
+"""Names below a store root (RocketMQ's StorePathConfigHelper and UtilAll.offset2FileName)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = [
+    "ABORT", "CHECKPOINT", "COMMITLOG", "CONFIG", "CONSUMEQUEUE", "FLUSHED", "INDEX", "LOCK",
+    "OWN", "QUARANTINE", "SERVE", "file_name_to_offset", "offset_to_file_name",
+]
+
+COMMITLOG: Final = "commitlog"
+CONSUMEQUEUE: Final = "consumequeue"
+INDEX: Final = "index"
+CHECKPOINT: Final = "checkpoint"
+ABORT: Final = "abort"
+LOCK: Final = "lock"
+CONFIG: Final = "config"
+OWN: Final = "tailrace"
+"""Our own hints and evidence; nothing in it is needed to open a store."""
+QUARANTINE: Final = "tailrace/quarantine"
+FLUSHED: Final = "tailrace/flushed"
+SERVE: Final = "tailrace/serve.json"
+
+_DIGITS: Final = 20
+
+
+def offset_to_file_name(offset: int) -> str:
+    """A segment file's name: its first byte's position as 20 decimal digits."""
+    return f"{offset:0{_DIGITS}d}"
+
+
+def file_name_to_offset(name: str) -> int | None:
+    """The position a segment file's name says, or None when it is no such name."""
+    return int(name) if len(name) == _DIGITS and name.isascii() and name.isdigit() else None

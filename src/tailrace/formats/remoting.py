@@ -1,0 +1,439 @@
+"""The remoting frame of RocketMQ: codes, flags, and the two header encodings.
+
+A frame is ``length`` (bytes that follow it), a header word (top byte: 0 JSON, 1 ROCKETMQ; low 24
+bits: length of the header), the header and the body. This module is plain and complete; the hot
+paths of the server use `tailrace.kernels.header` for the binary header, with the same results.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Mapping
+from typing import Any, Final, final
+
+import orjson
+
+from tailrace.errors import RemotingFrameError
+
+__all__ = [
+    "FRAME_MAX",
+    "LANGUAGES",
+    "LANGUAGE_CODES",
+    "LANGUAGE_JAVA",
+    "LANGUAGE_PYTHON",
+    "MQ_VERSION",
+    "ONEWAY_FLAG",
+    "RESPONSE_FLAG",
+    "RemotingCommand",
+    "RequestCode",
+    "ResponseCode",
+    "SerializeType",
+    "decode_binary_header",
+    "decode_frame",
+    "decode_json_header",
+    "encode",
+    "encode_binary_header",
+    "encode_json_header",
+]
+
+FRAME_MAX: Final = 16 * 1024 * 1024
+"""Longest frame, its length field included."""
+PREFIX: Final = struct.Struct(">iI")
+BINARY_HEAD: Final = struct.Struct(">hBhiii")
+INT32: Final = struct.Struct(">i")
+INT16: Final = struct.Struct(">h")
+RESPONSE_FLAG: Final = 1
+ONEWAY_FLAG: Final = 2
+MQ_VERSION: Final = 479
+"""Ordinal of V5_3_3, the version that Tailrace reports."""
+VERSION_V5_3_1: Final = 475
+LANGUAGES: Final = (
+    "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP",
+    "OMS", "RUST", "NODE_JS",
+)
+LANGUAGE_CODES: Final[Mapping[str, int]] = {name: code for code, name in enumerate(LANGUAGES)}
+LANGUAGE_JAVA: Final = 0
+LANGUAGE_PYTHON: Final = 3
+LANGUAGE_OTHER: Final = 7
+
+
+class SerializeType(enum.IntEnum):
+    """How the header of a frame is written."""
+
+    JSON = 0
+    ROCKETMQ = 1
+
+
+class RequestCode(enum.IntEnum):
+    """What a request asks for."""
+
+    SEND_MESSAGE = 10
+    PULL_MESSAGE = 11
+    QUERY_MESSAGE = 12
+    QUERY_CONSUMER_OFFSET = 14
+    UPDATE_CONSUMER_OFFSET = 15
+    UPDATE_AND_CREATE_TOPIC = 17
+    UPDATE_AND_CREATE_TOPIC_LIST = 18
+    GET_ALL_TOPIC_CONFIG = 21
+    UPDATE_BROKER_CONFIG = 25
+    GET_BROKER_CONFIG = 26
+    GET_BROKER_RUNTIME_INFO = 28
+    SEARCH_OFFSET_BY_TIMESTAMP = 29
+    GET_MAX_OFFSET = 30
+    GET_MIN_OFFSET = 31
+    GET_EARLIEST_MSG_STORETIME = 32
+    VIEW_MESSAGE_BY_ID = 33
+    HEART_BEAT = 34
+    UNREGISTER_CLIENT = 35
+    CONSUMER_SEND_MSG_BACK = 36
+    END_TRANSACTION = 37
+    GET_CONSUMER_LIST_BY_GROUP = 38
+    CHECK_TRANSACTION_STATE = 39
+    NOTIFY_CONSUMER_IDS_CHANGED = 40
+    LOCK_BATCH_MQ = 41
+    UNLOCK_BATCH_MQ = 42
+    GET_ALL_CONSUMER_OFFSET = 43
+    GET_ALL_DELAY_OFFSET = 45
+    CHECK_CLIENT_CONFIG = 46
+    PUT_KV_CONFIG = 100
+    GET_KV_CONFIG = 101
+    DELETE_KV_CONFIG = 102
+    REGISTER_BROKER = 103
+    UNREGISTER_BROKER = 104
+    GET_ROUTEINFO_BY_TOPIC = 105
+    GET_BROKER_CLUSTER_INFO = 106
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP = 200
+    GET_ALL_SUBSCRIPTIONGROUP_CONFIG = 201
+    GET_TOPIC_STATS_INFO = 202
+    GET_CONSUMER_CONNECTION_LIST = 203
+    GET_PRODUCER_CONNECTION_LIST = 204
+    WIPE_WRITE_PERM_OF_BROKER = 205
+    GET_ALL_TOPIC_LIST_FROM_NAMESERVER = 206
+    DELETE_SUBSCRIPTIONGROUP = 207
+    GET_CONSUME_STATS = 208
+    DELETE_TOPIC_IN_BROKER = 215
+    DELETE_TOPIC_IN_NAMESRV = 216
+    REGISTER_TOPIC_IN_NAMESRV = 217
+    GET_KVLIST_BY_NAMESPACE = 219
+    RESET_CONSUMER_CLIENT_OFFSET = 220
+    GET_CONSUMER_STATUS_FROM_CLIENT = 221
+    INVOKE_BROKER_TO_RESET_OFFSET = 222
+    INVOKE_BROKER_TO_GET_CONSUMER_STATUS = 223
+    GET_TOPICS_BY_CLUSTER = 224
+    UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST = 225
+    QUERY_TOPIC_CONSUME_BY_WHO = 300
+    QUERY_CONSUME_TIME_SPAN = 303
+    GET_SYSTEM_TOPIC_LIST_FROM_NS = 304
+    GET_SYSTEM_TOPIC_LIST_FROM_BROKER = 305
+    GET_CONSUMER_RUNNING_INFO = 307
+    CONSUME_MESSAGE_DIRECTLY = 309
+    SEND_MESSAGE_V2 = 310
+    GET_UNIT_TOPIC_LIST = 311
+    GET_HAS_UNIT_SUB_TOPIC_LIST = 312
+    GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST = 313
+    VIEW_BROKER_STATS_DATA = 315
+    GET_BROKER_CONSUME_STATS = 317
+    UPDATE_NAMESRV_CONFIG = 318
+    GET_NAMESRV_CONFIG = 319
+    SEND_BATCH_MESSAGE = 320
+    QUERY_CONSUME_QUEUE = 321
+    QUERY_DATA_VERSION = 322
+    SEND_REPLY_MESSAGE = 324
+    SEND_REPLY_MESSAGE_V2 = 325
+    PUSH_REPLY_MESSAGE_TO_CLIENT = 326
+    ADD_WRITE_PERM_OF_BROKER = 327
+    GET_ALL_PRODUCER_INFO = 328
+    QUERY_TOPICS_BY_CONSUMER = 343
+    QUERY_SUBSCRIPTION_BY_CONSUMER = 345
+    GET_TOPIC_CONFIG = 351
+    GET_SUBSCRIPTIONGROUP_CONFIG = 352
+    LITE_PULL_MESSAGE = 361
+    RECALL_MESSAGE = 370
+    QUERY_ASSIGNMENT = 400
+    GET_BROKER_MEMBER_GROUP = 901
+    BROKER_HEARTBEAT = 904
+
+
+class ResponseCode(enum.IntEnum):
+    """What became of a request."""
+
+    SUCCESS = 0
+    SYSTEM_ERROR = 1
+    SYSTEM_BUSY = 2
+    REQUEST_CODE_NOT_SUPPORTED = 3
+    FLUSH_DISK_TIMEOUT = 10
+    SLAVE_NOT_AVAILABLE = 11
+    FLUSH_SLAVE_TIMEOUT = 12
+    MESSAGE_ILLEGAL = 13
+    SERVICE_NOT_AVAILABLE = 14
+    VERSION_NOT_SUPPORTED = 15
+    NO_PERMISSION = 16
+    TOPIC_NOT_EXIST = 17
+    TOPIC_EXIST_ALREADY = 18
+    PULL_NOT_FOUND = 19
+    PULL_RETRY_IMMEDIATELY = 20
+    PULL_OFFSET_MOVED = 21
+    QUERY_NOT_FOUND = 22
+    SUBSCRIPTION_PARSE_FAILED = 23
+    SUBSCRIPTION_NOT_EXIST = 24
+    SUBSCRIPTION_NOT_LATEST = 25
+    SUBSCRIPTION_GROUP_NOT_EXIST = 26
+    FILTER_DATA_NOT_EXIST = 27
+    FILTER_DATA_NOT_LATEST = 28
+    INVALID_PARAMETER = 29
+    CONSUMER_NOT_ONLINE = 206
+    CONSUME_MSG_TIMEOUT = 207
+    FLOW_CONTROL = 215
+    ILLEGAL_OPERATION = 604
+    GO_AWAY = 1500
+
+
+@final
+class RemotingCommand:
+    """A request or a response. ``ext`` values are text; ``language`` is a number."""
+
+    __slots__ = (
+        "body", "code", "ext", "flag", "language", "opaque", "remark", "serialize_type", "version",
+    )
+
+    def __init__(
+        self,
+        code: int,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        opaque: int = 0,
+        flag: int = 0,
+        remark: str | None = None,
+        language: int = LANGUAGE_JAVA,
+        version: int = MQ_VERSION,
+        serialize_type: int = SerializeType.JSON,
+    ) -> None:
+        self.code = code
+        self.ext: dict[str, str] = {} if ext is None else ext
+        self.body = body
+        self.opaque = opaque
+        self.flag = flag
+        self.remark = remark
+        self.language = language
+        self.version = version
+        self.serialize_type = serialize_type
+
+    @property
+    def is_response(self) -> bool:
+        """Whether it answers a request of ours."""
+        return self.flag & RESPONSE_FLAG != 0
+
+    @property
+    def is_oneway(self) -> bool:
+        """Whether the sender wants no answer."""
+        return self.flag & ONEWAY_FLAG != 0
+
+    def answer(
+        self,
+        code: int = 0,
+        remark: str | None = None,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+    ) -> RemotingCommand:
+        """The response to this request, in the encoding of its header."""
+        return RemotingCommand(
+            code, ext, body, opaque=self.opaque, flag=RESPONSE_FLAG, remark=remark,
+            serialize_type=self.serialize_type,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"RemotingCommand(code={self.code}, opaque={self.opaque}, flag={self.flag}, "
+            f"remark={self.remark!r}, ext={self.ext!r}, body={len(self.body)} bytes)"
+        )
+
+
+def decode_frame(
+    buf: bytes | bytearray | memoryview, pos: int, until: int
+) -> tuple[RemotingCommand | None, int]:
+    """The command whose frame begins at ``pos``, and where the next one begins.
+
+    ``(None, pos)`` when the frame is not complete before ``until``. Raises RemotingFrameError for
+    bytes that are no frame, as soon as that is known.
+    """
+    if until - pos < 8:
+        if until - pos >= 4:
+            check_length(INT32.unpack_from(buf, pos)[0])
+        return None, pos
+    length, word = PREFIX.unpack_from(buf, pos)
+    header_length = word & 0xFFFFFF
+    check_length(length)
+    if header_length > length - 4:
+        raise RemotingFrameError(f"header of {header_length} bytes in a frame of {length}")
+    end = pos + 4 + length
+    if end > until:
+        return None, pos
+    header_end = pos + 8 + header_length
+    kind = word >> 24
+    if kind == SerializeType.ROCKETMQ:
+        code, language, version, opaque, flag, remark, ext = decode_binary_header(
+            buf, pos + 8, header_end
+        )
+    elif kind == SerializeType.JSON:
+        code, language, version, opaque, flag, remark, ext = decode_json_header(
+            bytes(buf[pos + 8 : header_end])
+        )
+    else:
+        raise RemotingFrameError(f"unknown header encoding {kind}")
+    command = RemotingCommand(
+        code, ext, bytes(buf[header_end:end]), opaque=opaque, flag=flag, remark=remark,
+        language=language, version=version, serialize_type=kind,
+    )
+    return command, end
+
+
+def check_length(length: int) -> None:
+    """Raise RemotingFrameError for a frame length that nobody may send."""
+    if length < 4:
+        raise RemotingFrameError(f"frame length {length} is too short, a frame has at least 4 bytes")
+    if length > FRAME_MAX - 4:
+        raise RemotingFrameError(f"frame length {length} is over the limit of {FRAME_MAX}")
+
+
+Header = tuple[int, int, int, int, int, str | None, dict[str, str]]
+"""Code, language, version, opaque, flag, remark, ext."""
+
+
+def decode_binary_header(buf: bytes | bytearray | memoryview, pos: int, until: int) -> Header:
+    """Fields of a ROCKETMQ header; raises RemotingFrameError when its lengths do not add up."""
+    if until - pos < 21:
+        raise RemotingFrameError(f"binary header of {until - pos} bytes is too short")
+    code, language, version, opaque, flag, n = BINARY_HEAD.unpack_from(buf, pos)
+    pos += 17
+    if n < 0 or n > until - pos - 4:
+        raise RemotingFrameError(f"remark of {n} bytes leaves the header")
+    try:
+        remark = str(buf[pos : pos + n], "utf-8") if n else None
+        pos += n
+        n = INT32.unpack_from(buf, pos)[0]
+        pos += 4
+        if n < 0 or n > until - pos:
+            raise RemotingFrameError(f"ext fields of {n} bytes leave the header")
+        ext = _decode_binary_ext(buf, pos, pos + n)
+    except UnicodeDecodeError as error:
+        raise RemotingFrameError(f"text in the header is not UTF-8: {error.reason}") from error
+    return code, language, version, opaque, flag, remark, ext
+
+
+def _decode_binary_ext(buf: bytes | bytearray | memoryview, pos: int, until: int) -> dict[str, str]:
+    ext: dict[str, str] = {}
+    while pos < until:
+        if until - pos < 6:
+            raise RemotingFrameError("an ext field leaves the header")
+        n = INT16.unpack_from(buf, pos)[0]
+        pos += 2
+        if n < 0 or n > until - pos - 4:
+            raise RemotingFrameError(f"name of {n} bytes leaves the ext fields")
+        name = str(buf[pos : pos + n], "utf-8")
+        pos += n
+        n = INT32.unpack_from(buf, pos)[0]
+        pos += 4
+        if n < 0 or n > until - pos:
+            raise RemotingFrameError(f"value of {n} bytes leaves the ext fields")
+        if n:  # an empty value means null
+            ext[name] = str(buf[pos : pos + n], "utf-8")
+        pos += n
+    return ext
+
+
+def encode_binary_header(
+    code: int, language: int, version: int, opaque: int, flag: int, remark: str | None,
+    ext: Mapping[str, str],
+) -> bytes:
+    """A ROCKETMQ header; raises struct.error for a code above 32767."""
+    text = remark.encode() if remark else b""
+    fields = b"".join(
+        [
+            b"".join((INT16.pack(len(k)), k, INT32.pack(len(v)), v))
+            for k, v in ((name.encode(), value.encode()) for name, value in ext.items())
+        ]
+    )
+    head = BINARY_HEAD.pack(code, language, version, opaque, flag, len(text))
+    return b"".join((head, text, INT32.pack(len(fields)), fields))
+
+
+def decode_json_header(data: bytes) -> Header:
+    """Fields of a JSON header; raises RemotingFrameError when it is none."""
+    try:
+        header = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise RemotingFrameError(f"header is not JSON: {error}") from error
+    if not isinstance(header, dict):
+        raise RemotingFrameError("header is not a JSON object")
+    ext = header.get("extFields")
+    if ext is None:
+        ext = {}
+    code, opaque = header.get("code"), header.get("opaque", 0)
+    flag, version = header.get("flag", 0), header.get("version", 0)
+    if not (
+        isinstance(code, int) and isinstance(opaque, int) and isinstance(flag, int)
+        and isinstance(version, int) and isinstance(ext, dict)
+    ):
+        raise RemotingFrameError("header has a field of a wrong type")
+    if not -0x80000000 <= opaque <= 0x7FFFFFFF:
+        raise RemotingFrameError(f"opaque {opaque} is no 32-bit number")
+    for value in ext.values():
+        if type(value) is not str:
+            ext = {k: _text(v) for k, v in ext.items() if v is not None}
+            break
+    language = header.get("language")
+    if not isinstance(language, int):
+        language = LANGUAGE_CODES.get(str(language), LANGUAGE_OTHER)
+    remark = header.get("remark")
+    return code, language, version, opaque, flag, None if remark is None else str(remark), ext
+
+
+def _text(value: Any) -> str:
+    """A value as Java would have sent it: some clients send raw numbers and booleans."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    return orjson.dumps(value).decode()
+
+
+def encode_json_header(
+    code: int, language: int, version: int, opaque: int, flag: int, remark: str | None,
+    ext: Mapping[str, str],
+) -> bytes:
+    """A JSON header. ``extFields`` is always there: Java clients read it without asking."""
+    header: dict[str, Any] = {
+        "code": code,
+        "extFields": ext,
+        "flag": flag,
+        "language": LANGUAGES[language] if 0 <= language < len(LANGUAGES) else "OTHER",
+        "opaque": opaque,
+        "serializeTypeCurrentRPC": "JSON",
+        "version": version,
+    }
+    if remark is not None:
+        header["remark"] = remark
+    return orjson.dumps(header)
+
+
+def encode(command: RemotingCommand) -> bytes:
+    """A whole frame. A code that the binary header cannot carry is sent with a JSON one."""
+    c = command
+    if c.serialize_type == SerializeType.ROCKETMQ and c.code <= 0x7FFF:
+        header = encode_binary_header(
+            c.code, c.language, c.version, c.opaque, c.flag, c.remark, c.ext
+        )
+        word = SerializeType.ROCKETMQ << 24 | len(header)
+    else:
+        header = encode_json_header(
+            c.code, c.language, c.version, c.opaque, c.flag, c.remark, c.ext
+        )
+        word = len(header)
+    length = 4 + len(header) + len(c.body)
+    if length > FRAME_MAX - 4:
+        raise RemotingFrameError(f"a frame of {length} bytes is over the limit of {FRAME_MAX}")
+    return b"".join((PREFIX.pack(length, word), header, c.body))

@@ -1,0 +1,306 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Entries of an index file: put the keys of record rows, find a key.
+
+The file is header, slots and entries as ``formats.indexfile`` declares them. Every number that is
+read from it is compared with the geometry before it is used as a place.
+"""
+
+import cython
+
+SOURCE_SHA256 = ""
+
+# Columns of kernels.record; tests compare them.
+_C_PHY = cython.declare(cython.int, 0)
+_C_SYS_FLAG = cython.declare(cython.int, 4)
+_C_STORE_TIMESTAMP = cython.declare(cython.int, 5)
+_C_TOPIC_POS = cython.declare(cython.int, 14)
+_C_TOPIC_LEN = cython.declare(cython.int, 15)
+_C_KEYS_POS = cython.declare(cython.int, 22)
+_C_KEYS_LEN = cython.declare(cython.int, 23)
+_C_UNIQ_POS = cython.declare(cython.int, 24)
+_C_UNIQ_LEN = cython.declare(cython.int, 25)
+_C_TAGS_POS = cython.declare(cython.int, 26)
+_C_TAGS_LEN = cython.declare(cython.int, 27)
+_COLUMNS = cython.declare(cython.int, 28)
+
+_HEADER = cython.declare(cython.Py_ssize_t, 40)
+_ENTRY = cython.declare(cython.Py_ssize_t, 20)
+_MASK_32 = cython.declare(cython.longlong, 0xFFFFFFFF)
+_SIGN_32 = cython.declare(cython.longlong, 0x80000000)
+_TWO_32 = cython.declare(cython.longlong, 0x100000000)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _be32(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
+    return (
+        (
+            (cython.cast(cython.longlong, b[p]) << 24)
+            | (cython.cast(cython.longlong, b[p + 1]) << 16)
+            | (cython.cast(cython.longlong, b[p + 2]) << 8)
+            | b[p + 3]
+        )
+        ^ _SIGN_32
+    ) - _SIGN_32
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _be64(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
+    return _be32(b, p) * _TWO_32 + (_be32(b, p + 4) & _MASK_32)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put32(b: cython.uchar[::1], p: cython.Py_ssize_t, v: cython.longlong) -> cython.void:
+    b[p] = (v >> 24) & 255
+    b[p + 1] = (v >> 16) & 255
+    b[p + 2] = (v >> 8) & 255
+    b[p + 3] = v & 255
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put64(b: cython.uchar[::1], p: cython.Py_ssize_t, v: cython.longlong) -> cython.void:
+    _put32(b, p, (v >> 32) & _MASK_32)
+    _put32(b, p + 4, v & _MASK_32)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _extend(
+    h: cython.longlong, b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t
+) -> cython.longlong:
+    """Java's hash of UTF-8 bytes, going on from ``h``; as in kernels.hashes."""
+    c: cython.longlong
+    n: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    good: cython.bint
+    while p < e:
+        c = b[p]
+        if c < 0x80:
+            h = (h * 31 + c) & _MASK_32
+            p += 1
+            continue
+        n = 0
+        if 0xC2 <= c < 0xE0:
+            n, c = 1, c & 0x1F
+        elif 0xE0 <= c < 0xF0:
+            n, c = 2, c & 0x0F
+        elif 0xF0 <= c < 0xF5:
+            n, c = 3, c & 0x07
+        good = n > 0 and p + n < e
+        if good:
+            for k in range(1, n + 1):
+                if b[p + k] & 0xC0 != 0x80:
+                    good = False
+                    break
+                c = (c << 6) | (b[p + k] & 0x3F)
+        if not good:
+            h = (h * 31 + 0xFFFD) & _MASK_32
+            p += 1
+            continue
+        p += n + 1
+        if c >= 0x10000:
+            c -= 0x10000
+            h = (h * 31 + (0xD800 + (c >> 10))) & _MASK_32
+            c = 0xDC00 + (c & 0x3FF)
+        h = (h * 31 + c) & _MASK_32
+    return h
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_key(
+    x: cython.uchar[::1],
+    slots: cython.longlong,
+    entries: cython.longlong,
+    h: cython.longlong,
+    phy_offset: cython.longlong,
+    timestamp: cython.longlong,
+) -> cython.bint:
+    """Add one entry; False when the file is full."""
+    count: cython.longlong = _be32(x, 36)
+    slot_at: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    old: cython.longlong
+    begin: cython.longlong
+    diff: cython.longlong = 0
+    if count < 1:
+        count = 1
+    if count >= entries:
+        return False
+    h = (h ^ _SIGN_32) - _SIGN_32
+    if h < 0:
+        h = 0 if h == -_SIGN_32 else -h
+    slot_at = _HEADER + cython.cast(cython.Py_ssize_t, (h % slots) * 4)
+    old = _be32(x, slot_at)
+    if old < 0 or old > count:
+        old = 0
+    begin = _be64(x, 0)
+    if begin > 0 and timestamp > begin:
+        diff = (timestamp - begin) // 1000
+        if diff > 0x7FFFFFFF:
+            diff = 0x7FFFFFFF
+    at = _HEADER + cython.cast(cython.Py_ssize_t, slots * 4 + count * _ENTRY)
+    _put32(x, at, h)
+    _put64(x, at + 4, phy_offset)
+    _put32(x, at + 12, diff)
+    _put32(x, at + 16, old)
+    _put32(x, slot_at, count)
+    if count <= 1:
+        _put64(x, 0, timestamp)
+        _put64(x, 16, phy_offset)
+    if old == 0:
+        _put32(x, 32, _be32(x, 32) + 1)
+    _put32(x, 36, count + 1)
+    _put64(x, 24, phy_offset)
+    _put64(x, 8, timestamp)
+    return True
+
+
+def put_rows(
+    index: cython.uchar[::1],
+    slots: cython.longlong,
+    entries: cython.longlong,
+    buf: cython.const[cython.uchar][::1],
+    rows: cython.longlong[:, ::1],
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+    first_key: cython.longlong,
+):
+    """Index rows ``first`` to ``last``, of the first one only from key number ``first_key`` on.
+
+    The keys of a row are, in this order, its unique key, its KEYS and its TAGS. A row below the
+    file's last position was indexed before and is passed over, as are rolled back transactions.
+    Returns (row, key number) of the first key that found no room; row is ``last`` when all did.
+    """
+    r: cython.Py_ssize_t = first
+    p: cython.Py_ssize_t
+    e: cython.Py_ssize_t
+    t: cython.Py_ssize_t
+    key: cython.longlong = 0
+    start: cython.longlong = first_key
+    h: cython.longlong
+    topic: cython.longlong
+    full: cython.bint = False
+    if slots < 1 or entries < 1 or index.shape[0] < 40 + slots * 4 + entries * 20:
+        raise ValueError(f"{slots} slots and {entries} entries in {index.shape[0]} bytes")
+    if not 0 <= first <= last <= rows.shape[0] or (rows.shape[0] and rows.shape[1] < _COLUMNS):
+        raise ValueError(f"rows {first} to {last} of {rows.shape[0]}")
+    with cython.nogil:
+        while r < last:
+            key = 0
+            if (start == 0 and rows[r, _C_PHY] < _be64(index, 24)) or (
+                rows[r, _C_SYS_FLAG] & 0xC
+            ) == 0xC:
+                r += 1
+                start = 0
+                continue
+            p = rows[r, _C_TOPIC_POS]
+            topic = _extend(0, buf, p, p + rows[r, _C_TOPIC_LEN])
+            topic = (topic * 31 + 35) & _MASK_32
+            if rows[r, _C_UNIQ_POS] >= 0:
+                if key >= start:
+                    p = rows[r, _C_UNIQ_POS]
+                    h = _extend(topic, buf, p, p + rows[r, _C_UNIQ_LEN])
+                    full = not _put_key(
+                        index, slots, entries, h, rows[r, _C_PHY], rows[r, _C_STORE_TIMESTAMP])
+                    if full:
+                        break
+                key += 1
+            if rows[r, _C_KEYS_POS] >= 0:
+                p = rows[r, _C_KEYS_POS]
+                e = p + rows[r, _C_KEYS_LEN]
+                while p < e:
+                    t = p
+                    while t < e and buf[t] != 32:
+                        t += 1
+                    if t > p:
+                        if key >= start:
+                            h = _extend(topic, buf, p, t)
+                            full = not _put_key(
+                                index, slots, entries, h, rows[r, _C_PHY],
+                                rows[r, _C_STORE_TIMESTAMP])
+                            if full:
+                                break
+                        key += 1
+                    p = t + 1
+                if full:
+                    break
+            if rows[r, _C_TAGS_POS] >= 0:
+                if key >= start:
+                    p = rows[r, _C_TAGS_POS]
+                    h = (topic * 31 + 84) & _MASK_32
+                    h = (h * 31 + 35) & _MASK_32
+                    h = _extend(h, buf, p, p + rows[r, _C_TAGS_LEN])
+                    full = not _put_key(
+                        index, slots, entries, h, rows[r, _C_PHY], rows[r, _C_STORE_TIMESTAMP])
+                    if full:
+                        break
+                key += 1
+            r += 1
+            start = 0
+    return r, key if full else 0
+
+
+def search(
+    index: cython.const[cython.uchar][::1],
+    slots: cython.longlong,
+    entries: cython.longlong,
+    key_hash: cython.longlong,
+    begin_ms: cython.longlong,
+    end_ms: cython.longlong,
+    found: cython.longlong[::1],
+):
+    """Positions of messages whose key has ``key_hash``, newest first; returns their number.
+
+    Stops when ``found`` is full. Different keys can have equal hashes.
+    """
+    n: cython.Py_ssize_t = 0
+    at: cython.Py_ssize_t
+    count: cython.longlong
+    i: cython.longlong
+    prev: cython.longlong
+    steps: cython.longlong = 0
+    when: cython.longlong
+    diff: cython.longlong
+    begin: cython.longlong
+    if slots < 1 or entries < 1 or index.shape[0] < 40 + slots * 4 + entries * 20:
+        raise ValueError(f"{slots} slots and {entries} entries in {index.shape[0]} bytes")
+    if key_hash < 0:
+        raise ValueError(f"hash {key_hash}")
+    with cython.nogil:
+        count = _be32(index, 36)
+        if count > entries:
+            count = entries
+        begin = _be64(index, 0)
+        i = _be32(index, _HEADER + cython.cast(cython.Py_ssize_t, (key_hash % slots) * 4))
+        while 0 < i < count and n < found.shape[0] and steps < count:
+            steps += 1
+            at = _HEADER + cython.cast(cython.Py_ssize_t, slots * 4 + i * _ENTRY)
+            diff = _be32(index, at + 12)
+            if diff < 0:
+                break
+            when = begin + diff * 1000
+            # Whole seconds were stored: a message may be up to 999 ms younger than it looks.
+            if _be32(index, at) == key_hash and when <= end_ms and when + 999 >= begin_ms:
+                found[n] = _be64(index, at + 4)
+                n += 1
+            if when + 999 < begin_ms:
+                break
+            prev = _be32(index, at + 16)
+            if prev == i:
+                break
+            i = prev
+    return n

@@ -1,0 +1,211 @@
+"""Messages, results and status values: no bytes on disk, no I/O."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NewType
+
+__all__ = [
+    "AppendMessageStatus",
+    "BoundaryType",
+    "FilePos",
+    "GetMessageResult",
+    "GetMessageStatus",
+    "Message",
+    "MessageExt",
+    "MessageExtBrokerInner",
+    "PhyOffset",
+    "PutMessageResult",
+    "PutMessageStatus",
+    "QueueOffset",
+    "TimestampMs",
+]
+
+PhyOffset = NewType("PhyOffset", int)
+"""A byte position in the whole CommitLog."""
+QueueOffset = NewType("QueueOffset", int)
+"""A unit's number in a ConsumeQueue."""
+FilePos = NewType("FilePos", int)
+"""A byte position in one file."""
+TimestampMs = NewType("TimestampMs", int)
+"""Milliseconds since 1970-01-01 UTC."""
+
+KEY_SEPARATOR: Final = " "
+
+
+class PutMessageStatus(enum.Enum):
+    """What became of a put; the first four mean that the message is in the log."""
+
+    PUT_OK = 0
+    FLUSH_DISK_TIMEOUT = 1
+    FLUSH_SLAVE_TIMEOUT = 2
+    SLAVE_NOT_AVAILABLE = 3
+    SERVICE_NOT_AVAILABLE = 4
+    CREATE_MAPPED_FILE_FAILED = 5
+    MESSAGE_ILLEGAL = 6
+    PROPERTIES_SIZE_EXCEEDED = 7
+    OS_PAGE_CACHE_BUSY = 8
+    UNKNOWN_ERROR = 9
+
+    @property
+    def appended(self) -> bool:
+        """Whether the message is in the log."""
+        return self.value <= 3
+
+
+class AppendMessageStatus(enum.Enum):
+    """What became of an append to one segment file."""
+
+    PUT_OK = 0
+    END_OF_FILE = 1
+    MESSAGE_SIZE_EXCEEDED = 2
+    PROPERTIES_SIZE_EXCEEDED = 3
+    UNKNOWN_ERROR = 4
+
+
+class GetMessageStatus(enum.Enum):
+    """What a pull found."""
+
+    FOUND = 0
+    NO_MATCHED_MESSAGE = 1
+    MESSAGE_WAS_REMOVING = 2
+    OFFSET_FOUND_NULL = 3
+    OFFSET_OVERFLOW_BADLY = 4
+    OFFSET_OVERFLOW_ONE = 5
+    OFFSET_TOO_SMALL = 6
+    NO_MATCHED_LOGIC_QUEUE = 7
+    NO_MESSAGE_IN_QUEUE = 8
+    OFFSET_RESET = 9
+
+
+class BoundaryType(enum.Enum):
+    """Which neighbour a look-up by time takes when several messages fit."""
+
+    LOWER = "LOWER"
+    UPPER = "UPPER"
+
+
+@dataclass(slots=True, kw_only=True)
+class Message:
+    """A message as a program writes it.
+
+    ``keys`` must not contain blanks, as the stored form joins them with one. ``properties`` are
+    the caller's own; ``tags`` and ``keys`` have their own fields.
+    """
+
+    topic: str
+    body: bytes
+    tags: str | None = None
+    keys: Sequence[str] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    flag: int = 0
+    wait_store_msg_ok: bool = True
+
+
+@dataclass(slots=True)
+class MessageExtBrokerInner:
+    """A message on its way into the log: names resolved, properties encoded.
+
+    ``properties`` are the stored bytes (``name 0x01 value 0x02`` repeated). Hosts are raw: 4 or 16
+    bytes of address and 4 bytes of port, big-endian.
+    """
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: bytes = b""
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp: int = 0
+    born_host: bytes = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+    wait_store_msg_ok: bool = True
+
+
+@dataclass(slots=True)
+class PutMessageResult:
+    """What became of a put.
+
+    ``phy_offset`` and ``queue_offset`` are those of the first message, ``phy_offsets`` those of
+    every message of a batch, ``until`` the end of the last one; all -1 or empty when nothing was
+    appended. ``remark`` names the cause of a refusal and its limit.
+    """
+
+    status: PutMessageStatus
+    phy_offset: int = -1
+    until: int = -1
+    queue_id: int = -1
+    queue_offset: int = -1
+    store_timestamp: int = 0
+    msg_num: int = 0
+    phy_offsets: Sequence[int] = ()
+    remark: str = ""
+    msg_id: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the message is in the log and, when that was asked for, durable."""
+        return self.status is PutMessageStatus.PUT_OK
+
+
+@dataclass(slots=True)
+class MessageExt:
+    """A message as it is stored, decoded. ``body`` is as stored (see ``sys_flag``)."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    phy_offset: int
+    store_size: int
+    body: bytes
+    flag: int
+    sys_flag: int
+    body_crc: int
+    born_timestamp: int
+    born_host: tuple[str, int]
+    store_timestamp: int
+    store_host: tuple[str, int]
+    reconsume_times: int
+    prepared_transaction_offset: int
+    properties: dict[str, str] = field(default_factory=dict)
+    msg_id: str = ""
+
+    @property
+    def tags(self) -> str | None:
+        """The tag, if it has one."""
+        return self.properties.get("TAGS")
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys it can be found by."""
+        return self.properties.get("KEYS", "").split()
+
+    @property
+    def unique_key(self) -> str | None:
+        """The id the producer gave it."""
+        return self.properties.get("UNIQ_KEY")
+
+
+@dataclass(slots=True)
+class GetMessageResult:
+    """What a pull found: ``records`` are stored bytes, one entry a message, safe to keep."""
+
+    status: GetMessageStatus
+    next_begin_offset: int = 0
+    min_offset: int = 0
+    max_offset: int = 0
+    records: list[bytes] = field(default_factory=list)
+    queue_offsets: list[int] = field(default_factory=list)
+
+    @property
+    def message_count(self) -> int:
+        """How many messages were found."""
+        return len(self.records)
+
+    @property
+    def buffer_total_size(self) -> int:
+        """Bytes of all records."""
+        return sum(map(len, self.records))

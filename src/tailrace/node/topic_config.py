@@ -1,0 +1,304 @@
+"""The topics of a store: ``topics.json``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from tailrace.config import BrokerConfig
+from tailrace.env.clock import Clock
+from tailrace.env.filesystem import FileSystem
+from tailrace.node.config_manager import ConfigManager
+
+__all__ = [
+    "AUTO_CREATE_TOPIC_KEY_TOPIC",
+    "DLQ_GROUP_TOPIC_PREFIX",
+    "PERM_INHERIT",
+    "PERM_READ",
+    "PERM_WRITE",
+    "RETRY_GROUP_TOPIC_PREFIX",
+    "TopicConfig",
+    "TopicConfigManager",
+    "validate_topic",
+]
+
+PERM_INHERIT: Final = 1
+PERM_WRITE: Final = 2
+PERM_READ: Final = 4
+AUTO_CREATE_TOPIC_KEY_TOPIC: Final = "TBW102"
+RETRY_GROUP_TOPIC_PREFIX: Final = "%RETRY%"
+DLQ_GROUP_TOPIC_PREFIX: Final = "%DLQ%"
+TOPIC_MAX_LENGTH: Final = 127
+RETRY_OR_DLQ_TOPIC_MAX_LENGTH: Final = 255
+_TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+FORBIDDEN_TO_SEND: Final = frozenset({
+    "SCHEDULE_TOPIC_XXXX",
+    "RMQ_SYS_TRANS_HALF_TOPIC",
+    "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+    "TRANS_CHECK_MAX_TIME_TOPIC",
+    "SELF_TEST_TOPIC",
+    "OFFSET_MOVED_EVENT",
+})
+SYSTEM_TOPICS: Final = frozenset({
+    AUTO_CREATE_TOPIC_KEY_TOPIC,
+    "BenchmarkTest",
+    "CHECKPOINT_TOPIC",
+    "RMQ_SYS_TRACE_TOPIC",
+    *FORBIDDEN_TO_SEND,
+})
+_MEMBERS: Final = {
+    "topicName": "topic_name",
+    "readQueueNums": "read_queue_nums",
+    "writeQueueNums": "write_queue_nums",
+    "perm": "perm",
+    "topicFilterType": "topic_filter_type",
+    "topicSysFlag": "topic_sys_flag",
+    "order": "order",
+    "attributes": "attributes",
+}
+
+
+def validate_topic(topic: str) -> str:
+    """Why ``topic`` is no topic's name; empty when it is one."""
+    if not topic:
+        return "The specified topic is blank."
+    if _TOPIC.fullmatch(topic) is None:
+        return (
+            f"The specified topic[{topic[:300]}] contains illegal characters, "
+            "allowing only ^[%|a-zA-Z0-9_-]+$"
+        )
+    limit = TOPIC_MAX_LENGTH
+    if topic.startswith((RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)):
+        limit = RETRY_OR_DLQ_TOPIC_MAX_LENGTH
+    if len(topic) > limit:
+        return f"The specified topic is longer than topic max length {limit}."
+    return ""
+
+
+@dataclass(slots=True, kw_only=True)
+class TopicConfig:
+    """A topic. ``extra`` holds members of the file that Tailrace does not know."""
+
+    topic_name: str
+    read_queue_nums: int = 4
+    write_queue_nums: int = 4
+    perm: int = PERM_READ | PERM_WRITE
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: dict[str, str] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def readable(self) -> bool:
+        """Whether it may be consumed."""
+        return self.perm & PERM_READ != 0
+
+    @property
+    def writable(self) -> bool:
+        """Whether it may be sent to."""
+        return self.perm & PERM_WRITE != 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Members by RocketMQ's names."""
+        return {
+            **self.extra,
+            **{name: getattr(self, attribute) for name, attribute in _MEMBERS.items()},
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any], topic: str = "") -> TopicConfig:
+        """A topic from RocketMQ's names; absent members take their defaults."""
+        made = cls(topic_name=str(value.get("topicName") or topic))
+        for name, attribute in _MEMBERS.items():
+            if (member := value.get(name)) is not None:
+                setattr(made, attribute, _like(member, getattr(made, attribute)))
+        made.extra = {k: v for k, v in value.items() if k not in _MEMBERS}
+        return made
+
+
+def _like(member: Any, present: Any) -> Any:
+    """``member`` when it has the type of ``present``, or can be read as it; else ``present``."""
+    if isinstance(present, bool):
+        return member if isinstance(member, bool) else str(member).lower() == "true"
+    if isinstance(present, int):
+        try:
+            return int(member)
+        except (TypeError, ValueError):
+            return present
+    if isinstance(present, dict):
+        return {str(k): str(v) for k, v in member.items()} if isinstance(member, dict) else present
+    return str(member)
+
+
+class TopicConfigManager(ConfigManager):
+    """The topics, by name. Every change is durable when its call returns."""
+
+    def __init__(
+        self, file_system: FileSystem, config_dir: str, broker_config: BrokerConfig, clock: Clock
+    ) -> None:
+        super().__init__(file_system, config_dir, "topics.json")
+        self._config = broker_config
+        self._clock = clock
+        self._table: dict[str, TopicConfig] = {}
+        self._listeners: list[Callable[[], None]] = []
+
+    @property
+    def table(self) -> dict[str, TopicConfig]:
+        """The live table; for reading."""
+        return self._table
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` after each change."""
+        self._listeners.append(listener)
+
+    def select(self, topic: str) -> TopicConfig | None:
+        """The topic, if it exists."""
+        return self._table.get(topic)
+
+    def items(self) -> list[TopicConfig]:
+        """All topics."""
+        return list(self._table.values())
+
+    def update(self, config: TopicConfig) -> None:
+        """Create or replace a topic."""
+        self.update_all([config])
+
+    def update_all(self, configs: list[TopicConfig]) -> None:
+        """Create or replace topics, written at once."""
+        with self._lock:
+            for config in configs:
+                self._table[config.topic_name] = config
+            self._changed()
+
+    def delete(self, topic: str) -> bool:
+        """Forget a topic; False when it did not exist."""
+        with self._lock:
+            if self._table.pop(topic, None) is None:
+                return False
+            self._changed()
+        return True
+
+    def create_in_send(
+        self, topic: str, default_topic: str, default_queue_nums: int, topic_sys_flag: int = 0
+    ) -> TopicConfig | None:
+        """The topic, created from ``default_topic`` when that allows it; else None."""
+        with self._lock:
+            if (found := self._table.get(topic)) is not None:
+                return found
+            if default_topic == AUTO_CREATE_TOPIC_KEY_TOPIC and not (
+                self._config.auto_create_topic_enable
+            ):
+                return None
+            default = self._table.get(default_topic)
+            if default is None or not default.perm & PERM_INHERIT:
+                return None
+            queues = max(0, min(default_queue_nums, default.write_queue_nums))
+            made = TopicConfig(
+                topic_name=topic, read_queue_nums=queues, write_queue_nums=queues,
+                perm=default.perm & ~PERM_INHERIT, topic_filter_type=default.topic_filter_type,
+                topic_sys_flag=topic_sys_flag,
+            )
+            self.update(made)
+            return made
+
+    def create_if_missing(
+        self, topic: str, queue_nums: int, perm: int = PERM_READ | PERM_WRITE,
+        topic_sys_flag: int = 0,
+    ) -> TopicConfig:
+        """The topic, created as told when it is missing."""
+        with self._lock:
+            if (found := self._table.get(topic)) is not None:
+                return found
+            made = TopicConfig(
+                topic_name=topic, read_queue_nums=queue_nums, write_queue_nums=queue_nums,
+                perm=perm, topic_sys_flag=topic_sys_flag,
+            )
+            self.update(made)
+            return made
+
+    def ensure_system_topics(self) -> None:
+        """Create the topics that a broker has from its start, in one write."""
+        with self._lock:
+            missing = [made for made in self._system_topics() if made.topic_name not in self._table]
+            if missing:
+                self.update_all(missing)
+
+    def is_system_topic(self, topic: str) -> bool:
+        """Whether the topic belongs to the broker rather than to its users."""
+        return (
+            topic in SYSTEM_TOPICS
+            or topic.startswith(SYSTEM_TOPIC_PREFIX)
+            or topic in (self._config.broker_cluster_name, self._config.broker_name)
+            or topic == f"{self._config.broker_cluster_name}_REPLY_TOPIC"
+        )
+
+    def system_topic_names(self) -> list[str]:
+        """Every system topic, of this broker and of RocketMQ in general, sorted."""
+        names = {t for t in self._table if self.is_system_topic(t)}
+        return sorted(names | SYSTEM_TOPICS)
+
+    def _system_topics(self) -> list[TopicConfig]:
+        cluster, broker = self._config.broker_cluster_name, self._config.broker_name
+        nums = self._config.default_topic_queue_nums
+        shapes: list[tuple[str, int, int]] = [
+            ("SELF_TEST_TOPIC", 1, 6),
+            ("BenchmarkTest", 1024, 6),
+            (cluster, 16, 7),
+            (broker, 1, 7),
+            ("OFFSET_MOVED_EVENT", 1, 6),
+            ("SCHEDULE_TOPIC_XXXX", 18, 6),
+            (f"{cluster}_REPLY_TOPIC", 1, 6),
+            ("RMQ_SYS_TRANS_HALF_TOPIC", 1, 6),
+            ("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1, 6),
+            (f"rmq_sys_REVIVE_LOG_{cluster}", 8, 6),
+            (f"rmq_sys_SYNC_BROKER_MEMBER_{broker}", 1, 1),
+            ("rmq_sys_wheel_timer", 1, 6),
+        ]
+        if self._config.auto_create_topic_enable:
+            shapes.append((AUTO_CREATE_TOPIC_KEY_TOPIC, nums, 7))
+        return [
+            TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+            for name, queues, perm in shapes
+        ]
+
+    def _changed(self) -> None:
+        self.data_version.next(self._clock.now_ms())
+        self.persist()
+        for listener in self._listeners:
+            listener()
+
+    def _decode(self, value: dict[str, Any]) -> None:
+        found = value.pop("topicConfigTable", None)
+        self._table = {
+            str(name): TopicConfig.from_json(member, str(name))
+            for name, member in (found or {}).items()
+            if isinstance(member, dict)
+        }
+
+    def _encode(self) -> dict[str, Any]:
+        return {"topicConfigTable": {name: c.to_json() for name, c in self._table.items()}}
+
+
+def merged_attributes(present: dict[str, str], text: str, *, creating: bool) -> dict[str, str]:
+    """Attributes changed by ``+k=v,-k`` text; raises ValueError that says what is wrong."""
+    changed = dict(present)
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        name, _, value = part.partition("=")
+        if part.startswith("+") and value:
+            changed[name[1:]] = value
+        elif part.startswith("-") and not value:
+            if creating:
+                raise ValueError(f"only add attribute is supported while creating topic. key: {name[1:]}")
+            changed.pop(name[1:], None)
+        else:
+            raise ValueError(f"add/alter attribute format is wrong: {name}")
+    return changed
+
+
+def renamed(config: TopicConfig, topic: str) -> TopicConfig:
+    """A copy of ``config`` for another topic."""
+    return replace(config, topic_name=topic, attributes=dict(config.attributes))

@@ -1,0 +1,7 @@
+"""Sockets that carry remoting frames: knows commands, not what they mean."""
+
+from __future__ import annotations
+
+from tailrace.remoting.server import Channel, Processor, RemotingServer
+
+__all__ = ["Channel", "Processor", "RemotingServer"]

@@ -1,0 +1,274 @@
+"""State files: what survives a crash, a Java broker's dialect, unknown members."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tailrace.config import BrokerConfig
+from tailrace.env.filesystem import OsFileSystem
+from tailrace.node.config_manager import read_config, write_config
+from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.subscription_group import SubscriptionGroupConfig, SubscriptionGroupManager
+from tailrace.node.topic_config import (
+    TopicConfig,
+    TopicConfigManager,
+    merged_attributes,
+    validate_topic,
+)
+
+
+class Clock:
+    def now_ms(self):
+        return 1234
+
+    def monotonic_ns(self):
+        return 0
+
+
+class StoppingFileSystem:
+    """The real files, until operation ``stop_at`` raises."""
+
+    def __init__(self, stop_at):
+        self.left = stop_at
+        self.real = OsFileSystem()
+
+    def __getattr__(self, name):
+        method = getattr(self.real, name)
+        if name not in {"open", "rename", "sync_dir", "remove"}:
+            return method
+
+        def counted(*args, **kwargs):
+            self.left -= 1
+            if self.left < 0:
+                raise OSError("stopped")
+            return method(*args, **kwargs)
+
+        return counted
+
+
+@pytest.fixture
+def files():
+    return OsFileSystem()
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return str(tmp_path / "config")
+
+
+def test_a_text_and_the_one_before_it_are_kept(files, directory):
+    write_config(files, directory, "x.json", b'{"n":1}')
+    write_config(files, directory, "x.json", b'{"n":2}')
+    assert read_config(files, f"{directory}/x.json") == {"n": 2}
+    assert read_config(files, f"{directory}/x.json.bak") == {"n": 1}
+    assert files.list(directory) == ["x.json", "x.json.bak"]
+
+
+def test_a_shorter_text_leaves_nothing_of_a_longer_one(files, directory):
+    for stop_at in range(6):
+        write_config(files, directory, "x.json", b'{"n":"%s"}' % (b"long" * 50))
+        try:
+            write_config(StoppingFileSystem(stop_at), directory, "x.json", b'{"m":"longer"}')
+        except OSError:
+            pass
+        write_config(files, directory, "x.json", b'{"n":1}')
+        assert read_config(files, f"{directory}/x.json") == {"n": 1}
+
+
+def test_whatever_operation_fails_a_whole_text_is_read(files, directory):
+    seen = set()
+    for stop_at in range(8):
+        write_config(files, directory, "x.json", b'{"n":1}')
+        write_config(files, directory, "x.json", b'{"n":2}')
+        try:
+            write_config(StoppingFileSystem(stop_at), directory, "x.json", b'{"n":3}')
+        except OSError:
+            pass
+        found = read_config(files, f"{directory}/x.json")
+        assert found in ({"n": 2}, {"n": 3})
+        seen.add(found["n"])
+    assert seen == {2, 3}
+
+
+@pytest.mark.parametrize("damage", [b"", b"  \n", b"\0\0\0\0", b'{"n":', b"[]"])
+def test_a_damaged_file_falls_back_to_its_backup_and_does_not_replace_it(files, directory, damage):
+    write_config(files, directory, "x.json", b'{"n":1}')
+    write_config(files, directory, "x.json", b'{"n":2}')
+    file = files.open(f"{directory}/x.json", writable=True)
+    file.truncate(0)
+    file.pwrite(damage, 0)
+    file.close()
+    assert read_config(files, f"{directory}/x.json") == {"n": 1}
+    write_config(files, directory, "x.json", b'{"n":3}')
+    assert read_config(files, f"{directory}/x.json.bak") == {"n": 1}
+
+
+def test_nothing_there_is_none(files, directory):
+    assert read_config(files, f"{directory}/x.json") is None
+
+
+def topics(files, directory, **config):
+    manager = TopicConfigManager(files, directory, BrokerConfig(**config), Clock())
+    manager.load()
+    return manager
+
+
+def test_topics_survive_a_restart_with_members_we_do_not_know(files, directory, tmp_path):
+    files.makedirs(directory)
+    (tmp_path / "config" / "topics.json").write_text(
+        '{"dataVersion":{"counter":3,"stateVersion":1,"timestamp":7},"future":[1],'
+        '"topicConfigTable":{"T":{"attributes":{"message.type":"FIFO"},"order":true,"perm":6,'
+        '"readQueueNums":4,"topicFilterType":"SINGLE_TAG","topicName":"T","topicSysFlag":0,'
+        '"writeQueueNums":2,"newMember":{"x":1}}}}'
+    )
+    manager = topics(files, directory)
+    config = manager.select("T")
+    assert (config.read_queue_nums, config.write_queue_nums, config.order) == (4, 2, True)
+    manager.update(TopicConfig(topic_name="U"))
+    written = json.loads((tmp_path / "config" / "topics.json").read_text())
+    assert written["future"] == [1]
+    assert written["topicConfigTable"]["T"]["newMember"] == {"x": 1}
+    assert written["topicConfigTable"]["T"]["attributes"] == {"message.type": "FIFO"}
+    assert written["dataVersion"]["counter"] == 4
+    assert topics(files, directory).select("U") == TopicConfig(topic_name="U")
+
+
+def test_a_send_creates_its_topic_from_the_template(files, directory):
+    manager = topics(files, directory)
+    assert manager.create_in_send("T", "TBW102", 4) is None
+    manager.ensure_system_topics()
+    made = manager.create_in_send("T", "TBW102", 4)
+    assert (made.read_queue_nums, made.write_queue_nums, made.perm) == (4, 4, 6)
+    assert manager.create_in_send("U", "TBW102", 100).write_queue_nums == 8
+    assert manager.create_in_send("V", "TBW102", -5).write_queue_nums == 0
+    assert manager.create_in_send("W", "T", 4) is None  # T does not pass itself on
+    assert manager.create_in_send("T", "nothing", 1) is made
+
+
+def test_without_auto_creation_a_send_creates_nothing(files, directory):
+    manager = topics(files, directory, auto_create_topic_enable=False)
+    manager.ensure_system_topics()
+    assert manager.select("TBW102") is None
+    assert manager.create_in_send("T", "TBW102", 4) is None
+
+
+def test_system_topics_are_made_once_and_known(files, directory):
+    manager = topics(files, directory)
+    manager.ensure_system_topics()
+    version = manager.data_version.counter
+    manager.ensure_system_topics()
+    assert manager.data_version.counter == version == 1
+    assert manager.select("BenchmarkTest").write_queue_nums == 1024
+    assert manager.is_system_topic("broker-a")
+    assert manager.is_system_topic("rmq_sys_anything")
+    assert not manager.is_system_topic("orders")
+    assert "TRANS_CHECK_MAX_TIME_TOPIC" in manager.system_topic_names()
+
+
+def test_deleting_a_topic_tells_listeners(files, directory):
+    manager, heard = topics(files, directory), []
+    manager.on_change(lambda: heard.append(1))
+    manager.update(TopicConfig(topic_name="T"))
+    assert manager.delete("T")
+    assert not manager.delete("T")
+    assert heard == [1, 1]
+    assert topics(files, directory).items() == []
+
+
+@pytest.mark.parametrize(
+    ("topic", "reason"),
+    [
+        ("orders", ""), ("a" * 127, ""), ("%RETRY%" + "g" * 200, ""), ("a|b-c_D%9", ""),
+        ("", "blank"), ("a b", "illegal characters"), ("a.b", "illegal characters"),
+        ("ä", "illegal characters"), ("a\n", "illegal characters"), ("a" * 128, "127"),
+        ("%DLQ%" + "g" * 300, "255"),
+    ],
+)
+def test_topic_names_are_checked(topic, reason):
+    found = validate_topic(topic)
+    assert reason in found
+    assert bool(found) == bool(reason)
+
+
+def test_attributes_change_by_plus_and_minus():
+    assert merged_attributes({}, "+message.type=FIFO, +a=b", creating=True) == {
+        "message.type": "FIFO", "a": "b",
+    }
+    assert merged_attributes({"a": "b", "c": "d"}, "-a", creating=False) == {"c": "d"}
+    with pytest.raises(ValueError, match="format is wrong: k"):
+        merged_attributes({}, "k=v", creating=True)
+    with pytest.raises(ValueError, match="only add"):
+        merged_attributes({}, "-k", creating=True)
+
+
+def test_offsets_survive_a_restart(files, directory):
+    manager = ConsumerOffsetManager(files, directory, Clock())
+    manager.load()
+    manager.commit("g", "T", 0, 5)
+    manager.commit("g", "T", 1, 6)
+    manager.commit("h", "U", 0, 1)
+    manager.commit_pull("g", "T", 0, 9)
+    manager.persist_if_changed()
+    again = ConsumerOffsetManager(files, directory, Clock())
+    again.load()
+    assert again.query("g", "T", 1) == 6
+    assert again.query("g", "T", 2) == again.query("x", "T", 0) == -1
+    assert again.query_pull("g", "T", 0) == -1
+    assert again.topics_of("g") == ["T"]
+    assert again.groups_of("U") == ["h"]
+    again.remove_topic("T")
+    assert again.query("g", "T", 1) == -1
+
+
+def test_offsets_are_written_only_when_one_changed(files, directory):
+    manager = ConsumerOffsetManager(files, directory, Clock())
+    manager.persist_if_changed()
+    assert files.list(directory) == []
+    manager.commit("g", "T", 0, 5)
+    manager.persist_if_changed()
+    before = files.stat(manager.path).mtime_ms
+    manager.commit("g", "T", 0, 5)
+    manager.persist_if_changed()
+    assert files.list(directory) == ["consumerOffset.json"]
+    assert files.stat(manager.path).mtime_ms == before
+
+
+def test_offsets_that_could_not_be_written_are_tried_again(files, directory):
+    manager = ConsumerOffsetManager(StoppingFileSystem(0), directory, Clock())
+    manager.commit("g", "T", 0, 5)
+    with pytest.raises(OSError, match="stopped"):
+        manager.persist_if_changed()
+    manager._file_system = files
+    manager.persist_if_changed()
+    assert read_config(files, manager.path)["offsetTable"] == {"T@g": {"0": 5}}
+
+
+def test_the_offsets_of_a_java_broker_are_read(files, directory, tmp_path):
+    files.makedirs(directory)
+    (tmp_path / "config" / "consumerOffset.json").write_text(
+        '{\n\t"dataVersion":{"counter":1,"stateVersion":0,"timestamp":1},'
+        '"groupTopicMap":{"g":["T"]},\n\t"offsetTable":{"T@g":{0:5,1:6\n\t}\n}}'
+    )
+    manager = ConsumerOffsetManager(files, directory, Clock())
+    assert manager.load()
+    assert [manager.query("g", "T", q) for q in range(3)] == [5, 6, -1]
+
+
+def test_groups_survive_a_restart_and_are_created_when_allowed(files, directory):
+    manager = SubscriptionGroupManager(files, directory, BrokerConfig(), Clock())
+    manager.ensure_system_groups()
+    manager.update_all([SubscriptionGroupConfig(group_name="g", retry_max_times=3)])
+    assert manager.find_or_create("h").group_name == "h"
+    assert manager.find_or_create("no group") is None
+    assert manager.find_or_create("x" * 121) is None
+    again = SubscriptionGroupManager(
+        files, directory, BrokerConfig(auto_create_subscription_group=False), Clock()
+    )
+    again.load()
+    assert again.select("g").retry_max_times == 3
+    assert again.find_or_create("i") is None
+    assert again.delete("h")
+    assert not again.delete("h")
+    assert again.select("TOOLS_CONSUMER") is not None

@@ -1,0 +1,299 @@
+"""The server of remoting frames, over real sockets on the loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import struct
+
+import pytest
+
+from tailrace.errors import RemotingConnectError, RemotingTimeoutError
+from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
+from tailrace.remoting import RemotingServer
+
+
+class Client:
+    def __init__(self, reader, writer):
+        self.reader, self.writer = reader, writer
+        self.data = b""
+
+    async def receive(self):
+        while True:
+            command, end = decode_frame(self.data, 0, len(self.data))
+            if command is not None:
+                self.data = self.data[end:]
+                return command
+            more = await asyncio.wait_for(self.reader.read(65536), 5)
+            if not more:
+                return None
+            self.data += more
+
+    def send(self, *commands):
+        self.writer.write(b"".join(map(encode, commands)))
+
+
+@contextlib.asynccontextmanager
+async def serving(**options):
+    server = _Server(**options)
+    host, port = await server.start("127.0.0.1", 0)
+    clients = []
+
+    async def connect():
+        client = Client(*await asyncio.open_connection(host, port))
+        clients.append(client)
+        return client
+
+    server.connect = connect
+    try:
+        yield server
+    finally:
+        for client in clients:
+            client.writer.close()
+        await server.stop(0.0)
+
+
+def run(test):
+    asyncio.run(asyncio.wait_for(test(), 20))
+
+
+# The tests hang `connect` on it.
+class _Server(RemotingServer):
+    connect = None
+
+
+def echo(channel, request):
+    return request.answer(ext={"peer": channel.peer}, body=request.body)
+
+
+def test_requests_are_answered_in_the_encoding_of_their_header():
+    async def test():
+        async with serving() as server:
+            server.register(echo, 10)
+            client = await server.connect()
+            for kind in (0, 1):
+                client.send(RemotingCommand(10, body=b"hi", opaque=kind, serialize_type=kind))
+                answer = await client.receive()
+                assert (answer.opaque, answer.body, answer.serialize_type) == (kind, b"hi", kind)
+                assert answer.is_response
+
+    run(test)
+
+
+@pytest.mark.parametrize("step", [1, 3, 7, 8, 9, 1000])
+def test_frames_may_arrive_in_any_pieces(step):
+    async def test():
+        async with serving() as server:
+            server.register(echo, 10)
+            client = await server.connect()
+            sent = [RemotingCommand(10, body=bytes(i), opaque=i, serialize_type=i % 2) for i in range(9)]
+            data = b"".join(map(encode, sent))
+            channel_input = [data[i : i + step] for i in range(0, len(data), step)]
+            await asyncio.sleep(0)
+            for piece in channel_input:
+                client.writer.write(piece)
+                await client.writer.drain()
+                await asyncio.sleep(0)
+            for command in sent:
+                answer = await client.receive()
+                assert (answer.opaque, answer.body) == (command.opaque, command.body)
+
+    run(test)
+
+
+def test_requests_of_one_wake_up_are_answered_with_one_write():
+    async def test():
+        async with serving() as server:
+            server.register(echo, 10)
+            client = await server.connect()
+            client.send(*[RemotingCommand(10, opaque=i) for i in range(50)])
+            assert [(await client.receive()).opaque for _ in range(50)] == list(range(50))
+
+    run(test)
+
+
+def test_an_unknown_code_is_answered_with_3():
+    async def test():
+        async with serving() as server:
+            client = await server.connect()
+            client.send(RemotingCommand(4711, opaque=5))
+            answer = await client.receive()
+            assert (answer.code, answer.opaque) == (3, 5)
+            assert answer.remark == " request type 4711 not supported"
+
+    run(test)
+
+
+def test_a_processor_that_raises_is_answered_with_1_and_serving_goes_on():
+    def missing(channel, request):
+        return request.answer(ext={"x": request.ext["topic"]})
+
+    def broken(channel, request):
+        raise RuntimeError("no luck")
+
+    async def test():
+        async with serving() as server:
+            server.register(missing, 1)
+            server.register(broken, 2)
+            server.register(echo, 10)
+            client = await server.connect()
+            client.send(RemotingCommand(1, opaque=1), RemotingCommand(2, opaque=2))
+            client.send(RemotingCommand(10, opaque=3))
+            first, second, third = [await client.receive() for _ in range(3)]
+            assert (first.code, first.remark) == (1, "KeyError: missing field 'topic'")
+            assert (second.code, second.remark) == (1, "RuntimeError: no luck")
+            assert (third.code, third.opaque) == (0, 3)
+
+    run(test)
+
+
+def test_one_way_requests_are_never_answered():
+    def broken(channel, request):
+        raise RuntimeError("no luck")
+
+    async def test():
+        async with serving() as server:
+            server.register(echo, 10)
+            server.register(broken, 2)
+            client = await server.connect()
+            client.send(
+                RemotingCommand(10, opaque=1, flag=2), RemotingCommand(2, opaque=2, flag=2),
+                RemotingCommand(99, opaque=3, flag=2), RemotingCommand(10, opaque=4),
+            )
+            assert (await client.receive()).opaque == 4
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (struct.pack(">i", -5), "too short"),
+        (struct.pack(">i", 0) + bytes(8), "too short"),
+        (struct.pack(">i", 1 << 24), "over the limit"),
+        (b"GET / HTTP/1.1\r\n\r\n", "over the limit"),
+        (struct.pack(">iI", 10, 100) + bytes(6), "header of 100 bytes in a frame of 10"),
+        (struct.pack(">iI", 8, 4) + b"oops", "not JSON"),
+        (struct.pack(">iI", 8, 4 | 7 << 24) + b"oops", "unknown header encoding 7"),
+        (struct.pack(">iI", 8, 4 | 1 << 24) + b"oops", "binary header of 4 bytes"),
+    ],
+)
+def test_bad_bytes_close_their_connection_with_one_line_and_no_other(data, reason, caplog):
+    async def test():
+        async with serving() as server:
+            server.register(echo, 10)
+            good, bad = await server.connect(), await server.connect()
+            bad.send(RemotingCommand(10, opaque=1))
+            bad.writer.write(data)
+            assert (await bad.receive()).opaque == 1  # what came before is answered
+            assert await bad.receive() is None
+            good.send(RemotingCommand(10, opaque=2))
+            assert (await good.receive()).opaque == 2
+
+    with caplog.at_level(logging.WARNING):
+        run(test)
+    lines = [r.getMessage() for r in caplog.records]
+    assert len(lines) == 1
+    assert lines[0].startswith("connection closed for bad frame peer=127.0.0.1:")
+    assert reason in lines[0]
+
+
+def test_while_draining_new_clients_are_told_and_old_ones_closed():
+    async def test():
+        async with serving() as server:
+            server.register(echo, 10)
+            new, old = await server.connect(), await server.connect()
+            for client in (new, old):
+                client.send(RemotingCommand(10))
+                await client.receive()
+            server.draining = True
+            new.send(RemotingCommand(10, version=477), RemotingCommand(10, version=477, flag=2))
+            assert (await new.receive()).code == 1500
+            old.send(RemotingCommand(10, version=475))
+            assert await old.receive() is None
+
+    run(test)
+
+
+def test_idle_connections_are_closed():
+    async def test():
+        async with serving(idle_s=0.05) as server:
+            client = await server.connect()
+            assert await client.receive() is None
+
+    run(test)
+
+
+def test_a_late_answer_reaches_its_request_and_a_closed_connection_is_harmless():
+    async def test():
+        async with serving() as server:
+            parked = []
+            server.register(lambda channel, request: parked.append((channel, request)), 11)
+            client, gone = await server.connect(), await server.connect()
+            client.send(RemotingCommand(11, opaque=8), RemotingCommand(11, opaque=9, flag=2))
+            gone.send(RemotingCommand(11, opaque=7))
+            while len(parked) < 3:
+                await asyncio.sleep(0.005)
+            gone.writer.close()
+            while len(server.channels) > 1:
+                await asyncio.sleep(0.005)
+            for channel, request in reversed(parked):
+                channel.answer(request, request.answer(body=b"late"))
+            assert (await client.receive()).opaque == 8
+
+    run(test)
+
+
+def test_the_server_may_ask_its_clients():
+    closed = []
+
+    async def test():
+        async with serving(on_close=closed.append) as server:
+            channels = []
+            server.register(lambda channel, request: channels.append(channel), 34)
+            client = await server.connect()
+            client.send(RemotingCommand(34, flag=2))
+            while not channels:
+                await asyncio.sleep(0.005)
+            asked = asyncio.create_task(channels[0].request(RemotingCommand(307), 5000))
+            request = await client.receive()
+            assert not request.is_response
+            client.send(request.answer(body=b"me"))
+            assert (await asked).body == b"me"
+            with pytest.raises(RemotingTimeoutError):
+                await channels[0].request(RemotingCommand(307), 10)
+            channels[0].request_oneway(RemotingCommand(40))
+            assert [(await client.receive()).code for _ in range(2)] == [307, 40]
+            asked = asyncio.create_task(channels[0].request(RemotingCommand(307), 5000))
+            await client.receive()
+            client.writer.close()
+            with pytest.raises(RemotingConnectError):
+                await asked
+            with pytest.raises(RemotingConnectError):
+                await channels[0].request(RemotingCommand(307), 10)
+
+    run(test)
+    assert len(closed) == 1
+
+
+def test_a_client_that_reads_nothing_is_not_read_from():
+    async def test():
+        async with serving() as server:
+            served = []
+
+            def big(channel, request):
+                served.append(request.opaque)
+                return request.answer(body=bytes(1 << 20))
+
+            server.register(big, 10)
+            client = await server.connect()
+            for i in range(60):
+                client.send(RemotingCommand(10, opaque=i, body=bytes(300_000)))
+            for _ in range(50):
+                await asyncio.sleep(0.002)
+            assert len(served) < 60
+            for i in range(60):
+                assert (await client.receive()).opaque == i
+
+    run(test)
