@@ -33,7 +33,7 @@ from tailrace.broker.processors.pull import PullMessageProcessor
 from tailrace.broker.processors.query import QueryProcessor
 from tailrace.broker.processors.send import SendMessageProcessor
 from tailrace.broker.rebalance_lock import RebalanceLockManager
-from tailrace.broker.runtime_info import SAMPLE_S, RuntimeInfo
+from tailrace.broker.runtime_info import RuntimeInfo
 from tailrace.config import BrokerConfig, FlushDiskType
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.entropy import Entropy, SystemEntropy
@@ -126,7 +126,6 @@ class BrokerController:
             self._broker.offsets.persist_if_changed,
         )
         self._every("scan", SCAN_S, self._scan)
-        self._every("sample", SAMPLE_S, self._runtime.sample)
 
     def _context(self) -> BrokerContext:
         config_dir, clock, config = self._store.config_dir, self._clock, self._config
@@ -157,7 +156,6 @@ class BrokerController:
             storePathRootDir=str(self._store.path),
         )
         self._durable = DurableAnswers(broker.loop, self._store)
-        self._runtime = RuntimeInfo(broker)
         self._pull = PullMessageProcessor(broker)
         self._hold = PullRequestHoldService(
             broker.loop, self._store.max_offset_in_queue, self._pull.run_again
@@ -170,7 +168,7 @@ class BrokerController:
         )
         self._processors: list[_Registers] = [
             send, QueryProcessor(broker), ClientManageProcessor(broker),
-            AdminTopicsProcessor(broker), AdminProcessor(broker, self._runtime, self._settings),
+            AdminTopicsProcessor(broker), AdminProcessor(broker, RuntimeInfo(broker), self._settings),
         ]
         return send
 

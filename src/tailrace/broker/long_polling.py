@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -51,7 +51,7 @@ class PullRequestHoldService:
         self._max_offset = max_offset
         self._run_again = run_again
         self._held: dict[tuple[str, int], list[HeldPull]] = {}
-        self._arrived: deque[tuple[tuple[str, int], int, int]] = deque()
+        self._arrived: deque[tuple[tuple[str, int], int, Sequence[int]]] = deque()
         self._drain_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._next_recheck = 0.0
@@ -69,12 +69,14 @@ class PullRequestHoldService:
         if pull.codes is None and self._max_offset(*key) > pull.offset:
             self._wake(key, [pull])
 
-    def arriving(self, topic: str, queue_id: int, next_offset: int, tags_code: int) -> None:
-        """Hear of a message that has become visible; from any thread."""
+    def arriving(
+        self, topic: str, queue_id: int, next_offset: int, tags_codes: Sequence[int]
+    ) -> None:
+        """Hear of messages that have become visible; from any thread."""
         key = topic, queue_id
         if key not in self._held:
             return
-        self._arrived.append((key, next_offset, tags_code))
+        self._arrived.append((key, next_offset, tags_codes))
         if not self._drain_scheduled:
             self._drain_scheduled = True
             try:
@@ -94,14 +96,15 @@ class PullRequestHoldService:
         self._drain_scheduled = False
         arrived = self._arrived
         while arrived:
-            key, next_offset, tags_code = arrived.popleft()
+            key, next_offset, tags_codes = arrived.popleft()
             pulls = self._held.get(key)
             if pulls is not None:
                 self._wake(
                     key,
                     [
                         p for p in pulls
-                        if next_offset > p.offset and (p.codes is None or tags_code in p.codes)
+                        if next_offset > p.offset
+                        and (p.codes is None or not p.codes.isdisjoint(tags_codes))
                     ],
                 )
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable
+from itertools import zip_longest
 from typing import Any, Final, final
 
 from tailrace.broker.context import BrokerContext
@@ -11,11 +11,6 @@ from tailrace.formats.remoting import MQ_VERSION
 
 __all__ = ["RuntimeInfo"]
 
-SAMPLE_S: Final = 10
-WINDOWS: Final = (1, 6, 60)
-"""Samples back: 10, 60 and 600 seconds."""
-COUNTERS: Final = ("put", "found", "miss", "transferred")
-POOLS: Final = ("send", "pull", "litePull", "query", "ack", "EndTransaction")
 CAPACITIES: Final = {
     "send": 10_000, "pull": 100_000, "litePull": 100_000, "query": 20_000, "ack": 100_000,
     "EndTransaction": 100_000,
@@ -24,78 +19,58 @@ CAPACITIES: Final = {
 
 @final
 class RuntimeInfo:
-    """Rates from samples of the store's counters, taken by `sample` every 10 s."""
+    """Puts the store's statistics under the names that admin tools know."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
-        self._samples: deque[tuple[int, tuple[int, ...]]] = deque(maxlen=WINDOWS[-1] + 1)
-        self.sample()
-
-    def sample(self) -> None:
-        """Remember where the counters stand."""
-        self._samples.append((
-            self._broker.clock.monotonic_ns(), _counters(self._broker.store.stats())
-        ))
 
     def table(self) -> dict[str, str]:
         """All figures, as text."""
         broker, store = self._broker, self._broker.store
         stats = store.stats()
-        now = broker.clock.now_ms()
-        put, found, miss, transferred = self._rates(stats)
-        total = " ".join(
-            f"{float(a) + float(b)}" for a, b in zip(found.split(), miss.split(), strict=True)
-        )
+        found, miss = stats.get("getFoundTps", ()), stats.get("getMissTps", ())
+        puts = stats.get("putMessageTimesTotal", 0)
+        gets = stats.get("getMessageTransferredMsgCount", 0)
+        distribution = stats.get("putMessageDistributeTime", {})
+        disk_ratio = stats.get("commitLogDiskRatio", 0.0)
         figures: dict[str, Any] = {
             "brokerVersionDesc": "V5_3_3", "brokerVersion": MQ_VERSION, "brokerActive": "true",
-            "putTps": put, "getFoundTps": found, "getMissTps": miss,
-            "getTransferredTps": transferred, "getTotalTps": f"{total} ",
+            "putTps": _rates(stats.get("putTps", ())),
+            "getFoundTps": _rates(found), "getMissTps": _rates(miss),
+            "getTotalTps": _rates(a + b for a, b in zip_longest(found, miss, fillvalue=0.0)),
+            "getTransferredTps": _rates(stats.get("getTransferredTps", ())),
             "bootTimestamp": broker.boot_ms, "startAcceptSendRequestTimeStamp": 0,
-            "runtime": _duration(now - broker.boot_ms),
+            "runtime": _duration(broker.clock.now_ms() - broker.boot_ms),
             "earliestMessageTimeStamp": store.earliest_message_time(),
             "commitLogMinOffset": store.min_phy_offset, "commitLogMaxOffset": store.max_phy_offset,
             "dispatchBehindBytes": store.dispatch_behind_bytes,
-            "remainHowManyDataToFlush": f"{stats.get('flush_behind_bytes', 0)} B",
-            "putMessageDistributeTime": stats.get("put_message_distribute_time", ""),
-            "putMessageTimesTotal": _counters(stats)[0],
-            "pageCacheLockTimeMills": 0, "commitLogDiskRatio": stats.get("disk_ratio", 0.0),
-            "consumeQueueDiskRatio": stats.get("disk_ratio", 0.0),
-            "commitLogDirCapacity": stats.get("disk_capacity", "Total : 0 B, Free : 0 B."),
+            "remainHowManyDataToFlush": f"{stats.get('flushBehindBytes', 0)} B",
+            "putMessageDistributeTime": " ".join(f"[{k}]:{v}" for k, v in distribution.items()),
+            "putMessageTimesTotal": puts,
+            "putMessageFailedTimes": stats.get("putMessageFailedTimes", 0),
+            "putMessageSizeTotal": stats.get("putMessageSizeTotal", 0),
+            "putMessageAverageSize": stats.get("putMessageAverageSize", 0.0),
+            "putMessageEntireTimeMax": stats.get("putMessageEntireTimeMax", 0),
+            "pageCacheLockTimeMills": 0,
+            "commitLogDiskRatio": disk_ratio, "consumeQueueDiskRatio": disk_ratio,
+            "commitLogDirCapacity": stats.get("commitLogDirCapacity", "Total : 0 B, Free : 0 B."),
             "timerReadBehind": 0, "timerOffsetBehind": 0, "timerCongestNum": 0,
             "timerEnqueueTps": 0.0, "timerDequeueTps": 0.0,
         }
-        for kind, value in (("Put", _counters(stats)[0]), ("Get", _counters(stats)[1])):
+        for kind, value in (("Put", puts), ("Get", gets)):
             figures[f"msg{kind}TotalYesterdayMorning"] = 0
             figures[f"msg{kind}TotalTodayMorning"] = 0
             figures[f"msg{kind}TotalTodayNow"] = value
-        for pool in POOLS:
+        for pool, capacity in CAPACITIES.items():
             figures[f"{pool}ThreadPoolQueueSize"] = 0
             figures[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = 0
-            figures[f"{pool}ThreadPoolQueueCapacity"] = CAPACITIES[pool]
+            figures[f"{pool}ThreadPoolQueueCapacity"] = capacity
         return {name: str(value) for name, value in figures.items()}
 
-    def _rates(self, stats: Mapping[str, Any]) -> list[str]:
-        now, current = self._broker.clock.monotonic_ns(), _counters(stats)
-        rates = []
-        for i in range(len(COUNTERS)):
-            parts = []
-            for back in WINDOWS:
-                if back > len(self._samples):
-                    break
-                then, values = self._samples[-back]
-                seconds = max(1, now - then) / 1e9
-                parts.append(f"{(current[i] - values[i]) / seconds:.4f}")
-            rates.append("".join(f"{p} " for p in parts or ["0.0"]))
-        return rates
 
-
-def _counters(stats: Mapping[str, Any]) -> tuple[int, int, int, int]:
-    return (
-        int(stats.get("put_message_times_total", 0)),
-        int(stats.get("get_message_times_total_found", 0)),
-        int(stats.get("get_message_times_total_miss", 0)),
-        int(stats.get("get_message_transferred_msg_count", 0)),
-    )
+def _rates(values: Iterable[float]) -> str:
+    """Rates over 10, 60 and 600 seconds, as far as there are any, each followed by a blank."""
+    return "".join(f"{value:.4f} " for value in values) or "0.0 "
 
 
 def _duration(ms: int) -> str:

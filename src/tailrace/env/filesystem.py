@@ -139,7 +139,7 @@ class FileSystem(Protocol):
         ...
 
     def list(self, path: str) -> list[str]:
-        """Names in a directory, sorted; empty when the directory is missing."""
+        """Names in a directory, sorted; empty when there is no such directory."""
         ...
 
     def makedirs(self, path: str) -> None:
@@ -302,10 +302,10 @@ class OsFileSystem:
         return _OsStat(os.stat(path))
 
     def list(self, path: str) -> list[str]:
-        """Names in a directory, sorted; empty when the directory is missing."""
+        """Names in a directory, sorted; empty when there is no such directory."""
         try:
             return sorted(os.listdir(path))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
     def makedirs(self, path: str) -> None:

@@ -45,8 +45,8 @@ class QueryProcessor:
         )
         stats = self._store.stats()
         answer_ext = {
-            "indexLastUpdateTimestamp": str(stats.get("index_last_update_timestamp", 0)),
-            "indexLastUpdatePhyoffset": str(stats.get("index_last_update_phy_offset", 0)),
+            "indexLastUpdateTimestamp": str(stats.get("indexLastUpdateTimestamp", 0)),
+            "indexLastUpdatePhyoffset": str(stats.get("indexLastUpdatePhyoffset", 0)),
         }
         if not records:
             return request.answer(

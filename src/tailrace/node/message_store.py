@@ -1,0 +1,550 @@
+"""A store directory brought to life: lock, abort file, store, topics, services.
+
+Order of an open: lock, abort file read and written, geometry, load and recovery, topics, services.
+Nothing of the directory is changed before the lock is held, nothing but ``lock`` before the abort
+file is there. Order of a close: services end, the rest is dispatched and flushed, the abort file
+goes when the stop was clean, the lock goes last.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, Final, Self, final
+
+from tailrace.config import BrokerConfig, StoreConfig
+from tailrace.env.clock import Clock, SystemClock
+from tailrace.env.entropy import Entropy, SystemEntropy
+from tailrace.env.filesystem import FileSystem, LockHandle, OsFileSystem
+from tailrace.env.scheduler import Scheduler, ThreadScheduler
+from tailrace.errors import (
+    FatalStorageError,
+    FlushDiskTimeoutError,
+    MessageIllegalError,
+    NotAStoreError,
+    StoreClosedError,
+    StoreError,
+    StoreNotWritableError,
+)
+from tailrace.formats import filenames
+from tailrace.formats.commitlog import (
+    create_message_id,
+    decode_message,
+    decode_message_id,
+    encode_properties,
+)
+from tailrace.model import (
+    BoundaryType,
+    GetMessageResult,
+    GetMessageStatus,
+    Message,
+    MessageExt,
+    MessageExtBrokerInner,
+    PutMessageResult,
+    PutMessageStatus,
+)
+from tailrace.node.lock import lock_store
+from tailrace.node.topic_config import TopicConfigManager
+from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.store.flush import DurableCallback
+from tailrace.store.geometry import recognise
+from tailrace.store.hooks import MessageArrivingListener
+
+__all__ = ["MessageStore"]
+
+_log = logging.getLogger(__name__)
+_READ_COUNT: Final = 32
+_READ_BYTES: Final = 1 << 20
+_DEFAULT_QUEUES: Final = 4
+_UNKNOWN_DIRECTORIES: Final = ("batchconsumequeue", "consumequeue_ext")
+_RESERVED: Final = frozenset("\x01\x02")
+
+
+@final
+class MessageStore:
+    """A durable store of messages in one directory; open it with ``MessageStore.open``.
+
+    Every method may be called from any thread. A store must not be used after a fork.
+    """
+
+    def __init__(
+        self, path: str, store: DefaultMessageStore, topics: TopicConfigManager, lock: LockHandle,
+        file_system: FileSystem, clock: Clock, entropy: Entropy, scheduler: Scheduler | None,
+    ) -> None:
+        self.path = path
+        self.topics = topics
+        self._store = store
+        self._lock = lock
+        self._file_system = file_system
+        self._clock = clock
+        self._entropy = entropy
+        self._scheduler = scheduler
+        self._pid = os.getpid()
+        self._closed = False
+        self._close_lock = threading.Lock()
+
+    # -- life
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        config: StoreConfig | None = None,
+        broker_config: BrokerConfig | None = None,
+        services: bool = True,
+        create: bool = True,
+        clock: Clock | None = None,
+        file_system: FileSystem | None = None,
+        scheduler: Scheduler | None = None,
+        entropy: Entropy | None = None,
+    ) -> Self:
+        """Open a store directory, recovering it when it was not closed; make it when missing.
+
+        File sizes of an existing directory are taken from its files, whatever ``config`` says.
+        ``services=False`` runs no background service, for tools: the store then dispatches and
+        flushes when it is read or closed.
+
+        Raises StoreLockedError, NotAStoreError, ConfigError, CorruptionError or OSError; then
+        everything is closed again.
+        """
+        root = os.path.abspath(os.fspath(path))
+        clock = clock or SystemClock()
+        file_system = file_system or OsFileSystem()
+        entropy = entropy or SystemEntropy()
+        config = config or StoreConfig()
+        _check_directory(file_system, root, create=create)
+        file_system.makedirs(root)
+        lock = lock_store(file_system, root)
+        store: DefaultMessageStore | None = None
+        try:
+            last_exit_ok = not file_system.exists(f"{root}/{filenames.ABORT}")
+            _write_abort(file_system, root)
+            file_system.makedirs(f"{root}/{filenames.COMMITLOG}")
+            config = recognise(file_system, root, config)
+            store = DefaultMessageStore(clock, file_system, config, root)
+            store.load(last_exit_ok=last_exit_ok)
+            topics = TopicConfigManager(
+                file_system, f"{root}/{filenames.CONFIG}", broker_config or BrokerConfig(), clock)
+            topics.load()
+            if services:
+                scheduler = scheduler or ThreadScheduler()
+                store.start(scheduler, os.getpid())
+            return cls(
+                root, store, topics, lock, file_system, clock, entropy,
+                scheduler if services else None)
+        except BaseException as error:
+            _log.error("cannot open the store path=%s cause=%s", root, error)
+            if store is not None:
+                store.release()
+            lock.release()
+            raise
+
+    def close(self) -> None:
+        """Make everything durable and close; a second call does nothing."""
+        with self._close_lock:
+            if self._closed:
+                return
+            self._closed = True
+        if os.getpid() != self._pid:
+            return  # a forked child owns nothing of this
+        if self._scheduler is not None:
+            self._scheduler.stop_all()
+        self._store.flush_commit_log.handle = None
+        try:
+            if self._store.close():
+                self._file_system.remove(f"{self.path}/{filenames.ABORT}")
+                self._file_system.sync_dir(self.path)
+            else:
+                _log.warning("the abort file stays, the next open recovers path=%s", self.path)
+        finally:
+            self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError
+        if os.getpid() != self._pid:
+            raise StoreClosedError("the store was opened before a fork; open it in one process only")
+
+    # -- what it is
+
+    @property
+    def config(self) -> StoreConfig:
+        """The settings in force."""
+        return self._store.config
+
+    @property
+    def config_dir(self) -> str:
+        """Where ``topics.json`` and the like are."""
+        return f"{self.path}/{filenames.CONFIG}"
+
+    @property
+    def store_host(self) -> bytes:
+        """Address and port, raw, that records and message ids carry."""
+        return self._store.commit_log.store_host
+
+    @store_host.setter
+    def store_host(self, raw: bytes) -> None:
+        self._store.commit_log.store_host = raw
+
+    @property
+    def recovery_report(self) -> dict[str, Any]:
+        """What the open found and did."""
+        return self._store.report.as_dict()
+
+    @property
+    def min_phy_offset(self) -> int:
+        """Position of the first byte of the log, -1 when it is empty."""
+        return self._store.commit_log.min_offset
+
+    @property
+    def max_phy_offset(self) -> int:
+        """Position behind the last record of the log."""
+        return self._store.commit_log.max_offset
+
+    @property
+    def dispatch_behind_bytes(self) -> int:
+        """Bytes of the log that cannot be read by queue yet."""
+        return self._store.reput.behind_bytes()
+
+    @property
+    def is_writeable(self) -> bool:
+        """Whether messages may be put."""
+        return not self._closed and self._store.flags.is_writeable()
+
+    @property
+    def not_writeable_reason(self) -> str:
+        """Why not."""
+        return "the store is closed" if self._closed else self._store.flags.reason
+
+    def stats(self) -> dict[str, Any]:
+        """Counters and positions, as RocketMQ's StoreStatsService has them."""
+        return self._store.stats_dict()
+
+    def queues(self) -> list[tuple[str, int, int, int]]:
+        """(topic, queue id, least offset, next offset) of every queue."""
+        return [
+            (topic, queue_id, queue.min_offset, queue.max_offset)
+            for (topic, queue_id), queue in sorted(self._store.queues.table.items())
+        ]
+
+    def set_message_arriving_listener(self, listener: MessageArrivingListener | None) -> None:
+        """Who is told, from the dispatch thread, that messages can be read."""
+        self._store.dispatcher.listener = listener
+
+    # -- putting
+
+    def put(
+        self, message: Message, *, queue_id: int = 0, timeout_ms: int | None = None
+    ) -> PutMessageResult:
+        """Put a message into a queue of its topic, which is created with 4 queues when missing.
+
+        Under SYNC_FLUSH the call returns when the message is durable, unless the message says
+        otherwise. Raises MessageIllegalError, StoreNotWritableError, FlushDiskTimeoutError (the
+        message is in the log, its sync is late) or StoreClosedError.
+        """
+        self._check_open()
+        inner = self._inner(message, queue_id)
+        self._topic_queues(message.topic, queue_id)
+        began = self._clock.monotonic_ns()
+        result = self._store.put(inner)
+        if not result.status.appended:
+            _raise_refused(result)
+        self._wait(result.until, message.wait_store_msg_ok, timeout_ms)
+        self._store.stats.put_took((self._clock.monotonic_ns() - began) // 1_000_000)
+        result.msg_id = create_message_id(self.store_host, result.phy_offset)
+        return result
+
+    def put_many(
+        self, messages: Sequence[Message], *, queue_id: int = 0, timeout_ms: int | None = None
+    ) -> list[PutMessageResult]:
+        """Put messages in order, much faster than one by one; a result for each.
+
+        Neighbours of one topic go into the log together. Raises what ``put`` raises; messages are
+        all checked first, but when the disk fills up those before stay put, which the error says.
+        """
+        self._check_open()
+        results: list[PutMessageResult] = []
+        runs: list[tuple[MessageExtBrokerInner, list[tuple[int, bytes, bytes]]]] = []
+        base = self._unique_base()
+        wait = False
+        topic = None
+        for number, message in enumerate(messages):
+            if message.topic != topic:
+                topic = message.topic
+                shared = MessageExtBrokerInner(
+                    topic, queue_id, b"", born_timestamp=self._clock.now_ms(),
+                    born_host=self.store_host)
+                runs.append((shared, []))
+                self._topic_queues(topic, queue_id)
+            wait = wait or message.wait_store_msg_ok
+            runs[-1][1].append(
+                (message.flag, message.body, _stored_properties(message, f"{base}{number:06X}")))
+        until = -1
+        for shared, items in runs:
+            result = self._store.put_items(shared, items)
+            if not result.status.appended:
+                _raise_refused(result)
+            until = result.until
+            results.extend(
+                PutMessageResult(
+                    PutMessageStatus.PUT_OK, phy_offset, until, queue_id,
+                    result.queue_offset + number, result.store_timestamp, 1)
+                for number, phy_offset in enumerate(result.phy_offsets)
+            )
+        if results:
+            self._wait(until, wait, timeout_ms)
+        return results
+
+    def put_inner(self, message: MessageExtBrokerInner) -> PutMessageResult:
+        """Append a message that a broker prepared; waits for no sync and raises no refusal."""
+        self._check_open()
+        result = self._store.put(message)
+        self._store.wake_reput()
+        return result
+
+    def put_batch_inner(self, message: MessageExtBrokerInner, encoded: bytes) -> PutMessageResult:
+        """Append the messages of a batch request, all or none; as ``put_inner``."""
+        self._check_open()
+        result = self._store.put_batch(message, encoded)
+        self._store.wake_reput()
+        return result
+
+    def when_durable(self, until: int, callback: DurableCallback) -> None:
+        """Call ``callback`` once everything below ``until`` is durable, perhaps from another thread.
+
+        Its argument is PUT_OK, FLUSH_DISK_TIMEOUT, or SERVICE_NOT_AVAILABLE after a failed sync.
+        Under ASYNC_FLUSH it is called at once.
+        """
+        self._store.when_durable(until, callback)
+
+    def flush(self) -> None:
+        """Make everything put so far durable. Raises FatalStorageError."""
+        self._check_open()
+        self._store.flush_commit_log.flush()
+
+    def wait_dispatched(self, timeout_ms: int = 10_000) -> bool:
+        """Wait until everything put so far can be read by queue and key."""
+        self._check_open()
+        return self._store.wait_dispatched(timeout_ms)
+
+    def _inner(self, message: Message, queue_id: int) -> MessageExtBrokerInner:
+        return MessageExtBrokerInner(
+            message.topic, queue_id, message.body,
+            _stored_properties(message, self._unique_base() + "000000"), message.flag, 0,
+            self._clock.now_ms(), self.store_host)
+
+    def _unique_base(self) -> str:
+        """26 of the 32 hexadecimal digits of a new unique key."""
+        return f"{self._pid & 0xFFFF:04X}{self._entropy.u64():016X}{self._entropy.u64() & 0xFFFFFF:06X}"
+
+    def _topic_queues(self, topic: str, queue_id: int) -> None:
+        known = self.topics.table.get(topic)
+        if known is None:
+            # A refused topic must not leave a config behind: the log checks names first.
+            self._store.commit_log.check_topic(topic)
+            known = self.topics.create_if_missing(topic, max(_DEFAULT_QUEUES, queue_id + 1))
+        if not 0 <= queue_id < known.write_queue_nums:
+            raise MessageIllegalError(
+                "queueId", f"{queue_id}, {topic} has queues 0 to {known.write_queue_nums - 1}")
+
+    def _wait(self, until: int, wanted: bool, timeout_ms: int | None) -> None:
+        if not (wanted and self._store.flush_commit_log.sync):
+            self._store.wake_reput()
+            return
+        done = threading.Event()
+        outcome: list[PutMessageStatus] = []
+
+        def told(status: PutMessageStatus) -> None:
+            outcome.append(status)
+            done.set()
+
+        limit = timeout_ms if timeout_ms is not None else self.config.sync_flush_timeout
+        try:
+            self._store.when_durable(until, told)
+        except FatalStorageError:
+            raise StoreNotWritableError(self._store.flags.reason) from None
+        done.wait(limit / 1000)
+        if not outcome or outcome[0] is PutMessageStatus.FLUSH_DISK_TIMEOUT:
+            raise FlushDiskTimeoutError(until, limit)
+        if outcome[0] is not PutMessageStatus.PUT_OK:
+            raise StoreNotWritableError(self._store.flags.reason)
+
+    # -- reading
+
+    def get_message(
+        self, topic: str, queue_id: int, offset: int, max_msg_nums: int, *,
+        max_bytes: int = 128 << 20, codes: Collection[int] | None = None,
+    ) -> GetMessageResult:
+        """Stored records from a queue, with the status a pull answers (RocketMQ's getMessage).
+
+        ``codes`` keeps only messages whose tag has one of these Java hashes.
+        """
+        self._check_open()
+        result = self._store.reader.get_message(
+            topic, queue_id, offset, max_msg_nums, max_bytes, codes)
+        stats = self._store.stats
+        if result.status is GetMessageStatus.FOUND:
+            stats.get_found_times += 1
+            stats.get_transferred += len(result.records)
+        else:
+            stats.get_miss_times += 1
+        return result
+
+    def read(
+        self, topic: str, queue_id: int = 0, offset: int | None = None, *,
+        max_count: int | None = None,
+    ) -> Iterator[MessageExt]:
+        """The messages of a queue from ``offset``, or its first one, up to where it ends now."""
+        self.wait_dispatched()
+        until = self.max_offset_in_queue(topic, queue_id)
+        at = self.min_offset_in_queue(topic, queue_id) if offset is None else offset
+        left = max_count if max_count is not None else until
+        while at < until and left > 0:
+            result = self.get_message(
+                topic, queue_id, at, min(_READ_COUNT, left), max_bytes=_READ_BYTES)
+            for data in result.records:
+                left -= 1
+                yield decode_message(data)
+            if result.next_begin_offset <= at:
+                return
+            at = result.next_begin_offset
+
+    def select_record(self, phy_offset: int) -> bytes | None:
+        """The stored record at a position of the log, or None."""
+        self._check_open()
+        if self._store.reader.decode_at(phy_offset) is None:
+            return None
+        return self._store.commit_log.record_at(phy_offset)
+
+    def look_message_by_offset(self, phy_offset: int) -> MessageExt | None:
+        """The message at a position of the log, or None."""
+        self._check_open()
+        return self._store.reader.decode_at(phy_offset)
+
+    def look_message_by_id(self, msg_id: str) -> MessageExt | None:
+        """The message with a broker's id (not its unique key), or None."""
+        return self.look_message_by_offset(decode_message_id(msg_id)[1])
+
+    def query_message(
+        self, topic: str, key: str, max_num: int = 64, begin: int = 0, end: int = (1 << 63) - 1,
+        index_type: str = "K",
+    ) -> list[MessageExt]:
+        """The newest messages that have a key or unique key, oldest of them first.
+
+        ``begin`` and ``end`` bound the store time in ms; ``index_type`` T looks for a tag.
+        """
+        self.wait_dispatched()
+        found = self._store.reader.query(topic, key, max_num, begin, end, index_type)
+        return [message for message, _ in found]
+
+    def query_records(
+        self, topic: str, key: str, max_num: int = 64, begin: int = 0, end: int = (1 << 63) - 1,
+        index_type: str = "K",
+    ) -> list[bytes]:
+        """As ``query_message``, stored records; waits for nothing."""
+        self._check_open()
+        found = self._store.reader.query(topic, key, max_num, begin, end, index_type)
+        return [data for _, data in found]
+
+    def get_offset_in_queue_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int,
+        boundary: BoundaryType = BoundaryType.LOWER,
+    ) -> int:
+        """The first message stored at or after a time, or with UPPER the last at or before it."""
+        self._check_open()
+        return self._store.reader.offset_by_time(topic, queue_id, timestamp_ms, boundary)
+
+    def get_message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
+        """Store time of a message, -1 when it is not there."""
+        self._check_open()
+        return self._store.reader.message_store_timestamp(topic, queue_id, offset)
+
+    def earliest_message_time(self) -> int:
+        """Store time of the first record of the log, -1 when it is empty."""
+        self._check_open()
+        low = self.min_phy_offset
+        return self._store.reader.store_timestamp(low) if low >= 0 and self.max_phy_offset > low else -1
+
+    def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """Offset of the first message of a queue, 0 when there is no such queue."""
+        queue = self._store.queues.get(topic, queue_id)
+        return queue.min_offset if queue is not None else 0
+
+    def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
+        """Offset that the next message of a queue gets, as far as it can be read."""
+        queue = self._store.queues.get(topic, queue_id)
+        return queue.max_offset if queue is not None else 0
+
+    def delete_topics(self, topics: set[str]) -> None:
+        """Remove the queues of topics; their records stay in the log until retention."""
+        self._check_open()
+        self._store.delete_topics(topics)
+
+
+def _check_directory(file_system: FileSystem, root: str, *, create: bool) -> None:
+    names = [] if not file_system.exists(root) else file_system.list(root)
+    if not file_system.exists(root):
+        if not create:
+            raise NotAStoreError(root, "it does not exist")
+        return
+    if not file_system.stat(root).is_dir:
+        raise NotAStoreError(root, "it is a file")
+    if filenames.COMMITLOG not in names and set(names) - {filenames.LOCK, filenames.ABORT}:
+        raise NotAStoreError(root, "it is not empty and has no commitlog")
+    if not names and not create:
+        raise NotAStoreError(root, "it is empty")
+    for name in _UNKNOWN_DIRECTORIES:
+        if file_system.list(f"{root}/{name}"):
+            raise NotAStoreError(root, f"it uses {name}, which is not supported")
+
+
+def _write_abort(file_system: FileSystem, root: str) -> None:
+    file = file_system.open(f"{root}/{filenames.ABORT}", writable=True, create=True)
+    try:
+        file.truncate(0)
+        file.pwrite(str(os.getpid()).encode(), 0)
+        file.sync_data()
+    finally:
+        file.close()
+    file_system.sync_dir(root)
+
+
+def _stored_properties(message: Message, unique_key: str) -> bytes:
+    """Stored form of a message's tag, keys and properties, with a unique key when it has none."""
+    properties = dict(message.properties)
+    if message.tags:
+        properties["TAGS"] = message.tags
+    if message.keys:
+        if isinstance(message.keys, str):
+            raise MessageIllegalError("keys", "must be a list of strings, not a string")
+        for key in message.keys:
+            if not key or " " in key:
+                raise MessageIllegalError("keys", f"{key!r} is empty or has a blank")
+        properties["KEYS"] = " ".join(message.keys)
+    properties.setdefault("UNIQ_KEY", unique_key)
+    if not message.wait_store_msg_ok:
+        properties["WAIT"] = "false"
+    for name, value in properties.items():
+        if not name or not value or _RESERVED & set(name) or _RESERVED & set(value):
+            raise MessageIllegalError(
+                "properties", f"{name!r}: name and value must not be empty nor hold 0x01 or 0x02")
+    return encode_properties(properties)
+
+
+def _raise_refused(result: PutMessageResult) -> None:
+    refusals: dict[PutMessageStatus, Callable[[str], StoreError]] = {
+        PutMessageStatus.MESSAGE_ILLEGAL: lambda text: MessageIllegalError(*text.split(": ", 1))
+        if ": " in text else MessageIllegalError("message", text),
+        PutMessageStatus.PROPERTIES_SIZE_EXCEEDED: lambda text: MessageIllegalError(
+            "properties", text.removeprefix("properties: ")),
+    }
+    raise refusals.get(result.status, StoreNotWritableError)(result.remark)

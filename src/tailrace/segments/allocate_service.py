@@ -1,0 +1,72 @@
+"""The next CommitLog file, made before it is needed (RocketMQ's AllocateMappedFileService)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import final
+
+from tailrace.env.filesystem import FileSystem
+from tailrace.errors import DiskFullError
+from tailrace.segments.mapped_file import MappedFile
+
+__all__ = ["AllocateMappedFileService"]
+
+_log = logging.getLogger(__name__)
+
+
+@final
+class AllocateMappedFileService:
+    """Makes files on request of the writer, and the one after ahead of time in ``step``.
+
+    A file that was made ahead is an all-zero last file: after a crash recovery removes it, a clean
+    close does so with ``discard``.
+    """
+
+    def __init__(self, file_system: FileSystem, file_size: int, allocate_step: int) -> None:
+        self._file_system = file_system
+        self._size = file_size
+        self._allocate_step = allocate_step
+        self._lock = threading.Lock()
+        self._wanted: tuple[str, int] | None = None
+        self._ready: MappedFile | None = None
+
+    def _make(self, path: str, start: int) -> MappedFile:
+        self._file_system.makedirs(path.rpartition("/")[0])
+        return MappedFile.create(
+            self._file_system, path, start, self._size, mapped=True,
+            allocate_step=self._allocate_step)
+
+    def take(self, path: str, start: int) -> MappedFile:
+        """The file at ``path``, made now when it is not ready; raises DiskFullError or OSError."""
+        with self._lock:
+            ready, self._ready, self._wanted = self._ready, None, None
+            if ready is not None and ready.path == path:
+                return ready
+            if ready is not None:
+                ready.destroy()
+            return self._make(path, start)
+
+    def prepare(self, path: str, start: int) -> None:
+        """Ask for a file; the next ``step`` makes it."""
+        self._wanted = (path, start)
+
+    def step(self) -> None:
+        """Make the file that was asked for; a full disk is told when it is really needed."""
+        with self._lock:
+            if self._wanted is None or self._ready is not None:
+                return
+            path, start = self._wanted
+            try:
+                self._ready = self._make(path, start)
+                _ = self._ready.buffer
+            except (DiskFullError, OSError) as error:
+                _log.warning("cannot make the next segment file ahead file=%s cause=%s", path, error)
+            self._wanted = None
+
+    def discard(self) -> None:
+        """Remove a file that was made and never used."""
+        with self._lock:
+            ready, self._ready, self._wanted = self._ready, None, None
+            if ready is not None:
+                ready.destroy()

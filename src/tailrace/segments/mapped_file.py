@@ -1,0 +1,292 @@
+"""One segment file of fixed size.
+
+Owns one file. Invariants:
+  M1  flushed_position <= wrote_position <= size.
+  M2  wrote_position moves after the bytes below it are in place, so a reader that respects it
+      never sees half a write.
+  M3  No store through the mapping touches a block that was not allocated: a full disk is a
+      DiskFullError of ``reserve``.
+  M4  After a failed sync the file flushes no more (``FatalStorageError`` for good).
+Commit point: ``advance`` for readers, ``flush`` for durability.
+Concurrency: one writer; any number of readers and one flusher beside it.
+Durable on return: ``flush`` all bytes below the position it returns; nothing else.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from typing import final
+
+from tailrace.env.filesystem import File, FileSystem, Mapping
+from tailrace.errors import DiskFullError, FatalStorageError, StoreClosedError
+from tailrace.segments.lease import Lease
+from tailrace.segments.open_files import OpenFiles
+
+__all__ = ["MappedFile"]
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@final
+class MappedFile:
+    """A file of ``size`` bytes that starts at ``file_from_offset`` of its stream.
+
+    ``mapped`` files are written through ``buffer``, with disk blocks allocated ahead in steps of
+    ``allocate_step`` bytes; the others with ``append``, and are sparse.
+    """
+
+    def __init__(
+        self,
+        file_system: FileSystem,
+        path: str,
+        file_from_offset: int,
+        size: int,
+        *,
+        mapped: bool,
+        allocate_step: int = 0,
+        open_files: OpenFiles | None = None,
+    ) -> None:
+        self.path = path
+        self.file_from_offset = file_from_offset
+        self.size = size
+        self.wrote_position = 0
+        self.flushed_position = 0
+        self.store_timestamp = 0
+        self._file_system = file_system
+        self._mapped = mapped
+        self._step = allocate_step or size
+        self._reserved = 0
+        self._open_files = open_files
+        self._file: File | None = None
+        self._mapping: Mapping | None = None
+        self._failed: str = ""
+        self._holds = 1
+        self._available = True
+        self._lock = threading.RLock()
+
+    def __repr__(self) -> str:
+        return f"<MappedFile {self.path} {self.flushed_position}/{self.wrote_position}/{self.size}>"
+
+    # -- life
+
+    @classmethod
+    def create(
+        cls,
+        file_system: FileSystem,
+        path: str,
+        file_from_offset: int,
+        size: int,
+        *,
+        mapped: bool,
+        allocate_step: int = 0,
+        open_files: OpenFiles | None = None,
+    ) -> MappedFile:
+        """Make the file at its full length; its name is durable on return.
+
+        Raises DiskFullError when there is no room for it, and leaves nothing behind.
+        """
+        made = cls(
+            file_system, path, file_from_offset, size, mapped=mapped, allocate_step=allocate_step,
+            open_files=open_files,
+        )
+        try:
+            file = made._open(create=True)
+            file.truncate(size)
+            if mapped:
+                made.reserve(1)
+            file_system.sync_dir(path.rpartition("/")[0])
+        except (OSError, DiskFullError) as error:
+            made._discard()
+            if isinstance(error, OSError) and error.errno in _NO_SPACE:
+                raise DiskFullError(path, str(error)) from error
+            raise
+        return made
+
+    def _discard(self) -> None:
+        self.close()
+        try:
+            self._file_system.remove(self.path)
+        except OSError:
+            pass  # the first error is the one to tell
+
+    def _open(self, *, create: bool = False) -> File:
+        file = self._file
+        if file is None:
+            with self._lock:
+                file = self._file
+                if file is None:
+                    if not self._available:
+                        raise StoreClosedError(f"{self.path} is closed")
+                    file = self._file_system.open(self.path, writable=True, create=create)
+                    self._file = file
+        if self._open_files is not None:
+            self._open_files.used(self)
+        return file
+
+    def close_descriptor(self) -> None:
+        """Give the descriptor back until the next use."""
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+    def close(self) -> None:
+        """Unmap and close once the last lease has ended."""
+        with self._lock:
+            if not self._available:
+                return
+            self._available = False
+        self.release()
+
+    def hold(self) -> bool:
+        """Keep the file usable; False when it is already closed."""
+        with self._lock:
+            if not self._available:
+                return False
+            self._holds += 1
+            return True
+
+    def release(self) -> None:
+        """End a ``hold``; the last one out unmaps and closes."""
+        with self._lock:
+            self._holds -= 1
+            if self._holds:
+                return
+            if self._mapping is not None:
+                self._mapping.close()
+                self._mapping = None
+            if self._open_files is not None:
+                self._open_files.forget(self)
+            self.close_descriptor()
+
+    def destroy(self) -> None:
+        """Close the file and remove its name; the caller syncs the directory."""
+        self.close()
+        self._file_system.remove(self.path)
+
+    # -- writing
+
+    @property
+    def buffer(self) -> memoryview:
+        """The mapped bytes, writable; store only below a position that was reserved."""
+        mapping = self._mapping
+        if mapping is None:
+            with self._lock:
+                mapping = self._mapping
+                if mapping is None:
+                    mapping = self._open().map(self.size, writable=True)
+                    self._mapping = mapping
+        return mapping.view
+
+    def is_full(self) -> bool:
+        """Whether every byte was written."""
+        return self.wrote_position == self.size
+
+    def reserve(self, until: int) -> None:
+        """Have disk blocks for every byte below ``until``; raises DiskFullError."""
+        if until <= self._reserved:
+            return
+        until = min(self.size, -(-until // self._step) * self._step)
+        try:
+            self._open().allocate(self._reserved, until - self._reserved)
+        except OSError as error:
+            if error.errno in _NO_SPACE:
+                raise DiskFullError(self.path, str(error)) from error
+            raise
+        self._reserved = until
+
+    def advance(self, n: int) -> None:
+        """Publish ``n`` bytes that were stored through ``buffer``."""
+        assert self.wrote_position + n <= self.size, "M1"
+        self.wrote_position += n
+
+    def append(self, data: bytes | bytearray | memoryview) -> int:
+        """Write ``data`` behind the last byte; its position, or -1 when it does not fit."""
+        at = self.wrote_position
+        if at + len(data) > self.size:
+            return -1
+        self.write_at(data, at)
+        self.wrote_position = at + len(data)
+        return at
+
+    def write_at(self, data: bytes | bytearray | memoryview, at: int) -> None:
+        """Write without moving a position. Raises DiskFullError; bytes at ``at`` may then differ."""
+        try:
+            if self._mapped:
+                self.reserve(at + len(data))
+                self.buffer[at : at + len(data)] = data
+            else:
+                self._open().pwrite(data, at)
+        except OSError as error:
+            if error.errno in _NO_SPACE:
+                raise DiskFullError(self.path, str(error)) from error
+            raise
+        self.flushed_position = min(self.flushed_position, at)
+
+    def zero_tail(self, start: int) -> None:
+        """Clear every byte from ``start`` on, so that nothing stale is ever read there again.
+
+        Skips blocks that are zero already, which keeps a sparse file sparse.
+        """
+        chunk = 1 << 20
+        zeros = bytes(chunk)
+        file = self._open()
+        at = start
+        while at < self.size:
+            n = min(chunk - at % chunk, self.size - at)
+            if file.pread(n, at) != zeros[:n]:
+                self.write_at(zeros[:n], at)
+            at += n
+
+    # -- reading
+
+    def read(self, at: int, n: int) -> bytes:
+        """Up to ``n`` bytes from ``at``, none of them behind ``wrote_position``."""
+        n = min(n, self.wrote_position - at)
+        if n <= 0 or at < 0:
+            return b""
+        if not self.hold():
+            return b""
+        try:
+            if self._mapping is not None:
+                return bytes(self._mapping.view[at : at + n])
+            return self._open().pread(n, at)
+        finally:
+            self.release()
+
+    def select(self, at: int, n: int) -> Lease | None:
+        """A lease of exactly ``n`` written bytes from ``at``, or None."""
+        if at < 0 or n < 0 or at + n > self.wrote_position or not self.hold():
+            return None
+        if self._mapping is not None:
+            return Lease(self, self._mapping.view[at : at + n])
+        try:
+            return Lease(self, memoryview(self._open().pread(n, at)))
+        except OSError:
+            self.release()
+            raise
+
+    # -- durability
+
+    def flush(self) -> int:
+        """Make every written byte durable; the position up to which they are.
+
+        Raises FatalStorageError when the sync fails, and ever after.
+        """
+        if self._failed:
+            raise FatalStorageError(self.path, self._failed)
+        wrote = self.wrote_position
+        if wrote == self.flushed_position:
+            return wrote
+        if not self.hold():
+            raise StoreClosedError(f"{self.path} is closed")
+        try:
+            self._open().sync_data()
+        except OSError as error:
+            self._failed = str(error)
+            raise FatalStorageError(self.path, self._failed) from error
+        finally:
+            self.release()
+        self.flushed_position = wrote
+        return wrote

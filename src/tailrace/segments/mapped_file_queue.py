@@ -1,0 +1,232 @@
+"""Segment files as one stream.
+
+Owns the files of one or more directories. Invariants:
+  Q1  Every file has exactly ``file_size`` bytes; its name is the position of its first byte.
+  Q2  ``files`` is an immutable snapshot, replaced as a whole: readers need no lock.
+  Q3  ``flushed_where`` covers a file only when all files before it are covered.
+Commit point of a new file: its name is durable before its first byte is written.
+Concurrency: one writer (``last_file``, ``truncate_dirty_files``), one flusher, any readers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import final
+
+from tailrace.env.filesystem import FileSystem
+from tailrace.errors import CorruptionError
+from tailrace.formats.filenames import file_name_to_offset, offset_to_file_name
+from tailrace.segments.allocate_service import AllocateMappedFileService
+from tailrace.segments.mapped_file import MappedFile
+from tailrace.segments.open_files import OpenFiles
+
+__all__ = ["MappedFileQueue"]
+
+_log = logging.getLogger(__name__)
+PAGE_SIZE = 4096
+
+
+@final
+class MappedFileQueue:
+    """The files of a CommitLog or of one ConsumeQueue, oldest first."""
+
+    def __init__(
+        self,
+        file_system: FileSystem,
+        directory: str | Sequence[str],
+        file_size: int,
+        *,
+        mapped: bool,
+        allocate_step: int = 0,
+        open_files: OpenFiles | None = None,
+        allocate_service: AllocateMappedFileService | None = None,
+    ) -> None:
+        self.directories = (directory,) if isinstance(directory, str) else tuple(directory)
+        self.file_size = file_size
+        self.files: tuple[MappedFile, ...] = ()
+        self.flushed_where = 0
+        self._file_system = file_system
+        self._mapped = mapped
+        self._step = allocate_step
+        self._open_files = open_files
+        self._allocate_service = allocate_service
+
+    # -- life
+
+    def load(self) -> None:
+        """Take the files of the directories, by name; all of them count as written and flushed.
+
+        A last file of length zero is removed, as it never held anything. Sub-directories are left
+        alone. Raises CorruptionError for any other name or length, and changes nothing then.
+        """
+        found: list[tuple[int, str]] = []
+        empty: list[str] = []
+        entries = sorted(
+            (name, directory)
+            for directory in self.directories
+            for name in self._file_system.list(directory)
+        )
+        entries = [
+            (name, directory)
+            for name, directory in entries
+            if not self._file_system.stat(f"{directory}/{name}").is_dir
+        ]
+        for place, (name, directory) in enumerate(entries):
+            path = f"{directory}/{name}"
+            offset = file_name_to_offset(name)
+            size = self._file_system.stat(path).size
+            if offset is None or offset % self.file_size:
+                raise CorruptionError("not the name of a segment file", path=path)
+            if size == 0 and place == len(entries) - 1:
+                empty.append(path)
+                continue
+            if size != self.file_size:
+                raise CorruptionError(
+                    "segment file of a wrong length", path=path, expected=self.file_size, actual=size)
+            found.append((offset, path))
+        for path in empty:
+            _log.warning("remove empty segment file file=%s", path)
+            self._file_system.remove(path)
+        files = []
+        for offset, path in found:
+            file = MappedFile(
+                self._file_system, path, offset, self.file_size, mapped=self._mapped,
+                allocate_step=self._step, open_files=self._open_files)
+            file.wrote_position = file.flushed_position = self.file_size
+            files.append(file)
+        self.files = tuple(files)
+        self.flushed_where = self.max_offset
+
+    def close(self) -> None:
+        """Close every file."""
+        for file in self.files:
+            file.close()
+
+    # -- positions
+
+    @property
+    def min_offset(self) -> int:
+        """Position of the first byte, or -1 when there is no file."""
+        files = self.files
+        return files[0].file_from_offset if files else -1
+
+    @property
+    def max_offset(self) -> int:
+        """Position behind the last written byte."""
+        files = self.files
+        return files[-1].file_from_offset + files[-1].wrote_position if files else 0
+
+    def find(self, offset: int) -> MappedFile | None:
+        """The file that holds ``offset``."""
+        files = self.files
+        if not files:
+            return None
+        place = (offset - files[0].file_from_offset) // self.file_size
+        if 0 <= place < len(files):
+            file = files[place]
+            if file.file_from_offset <= offset < file.file_from_offset + self.file_size:
+                return file
+        for file in files:  # files are missing in between
+            if file.file_from_offset <= offset < file.file_from_offset + self.file_size:
+                return file
+        return None
+
+    def read(self, offset: int, n: int) -> bytes:
+        """Up to ``n`` written bytes from ``offset``, all from one file; empty when gone."""
+        file = self.find(offset)
+        return file.read(offset - file.file_from_offset, n) if file is not None else b""
+
+    # -- writing
+
+    def last_file(self, create_at: int | None = None) -> MappedFile | None:
+        """The file to write to.
+
+        When there is none, or it is full, a new one is made: behind the last one, or for the first
+        one where ``create_at`` (a stream position, rounded down to a whole file) says; None
+        without it. Raises DiskFullError or OSError.
+        """
+        files = self.files
+        if files and not files[-1].is_full():
+            return files[-1]
+        if files:
+            start = files[-1].file_from_offset + self.file_size
+        elif create_at is None:
+            return None
+        else:
+            start = create_at - create_at % self.file_size
+        made = self._create(start)
+        self.files = (*files, made)
+        return made
+
+    def _create(self, start: int) -> MappedFile:
+        path = self.path_of(start)
+        if self._allocate_service is not None:
+            made = self._allocate_service.take(path, start)
+            self._allocate_service.prepare(self.path_of(start + self.file_size), start + self.file_size)
+            return made
+        self._file_system.makedirs(self.directories[0])
+        return MappedFile.create(
+            self._file_system, path, start, self.file_size, mapped=self._mapped,
+            allocate_step=self._step, open_files=self._open_files)
+
+    def path_of(self, start: int) -> str:
+        """Where the file that starts at ``start`` is made."""
+        return f"{self.directories[0]}/{offset_to_file_name(start)}"
+
+    def truncate_dirty_files(self, offset: int) -> None:
+        """Forget everything from ``offset`` on: positions set, later files removed.
+
+        The bytes behind ``offset`` in its own file are cleared, so that a later scan cannot take
+        them for records again.
+        """
+        kept: list[MappedFile] = []
+        for file in self.files:
+            at = offset - file.file_from_offset
+            if at >= self.file_size:
+                kept.append(file)
+            elif at > 0 or (at == 0 and not kept):
+                file.zero_tail(at)
+                # What a killed process wrote may be in the page cache only: not flushed by us.
+                file.wrote_position, file.flushed_position = at, 0
+                self.flushed_where = min(self.flushed_where, file.file_from_offset)
+                kept.append(file)
+            else:
+                self._remove(file)
+        self.files = tuple(kept)
+        self.flushed_where = min(self.flushed_where, offset)
+
+    def _remove(self, file: MappedFile) -> None:
+        _log.info("remove segment file behind the end file=%s", file.path)
+        file.destroy()
+
+    def destroy(self) -> None:
+        """Remove every file and the directories, which hold nothing else."""
+        for file in self.files:
+            file.destroy()
+        self.files = ()
+        for directory in self.directories:
+            self._file_system.rmdir(directory)
+
+    # -- durability
+
+    def dirty_bytes(self) -> int:
+        """Bytes written and not yet flushed."""
+        return self.max_offset - self.flushed_where
+
+    def flush(self, least_pages: int = 0) -> bool:
+        """Make written bytes durable, oldest file first, when at least that many pages are dirty.
+
+        Returns whether anything was flushed. Raises FatalStorageError.
+        """
+        dirty = self.dirty_bytes()
+        if dirty <= 0 or dirty < least_pages * PAGE_SIZE:
+            return False
+        for file in self.files:
+            if file.file_from_offset + self.file_size <= self.flushed_where:
+                continue
+            position = file.file_from_offset + file.flush()
+            self.flushed_where = max(self.flushed_where, position)
+            if position < file.file_from_offset + self.file_size:
+                break
+        return True

@@ -1,0 +1,1 @@
+"""The message store: CommitLog, ConsumeQueues, index, flush, dispatch and recovery."""

@@ -1,0 +1,302 @@
+"""The CommitLog: every message of every queue in the order of arrival.
+
+Owns ``commitlog/``. Invariants:
+  L1  A record is at the position its PHYSICALOFFSET says; QUEUEOFFSETs of a queue are dense.
+  L2  Every full file ends in a blank record; a record never spans files.
+  L3  Positions only grow; ``max_offset`` moves after the bytes below it are in place.
+Commit point: the wrote position of the last file. Concurrency: puts from any thread, one at a time
+under ``_lock``. Durable on return of a put: nothing; see store.flush.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Sequence
+from typing import Final, final
+
+import numpy as np
+from isal import isal_zlib
+
+from tailrace.config import StoreConfig
+from tailrace.env.clock import Clock
+from tailrace.env.filesystem import FileSystem
+from tailrace.errors import DiskFullError, MessageIllegalError
+from tailrace.formats.commitlog import (
+    BLANK,
+    BLANK_MAGIC,
+    CRC_MASK,
+    CRC_PROPERTY_LENGTH,
+    END_FILE_MIN_BLANK_LENGTH,
+    MAX_PROPERTIES_LENGTH,
+    MAX_TOPIC_LENGTH,
+    MAX_TOPIC_LENGTH_V1,
+    SysFlag,
+    decode_batch,
+)
+from tailrace.kernels import record
+from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
+from tailrace.segments import AllocateMappedFileService, MappedFile, MappedFileQueue
+from tailrace.store.running_flags import RunningFlags
+
+__all__ = ["CommitLog"]
+
+QueueKey = tuple[str, int]
+_TOPIC: Final = re.compile(r"^[%|a-zA-Z0-9_-]+$")
+_RECORD_MARGIN: Final = 64 * 1024
+_crc32 = isal_zlib.crc32
+
+
+@final
+class CommitLog:
+    """Puts records, reads records."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        file_system: FileSystem,
+        config: StoreConfig,
+        directories: Sequence[str],
+        flags: RunningFlags,
+    ) -> None:
+        self._clock = clock
+        self._config = config
+        self._flags = flags
+        self._lock = threading.Lock()
+        self.allocate_service = AllocateMappedFileService(
+            file_system, config.mapped_file_size_commit_log, config.commit_log_allocate_step)
+        self.queue = MappedFileQueue(
+            file_system, directories, config.mapped_file_size_commit_log, mapped=True,
+            allocate_step=config.commit_log_allocate_step, allocate_service=self.allocate_service)
+        self.queue_offsets: dict[QueueKey, int] = {}
+        self.store_host = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
+        self.last_store_timestamp = 0
+        self._topics: dict[str, bytes] = {}
+
+    # -- positions
+
+    @property
+    def min_offset(self) -> int:
+        """Position of the first byte, -1 when the log is empty."""
+        return self.queue.min_offset
+
+    @property
+    def max_offset(self) -> int:
+        """Position behind the last record."""
+        return self.queue.max_offset
+
+    # -- reading
+
+    def read(self, phy_offset: int, size: int) -> bytes:
+        """``size`` bytes from one file, fewer when they are not there."""
+        return self.queue.read(phy_offset, size)
+
+    def record_at(self, phy_offset: int) -> bytes | None:
+        """The whole record at a position, or None when no record can be there."""
+        head = self.queue.read(phy_offset, record_head := 8)
+        if len(head) < record_head:
+            return None
+        blank = BLANK.unpack_from(head)
+        limit = self._config.mapped_file_size_commit_log
+        if blank.magic == BLANK_MAGIC or not 91 <= blank.total_size <= limit:
+            return None
+        data = self.queue.read(phy_offset, blank.total_size)
+        return data if len(data) == blank.total_size else None
+
+    # -- checks
+
+    def check_topic(self, topic: str) -> None:
+        """Raises MessageIllegalError for a name that no record may have."""
+        self._topic_bytes(topic)
+
+    def _topic_bytes(self, topic: str) -> bytes:
+        known = self._topics.get(topic)
+        if known is not None:
+            return known
+        raw = topic.encode()
+        limit = MAX_TOPIC_LENGTH if self._config.auto_message_version_on_topic_len else MAX_TOPIC_LENGTH_V1
+        if topic.startswith(("%RETRY%", "%DLQ%")):
+            limit = MAX_TOPIC_LENGTH
+        else:
+            limit = min(limit, MAX_TOPIC_LENGTH_V1)
+        if not _TOPIC.match(topic):
+            raise MessageIllegalError(
+                "topic", f"{topic!r} must be one or more of letters, digits, %, |, - and _")
+        if len(raw) > limit:
+            raise MessageIllegalError("topic", f"{len(raw)} bytes, {limit} are the most")
+        if len(self._topics) > 100_000:
+            self._topics.clear()
+        self._topics[topic] = raw
+        return raw
+
+    def _check_sizes(self, body: bytes, properties: bytes, topic: bytes) -> None:
+        config = self._config
+        if len(body) > config.max_message_size:
+            raise MessageIllegalError(
+                "body", f"{len(body)} bytes, maxMessageSize allows {config.max_message_size}")
+        reserved = CRC_PROPERTY_LENGTH if config.enabled_append_prop_crc else 0
+        if len(properties) + reserved > MAX_PROPERTIES_LENGTH:
+            raise MessageIllegalError(
+                "properties", f"{len(properties)} bytes, {MAX_PROPERTIES_LENGTH - reserved} are the most")
+        size = record.record_size(20, 20, len(body), len(topic), len(properties) + reserved + 1)
+        if size + END_FILE_MIN_BLANK_LENGTH > config.mapped_file_size_commit_log:
+            raise MessageIllegalError(
+                "record", f"{size} bytes do not fit a CommitLog file of "
+                f"{config.mapped_file_size_commit_log} (mappedFileSizeCommitLog)")
+
+    def _refusal(self, message: MessageExtBrokerInner) -> PutMessageResult | None:
+        if not self._flags.is_writeable():
+            return PutMessageResult(
+                PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=self._flags.reason)
+        if message.queue_id < 0:
+            return PutMessageResult(
+                PutMessageStatus.MESSAGE_ILLEGAL, remark=f"queueId {message.queue_id} is negative")
+        return None
+
+    @staticmethod
+    def _illegal(error: MessageIllegalError) -> PutMessageResult:
+        status = (
+            PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
+            if error.field == "properties"
+            else PutMessageStatus.MESSAGE_ILLEGAL
+        )
+        return PutMessageResult(status, remark=str(error))
+
+    # -- writing
+
+    def put(self, message: MessageExtBrokerInner) -> PutMessageResult:
+        """Append one message; never raises for an expected outcome."""
+        refused = self._refusal(message)
+        if refused is not None:
+            return refused
+        body, properties = message.body, message.properties
+        try:
+            topic = self._topic_bytes(message.topic)
+            if len(body) + len(properties) + 1024 > self._config.mapped_file_size_commit_log or (
+                len(body) > self._config.max_message_size or len(properties) > 32000
+            ):
+                self._check_sizes(body, properties, topic)
+        except MessageIllegalError as error:
+            return self._illegal(error)
+        crc = _crc32(body) & CRC_MASK
+        key = (message.topic, message.queue_id)
+        transaction = message.sys_flag & SysFlag.TRANSACTION_MASK
+        counted = transaction not in {SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK}
+        bound = len(body) + len(properties) + len(topic) + 256
+        with self._lock:
+            queue_offset = self.queue_offsets.get(key, 0) if counted else 0
+            now = self._clock.now_ms()
+            try:
+                file = self._tail()
+                while True:
+                    at = file.wrote_position
+                    file.reserve(min(at + bound, file.size))
+                    phy_offset = file.file_from_offset + at
+                    size = record.encode(
+                        file.buffer, at, file.size, phy_offset, message.queue_id, message.flag,
+                        queue_offset, message.sys_flag, message.born_timestamp, message.born_host,
+                        now, self.store_host, message.reconsume_times,
+                        message.prepared_transaction_offset, body, crc, topic, properties,
+                        self._config.enabled_append_prop_crc)
+                    if size >= 0:
+                        break
+                    file = self._roll(file)
+            except (DiskFullError, OSError) as error:
+                return PutMessageResult(
+                    PutMessageStatus.CREATE_MAPPED_FILE_FAILED, remark=str(error))
+            file.wrote_position = at + size
+            if counted:
+                self.queue_offsets[key] = queue_offset + 1
+            self.last_store_timestamp = now
+        return PutMessageResult(
+            PutMessageStatus.PUT_OK, phy_offset, phy_offset + size, message.queue_id, queue_offset,
+            now, 1)
+
+    def put_batch(self, message: MessageExtBrokerInner, encoded: bytes) -> PutMessageResult:
+        """Append the messages of a batch body; all in one file, or none."""
+        refused = self._refusal(message)
+        if refused is not None:
+            return refused
+        try:
+            items = decode_batch(encoded)
+            if not items:
+                raise MessageIllegalError("batch", "has no message")
+            if len(encoded) > self._config.max_message_size:
+                raise MessageIllegalError(
+                    "batch", f"{len(encoded)} bytes, maxMessageSize allows {self._config.max_message_size}")
+            return self.put_items(message, items, whole=True)
+        except MessageIllegalError as error:
+            return self._illegal(error)
+
+    def put_items(
+        self, message: MessageExtBrokerInner, items: list[tuple[int, bytes, bytes]], *, whole: bool
+    ) -> PutMessageResult:
+        """Append (flag, body, stored properties) of messages that share everything else.
+
+        ``whole`` keeps them in one file; otherwise they go on in the next one. Raises
+        MessageIllegalError before anything is written.
+        """
+        topic = self._topic_bytes(message.topic)
+        total = 0
+        extra = CRC_PROPERTY_LENGTH + 1 if self._config.enabled_append_prop_crc else 0
+        for _, body, properties in items:
+            if len(body) > self._config.max_message_size or len(properties) > 32000 or not whole:
+                self._check_sizes(body, properties, topic)
+            total += record.record_size(20, 20, len(body), len(topic), len(properties)) + extra
+        if whole and total + END_FILE_MIN_BLANK_LENGTH > self._config.mapped_file_size_commit_log:
+            raise MessageIllegalError(
+                "batch", f"{total} bytes do not fit a CommitLog file of "
+                f"{self._config.mapped_file_size_commit_log} (mappedFileSizeCommitLog)")
+        key = (message.topic, message.queue_id)
+        positions = np.empty(len(items), dtype=np.int64)
+        with self._lock:
+            first_offset = self.queue_offsets.get(key, 0)
+            now = self._clock.now_ms()
+            done = 0
+            until = -1
+            try:
+                file = self._tail()
+                if whole and file.wrote_position + total + END_FILE_MIN_BLANK_LENGTH > file.size:
+                    file = self._roll(file)
+                while done < len(items):
+                    at = file.wrote_position
+                    file.reserve(min(at + total + 8, file.size))
+                    count, size = record.encode_many(
+                        file.buffer, at, file.size, file.file_from_offset + at, topic,
+                        message.queue_id, first_offset + done, message.sys_flag,
+                        message.born_timestamp, message.born_host, now, self.store_host, items,
+                        done, positions, self._config.enabled_append_prop_crc)
+                    file.wrote_position = at + size
+                    until = file.file_from_offset + at + size
+                    done += count
+                    self.queue_offsets[key] = first_offset + done
+                    if done < len(items):
+                        file = self._roll(file)
+            except (DiskFullError, OSError) as error:
+                if not done:
+                    return PutMessageResult(
+                        PutMessageStatus.CREATE_MAPPED_FILE_FAILED, remark=str(error))
+                # What is in the log stays there: the caller is told how many messages that is.
+                return PutMessageResult(
+                    PutMessageStatus.CREATE_MAPPED_FILE_FAILED, int(positions[0]), until,
+                    message.queue_id, first_offset, now, done, positions[:done].tolist(),
+                    remark=f"{done} of {len(items)} messages were put: {error}")
+            self.last_store_timestamp = now
+        return PutMessageResult(
+            PutMessageStatus.PUT_OK, int(positions[0]), until, message.queue_id, first_offset, now,
+            len(items), positions.tolist())
+
+    def _tail(self) -> MappedFile:
+        file = self.queue.last_file(0)
+        assert file is not None
+        return file
+
+    def _roll(self, file: MappedFile) -> MappedFile:
+        """End ``file`` with a blank record and go on in the next one (L2)."""
+        at = file.wrote_position
+        # The next file first: when there is no room for it, the old one stays as it is.
+        rest = file.size - at
+        file.reserve(at + END_FILE_MIN_BLANK_LENGTH)
+        BLANK.struct.pack_into(file.buffer, at, rest, BLANK_MAGIC)
+        file.advance(rest)
+        return self._tail()

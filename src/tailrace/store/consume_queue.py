@@ -1,0 +1,199 @@
+"""ConsumeQueues: for each queue of a topic the places of its messages, in order.
+
+Owns ``consumequeue/TOPIC/ID/``. Invariants:
+  C1  Unit ``i`` is at byte ``20 * i`` of the queue's stream and names the message with
+      QUEUEOFFSET ``i``; a place without a message holds the pre-blank unit.
+  C2  Everything here is a function of the CommitLog and may be deleted.
+Commit point: ``max_offset``, moved after the units are written. One writer (dispatch), any readers.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import final
+
+import numpy as np
+
+from tailrace.env.filesystem import FileSystem
+from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE, CqUnit
+from tailrace.segments import MappedFileQueue, OpenFiles
+
+__all__ = ["ConsumeQueue", "ConsumeQueueStore"]
+
+_UNIT = CQ_UNIT.size
+
+
+@final
+class ConsumeQueue:
+    """One queue of one topic."""
+
+    def __init__(
+        self, file_system: FileSystem, directory: str, topic: str, queue_id: int, file_size: int,
+        open_files: OpenFiles,
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.files = MappedFileQueue(
+            file_system, directory, file_size, mapped=False, open_files=open_files)
+        self.min_offset = 0
+        self.max_offset = 0
+        self.last_store_timestamp = 0
+        self.last_phy_offset = -1
+        self.confirmed_offset = -1
+        """End of the queue as far as a walk over the log has seen it; -1 before one."""
+
+    # -- loading
+
+    def load(self) -> None:
+        """Take the files and find the end: the first unit that is none, from the last file back."""
+        self.files.load()
+        if not self.files.files:
+            return
+        per_file = self.files.file_size // _UNIT
+        for file in reversed(self.files.files):
+            units = CQ_UNIT.view(file.read(0, file.size))
+            valid = (units["size"] > 0) & (units["phy_offset"] >= 0)
+            count = per_file if bool(valid.all()) else int(np.argmin(valid))
+            file.wrote_position = file.flushed_position = count * _UNIT
+            if count or file is self.files.files[0]:
+                self.max_offset = file.file_from_offset // _UNIT + count
+                break
+        self._drop_files_behind_end()
+        self.min_offset = self.files.min_offset // _UNIT
+
+    def _drop_files_behind_end(self) -> None:
+        end = self.max_offset * _UNIT
+        if self.files.files and self.files.files[-1].file_from_offset > end:
+            self.files.truncate_dirty_files(end)
+
+    def correct_min_offset(self, min_phy_offset: int) -> None:
+        """Move the least offset to the first unit whose message is still in the log (W11)."""
+        low, high = max(self.files.min_offset, 0) // _UNIT, self.max_offset
+        while low < high:  # units are in the order of their positions, pre-blank ones first
+            middle = (low + high) // 2
+            unit = self.unit(middle)
+            gone = unit is None or unit.size == PRE_BLANK_SIZE or unit.phy_offset < min_phy_offset
+            low, high = (middle + 1, high) if gone else (low, middle)
+        self.min_offset = low
+
+    # -- reading
+
+    def unit(self, offset: int) -> CqUnit | None:
+        """The unit with this number, or None."""
+        if not 0 <= offset < self.max_offset:
+            return None
+        data = self.files.read(offset * _UNIT, _UNIT)
+        return CQ_UNIT.unpack_from(data) if len(data) == _UNIT else None
+
+    def units(self, offset: int, count: int) -> bytes:
+        """Bytes of up to ``count`` units from ``offset``, as far as one file has them."""
+        count = min(count, self.max_offset - offset)
+        return self.files.read(offset * _UNIT, count * _UNIT) if count > 0 else b""
+
+    # -- writing
+
+    def write(self, offset: int, units: bytes | memoryview) -> None:
+        """Write units from number ``offset`` on and end the queue behind them.
+
+        A first unit above 0 is preceded by pre-blank units up to the start of its file; a gap
+        behind the end is filled with them, so that C1 holds. Raises DiskFullError or OSError.
+        """
+        if not self.files.files:
+            self.max_offset = offset - offset % (self.files.file_size // _UNIT)
+            self._extend(self.max_offset, PRE_BLANK * (offset - self.max_offset))
+            self.min_offset = offset
+        elif offset > self.max_offset:
+            self._extend(self.max_offset, PRE_BLANK * (offset - self.max_offset))
+        self._extend(offset, units)
+
+    def _extend(self, offset: int, units: bytes | memoryview) -> None:
+        at, done = offset * _UNIT, 0
+        size = self.files.file_size
+        while done < len(units):
+            file = self.files.find(at)
+            if file is None:
+                file = self.files.last_file(at)
+                assert file is not None
+                assert file.file_from_offset == at - at % size, "C1"
+            n = min(len(units) - done, size - at % size)
+            file.write_at(units[done : done + n], at % size)
+            file.wrote_position = max(file.wrote_position, at % size + n)
+            self.files.flushed_where = min(self.files.flushed_where, at)
+            at += n
+            done += n
+        self.max_offset = max(self.max_offset, offset + len(units) // _UNIT)
+
+    def truncate(self, max_offset: int) -> None:
+        """End the queue at ``max_offset`` and clear what is behind."""
+        self.files.truncate_dirty_files(max_offset * _UNIT)
+        self.max_offset = max_offset
+        self.min_offset = min(self.min_offset, max_offset)
+
+
+@final
+class ConsumeQueueStore:
+    """All queues of a store."""
+
+    def __init__(self, file_system: FileSystem, directory: str, file_size: int) -> None:
+        self._file_system = file_system
+        self._directory = directory
+        self._file_size = -(-file_size // _UNIT) * _UNIT
+        self._open_files = OpenFiles()
+        self._lock = threading.Lock()
+        self.table: dict[tuple[str, int], ConsumeQueue] = {}
+        self.dirty: set[ConsumeQueue] = set()
+
+    def load(self) -> None:
+        """Load every queue directory; raises CorruptionError for a file that is no queue file."""
+        for topic in self._file_system.list(self._directory):
+            path = f"{self._directory}/{topic}"
+            if not self._file_system.stat(path).is_dir:
+                continue
+            for name in self._file_system.list(path):
+                if name.isdigit() and self._file_system.stat(f"{path}/{name}").is_dir:
+                    self._make(topic, int(name)).load()
+
+    def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        queue = ConsumeQueue(
+            self._file_system, f"{self._directory}/{topic}/{queue_id}", topic, queue_id,
+            self._file_size, self._open_files)
+        self.table[topic, queue_id] = queue
+        return queue
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, or None; a read makes none."""
+        return self.table.get((topic, queue_id))
+
+    def find_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, made when it is missing; its directory appears with its first unit."""
+        queue = self.table.get((topic, queue_id))
+        if queue is None:
+            with self._lock:
+                queue = self.table.get((topic, queue_id)) or self._make(topic, queue_id)
+        return queue
+
+    def delete_topic(self, topic: str) -> None:
+        """Remove the queues of a topic; its records stay in the log."""
+        for key in [key for key in self.table if key[0] == topic]:
+            queue = self.table.pop(key)
+            self.dirty.discard(queue)
+            if queue.files.files:
+                queue.files.destroy()
+        path = f"{self._directory}/{topic}"
+        if self._file_system.exists(path) and not self._file_system.list(path):
+            self._file_system.rmdir(path)
+
+    def flush(self, least_pages: int) -> bool:
+        """Sync dirty queues, the large ones or with ``least_pages`` 0 all; True when none is left."""
+        for queue in list(self.dirty):
+            self.dirty.discard(queue)
+            if queue.files.dirty_bytes() >= least_pages * 4096:
+                queue.files.flush(0)
+            else:
+                self.dirty.add(queue)
+        return not self.dirty
+
+    def close(self) -> None:
+        """Close every file."""
+        for queue in self.table.values():
+            queue.files.close()

@@ -1,0 +1,241 @@
+"""A store of messages: log, queues, index and the services that keep them together.
+
+Opened by ``node``, which holds the directory's lock and the abort file. Order of start: load and
+recover, then services; order of stop: no more puts, dispatch the rest, flush log, queues, index,
+checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Final, final
+
+import orjson
+
+from tailrace.config import FlushDiskType, StoreConfig
+from tailrace.env.clock import Clock
+from tailrace.env.filesystem import File, FileSystem
+from tailrace.env.scheduler import Scheduler, ServiceHandle
+from tailrace.errors import FatalStorageError
+from tailrace.formats import filenames
+from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
+from tailrace.store.commit_log import CommitLog
+from tailrace.store.consume_queue import ConsumeQueueStore
+from tailrace.store.dispatch import Dispatcher
+from tailrace.store.flush import (
+    DurableCallback,
+    FlushCommitLogService,
+    FlushConsumeQueueService,
+)
+from tailrace.store.index_service import IndexService
+from tailrace.store.quarantine import Quarantine
+from tailrace.store.reading import MessageReader
+from tailrace.store.recovery import Recovery, RecoveryReport
+from tailrace.store.reput import ReputMessageService
+from tailrace.store.running_flags import NOT_WRITEABLE, RunningFlags
+from tailrace.store.store_checkpoint import StoreCheckpoint
+from tailrace.store.store_stats import StoreStatsService
+
+__all__ = ["DefaultMessageStore"]
+
+_log = logging.getLogger(__name__)
+_REPUT_MS: Final = 1
+_FLUSHED_WIDTH: Final = 96
+
+
+@final
+class DefaultMessageStore:
+    """Everything below one store root, except its lock and its ``config/``."""
+
+    def __init__(
+        self, clock: Clock, file_system: FileSystem, config: StoreConfig, root: str,
+        commit_log_directories: Sequence[str] = (),
+    ) -> None:
+        self.root = root
+        self.config = config
+        self._clock = clock
+        self._file_system = file_system
+        self.flags = RunningFlags()
+        self.checkpoint = StoreCheckpoint(file_system, f"{root}/{filenames.CHECKPOINT}")
+        self.commit_log = CommitLog(
+            clock, file_system, config,
+            commit_log_directories or [f"{root}/{filenames.COMMITLOG}"], self.flags)
+        self.queues = ConsumeQueueStore(
+            file_system, f"{root}/{filenames.CONSUMEQUEUE}", config.mapped_file_size_consume_queue)
+        self.index = (
+            IndexService(clock, file_system, config, f"{root}/{filenames.INDEX}")
+            if config.message_index_enable else None
+        )
+        self.dispatcher = Dispatcher(self.queues, self.index)
+        self.reput = ReputMessageService(self.commit_log, self.dispatcher, self.confirm_offset)
+        self.flush_commit_log = FlushCommitLogService(
+            clock, config, self.commit_log, self.flags, self.checkpoint)
+        self.flush_consume_queue = FlushConsumeQueueService(
+            clock, config, self.queues, self.index, self.reput, self.flags, self.checkpoint)
+        self.reader = MessageReader(config, self.commit_log, self.queues, self.index)
+        self.stats = StoreStatsService(clock)
+        self.report = RecoveryReport()
+        self._reput_handle: ServiceHandle | None = None
+        self._flushed_file: File | None = None
+        self._pid = 0
+
+    # -- life
+
+    def load(self, *, last_exit_ok: bool) -> None:
+        """Load and recover. Raises CorruptionError, FatalStorageError or OSError."""
+        quarantine = Quarantine(
+            self._clock, self._file_system, f"{self.root}/{filenames.QUARANTINE}")
+        recovery = Recovery(
+            self._clock, self._file_system, self.commit_log, self.queues, self.index,
+            self.dispatcher, quarantine, check_crc=self.config.check_crc_on_recover)
+        self.report = recovery.run(last_exit_ok=last_exit_ok)
+        self.reput.reput_from_offset = self.commit_log.max_offset
+        for queue in self.queues.table.values():
+            if queue.last_phy_offset > self.reput.last_phy_offset:
+                self.reput.last_phy_offset = queue.last_phy_offset
+                self.reput.last_store_timestamp = queue.last_store_timestamp
+        # A checkpoint must not claim more than the log has after a cut.
+        fields, end = self.checkpoint.fields, self.commit_log.max_offset
+        if fields.logics_physical_offset >= end > 0 or fields.confirm_phy_offset > end:
+            self.checkpoint.update(
+                logics_physical_offset=max(self.reput.last_phy_offset, 0),
+                logics_msg_timestamp=self.reput.last_store_timestamp, confirm_phy_offset=0)
+
+    def start(self, scheduler: Scheduler, pid: int) -> None:
+        """Start the services."""
+        self._pid = pid
+        config = self.config
+        self._reput_handle = scheduler.every("ReputMessageService", _REPUT_MS * 50, self.reput.step)
+        self.flush_commit_log.handle = scheduler.every(
+            "GroupCommitService" if self.flush_commit_log.sync else "FlushRealTimeService",
+            config.flush_interval_commit_log, self._flush_step)
+        scheduler.every(
+            "FlushConsumeQueueService", config.flush_interval_consume_queue,
+            self.flush_consume_queue.step)
+        scheduler.every("AllocateMappedFileService", 20, self.commit_log.allocate_service.step)
+        scheduler.every("StoreStatsService", 1000, self.stats.sample)
+
+    def _flush_step(self) -> bool:
+        more = self.flush_commit_log.step()
+        self._tell_flushed()
+        if self.flush_commit_log.sync and self._reput_handle is not None:
+            self._reput_handle.wake()
+        return more
+
+    def _tell_flushed(self) -> None:
+        """Write the hint up to where another process may show records; see design of reading."""
+        if self._flushed_file is None:
+            self._file_system.makedirs(f"{self.root}/{filenames.OWN}")
+            self._flushed_file = self._file_system.open(
+                f"{self.root}/{filenames.FLUSHED}", writable=True, create=True)
+        text = orjson.dumps({"pid": self._pid, "flushed": self.commit_log.queue.flushed_where})
+        self._flushed_file.pwrite(text.ljust(_FLUSHED_WIDTH), 0)
+
+    def close(self) -> bool:
+        """Dispatch and flush everything and close the files; True when the stop was a clean one."""
+        clean = False
+        try:
+            if self.flags.bits & NOT_WRITEABLE == 0:
+                self.flush()
+                self.commit_log.allocate_service.discard()
+                clean = self.reput.behind_bytes() == 0
+        except (FatalStorageError, OSError) as error:
+            _log.error("the store could not be closed cleanly cause=%s", error)
+        finally:
+            self.release()
+        return clean
+
+    def release(self) -> None:
+        """Close the files, whatever state they are in."""
+        if self._flushed_file is not None:
+            self._flushed_file.close()
+            self._flushed_file = None
+        self.commit_log.queue.close()
+        self.queues.close()
+        if self.index is not None:
+            self.index.close()
+
+    def flush(self) -> None:
+        """Make everything durable and derived state complete. Raises FatalStorageError."""
+        self.flush_commit_log.flush()
+        while self.reput.step():
+            pass
+        if self.index is not None:
+            self.index.flush()
+        self.flush_consume_queue.flush(0)
+
+    # -- writing
+
+    def confirm_offset(self) -> int:
+        """Dispatch may show records below this position."""
+        if self.config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
+            return self.commit_log.queue.flushed_where
+        return self.commit_log.max_offset
+
+    def put(self, message: MessageExtBrokerInner) -> PutMessageResult:
+        """Append one message; the caller waits for its sync with ``when_durable``."""
+        return self._counted(self.commit_log.put(message), len(message.body))
+
+    def put_batch(self, message: MessageExtBrokerInner, encoded: bytes) -> PutMessageResult:
+        """Append the messages of a batch body."""
+        return self._counted(self.commit_log.put_batch(message, encoded), len(encoded))
+
+    def put_items(
+        self, message: MessageExtBrokerInner, items: list[tuple[int, bytes, bytes]]
+    ) -> PutMessageResult:
+        """Append many messages of one queue."""
+        result = self.commit_log.put_items(message, items, whole=False)
+        return self._counted(result, result.until - result.phy_offset)
+
+    def _counted(self, result: PutMessageResult, size: int) -> PutMessageResult:
+        stats = self.stats
+        if result.status is PutMessageStatus.PUT_OK:
+            stats.put_times += result.msg_num
+            stats.put_size += size
+        else:
+            stats.put_failed_times += 1
+        return result
+
+    def wake_reput(self) -> None:
+        """Tell dispatch that there is something to do, sooner than its period."""
+        if self._reput_handle is not None:
+            self._reput_handle.wake()
+
+    def when_durable(self, until: int, callback: DurableCallback) -> None:
+        """Call ``callback`` when everything below ``until`` is durable; at once under ASYNC_FLUSH."""
+        self.flush_commit_log.when_durable(until, callback)
+
+    def wait_dispatched(self, timeout_ms: int) -> bool:
+        """Wait until what is in the log now can be read by queue."""
+        until = self.commit_log.max_offset
+        if self.reput.reput_from_offset >= until:
+            return True
+        if self._reput_handle is None:
+            if self.flush_commit_log.sync:
+                self.flush_commit_log.flush()
+            while self.reput.step():
+                pass
+            return self.reput.reput_from_offset >= until
+        if self.flush_commit_log.sync and self.flush_commit_log.handle is not None:
+            self.flush_commit_log.handle.wake()
+        self._reput_handle.wake()
+        return self.reput.wait(until, timeout_ms)
+
+    def delete_topics(self, topics: set[str]) -> None:
+        """Remove the queues of topics; what is in the log stays until retention."""
+        for topic in topics:
+            self.queues.delete_topic(topic)
+            for key in [key for key in self.commit_log.queue_offsets if key[0] == topic]:
+                del self.commit_log.queue_offsets[key]
+
+    def stats_dict(self) -> dict[str, Any]:
+        """Counters and positions."""
+        return {
+            **self.stats.as_dict(),
+            "commitLogMinOffset": self.commit_log.min_offset,
+            "commitLogMaxOffset": self.commit_log.max_offset,
+            "flushedWhere": self.commit_log.queue.flushed_where,
+            "dispatchBehindBytes": self.reput.behind_bytes(),
+            "writeable": self.flags.is_writeable(),
+        }

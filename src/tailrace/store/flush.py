@@ -1,0 +1,177 @@
+"""Making bytes durable: the CommitLog under both disk types, ConsumeQueues, checkpoint.
+
+Invariants:
+  F1  A waiter is told PUT_OK only after a sync that covers its bytes has returned.
+  F2  A failed sync is final: nobody is told PUT_OK afterwards and the store takes no more writes.
+  F3  A checkpoint field is set after the sync it stands for (W5).
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+from collections.abc import Callable
+from typing import final
+
+from tailrace.config import FlushDiskType, StoreConfig
+from tailrace.env.clock import Clock
+from tailrace.env.scheduler import ServiceHandle
+from tailrace.errors import FatalStorageError
+from tailrace.model import PutMessageStatus
+from tailrace.store.commit_log import CommitLog
+from tailrace.store.consume_queue import ConsumeQueueStore
+from tailrace.store.index_service import IndexService
+from tailrace.store.reput import ReputMessageService
+from tailrace.store.running_flags import NOT_WRITEABLE, RunningFlags
+from tailrace.store.store_checkpoint import StoreCheckpoint
+
+__all__ = ["DurableCallback", "FlushCommitLogService", "FlushConsumeQueueService"]
+
+_log = logging.getLogger(__name__)
+DurableCallback = Callable[[PutMessageStatus], None]
+
+
+@final
+class FlushCommitLogService:
+    """GroupCommitService under SYNC_FLUSH, FlushRealTimeService under ASYNC_FLUSH."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        config: StoreConfig,
+        commit_log: CommitLog,
+        flags: RunningFlags,
+        checkpoint: StoreCheckpoint,
+    ) -> None:
+        self._clock = clock
+        self._config = config
+        self._commit_log = commit_log
+        self._flags = flags
+        self._checkpoint = checkpoint
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[int, int, int, DurableCallback]] = []
+        self._number = itertools.count()
+        self._last_thorough_ns = clock.monotonic_ns()
+        self.sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self.handle: ServiceHandle | None = None
+
+    def when_durable(self, until: int, callback: DurableCallback) -> None:
+        """Call ``callback`` once everything below ``until`` is durable, or will not be."""
+        if not self.sync or self._commit_log.queue.flushed_where >= until:
+            callback(PutMessageStatus.PUT_OK)
+            return
+        deadline = self._clock.monotonic_ns() + self._config.sync_flush_timeout * 1_000_000
+        with self._lock:
+            heapq.heappush(self._waiting, (until, next(self._number), deadline, callback))
+        if self.handle is not None:
+            self.handle.wake()
+        else:
+            self.step()
+
+    def step(self) -> bool:
+        """Flush what is due and tell who waited; True when new waiters came meanwhile."""
+        thorough_ns = self._config.flush_commit_log_thorough_interval * 1_000_000
+        now = self._clock.monotonic_ns()
+        thorough = self.sync or now - self._last_thorough_ns >= thorough_ns
+        self._flush(0 if thorough else self._config.flush_commit_log_least_pages)
+        if thorough:
+            self._last_thorough_ns = now
+        return self._tell(self._commit_log.queue.flushed_where)
+
+    def flush(self) -> None:
+        """Make everything durable now. Raises FatalStorageError."""
+        self._flush(0)
+        self._tell(self._commit_log.queue.flushed_where)
+
+    def _flush(self, least_pages: int) -> None:
+        timestamp = self._commit_log.last_store_timestamp
+        covered = self._commit_log.max_offset
+        try:
+            flushed = self._commit_log.queue.flush(least_pages)
+        except FatalStorageError as error:
+            self._fail(error)
+            raise
+        if flushed and timestamp and self._commit_log.queue.flushed_where >= covered:
+            self._checkpoint.update(physic_msg_timestamp=timestamp)
+
+    def _fail(self, error: FatalStorageError) -> None:
+        self._flags.set(NOT_WRITEABLE, str(error))
+        _log.critical("flush failed, the store takes no more writes cause=%s", error)
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        for *_, callback in waiting:
+            callback(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+
+    def _tell(self, flushed_where: int) -> bool:
+        if not self._waiting:
+            return False
+        now = self._clock.monotonic_ns()
+        done: list[DurableCallback] = []
+        late: list[DurableCallback] = []
+        with self._lock:
+            while self._waiting and self._waiting[0][0] <= flushed_where:
+                done.append(heapq.heappop(self._waiting)[3])
+            if self._waiting and min(entry[2] for entry in self._waiting) <= now:
+                late = [entry[3] for entry in self._waiting if entry[2] <= now]
+                self._waiting = [entry for entry in self._waiting if entry[2] > now]
+                heapq.heapify(self._waiting)
+            more = bool(self._waiting)
+        for callback in done:
+            callback(PutMessageStatus.PUT_OK)
+        for callback in late:
+            callback(PutMessageStatus.FLUSH_DISK_TIMEOUT)
+        return more
+
+
+@final
+class FlushConsumeQueueService:
+    """Syncs dirty queues; after a thorough pass the checkpoint may say so."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        config: StoreConfig,
+        queues: ConsumeQueueStore,
+        index: IndexService | None,
+        reput: ReputMessageService,
+        flags: RunningFlags,
+        checkpoint: StoreCheckpoint,
+    ) -> None:
+        self._clock = clock
+        self._config = config
+        self._queues = queues
+        self._index = index
+        self._reput = reput
+        self._flags = flags
+        self._checkpoint = checkpoint
+        self._last_thorough_ns = -1
+
+    def step(self) -> None:
+        """One pass: large dirty queues, and now and then all of them."""
+        thorough_ns = self._config.flush_consume_queue_thorough_interval * 1_000_000
+        now = self._clock.monotonic_ns()
+        thorough = self._last_thorough_ns < 0 or now - self._last_thorough_ns >= thorough_ns
+        self.flush(0 if thorough else self._config.flush_consume_queue_least_pages)
+        if thorough:
+            self._last_thorough_ns = now
+
+    def flush(self, least_pages: int) -> None:
+        """Sync queues, full index files, and the checkpoint. Raises FatalStorageError."""
+        # Read before the sync: what is dispatched during it may not be covered.
+        phy_offset, timestamp = self._reput.last_phy_offset, self._reput.last_store_timestamp
+        try:
+            everything = self._queues.flush(least_pages)
+            if everything and least_pages == 0 and phy_offset >= 0:
+                self._checkpoint.update(
+                    logics_msg_timestamp=timestamp, logics_physical_offset=phy_offset)
+            if self._index is not None and (end := self._index.flush_full()):
+                self._checkpoint.update(index_msg_timestamp=end)
+            self._checkpoint.flush()
+        except OSError as error:
+            self._flags.set(NOT_WRITEABLE, f"the checkpoint cannot be written: {error}")
+            raise FatalStorageError("checkpoint", str(error)) from error
+        except FatalStorageError as error:
+            self._flags.set(NOT_WRITEABLE, str(error))
+            raise

@@ -1,0 +1,179 @@
+"""The key index: files of hash slots and chained entries.
+
+Owns ``index/``. A file is named by the local time of its creation; its header says which positions
+it covers. It is derived from the CommitLog: what looks wrong is rebuilt.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from datetime import datetime
+from typing import Any, final
+
+import numpy as np
+
+from tailrace.config import StoreConfig
+from tailrace.env.clock import Clock
+from tailrace.env.filesystem import FileSystem
+from tailrace.formats.indexfile import INDEX_HEADER, IndexHeader, index_file_size
+from tailrace.kernels import hashes, index_entries, record
+from tailrace.segments import MappedFile
+
+__all__ = ["IndexService", "index_file_name"]
+
+_STEP = 16 << 20
+_log = logging.getLogger(__name__)
+
+
+def index_file_name(timestamp_ms: int) -> str:
+    """Name of an index file made at a time: local time to the millisecond, 17 digits."""
+    when = datetime.fromtimestamp(timestamp_ms / 1000)  # noqa: DTZ006 - the format is local time
+    return when.strftime("%Y%m%d%H%M%S") + f"{timestamp_ms % 1000:03d}"
+
+
+@final
+class IndexService:
+    """All index files, oldest first."""
+
+    def __init__(
+        self, clock: Clock, file_system: FileSystem, config: StoreConfig, directory: str
+    ) -> None:
+        self._clock = clock
+        self._file_system = file_system
+        self._directory = directory
+        self._slots = config.max_hash_slot_num
+        self._entries = config.max_index_num
+        self._size = index_file_size(self._slots, self._entries)
+        self._lock = threading.Lock()
+        self.files: tuple[MappedFile, ...] = ()
+        self.full_unflushed: list[MappedFile] = []
+
+    def load(self) -> bool:
+        """Take the files; False when one of them cannot be right, so that all are to be rebuilt."""
+        files = []
+        for name in self._file_system.list(self._directory):
+            path = f"{self._directory}/{name}"
+            if not name.isdigit() or self._file_system.stat(path).is_dir:
+                continue
+            if self._file_system.stat(path).size != self._size:
+                _log.warning("index file of a wrong length file=%s", path)
+                return False
+            file = MappedFile(
+                self._file_system, path, 0, self._size, mapped=True, allocate_step=_STEP)
+            file.wrote_position = file.flushed_position = self._size
+            files.append(file)
+        self.files = tuple(files)
+        return all(1 <= self.header(file).index_count <= self._entries for file in files)
+
+    def header(self, file: MappedFile) -> IndexHeader:
+        """What a file covers."""
+        return INDEX_HEADER.unpack_from(file.read(0, INDEX_HEADER.size))
+
+    def clear(self) -> None:
+        """Remove every file, to build them anew."""
+        for file in self.files:
+            file.close()
+        self.files = ()
+        for name in self._file_system.list(self._directory):
+            if name.isdigit():
+                self._file_system.remove(f"{self._directory}/{name}")
+
+    @property
+    def end_phy_offset(self) -> int:
+        """Position of the last message that is indexed, -1 without any."""
+        files = self.files
+        if not files:
+            return -1
+        header = self.header(files[-1])
+        return header.end_phy_offset if header.index_count > 1 else -1
+
+    # -- writing
+
+    def put_rows(self, buffer: Any, rows: np.ndarray[Any, Any], count: int) -> None:
+        """Index the keys of ``count`` record rows. Raises DiskFullError or OSError."""
+        done, key = 0, 0
+        while done < count:
+            file = self.files[-1] if self.files else self._create(None, int(rows[done, record.C_STORE_TIMESTAMP]))
+            self._reserve(file, rows, done, count)
+            done, key = index_entries.put_rows(
+                file.buffer, self._slots, self._entries, buffer, rows, done, count, key)
+            file.flushed_position = 0
+            if done < count:
+                self._create(file, int(rows[done, record.C_STORE_TIMESTAMP]))
+
+    def _reserve(self, file: MappedFile, rows: np.ndarray[Any, Any], first: int, last: int) -> None:
+        """Have blocks for the slots and for every entry that these rows can need."""
+        part = rows[first:last]
+        most = int(part[:, record.C_KEYS_LEN].sum()) // 2 + 3 * len(part)
+        until = min(self.header(file).index_count + most, self._entries)
+        file.reserve(index_file_size(self._slots, until))
+
+    def _create(self, previous: MappedFile | None, timestamp_ms: int) -> MappedFile:
+        """A new file; it starts where the previous one ends."""
+        with self._lock:
+            self._file_system.makedirs(self._directory)
+            timestamp_ms = timestamp_ms or self._clock.now_ms()
+            while self._file_system.exists(path := f"{self._directory}/{index_file_name(timestamp_ms)}"):
+                timestamp_ms += 1
+            file = MappedFile.create(
+                self._file_system, path, 0, self._size, mapped=True, allocate_step=_STEP)
+            end = self.header(previous) if previous is not None else IndexHeader(0, 0, 0, 0, 0, 1)
+            start = IndexHeader(
+                end.end_timestamp, end.end_timestamp, end.end_phy_offset, end.end_phy_offset, 0, 1)
+            file.write_at(INDEX_HEADER.pack(*start), 0)
+            file.wrote_position = self._size
+            self.files = (*self.files, file)
+            if previous is not None:
+                self.full_unflushed.append(previous)
+            return file
+
+    def flush_full(self) -> int:
+        """Sync files that became full; the end time of the last one, or 0."""
+        end = 0
+        while self.full_unflushed:
+            file = self.full_unflushed[0]
+            file.flush()
+            end = self.header(file).end_timestamp
+            self.full_unflushed.pop(0)
+        return end
+
+    def close(self) -> None:
+        """Close every file."""
+        for file in self.files:
+            file.close()
+
+    def flush(self) -> None:
+        """Sync every file that changed."""
+        for file in self.files:
+            file.flush()
+
+    # -- reading
+
+    def query(
+        self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int
+    ) -> list[int]:
+        """Positions of messages whose key has the same hash, newest first, at most ``max_num``.
+
+        Different keys may share a hash, so the caller compares.
+        """
+        wanted = hashes.index_hash(topic.encode(), key.encode())
+        found: list[int] = []
+        room = np.empty(max(max_num, 1), dtype=np.int64)
+        for file in reversed(self.files):
+            header = self.header(file)
+            if header.index_count <= 1:
+                continue
+            if header.begin_timestamp <= end_ms and header.end_timestamp >= begin_ms:
+                _ = file.buffer  # a look-up reads a few bytes: map the file, do not read all of it
+                lease = file.select(0, self._size)
+                if lease is None:
+                    continue
+                with lease:
+                    n = index_entries.search(
+                        lease.buffer, self._slots, self._entries, wanted, begin_ms, end_ms,
+                        room[: max_num - len(found)])
+                found.extend(room[:n].tolist())
+            if header.begin_timestamp < begin_ms or len(found) >= max_num:
+                break
+        return found

@@ -1,0 +1,56 @@
+"""Evidence: bytes that recovery cuts off or steps over, kept in ``tailrace/quarantine/``.
+
+A file holds the bytes, ``manifest.jsonl`` a line for each: file, position, length, reason, time.
+Commit point: the manifest line, synced; nothing may be cut before ``keep`` has returned.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+import orjson
+
+from tailrace.env.clock import Clock
+from tailrace.env.filesystem import FileSystem
+
+__all__ = ["Quarantine"]
+
+
+@final
+class Quarantine:
+    """Keeps bytes; zeros at the end are not worth keeping."""
+
+    def __init__(self, clock: Clock, file_system: FileSystem, directory: str) -> None:
+        self._clock = clock
+        self._file_system = file_system
+        self._directory = directory
+        self.kept: list[dict[str, object]] = []
+
+    def keep(self, source: str, file_pos: int, phy_offset: int, data: bytes, reason: str) -> int:
+        """Copy ``data`` up to its last byte that is not zero; the number of bytes kept.
+
+        Raises OSError when the copy cannot be made durable.
+        """
+        data = data.rstrip(b"\0")
+        if not data:
+            return 0
+        self._file_system.makedirs(self._directory)
+        now = self._clock.now_ms()
+        name = f"{phy_offset:020d}-{now}.bin"
+        line: dict[str, object] = {
+            "file": source, "position": file_pos, "physicalOffset": phy_offset,
+            "length": len(data), "reason": reason, "time": now, "kept": name,
+        }
+        self._write(f"{self._directory}/{name}", data, at_end=False)
+        self._write(f"{self._directory}/manifest.jsonl", orjson.dumps(line) + b"\n", at_end=True)
+        self._file_system.sync_dir(self._directory)
+        self.kept.append(line)
+        return len(data)
+
+    def _write(self, path: str, data: bytes, *, at_end: bool) -> None:
+        file = self._file_system.open(path, writable=True, create=True)
+        try:
+            file.pwrite(data, file.size() if at_end else 0)
+            file.sync_data()
+        finally:
+            file.close()

@@ -1,0 +1,199 @@
+"""Reading messages: by queue, by time, by key (RocketMQ's getMessage, getOffsetInQueueByTime ...)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final, final
+
+import numpy as np
+
+from tailrace.config import StoreConfig
+from tailrace.errors import CorruptionError
+from tailrace.formats.commitlog import decode_message
+from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.kernels import tag_filter
+from tailrace.model import BoundaryType, GetMessageResult, GetMessageStatus, MessageExt
+from tailrace.store.commit_log import CommitLog
+from tailrace.store.consume_queue import ConsumeQueue, ConsumeQueueStore
+from tailrace.store.index_service import IndexService
+
+__all__ = ["MessageReader"]
+
+_UNIT: Final = CQ_UNIT.size
+_TIME_AT: Final = (56, 68)
+
+
+@final
+class MessageReader:
+    """Look-ups over log, queues and index. Any thread may call; nothing is changed."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        commit_log: CommitLog,
+        queues: ConsumeQueueStore,
+        index: IndexService | None,
+    ) -> None:
+        self._config = config
+        self._log = commit_log
+        self._queues = queues
+        self._index = index
+
+    def get_message(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_msg_nums: int,
+        max_bytes: int,
+        codes: Collection[int] | None,
+    ) -> GetMessageResult:
+        """Up to ``max_msg_nums`` records from ``offset`` on whose tags code is one of ``codes``.
+
+        The least of ``max_bytes`` and the configured bounds applies, but one message always fits.
+        """
+        queue = self._queues.get(topic, queue_id)
+        if queue is None or queue.max_offset == 0:
+            return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+        low, high = queue.min_offset, queue.max_offset
+        status = None
+        following = offset
+        if offset < low:
+            status, following = GetMessageStatus.OFFSET_TOO_SMALL, low
+        elif offset == high:
+            status = GetMessageStatus.OFFSET_OVERFLOW_ONE
+        elif offset > high:
+            status, following = GetMessageStatus.OFFSET_OVERFLOW_BADLY, high
+        if status is not None:
+            return GetMessageResult(status, following, low, high)
+        result = GetMessageResult(GetMessageStatus.NO_MATCHED_MESSAGE, offset, low, high)
+        most = min(max_msg_nums, self._config.max_transfer_count_on_message_in_memory)
+        room = min(max_bytes, self._config.max_transfer_bytes_on_message_in_memory)
+        look = max(self._config.max_filter_message_size // _UNIT, max_msg_nums)
+        data = queue.units(offset, look if codes else min(look, max(most, 1) * 2))
+        count = len(data) // _UNIT
+        if not count:
+            per_file = queue.files.file_size // _UNIT
+            result.status = GetMessageStatus.OFFSET_FOUND_NULL
+            result.next_begin_offset = offset + per_file - offset % per_file
+            return result
+        if codes:
+            chosen = np.empty(count, dtype=np.int64)
+            n = tag_filter.filter_units(data, count, np.fromiter(codes, np.int64), chosen)
+            numbers = chosen[:n].tolist()
+        else:
+            numbers = list(range(count))
+        self._collect(data, numbers, offset, most, room, result)
+        return result
+
+    def _collect(
+        self, data: bytes, numbers: list[int], offset: int, most: int, room: int,
+        result: GetMessageResult,
+    ) -> None:
+        total = 0
+        removed = False
+        unpack = CQ_UNIT.struct.unpack_from
+        for number in numbers:
+            phy_offset, size, _ = unpack(data, number * _UNIT)
+            if size == PRE_BLANK_SIZE:
+                continue  # a place without a message: step over this one only (W11, W12)
+            if result.records and (len(result.records) >= most or total + size > room):
+                result.next_begin_offset = offset + number
+                break
+            found = self._log.read(phy_offset, size)
+            if len(found) != size:
+                removed = True
+                continue
+            result.records.append(found)
+            result.queue_offsets.append(offset + number)
+            total += size
+        else:
+            result.next_begin_offset = offset + len(data) // _UNIT
+        if result.records:
+            result.status = GetMessageStatus.FOUND
+        elif removed:
+            result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
+
+    def store_timestamp(self, phy_offset: int) -> int:
+        """Store time of the record at a position, -1 when there is none."""
+        head = self._log.read(phy_offset, 76)
+        if len(head) < 76:
+            return -1
+        at = _TIME_AT[1] if int.from_bytes(head[36:40], "big") & 0x10 else _TIME_AT[0]
+        return int.from_bytes(head[at : at + 8], "big", signed=True)
+
+    def message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
+        """Store time of a message of a queue, -1 when it is not there."""
+        queue = self._queues.get(topic, queue_id)
+        unit = queue.unit(offset) if queue is not None else None
+        if unit is None or unit.size == PRE_BLANK_SIZE:
+            return -1
+        return self.store_timestamp(unit.phy_offset)
+
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, boundary: BoundaryType
+    ) -> int:
+        """LOWER: the first message not older than a time; UPPER: the last not younger.
+
+        Between the least and the next offset of the queue; 0 for a queue that does not exist.
+        """
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return 0
+        if boundary is BoundaryType.LOWER:
+            return self._first_not_before(queue, timestamp_ms)
+        after = self._first_not_before(queue, timestamp_ms + 1)
+        return max(after - 1, queue.min_offset)
+
+    def _first_not_before(self, queue: ConsumeQueue, timestamp_ms: int) -> int:
+        low, high = queue.min_offset, queue.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            unit = queue.unit(middle)
+            when = -1 if unit is None else self.store_timestamp(unit.phy_offset)
+            low, high = (middle + 1, high) if when < timestamp_ms else (low, middle)
+        return low
+
+    def decode_at(self, phy_offset: int) -> MessageExt | None:
+        """The message at a position, or None when no whole record starts there."""
+        data = self._log.record_at(phy_offset)
+        if data is None:
+            return None
+        try:
+            found = decode_message(data)
+        except CorruptionError:
+            return None
+        return found if found.phy_offset == phy_offset else None
+
+    def query(
+        self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int, index_type: str
+    ) -> list[tuple[MessageExt, bytes]]:
+        """Messages that really have the key, oldest first, at most ``max_num`` of the newest.
+
+        ``index_type`` K or U looks for a key or unique key, T for a tag.
+        """
+        if self._index is None:
+            return []
+        found: list[tuple[MessageExt, bytes]] = []
+        name = f"T#{key}" if index_type == "T" else key
+        wanted = max_num
+        while True:
+            positions = self._index.query(topic, name, wanted, begin_ms, end_ms)
+            found = []
+            for phy_offset in sorted(set(positions), reverse=True):
+                data = self._log.record_at(phy_offset)
+                message = self.decode_at(phy_offset)
+                if data is None or message is None or message.topic != topic:
+                    continue
+                if not begin_ms <= message.store_timestamp <= end_ms:
+                    continue
+                has = (
+                    message.tags == key if index_type == "T"
+                    else key in message.keys or message.unique_key == key
+                )
+                if has and len(found) < max_num:
+                    found.append((message, data))
+            # Collisions and doubles take places: look further while the index may have more.
+            if len(found) >= max_num or len(positions) < wanted:
+                return found[::-1]
+            wanted *= 4

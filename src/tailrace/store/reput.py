@@ -1,0 +1,97 @@
+"""Dispatch of new records (RocketMQ's ReputMessageService): a step that catches up with the log."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final, final
+
+import numpy as np
+
+from tailrace.kernels import record
+from tailrace.store.commit_log import CommitLog
+from tailrace.store.dispatch import Dispatcher
+
+__all__ = ["ReputMessageService"]
+
+_log = logging.getLogger(__name__)
+_ROWS: Final = 4096
+_CHUNK: Final = 8 << 20
+
+
+@final
+class ReputMessageService:
+    """Invariant: everything below ``reput_from_offset`` has its units and entries written."""
+
+    def __init__(
+        self, commit_log: CommitLog, dispatcher: Dispatcher, confirm_offset: Callable[[], int]
+    ) -> None:
+        self._log = commit_log
+        self._dispatcher = dispatcher
+        self._confirm_offset = confirm_offset
+        self._rows = np.empty((_ROWS, record.COLUMNS), dtype=np.int64)
+        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._told_bad = -1
+        self.reput_from_offset = 0
+        self.last_phy_offset = -1
+        self.last_store_timestamp = 0
+
+    def step(self) -> bool:
+        """Dispatch some records; True when there may be more."""
+        with self._lock:
+            again = self._step()
+        if again:
+            with self._changed:
+                self._changed.notify_all()
+        return again
+
+    def _step(self) -> bool:
+        start, until = self.reput_from_offset, self._confirm_offset()
+        if start >= until:
+            return False
+        file = self._log.queue.find(start)
+        if file is None:
+            low = self._log.min_offset
+            if start < low:
+                _log.warning("reput jumps to the first file from=%d to=%d", start, low)
+                self.reput_from_offset = low
+                return True
+            return False
+        at = start - file.file_from_offset
+        limit = min(file.wrote_position, until - file.file_from_offset, at + _CHUNK)
+        lease = file.select(at, limit - at)
+        if lease is None:
+            return False
+        with lease:
+            count, stop, reason = record.scan(
+                lease.buffer, 0, limit - at, start, record.CHECK_PHY_OFFSET, self._rows)
+            rows = self._rows[:count]
+            if count:
+                self._dispatcher.dispatch(lease.buffer, rows)
+                self.last_phy_offset = int(rows[-1, record.C_PHY])
+                self.last_store_timestamp = int(rows[-1, record.C_STORE_TIMESTAMP])
+        if reason == record.REASON_BLANK:
+            self.reput_from_offset = file.file_from_offset + file.size
+            return True
+        self.reput_from_offset = start + stop
+        if count == 0 and reason != record.REASON_SHORT:
+            # Bytes we wrote ourselves are no record: nothing behind them is hidden silently.
+            if self._told_bad != start:
+                self._told_bad = start
+                _log.error(
+                    "dispatch stopped at a bad record file=%s phy_offset=%d reason=%s",
+                    file.path, start, record.REASON_NAMES[reason])
+            return False
+        return count > 0
+
+    def behind_bytes(self) -> int:
+        """Bytes of the log that are not dispatched yet."""
+        return max(0, self._log.max_offset - self.reput_from_offset)
+
+    def wait(self, until: int, timeout_ms: int) -> bool:
+        """Wait until everything below ``until`` is dispatched."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self.reput_from_offset >= until, timeout_ms / 1000)

@@ -1,0 +1,69 @@
+"""The checkpoint file: how far derived state is durable, as a Java broker wants to be told.
+
+Owns ``checkpoint``. Invariant: no field claims more than is durable when it is written; the callers
+set a field only after the sync it stands for. It is a hint, so a damaged one reads as all zero.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import final
+
+from tailrace.env.filesystem import FileSystem
+from tailrace.formats.checkpoint import CHECKPOINT, CHECKPOINT_FILE_SIZE, Checkpoint
+
+__all__ = ["StoreCheckpoint", "read_checkpoint"]
+
+
+def read_checkpoint(file_system: FileSystem, path: str) -> Checkpoint:
+    """The checkpoint of a directory, all zero when it is missing, short or impossible."""
+    nothing = Checkpoint(0, 0, 0, 0, 0, 0)
+    if not file_system.exists(path):
+        return nothing
+    file = file_system.open(path)
+    try:
+        data = file.pread(CHECKPOINT.size, 0)
+    finally:
+        file.close()
+    if len(data) < CHECKPOINT.size:
+        return nothing
+    found = CHECKPOINT.unpack_from(data)
+    return found if min(found) >= 0 else nothing
+
+
+@final
+class StoreCheckpoint:
+    """The six fields in memory, written as a whole."""
+
+    def __init__(self, file_system: FileSystem, path: str) -> None:
+        self._file_system = file_system
+        self._path = path
+        self._lock = threading.Lock()
+        self._fields = read_checkpoint(file_system, path)
+        self._written: Checkpoint | None = None
+
+    @property
+    def fields(self) -> Checkpoint:
+        """What the next ``flush`` writes."""
+        return self._fields
+
+    def update(self, **fields: int) -> None:
+        """Set fields by name; call it after the sync they stand for."""
+        with self._lock:
+            self._fields = self._fields._replace(**fields)
+
+    def flush(self) -> None:
+        """Write and sync the file when anything changed. Raises OSError."""
+        with self._lock:
+            fields = self._fields
+            if fields == self._written:
+                return
+            file = self._file_system.open(self._path, writable=True, create=True)
+            try:
+                if file.size() != CHECKPOINT_FILE_SIZE:
+                    file.truncate(CHECKPOINT_FILE_SIZE)
+                file.pwrite(CHECKPOINT.pack(*fields), 0)
+                file.sync_data()
+            finally:
+                file.close()
+            self._written = fields

@@ -1,0 +1,91 @@
+"""Counters of a store (RocketMQ's StoreStatsService)."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Any, Final, final
+
+from tailrace.env.clock import Clock
+
+__all__ = ["StoreStatsService"]
+
+_log = logging.getLogger(__name__)
+_LIMITS_MS: Final = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10000)
+_NAMES: Final = (
+    "<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s", "1~2s",
+    "2~3s", "3~4s", "4~5s", "5~10s", "10s~",
+)
+
+
+@final
+class StoreStatsService:
+    """Plain counters, sampled each second for rates over 10, 60 and 600 seconds."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.boot_timestamp = clock.now_ms()
+        self.put_times = 0
+        self.put_failed_times = 0
+        self.put_size = 0
+        self.get_found_times = 0
+        self.get_miss_times = 0
+        self.get_transferred = 0
+        self.put_distribution = [0] * len(_NAMES)
+        self.put_time_max_ms = 0
+        self._samples: deque[tuple[int, int, int, int, int]] = deque(maxlen=601)
+        self._printed_ns = clock.monotonic_ns()
+
+    def put_took(self, elapsed_ms: int) -> None:
+        """Count the time of one put."""
+        self.put_time_max_ms = max(self.put_time_max_ms, elapsed_ms)
+        for place, limit in enumerate(_LIMITS_MS):
+            if elapsed_ms <= limit:
+                self.put_distribution[place] += 1
+                return
+        self.put_distribution[-1] += 1
+
+    def sample(self) -> None:
+        """Take one sample, and log a line once a minute."""
+        now = self._clock.monotonic_ns()
+        self._samples.append(
+            (now, self.put_times, self.get_found_times, self.get_miss_times, self.get_transferred))
+        if now - self._printed_ns >= 60_000_000_000:
+            self._printed_ns = now
+            _log.info(
+                "[STORETPS] put_tps=%s get_found_tps=%s get_miss_tps=%s put_failed=%d put_max_ms=%d",
+                self.rates(1), self.rates(2), self.rates(3), self.put_failed_times,
+                self.put_time_max_ms)
+
+    def rates(self, column: int) -> list[float]:
+        """Events a second over the last 10, 60 and 600 seconds, as far as they were sampled."""
+        samples = self._samples
+        if len(samples) < 2:
+            return []
+        last = samples[-1]
+        found = []
+        for seconds in (10, 60, 600):
+            if len(samples) > seconds or not found:
+                first = samples[-min(seconds + 1, len(samples))]
+                found.append((last[column] - first[column]) * 1e9 / max(1, last[0] - first[0]))
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, for people and for request 28."""
+        return {
+            "bootTimestamp": self.boot_timestamp,
+            "runtimeMs": self._clock.now_ms() - self.boot_timestamp,
+            "putMessageTimesTotal": self.put_times,
+            "putMessageFailedTimes": self.put_failed_times,
+            "putMessageSizeTotal": self.put_size,
+            "putMessageAverageSize": self.put_size / self.put_times if self.put_times else 0.0,
+            "putMessageEntireTimeMax": self.put_time_max_ms,
+            "putMessageDistributeTime": dict(zip(_NAMES, self.put_distribution, strict=True)),
+            "getMessageFoundTimes": self.get_found_times,
+            "getMessageMissTimes": self.get_miss_times,
+            "getMessageTransferredMsgCount": self.get_transferred,
+            "putTps": self.rates(1),
+            "getFoundTps": self.rates(2),
+            "getMissTps": self.rates(3),
+            "getTransferredTps": self.rates(4),
+        }

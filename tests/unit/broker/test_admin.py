@@ -1,0 +1,291 @@
+"""Admin requests, and look-ups in the store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from tailrace.broker.processors.admin import AdminProcessor, settings_of
+from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
+from tailrace.broker.processors.query import QueryProcessor
+from tailrace.broker.runtime_info import RuntimeInfo
+from tailrace.config import BrokerConfig, StoreConfig
+from tailrace.errors import RemotingConnectError, RemotingTimeoutError
+from tailrace.formats import fastjson
+from tailrace.formats.commitlog import decode_message
+from tailrace.model import MessageExtBrokerInner
+from tailrace.node.topic_config import TopicConfig
+
+
+@pytest.fixture
+def topics(broker):
+    return AdminTopicsProcessor(broker)
+
+
+@pytest.fixture
+def admin(broker):
+    settings = settings_of(broker.config, StoreConfig(), listenPort="10911")
+    return AdminProcessor(broker, RuntimeInfo(broker), settings)
+
+
+def put(store, body=b"x", topic="orders", properties=b"KEYS\x01k1 k2\x02UNIQ_KEY\x01U\x02TAGS\x01t\x02"):
+    store.put_inner(MessageExtBrokerInner(topic, 0, body, properties))
+
+
+def topic_ext(topic="orders", **more):
+    return {
+        "topic": topic, "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "3",
+        "perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false", **more,
+    }
+
+
+def test_a_topic_is_created_changed_shown_and_deleted(topics, kit, channel, broker, store):
+    assert topics.update_topic(channel, kit.request(17, topic_ext())).code == 0
+    changed = topic_ext(order="true", attributes="+message.type=FIFO")
+    assert topics.update_topic(channel, kit.request(17, changed)).code == 0
+    shown = json.loads(topics.topic(channel, kit.request(351, {"topic": "orders"})).body)
+    assert (shown["writeQueueNums"], shown["order"]) == (3, True)
+    assert shown["attributes"] == {"message.type": "FIFO"}
+    put(store)
+    broker.offsets.commit("g", "orders", 0, 1)
+    assert topics.delete_topic(channel, kit.request(215, {"topic": "orders"})).code == 0
+    assert topics.topic(channel, kit.request(351, {"topic": "orders"})).code == 17
+    assert store.queues_of == {}
+    assert broker.offsets.query("g", "orders", 0) == -1
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "remark"),
+    [
+        ({"topic": "TBW102"}, 29, "system topic"),
+        ({"topic": "DefaultCluster"}, 29, "system topic"),
+        ({"topic": "a b"}, 29, "illegal characters"),
+        ({"readQueueNums": "-1"}, 29, "readQueueNums=-1"),
+        ({"writeQueueNums": "99999"}, 29, "writeQueueNums=99999"),
+        ({"perm": "77"}, 29, "perm=77"),
+        ({"attributes": "k=v"}, 1, "add/alter attribute format is wrong: k"),
+    ],
+)
+def test_topics_that_cannot_be_are_refused(topics, kit, channel, broker, changes, code, remark):
+    answer = topics.update_topic(channel, kit.request(17, topic_ext(**changes)))
+    assert answer.code == code
+    assert remark in answer.remark
+    assert broker.topics.select("orders") is None
+
+
+def test_a_list_of_topics_is_created_as_a_whole_or_not_at_all(topics, kit, channel, broker):
+    def update(*names):
+        body = {"topicConfigList": [TopicConfig(topic_name=n).to_json() for n in names]}
+        return topics.update_topics(channel, kit.request(18, body=json.dumps(body).encode())).code
+
+    assert update("a", "bad name") == 29
+    assert broker.topics.select("a") is None
+    assert update("a", "b") == 0
+    assert broker.topics.select("b") is not None
+
+
+def test_all_topics_and_groups_are_listed_with_their_version(topics, kit, channel):
+    found = json.loads(topics.all_topics(channel, kit.request(21)).body)
+    assert "TBW102" in found["topicConfigTable"]
+    assert found["dataVersion"]["counter"] == 1
+    found = json.loads(topics.all_groups(channel, kit.request(201)).body)
+    assert "TOOLS_CONSUMER" in found["subscriptionGroupTable"]
+    system = json.loads(topics.system_topics(channel, kit.request(305)).body)["topicList"]
+    assert "TRANS_CHECK_MAX_TIME_TOPIC" in system
+
+
+def test_topic_stats_have_objects_as_keys(topics, kit, channel, broker, store, clock):
+    broker.topics.update(TopicConfig(topic_name="orders", read_queue_nums=2, write_queue_nums=1))
+    put(store)
+    body = topics.topic_stats(channel, kit.request(202, {"topic": "orders"})).body
+    assert b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"orders"}:' in body
+    values = list(fastjson.loads(body)["offsetTable"].values())
+    assert values == [
+        {"lastUpdateTimestamp": clock.ms, "maxOffset": 1, "minOffset": 0},
+        {"lastUpdateTimestamp": 0, "maxOffset": 0, "minOffset": 0},
+    ]
+    assert topics.topic_stats(channel, kit.request(202, {"topic": "x"})).code == 17
+
+
+def test_groups_are_created_changed_and_deleted(topics, kit, channel, broker):
+    body = json.dumps({"groupName": "g", "retryMaxTimes": 3, "newMember": 1}).encode()
+    assert topics.update_group(channel, kit.request(200, body=body)).code == 0
+    shown = json.loads(topics.group(channel, kit.request(352, {"group": "g"})).body)
+    assert (shown["retryMaxTimes"], shown["newMember"]) == (3, 1)
+    body = json.dumps({"groupConfigList": [{"groupName": "h"}, {"groupName": "i"}]}).encode()
+    assert topics.update_groups(channel, kit.request(225, body=body)).code == 0
+    broker.offsets.commit("h", "orders", 0, 1)
+    gone = kit.request(207, {"groupName": "h", "cleanOffset": "true"})
+    assert topics.delete_group(channel, gone).code == 0
+    assert broker.groups.select("h") is None
+    assert broker.offsets.topics_of("h") == []
+    assert topics.group(channel, kit.request(352, {"group": "no group"})).code == 26
+    assert topics.update_group(channel, kit.request(200, body=b"{}")).code == 29
+
+
+def test_consume_stats_say_how_far_behind_a_group_is(topics, kit, channel, broker, store):
+    broker.topics.update(TopicConfig(topic_name="orders", read_queue_nums=1, write_queue_nums=1))
+    put(store)
+    put(store)
+    broker.groups.find_or_create("g")
+    broker.offsets.commit("g", "orders", 0, 1)
+    body = topics.consume_stats(channel, kit.request(208, {"consumerGroup": "g"})).body
+    (value,) = fastjson.loads(body)["offsetTable"].values()
+    assert (value["brokerOffset"], value["consumerOffset"], value["pullOffset"]) == (2, 1, 0)
+    assert value["lastTimestamp"] > 0
+    body = topics.broker_consume_stats(channel, kit.request(317, {"isOrder": "false"})).body
+    assert fastjson.loads(body)["totalDiff"] == 1
+    who = json.loads(topics.groups_of_topic(channel, kit.request(300, {"topic": "orders"})).body)
+    assert who == {"groupList": ["g"]}
+    what = json.loads(topics.topics_of_group(channel, kit.request(343, {"group": "g"})).body)
+    assert what == {"topicList": ["orders"]}
+
+
+def test_connections_and_subscriptions_are_shown(topics, admin, kit, channel, broker):
+    assert admin.consumer_connections(channel, kit.request(203, {"consumerGroup": "g"})).code == 206
+    assert admin.producer_connections(channel, kit.request(204, {"producerGroup": "pg"})).code == 1
+    beat = kit.request(34, version=479, language=3)
+    data = {
+        "groupName": "g",
+        "subscriptionDataSet": [{"topic": "orders", "subString": "a", "subVersion": 1}],
+    }
+    broker.consumers.register(channel, beat, "c1", data)
+    broker.producers.register(channel, beat, "c1", "pg")
+    found = json.loads(
+        admin.consumer_connections(channel, kit.request(203, {"consumerGroup": "g"})).body
+    )
+    assert found["connectionSet"] == [
+        {"clientAddr": channel.peer, "clientId": "c1", "language": "PYTHON", "version": 479}
+    ]
+    assert found["subscriptionTable"]["orders"]["codeSet"] == [97]
+    found = json.loads(
+        admin.producer_connections(channel, kit.request(204, {"producerGroup": "pg"})).body
+    )
+    assert found["connectionSet"][0]["clientId"] == "c1"
+    found = json.loads(admin.all_producers(channel, kit.request(328)).body)
+    assert found["data"]["pg"][0]["remoteIP"] == channel.peer
+    request = kit.request(345, {"group": "g", "topic": "orders"})
+    found = json.loads(topics.subscription_of_group(channel, request).body)
+    assert found["subscriptionData"]["subString"] == "a"
+
+
+def test_settings_are_shown_as_properties_and_not_changed(admin, kit, channel):
+    text = admin.get_config(channel, kit.request(26)).body.decode()
+    for line in ("brokerName=broker-a", "listenPort=10911", "flushDiskType=ASYNC_FLUSH",
+                 "autoCreateTopicEnable=true", "brokerIP1="):
+        assert line in text.splitlines()
+    assert "version" in admin.get_config(channel, kit.request(26)).ext
+    assert admin.update_config(channel, kit.request(25, body=b"a=b")).code == 16
+
+
+def test_every_runtime_figure_is_text(admin, kit, channel, store, monkeypatch):
+    table = json.loads(admin.runtime_info(channel, kit.request(28)).body)["table"]
+    assert table["putTps"] == "0.0 "
+    assert table["brokerVersionDesc"] == "V5_3_3"
+    assert all(isinstance(value, str) for value in table.values())
+    monkeypatch.setattr(store, "stats", lambda: {
+        "putTps": [1.0, 2.5], "getFoundTps": [1.0], "getMissTps": [2.0, 3.0],
+        "putMessageTimesTotal": 9, "putMessageDistributeTime": {"<=0ms": 4},
+    })
+    table = json.loads(admin.runtime_info(channel, kit.request(28)).body)["table"]
+    assert (table["putTps"], table["getTotalTps"]) == ("1.0000 2.5000 ", "3.0000 3.0000 ")
+    assert (table["msgPutTotalTodayNow"], table["putMessageDistributeTime"]) == ("9", "[<=0ms]:4")
+
+
+def test_offset_tables_are_handed_out(admin, kit, channel, broker):
+    broker.offsets.commit("g", "orders", 0, 5)
+    found = json.loads(admin.all_consumer_offsets(channel, kit.request(43)).body)
+    assert found["offsetTable"] == {"orders@g": {"0": 5}}
+    assert json.loads(admin.all_delay_offsets(channel, kit.request(45)).body)["offsetTable"] == {}
+
+
+def test_units_of_a_queue_are_shown(admin, kit, channel, store):
+    put(store)
+    put(store)
+    request = kit.request(321, {"topic": "orders", "queueId": "0", "index": "1", "count": "9"})
+    found = json.loads(admin.query_consume_queue(channel, request).body)
+    assert (found["minQueueIndex"], found["maxQueueIndex"]) == (0, 2)
+    (unit,) = found["queueData"]
+    assert unit["physicOffset"] == decode_message(store.log[1]).phy_offset
+    assert unit["tagsCode"] == ord("t")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"),
+    [(None, 0), (RemotingTimeoutError("x", 1), 207), (RemotingConnectError("x", "y"), 1)],
+)
+def test_requests_are_forwarded_to_the_consumer_that_is_named(store, kit, channel, outcome, code):
+    async def test():
+        broker = kit.make_broker(store, asyncio.get_running_loop())
+        admin = AdminProcessor(broker, RuntimeInfo(broker), {})
+        consumer = kit.FakeChannel("127.0.0.1:50001")
+        forwarded = []
+
+        async def request(command, timeout_ms):
+            forwarded.append(command)
+            if outcome is not None:
+                raise outcome
+            return command.answer(body=b"running")
+
+        consumer.request = request
+        broker.consumers.register(consumer, kit.request(34), "c1", {"groupName": "g"})
+        ext = {"consumerGroup": "g", "clientId": "c1", "jstackEnable": "false"}
+        asked = kit.request(307, ext, opaque=77)
+        assert admin.consumer_running_info(channel, asked) is None
+        for _ in range(5):
+            await asyncio.sleep(0)
+        answer = channel.sent.pop()
+        assert (answer.code, answer.opaque) == (code, 77)
+        assert answer.body == (b"running" if code == 0 else b"")
+        ext["clientId"] = "c2"
+        missing = admin.consumer_running_info(channel, kit.request(307, ext))
+        assert (missing.code, missing.remark) == (1, "The Consumer <g> <c2> not online")
+        put(store)
+        ext = {"consumerGroup": "g", "clientId": "c1", "msgId": "7F00000100002A9F" + "0" * 16}
+        assert admin.consume_directly(channel, kit.request(309, ext)) is None
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert forwarded[-1].body == store.log[0]
+        assert forwarded[-1].ext["brokerName"] == "broker-a"
+        ext["msgId"] = "nonsense"
+        assert admin.consume_directly(channel, kit.request(309, ext)).code == 1
+
+    asyncio.run(test())
+
+
+# --- look-ups
+
+
+@pytest.fixture
+def query(broker):
+    return QueryProcessor(broker)
+
+
+def test_messages_are_found_by_key_and_by_place(query, kit, channel, store):
+    put(store)
+    ext = {"topic": "orders", "key": "k2", "maxNum": "32", "beginTimestamp": "0", "endTimestamp": "9"}
+    assert query.query_message(channel, kit.request(12, ext)).body == store.log[0]
+    ext.update(key="U", _UNIQUE_KEY_QUERY="true")
+    assert query.query_message(channel, kit.request(12, ext)).body == store.log[0]
+    ext.update(key="other")
+    answer = query.query_message(channel, kit.request(12, ext))
+    assert (answer.code, "indexLastUpdateTimestamp" in answer.ext) == (22, True)
+    assert query.view_message(channel, kit.request(33, {"offset": "0"})).body == store.log[0]
+    answer = query.view_message(channel, kit.request(33, {"offset": "1"}))
+    assert (answer.code, answer.remark) == (1, "can not find message by the offset, 1")
+
+
+def test_offsets_of_a_queue(query, kit, channel, store, clock):
+    where = {"topic": "orders", "queueId": "0"}
+
+    def ask(method, **more):
+        return method(channel, kit.request(30, {**where, **more})).ext
+
+    assert ask(query.max_offset) == ask(query.min_offset) == {"offset": "0"}
+    assert ask(query.earliest_store_time) == {"timestamp": "-1"}
+    put(store)
+    assert ask(query.max_offset) == {"offset": "1"}
+    assert ask(query.earliest_store_time) == {"timestamp": str(clock.ms)}
+    assert ask(query.search_offset, timestamp="5", boundaryType="UPPER") == {"offset": "0"}

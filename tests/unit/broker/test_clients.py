@@ -1,0 +1,208 @@
+"""Heartbeats, group members, offsets, locks."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tailrace.broker.client_manager import SubscriptionData
+from tailrace.broker.processors.client_manage import ClientManageProcessor
+from tailrace.errors import MessageIllegalError
+from tailrace.formats.commitlog import java_string_hash
+from tailrace.model import MessageExtBrokerInner
+from tailrace.node.topic_config import TopicConfig
+
+
+@pytest.fixture
+def clients(broker):
+    return ClientManageProcessor(broker)
+
+
+def heartbeat(kit, client="c1", group="g", topics=("orders",), **more):
+    data = {
+        "clientID": client,
+        "producerDataSet": [{"groupName": "pg"}],
+        "consumerDataSet": [{
+            "groupName": group, "consumeType": "CONSUME_PASSIVELY",
+            "messageModel": more.pop("model", "CLUSTERING"),
+            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "unitMode": False,
+            "subscriptionDataSet": [
+                {"topic": t, "subString": "a||b", "tagsSet": ["a", "b"], "codeSet": [97, 98],
+                 "subVersion": 1, "expressionType": "TAG", "classFilterMode": False}
+                for t in topics
+            ],
+        }],
+        **more,
+    }
+    return kit.request(34, body=json.dumps(data).encode(), version=479)
+
+
+def members(clients, kit, channel, group="g"):
+    answer = clients.consumer_list(channel, kit.request(38, {"consumerGroup": group}))
+    return json.loads(answer.body)["consumerIdList"] if answer.code == 0 else answer
+
+
+def test_a_member_is_listed_as_soon_as_its_heartbeat_is_answered(clients, kit, channel, broker):
+    answer = clients.heartbeat(channel, heartbeat(kit))
+    assert answer.ext == {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}
+    assert answer.version == 479
+    assert members(clients, kit, channel) == ["c1"]
+    assert broker.topics.select("%RETRY%g").write_queue_nums == 1
+    assert broker.consumers.find("g").subscriptions["orders"].codes == {97, 98}
+    assert [m.client_id for m in broker.producers.members("pg")] == ["c1"]
+
+
+def test_every_member_is_told_when_one_joins_or_leaves(clients, kit, channel):
+    other = kit.FakeChannel("127.0.0.1:50001")
+    clients.heartbeat(channel, heartbeat(kit))
+    assert [c.code for c in channel.sent] == [40]  # itself included
+    clients.heartbeat(channel, heartbeat(kit))
+    assert len(channel.sent) == 1  # nothing new
+    clients.heartbeat(other, heartbeat(kit, "c2"))
+    assert [c.ext for c in other.sent] == [{"consumerGroup": "g"}]
+    assert [c.is_oneway for c in channel.sent] == [True, True]
+    assert members(clients, kit, channel) == ["c1", "c2"]
+    leave = kit.request(35, {"clientID": "c2", "consumerGroup": "g", "producerGroup": "pg"})
+    assert clients.unregister_client(other, leave).code == 0
+    assert len(channel.sent) == 3
+    assert members(clients, kit, channel) == ["c1"]
+
+
+def test_broadcasting_members_are_not_told(clients, kit, channel):
+    clients.heartbeat(channel, heartbeat(kit, model="BROADCASTING"))
+    assert channel.sent == []
+
+
+def test_changed_topics_are_told_and_newer_subscriptions_replace_older(clients, kit, channel, broker):
+    clients.heartbeat(channel, heartbeat(kit))
+    clients.heartbeat(channel, heartbeat(kit, topics=("orders", "bills")))
+    assert len(channel.sent) == 2
+    clients.heartbeat(channel, heartbeat(kit, topics=("bills",)))
+    assert len(channel.sent) == 3
+    assert set(broker.consumers.find("g").subscriptions) == {"bills"}
+
+
+def test_a_closed_connection_leaves_all_its_groups(clients, kit, channel, broker):
+    other = kit.FakeChannel("127.0.0.1:50001")
+    clients.heartbeat(channel, heartbeat(kit))
+    clients.heartbeat(other, heartbeat(kit, "c2"))
+    channel.sent.clear()
+    broker.consumers.closed(other)
+    broker.producers.closed(other)
+    assert [c.code for c in channel.sent] == [40]
+    broker.consumers.closed(channel)
+    broker.producers.closed(channel)
+    answer = members(clients, kit, channel)
+    assert (answer.code, answer.remark) == (1, "no consumer for this group, g")
+    assert broker.producers.groups() == {}
+
+
+def test_silent_clients_are_forgotten(clients, kit, channel, broker, clock):
+    clients.heartbeat(channel, heartbeat(kit))
+    clock.ms += 119_000
+    broker.consumers.expire()
+    broker.producers.expire()
+    assert members(clients, kit, channel) == ["c1"]
+    clock.ms += 2_000
+    broker.consumers.expire()
+    assert channel.closed
+    broker.producers.expire()
+    assert broker.producers.members("pg") == []
+    assert members(clients, kit, channel).code == 1
+
+
+def test_heartbeats_without_subscriptions_keep_those_of_the_same_fingerprint(clients, kit, channel, broker):
+    beat = heartbeat(kit, heartbeatFingerprint=5)
+    assert clients.heartbeat(channel, beat).ext["IS_SUB_CHANGE"] == "true"
+    short = heartbeat(kit, topics=(), heartbeatFingerprint=5, withoutSub=True)
+    assert clients.heartbeat(channel, short).ext["IS_SUB_CHANGE"] == "false"
+    assert set(broker.consumers.find("g").subscriptions) == {"orders"}
+    other = heartbeat(kit, topics=(), heartbeatFingerprint=6, withoutSub=True)
+    assert clients.heartbeat(channel, other).ext["IS_SUB_CHANGE"] == "true"
+
+
+def test_a_group_that_may_not_be_created_is_not_registered(clients, kit, channel):
+    clients.heartbeat(channel, heartbeat(kit, group="no group"))
+    assert members(clients, kit, channel, "no group").code == 1
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b"\xff"])
+def test_a_heartbeat_that_is_no_object_is_an_error(clients, kit, channel, body):
+    with pytest.raises(MessageIllegalError, match="body"):
+        clients.heartbeat(channel, kit.request(34, body=body))
+
+
+def test_other_filters_are_refused_beforehand(clients, kit, channel):
+    def check(kind):
+        body = json.dumps({"subscriptionData": {"expressionType": kind}}).encode()
+        return clients.check_client_config(channel, kit.request(46, body=body))
+
+    assert check("TAG").code == 0
+    assert check("SQL92").code == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "tags"), [("*", ()), ("", ()), ("a", ("a",)), (" a || b ||", ("a", "b"))]
+)
+def test_tag_expressions_are_parsed(text, tags):
+    found = SubscriptionData.parse("t", text)
+    assert found.tags == tags
+    assert found.codes == (frozenset(map(java_string_hash, tags)) if tags else None)
+
+
+# --- offsets
+
+
+def offset_request(kit, **more):
+    return kit.request(14, {"consumerGroup": "g", "topic": "orders", "queueId": "0", **more})
+
+
+def commit(clients, kit, channel, offset, topic="orders"):
+    fields = {"consumerGroup": "g", "topic": topic, "queueId": "0", "commitOffset": str(offset)}
+    return clients.update_offset(channel, kit.request(15, fields))
+
+
+def test_offsets_come_back_and_any_value_is_taken(clients, kit, channel, broker):
+    broker.topics.update(TopicConfig(topic_name="orders"))
+    assert commit(clients, kit, channel, 200).code == 0
+    assert clients.query_offset(channel, offset_request(kit)).ext == {"offset": "200"}
+    assert commit(clients, kit, channel, -1).code == 0
+    assert clients.query_offset(channel, offset_request(kit, setZeroIfNotFound="false")).code == 22
+    assert commit(clients, kit, channel, 1, "nothing").code == 17
+
+
+def test_a_new_group_reads_a_young_queue_from_its_begin(clients, kit, channel, store, monkeypatch):
+    answer = clients.query_offset(channel, offset_request(kit))
+    assert (answer.code, answer.ext) == (0, {"offset": "0"})
+    answer = clients.query_offset(channel, offset_request(kit, setZeroIfNotFound="false"))
+    assert (answer.code, answer.remark[:9]) == (22, "Not found")
+    store.put_inner(MessageExtBrokerInner("orders", 0, b"x"))
+    store.max_phy_offset = 1 << 40  # the first message has long left the memory
+    assert clients.query_offset(channel, offset_request(kit)).code == 22
+    monkeypatch.setattr(store, "min_offset_in_queue", lambda topic, queue_id: 5)
+    assert clients.query_offset(channel, offset_request(kit)).code == 22
+
+
+# --- locks
+
+
+def lock(clients, kit, channel, client, *queues):
+    body = {
+        "consumerGroup": "g", "clientId": client,
+        "mqSet": [{"topic": "orders", "brokerName": "broker-a", "queueId": q} for q in queues],
+    }
+    request = kit.request(41, body=json.dumps(body).encode())
+    answer = clients.lock_batch(channel, request)
+    return [q["queueId"] for q in json.loads(answer.body)["lockOKMQSet"]], request
+
+
+def test_a_queue_has_one_owner_until_it_is_freed_or_not_renewed(clients, kit, channel, clock):
+    assert lock(clients, kit, channel, "c1", 0, 1)[0] == [0, 1]
+    assert lock(clients, kit, channel, "c2", 0, 1, 2)[0] == [2]
+    again, request = lock(clients, kit, channel, "c1", 0)
+    assert again == [0]
+    assert clients.unlock_batch(channel, request).code == 0
+    assert lock(clients, kit, channel, "c2", 0, 1)[0] == [0]
+    clock.ms += 61_000
+    assert lock(clients, kit, channel, "c2", 1)[0] == [1]

@@ -1,0 +1,180 @@
+"""A whole broker over sockets, on a store in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+
+import pytest
+
+from tailrace.broker import BrokerController
+from tailrace.config import BrokerConfig
+from tailrace.env.clock import SystemClock
+from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
+from tailrace.node.config_manager import read_config
+from tailrace.env.filesystem import OsFileSystem
+
+
+class Client:
+    def __init__(self, reader, writer):
+        self.reader, self.writer, self.data, self.opaque = reader, writer, b"", 0
+
+    @classmethod
+    async def connect(cls, address):
+        host, port = address.rsplit(":", 1)
+        return cls(*await asyncio.open_connection(host, int(port)))
+
+    async def receive(self):
+        while True:
+            command, end = decode_frame(self.data, 0, len(self.data))
+            if command is not None:
+                self.data = self.data[end:]
+                return command
+            more = await asyncio.wait_for(self.reader.read(65536), 5)
+            if not more:
+                return None
+            self.data += more
+
+    def send(self, code, ext=None, body=b"", **options):
+        self.opaque += 1
+        self.writer.write(encode(RemotingCommand(code, ext, body, opaque=self.opaque, **options)))
+
+    async def ask(self, code, ext=None, body=b"", **options):
+        self.send(code, ext, body, **options)
+        return await self.receive()
+
+
+@contextlib.asynccontextmanager
+async def running(tmp_path, kit, **options):
+    store = kit.FakeStore(tmp_path, clock=SystemClock())
+    controller = BrokerController(store, BrokerConfig())
+    await controller.start(("127.0.0.1", 0), ("127.0.0.1", 0), **options)
+    clients = []
+
+    async def connect(address=None):
+        clients.append(await Client.connect(address or controller.broker_address))
+        return clients[-1]
+
+    try:
+        yield controller, store, connect
+    finally:
+        await controller.stop()
+        for client in clients:
+            client.writer.close()
+
+
+def run(test):
+    asyncio.run(asyncio.wait_for(test(), 20))
+
+
+SEND = {
+    "a": "pg", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0",
+    "i": "UNIQ_KEY\x01U\x02",
+}
+PULL = {
+    "consumerGroup": "g", "topic": "orders", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32",
+    "sysFlag": "6", "commitOffset": "0", "suspendTimeoutMillis": "15000", "subscription": "*",
+    "subVersion": "0",
+}
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_a_message_goes_all_the_way(tmp_path, kit, kind):
+    async def test():
+        async with running(tmp_path, kit) as (controller, store, connect):
+            names = await connect(controller.namesrv_address)
+            assert (await names.ask(105, {"topic": "orders"}, serialize_type=kind)).code == 17
+            client = await connect()
+            sent = await client.ask(310, SEND, b"hello", serialize_type=kind)
+            assert (sent.code, sent.ext["transactionId"]) == (0, "U")
+            route = json.loads((await names.ask(105, {"topic": "orders"})).body)
+            assert route["brokerDatas"][0]["brokerAddrs"] == {"0": controller.broker_address}
+            pulled = await client.ask(11, PULL, serialize_type=kind)
+            assert (pulled.code, pulled.body) == (0, store.log[0])
+            assert pulled.serialize_type == kind
+
+    run(test)
+
+
+def test_a_held_pull_is_answered_by_a_send_of_another_client(tmp_path, kit):
+    async def test():
+        async with running(tmp_path, kit) as (_, store, connect):
+            producer, consumer = await connect(), await connect()
+            await producer.ask(310, SEND, b"first")
+            consumer.send(11, {**PULL, "queueOffset": "1"})
+            await asyncio.sleep(0.02)
+            await producer.ask(310, SEND, b"second")
+            answer = await consumer.receive()
+            assert (answer.code, answer.body) == (0, store.log[1])
+
+    run(test)
+
+
+def test_stopping_tells_newer_clients_to_go_away_and_writes_offsets(tmp_path, kit):
+    async def test():
+        async with running(tmp_path, kit) as (controller, store, connect):
+            client, old = await connect(), await connect()
+            await client.ask(310, SEND, b"x")
+            where = {"consumerGroup": "g", "topic": "orders", "queueId": "0", "commitOffset": "1"}
+            client.send(15, where, flag=2)
+            client.send(11, {**PULL, "queueOffset": "1"})
+            old.send(11, {**PULL, "queueOffset": "1"}, version=400)
+            await asyncio.sleep(0.05)
+            await controller.stop()
+            assert (await client.receive()).code == 1500
+            assert await client.receive() is None
+            assert await old.receive() is None
+            found = read_config(OsFileSystem(), f"{store.config_dir}/consumerOffset.json")
+            assert found["offsetTable"] == {"orders@g": {"0": 1}}
+            assert store.listener is None
+            await controller.stop()  # a second time does nothing
+
+    run(test)
+
+
+def test_an_address_that_is_taken_is_an_error_and_leaves_nothing_running(tmp_path, kit):
+    async def test():
+        async with running(tmp_path, kit) as (controller, store, connect):
+            taken = int(controller.namesrv_address.rsplit(":", 1)[1])
+            other = BrokerController(store)
+            with pytest.raises(OSError):
+                await other.start(("127.0.0.1", 0), ("127.0.0.1", taken))
+            host, port = other.broker_address.rsplit(":", 1)
+            with pytest.raises(OSError):
+                await asyncio.open_connection(host, int(port))
+
+    run(test)
+
+
+def test_the_vip_port_serves_all_but_pulls(tmp_path, kit):
+    async def test():
+        store = kit.FakeStore(tmp_path, clock=SystemClock())
+        controller = BrokerController(store)
+        await controller.start(("127.0.0.1", 0), None)
+        port = int(controller.broker_address.rsplit(":", 1)[1])
+        await controller.stop()
+        controller = BrokerController(store)
+        await controller.start(("127.0.0.1", port), None, vip=True)
+        try:
+            client = await Client.connect(f"127.0.0.1:{port - 2}")
+            assert (await client.ask(21, {"topicSeq": "0"})).code == 0
+            assert (await client.ask(310, SEND, b"x")).code == 0
+            assert (await client.ask(11, PULL)).code == 3
+            client.writer.close()
+        finally:
+            await controller.stop()
+        assert controller.namesrv_address == ""
+
+    run(test)
+
+
+def test_later_work_is_answered_with_its_code(tmp_path, kit):
+    async def test():
+        async with running(tmp_path, kit) as (_, store, connect):
+            client = await connect()
+            assert [(await client.ask(code)).code for code in (36, 37, 324, 370, 200_050)] == [3] * 5
+            missing = await client.ask(14, {"consumerGroup": "g"})
+            assert (missing.code, missing.remark) == (1, "KeyError: missing field 'topic'")
+
+    run(test)

@@ -1,0 +1,266 @@
+"""Sends: what is stored, what is refused, and what producers are told."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tailrace.broker.durable_answers import DurableAnswers
+from tailrace.broker.processors.send import SendMessageProcessor
+from tailrace.formats.commitlog import decode_message, encode_batch
+from tailrace.model import PutMessageStatus
+
+HOST = b"\x7f\0\0\1\0\0*\x9f"
+
+
+def processor(broker, *, wait_durable=False, limit=100):
+    made = SendMessageProcessor(
+        broker, DurableAnswers(broker.loop, broker.store, limit), wait_durable=wait_durable,
+        max_message_size=broker.store.config.max_message_size,
+    )
+    made.set_store_host(HOST)
+    return made
+
+
+def ext(topic="orders", **changes):
+    fields = {
+        "a": "group", "b": topic, "c": "TBW102", "d": "4", "e": "1", "f": "0",
+        "g": "1700000000000", "h": "7", "i": "UNIQ_KEY\x01U1\x02TAGS\x01t\x02", "j": "0", "k": "false",
+        **changes,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+@pytest.fixture
+def send(broker, channel, kit):
+    made = processor(broker)
+
+    def call(fields, body=b"hello", code=310, **options):
+        request = kit.request(code, fields, body, opaque=9, **options)
+        return kit.decoded(made.send_v2(channel, request))
+
+    return call
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_a_send_is_stored_and_its_place_is_told(send, store, kind):
+    answer = send(ext(), serialize_type=kind)
+    assert (answer.code, answer.opaque, answer.flag, answer.serialize_type) == (0, 9, 1, kind)
+    assert answer.ext == {
+        "msgId": "7F00000100002A9F0000000000000000", "queueId": "1", "queueOffset": "0",
+        "transactionId": "U1", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true",
+    }
+    message = decode_message(store.log[0])
+    assert (message.topic, message.queue_id, message.body, message.flag) == ("orders", 1, b"hello", 7)
+    assert message.properties == {
+        "UNIQ_KEY": "U1", "TAGS": "t", "MSG_REGION": "DefaultRegion", "TRACE_ON": "true",
+        "CLUSTER": "DefaultCluster",
+    }
+    assert message.born_host == ("127.0.0.1", 50000)
+    assert message.born_timestamp == 1_700_000_000_000
+
+
+def test_the_long_names_mean_the_same(broker, channel, kit, store):
+    request = kit.request(
+        10,
+        {
+            "producerGroup": "g", "topic": "orders", "defaultTopic": "TBW102",
+            "defaultTopicQueueNums": "4", "queueId": "2", "sysFlag": "0", "bornTimestamp": "5",
+            "flag": "0", "properties": "KEYS\x01k\x02",
+        },
+        b"x",
+    )
+    answer = kit.decoded(processor(broker).send(channel, request))
+    assert (answer.code, answer.ext["queueId"]) == (0, "2")
+    assert decode_message(store.log[0]).keys == ["k"]
+
+
+def test_a_send_creates_its_topic_with_the_queues_asked_for(send, broker):
+    send(ext("fresh"))
+    assert broker.topics.select("fresh").write_queue_nums == 4
+
+
+def test_a_message_without_unique_key_gets_one(send, store):
+    first, second = send(ext(i="TAGS\x01t")), send(ext(i=None))
+    keys = [decode_message(record).unique_key for record in store.log]
+    assert [first.ext["transactionId"], second.ext["transactionId"]] == keys
+    assert len(set(keys)) == 2
+    assert all(len(key) == 32 for key in keys)
+    assert decode_message(store.log[0]).tags == "t"
+
+
+def test_what_the_broker_writes_replaces_what_a_copied_message_brings(send, store):
+    send(ext(i="CLUSTER\x01other\x02UNIQ_KEY\x01U\x02MSG_REGION\x01far\x02POP_CK\x01c\x02"))
+    properties = store.log[0]
+    assert properties.count(b"CLUSTER\x01") == properties.count(b"MSG_REGION\x01") == 1
+    assert b"POP_CK" not in properties
+    assert decode_message(properties).properties["CLUSTER"] == "DefaultCluster"
+
+
+def test_a_key_that_only_ends_in_the_name_is_no_unique_key(send):
+    assert send(ext(i="MY_UNIQ_KEY\x01x\x02")).ext["transactionId"] != "x"
+
+
+def test_a_negative_queue_means_any(send):
+    queues = {int(send(ext(e="-1")).ext["queueId"]) for _ in range(8)}
+    assert queues == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "remark"),
+    [
+        ({"topic": "bad topic"}, 29, "illegal characters"),
+        ({"topic": "x" * 128}, 29, "127"),
+        ({"topic": "SCHEDULE_TOPIC_XXXX"}, 16, "SCHEDULE_TOPIC_XXXX"),
+        ({"topic": "RMQ_SYS_TRANS_HALF_TOPIC"}, 16, "is forbidden"),
+        ({"c": "nothing"}, 17, "topic[orders] not exist, apply first please!"),
+        ({"e": "4"}, 29, "queueId[4]"),
+        ({"f": "4"}, 16, "transactional"),
+        ({"f": "12"}, 16, "transactional"),
+        ({"f": "128"}, 13, "inner batches"),
+        ({"i": "TRAN_MSG\x01true\x02"}, 16, "transactional"),
+        ({"i": "A\x01b\x02DELAY\x013\x02"}, 13, "DELAY=3"),
+        ({"i": "TIMER_DELAY_SEC\x0110\x02"}, 13, "TIMER_DELAY_SEC=10"),
+        ({"i": "TIMER_DELAY_MS\x0110\x02"}, 13, "TIMER_DELAY_MS=10"),
+        ({"i": "TIMER_DELIVER_MS\x0110\x02"}, 13, "TIMER_DELIVER_MS=10"),
+        ({"h": "2147483648"}, 29, "out of its range"),
+    ],
+)
+def test_what_cannot_be_stored_right_is_refused_and_not_stored(send, store, changes, code, remark):
+    answer = send(ext(**changes))
+    assert answer.code == code
+    assert remark in answer.remark
+    assert answer.ext == {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+    assert store.log == []
+
+
+def test_an_empty_body_is_illegal(send, store):
+    assert send(ext(), body=b"").code == 13
+    assert store.log == []
+
+
+@pytest.mark.parametrize("properties", ["DELAY\x010\x02", "TRAN_MSG\x01false\x02", "NO_DELAY\x012\x02"])
+def test_properties_that_ask_for_nothing_are_taken(send, properties):
+    assert send(ext(i=properties)).code == 0
+
+
+def test_limits_are_named(send):
+    answer = send(ext(), body=bytes(4 * 1024 * 1024 + 1))
+    assert answer.code == 13
+    assert "msg body length limit 4194304B, msg properties length limit 32KB." in answer.remark
+    assert send(ext(i="A\x01" + "b" * 32767 + "\x02")).code == 13
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (PutMessageStatus.SERVICE_NOT_AVAILABLE, 14),
+        (PutMessageStatus.CREATE_MAPPED_FILE_FAILED, 1),
+        (PutMessageStatus.OS_PAGE_CACHE_BUSY, 2),
+        (PutMessageStatus.UNKNOWN_ERROR, 1),
+    ],
+)
+def test_a_store_that_refuses_is_told_as_it_is(send, store, status, code):
+    store.next_status = status
+    answer = send(ext())
+    assert (answer.code, answer.remark) == (code, "as the test wants it")
+
+
+def test_a_topic_without_the_write_bit_is_refused(send, broker):
+    send(ext())
+    broker.topics.select("orders").perm = 4
+    assert send(ext()).code == 16
+
+
+def test_a_missing_field_raises_for_the_server_to_answer(send):
+    fields = ext()
+    del fields["b"]
+    with pytest.raises(KeyError, match="b"):
+        send(fields)
+
+
+def test_a_batch_is_stored_message_by_message(send, store):
+    items = [(0, b"one", b"TAGS\x01a\x02"), (3, b"two", b"UNIQ_KEY\x01U\x02")]
+    answer = send(ext(m="true", i="WAIT\x01true\x02"), encode_batch(items), code=320)
+    assert answer.code == 0
+    assert len(answer.ext["msgId"].split(",")) == 2
+    assert answer.ext["queueOffset"] == "0"
+    assert "transactionId" not in answer.ext
+    first, second = map(decode_message, store.log)
+    assert (first.body, first.properties) == (b"one", {"TAGS": "a"})
+    assert (second.flag, second.unique_key, second.queue_offset) == (3, "U", 1)
+
+
+def test_a_batch_to_a_retry_topic_is_refused(send, store):
+    answer = send(ext("%RETRY%g", m="true"), encode_batch([(0, b"x", b"")]), code=320)
+    assert answer.code == 13
+    assert store.log == []
+
+
+def test_a_resend_goes_to_its_retry_topic_and_after_too_many_to_the_dead_letters(send, store):
+    assert send(ext("%RETRY%g", e="0", j="16")).code == 0
+    assert send(ext("%RETRY%g", e="0", j="17")).code == 0
+    assert send(ext("%RETRY%g", e="0", j="3", l="2")).code == 0
+    assert [decode_message(r).topic for r in store.log] == ["%RETRY%g", "%DLQ%g", "%DLQ%g"]
+
+
+def test_a_one_way_send_is_stored_and_not_answered(send, store):
+    assert send(ext(), flag=2) is None
+    assert len(store.log) == 1
+
+
+def test_under_sync_flush_the_answer_waits_for_the_disk(store, kit, channel):
+    async def test():
+        store.durable_later = True
+        broker = kit.make_broker(store, asyncio.get_running_loop())
+        made = processor(broker, wait_durable=True)
+        for opaque in range(3):
+            assert made.send_v2(channel, kit.request(310, ext(), b"x", opaque=opaque)) is None
+        lazy = kit.request(310, ext(i="WAIT\x01false\x02"), b"x", opaque=7)
+        assert kit.decoded(made.send_v2(channel, lazy)).code == 0
+        await asyncio.sleep(0)
+        assert len(store.waiting) == 1  # one call for all of them
+        assert channel.sent == []
+        store.sync()
+        await asyncio.sleep(0)
+        assert [(c.opaque, c.code) for c in channel.sent] == [(0, 0), (1, 0), (2, 0)]
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_a_sync_that_fails_changes_the_answer_and_keeps_its_place(store, kit, channel, kind):
+    async def test():
+        store.durable_later = True
+        made = processor(kit.make_broker(store, asyncio.get_running_loop()), wait_durable=True)
+        for status, code in (
+            (PutMessageStatus.FLUSH_DISK_TIMEOUT, 10),
+            (PutMessageStatus.SERVICE_NOT_AVAILABLE, 14),
+        ):
+            made.send_v2(channel, kit.request(310, ext(), b"x", serialize_type=kind))
+            await asyncio.sleep(0)
+            store.sync(status)
+            await asyncio.sleep(0)
+            answer = channel.sent.pop()
+            assert (answer.code, answer.serialize_type) == (code, kind)
+            assert "msgId" in answer.ext
+            assert answer.remark
+
+    asyncio.run(test())
+
+
+def test_too_many_waiting_sends_are_told_to_slow_down(store, kit, channel):
+    async def test():
+        store.durable_later = True
+        broker = kit.make_broker(store, asyncio.get_running_loop())
+        made = processor(broker, wait_durable=True, limit=2)
+        for _ in range(2):
+            made.send_v2(channel, kit.request(310, ext(), b"x"))
+        answer = kit.decoded(made.send_v2(channel, kit.request(310, ext(), b"x")))
+        assert (answer.code, answer.remark) == (
+            2, "[OVERLOAD]system busy, start flow control for a while",
+        )
+        assert len(store.log) == 2
+
+    asyncio.run(test())
