@@ -13,6 +13,7 @@ import fcntl
 import mmap
 import os
 import stat
+import struct
 from typing import Protocol, final
 
 __all__ = ["DiskUsage", "File", "FileSystem", "FileStat", "LockHandle", "OsFileSystem"]
@@ -170,6 +171,10 @@ class FileSystem(Protocol):
         """
         ...
 
+    def lock_holder(self, path: str) -> int | None:
+        """Process id of who holds the lock on a file, None when nobody does."""
+        ...
+
     def disk_usage(self, path: str) -> DiskUsage:
         """Room of the partition of ``path``."""
         ...
@@ -262,6 +267,8 @@ class _OsFile:
 # A POSIX record lock does not exclude its own process, and closing *any* descriptor of the file
 # gives it up: hence this registry, and `lock` is opened nowhere else.
 _held: dict[tuple[int, int], int] = {}
+_FLOCK = struct.Struct("hhqqi4x")
+"""``struct flock`` of 64-bit Linux."""
 
 
 @final
@@ -363,6 +370,23 @@ class OsFileSystem:
             os.pwrite(fd, b"lock", 0)
         made = os.fstat(fd)
         return _OsLock(fd, (made.st_dev, made.st_ino))
+
+    def lock_holder(self, path: str) -> int | None:
+        """Process id of who holds the lock on a file, None when nobody does."""
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            return None
+        # Opening and closing the file here would give up a lock that this process holds.
+        if _held.get((found.st_dev, found.st_ino)) == os.getpid():
+            return os.getpid()
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+            kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+        finally:
+            os.close(fd)
+        return None if kind == fcntl.F_UNLCK else pid
 
     def disk_usage(self, path: str) -> DiskUsage:
         """Room of the partition of ``path``."""

@@ -18,9 +18,16 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE, CqUnit
 from tailrace.segments import MappedFileQueue, OpenFiles
 
-__all__ = ["ConsumeQueue", "ConsumeQueueStore"]
+__all__ = ["ConsumeQueue", "ConsumeQueueStore", "count_units"]
 
 _UNIT = CQ_UNIT.size
+
+
+def count_units(data: bytes) -> int:
+    """Units at the start of a queue file, up to the first that is none."""
+    units = CQ_UNIT.view(data[: len(data) - len(data) % _UNIT])
+    valid = (units["size"] > 0) & (units["phy_offset"] >= 0)
+    return len(units) if bool(valid.all()) else int(np.argmin(valid))
 
 
 @final
@@ -49,11 +56,8 @@ class ConsumeQueue:
         self.files.load()
         if not self.files.files:
             return
-        per_file = self.files.file_size // _UNIT
         for file in reversed(self.files.files):
-            units = CQ_UNIT.view(file.read(0, file.size))
-            valid = (units["size"] > 0) & (units["phy_offset"] >= 0)
-            count = per_file if bool(valid.all()) else int(np.argmin(valid))
+            count = count_units(file.read(0, file.size))
             file.wrote_position = file.flushed_position = count * _UNIT
             if count or file is self.files.files[0]:
                 self.max_offset = file.file_from_offset // _UNIT + count

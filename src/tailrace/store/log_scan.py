@@ -10,7 +10,7 @@ import numpy as np
 
 from tailrace.kernels import record
 
-__all__ = ["CHUNK", "LogChunk", "LogEnd", "group_rows", "scan_files"]
+__all__ = ["CHUNK", "LogChunk", "LogEnd", "behind_damage", "group_rows", "scan_files"]
 
 CHUNK: Final = 8 << 20
 ROWS: Final = 1 << 15
@@ -98,6 +98,32 @@ def scan_files(
                 want = CHUNK
                 continue
             return
+
+
+_DAMAGED: Final = (
+    record.REASON_BAD_CRC, record.REASON_BAD_PROP_CRC, record.REASON_BAD_LENGTH,
+    record.REASON_BAD_PHY_OFFSET,
+)
+
+
+def behind_damage(
+    files: Sequence[LogFile], end: LogEnd, until: int, check: int
+) -> tuple[int, int] | None:
+    """(position, length) of a damaged record that has a good one right behind it, or None.
+
+    ``end`` is where a walk stopped; the length is the one the damaged record claims.
+    """
+    if end.reason not in _DAMAGED:
+        return None
+    for file in files:
+        at = end.phy_offset - file.file_from_offset
+        if 0 <= at < file.size:
+            size = int.from_bytes(file.read(at, 4), "big", signed=True)
+            if not 91 <= size <= file.size - at:
+                return None
+            for _ in scan_files(files, end.phy_offset + size, until, check, LogEnd()):
+                return end.phy_offset, size
+    return None
 
 
 def group_rows(

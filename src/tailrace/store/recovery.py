@@ -32,7 +32,7 @@ from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueue, ConsumeQueueStore
 from tailrace.store.dispatch import Dispatcher
 from tailrace.store.index_service import IndexService
-from tailrace.store.log_scan import LogEnd, scan_files
+from tailrace.store.log_scan import LogEnd, behind_damage, scan_files
 from tailrace.store.quarantine import Quarantine
 
 __all__ = ["Recovery", "RecoveryReport"]
@@ -40,10 +40,6 @@ __all__ = ["Recovery", "RecoveryReport"]
 _log = logging.getLogger(__name__)
 _BODY: Final = record.CHECK_BODY_CRC
 _PLACE: Final = record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
-_DAMAGED: Final = (
-    record.REASON_BAD_CRC, record.REASON_BAD_PROP_CRC, record.REASON_BAD_LENGTH,
-    record.REASON_BAD_PHY_OFFSET,
-)
 
 
 @dataclass(slots=True)
@@ -187,21 +183,13 @@ class Recovery:
 
     def _behind_damage(self, end: LogEnd) -> int | None:
         """Where to go on when a damaged record has a good one right behind it (pass 4)."""
-        if end.reason not in _DAMAGED:
+        damaged = behind_damage(
+            self._commit_log.queue.files, end, self._commit_log.max_offset, self._check)
+        if damaged is None:
             return None
-        head = self._commit_log.read(end.phy_offset, 8)
-        size = int.from_bytes(head[:4], "big", signed=True)
+        size = damaged[1]
         file = self._commit_log.queue.find(end.phy_offset)
-        if file is None or not 91 <= size <= file.size - (end.phy_offset - file.file_from_offset):
-            return None
-        behind = LogEnd()
-        after = end.phy_offset + size
-        for _ in scan_files(
-            self._commit_log.queue.files, after, self._commit_log.max_offset, self._check, behind
-        ):
-            break
-        else:
-            return None
+        assert file is not None
         data = self._commit_log.read(end.phy_offset, size)
         reason = record.REASON_NAMES[end.reason]
         self.report.quarantined_bytes += self._quarantine.keep(
@@ -210,7 +198,7 @@ class Recovery:
             {"physicalOffset": end.phy_offset, "length": size, "reason": reason})
         _log.error("stepped over a damaged record file=%s phy_offset=%d reason=%s", file.path,
                    end.phy_offset, reason)
-        return after
+        return end.phy_offset + size
 
     def _cut(self, end: LogEnd, *, whole: bool) -> None:
         log = self._commit_log.queue

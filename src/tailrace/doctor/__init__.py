@@ -1,0 +1,1 @@
+"""Offline tools for store directories: they read, and change nothing."""

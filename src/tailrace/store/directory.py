@@ -1,0 +1,347 @@
+"""A store directory as it is read without its lock: by pread only, nothing is changed.
+
+What may be shown: when nobody holds the lock, every valid record, after a kill the ones recovery
+would show, computed in memory; of a live store of ours what its hint ``tailrace/flushed`` covers,
+believed only when its process is the one that ``abort`` names; of a live Java store the records
+that are older than the checkpoint's flush time. A short read means that retention was faster.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+import numpy as np
+import orjson
+
+from tailrace.config import StoreConfig
+from tailrace.env.filesystem import FileSystem, OsFileSystem
+from tailrace.errors import NotAStoreError
+from tailrace.formats import filenames
+from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.formats.indexfile import INDEX_HEADER
+from tailrace.kernels import hashes, index_entries, queue_units, record
+from tailrace.store.consume_queue import count_units
+from tailrace.store.dispatch import SCHEDULE_TOPIC, deliver_time_codes, parse_delay_levels
+from tailrace.store.geometry import recognise
+from tailrace.store.log_scan import LogEnd, behind_damage, group_rows, scan_files
+from tailrace.store.store_checkpoint import read_checkpoint
+
+__all__ = ["DirectoryState", "FileView", "QueueView", "StoreDirectory"]
+
+_UNIT: Final = CQ_UNIT.size
+_CHECK: Final = record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
+_FOREVER: Final = (1 << 63) - 1
+
+
+class DirectoryState(enum.Enum):
+    """Who uses the directory, and how it was left."""
+
+    CLEAN = "clean"
+    UNCLEAN = "unclean"
+    LIVE = "live"
+    LIVE_JAVA = "live, a Java broker"
+
+
+@final
+class FileView:
+    """A file of a directory, read by position."""
+
+    def __init__(self, file_system: FileSystem, path: str, file_from_offset: int, size: int) -> None:
+        self.path = path
+        self.file_from_offset = file_from_offset
+        self.size = size
+        self._file_system = file_system
+
+    def read(self, at: int, n: int) -> bytes:
+        """Up to ``n`` bytes; empty when the file was removed meanwhile."""
+        try:
+            file = self._file_system.open(self.path)
+        except FileNotFoundError:
+            return b""
+        try:
+            return file.pread(n, at)
+        finally:
+            file.close()
+
+
+@dataclass(slots=True)
+class QueueView:
+    """A queue; ``memory`` holds its units when they are not taken from files."""
+
+    topic: str
+    queue_id: int
+    min_offset: int = 0
+    max_offset: int = 0
+    files: list[FileView] = field(default_factory=list)
+    memory: bytearray | None = None
+    memory_start: int = 0
+
+    def units(self, offset: int, count: int) -> bytes:
+        """Bytes of up to ``count`` units from ``offset``."""
+        count = min(count, self.max_offset - offset)
+        if count <= 0:
+            return b""
+        if self.memory is not None:
+            at = (offset - self.memory_start) * _UNIT
+            return bytes(self.memory[max(at, 0) : at + count * _UNIT])
+        parts = []
+        at, until = offset * _UNIT, (offset + count) * _UNIT
+        for file in self.files:
+            low = max(at, file.file_from_offset)
+            high = min(until, file.file_from_offset + file.size)
+            if low < high:
+                parts.append(file.read(low - file.file_from_offset, high - low))
+        return b"".join(parts)
+
+    def all_units(self) -> np.ndarray[Any, np.dtype[np.void]]:
+        """Every unit from ``min_offset`` on as a structured array."""
+        data = self.units(self.min_offset, self.max_offset - self.min_offset)
+        return CQ_UNIT.view(data[: len(data) - len(data) % _UNIT])
+
+
+@final
+class StoreDirectory:
+    """One look at a directory; open a new one to see what came later.
+
+    Raises NotAStoreError when ``path`` is no store.
+    """
+
+    def __init__(
+        self, path: str, *, config: StoreConfig | None = None, file_system: FileSystem | None = None
+    ) -> None:
+        self.path = path.rstrip("/") or "/"
+        self.file_system = file_system or OsFileSystem()
+        if not self.file_system.exists(self.path):
+            raise NotAStoreError(self.path, "it does not exist")
+        if not self.file_system.exists(f"{self.path}/{filenames.COMMITLOG}"):
+            raise NotAStoreError(self.path, "it has no commitlog")
+        self.config = recognise(self.file_system, self.path, config or StoreConfig())
+        self.state, self.bound, self.time_bound = self._look()
+        self.log_files = self._files(
+            f"{self.path}/{filenames.COMMITLOG}", self.config.mapped_file_size_commit_log)
+        self.min_phy_offset = self.log_files[0].file_from_offset if self.log_files else 0
+        self.damaged: list[tuple[int, int, str]] = []
+        self._queues = self._load_queues()
+        if self.state is DirectoryState.UNCLEAN:
+            self.max_phy_offset = self._complete_queues()
+        else:
+            self.max_phy_offset = self._find_end()
+            self._hide_behind_bound()
+        self._correct_min_offsets()
+
+    # -- what is there
+
+    def _look(self) -> tuple[DirectoryState, int, int]:
+        root = self.path
+        holder = self.file_system.lock_holder(f"{root}/{filenames.LOCK}")
+        abort = self._text(f"{root}/{filenames.ABORT}")
+        if holder is None:
+            state = DirectoryState.UNCLEAN if abort is not None else DirectoryState.CLEAN
+            return state, _FOREVER, _FOREVER
+        try:
+            hint = orjson.loads(self._text(f"{root}/{filenames.FLUSHED}") or b"{}")
+            if abort is not None and int(abort) == hint["pid"] == holder:
+                return DirectoryState.LIVE, int(hint["flushed"]), _FOREVER
+        except (ValueError, KeyError, TypeError):
+            pass
+        checkpoint = read_checkpoint(self.file_system, f"{root}/{filenames.CHECKPOINT}")
+        return DirectoryState.LIVE_JAVA, _FOREVER, checkpoint.physic_msg_timestamp
+
+    def _text(self, path: str) -> bytes | None:
+        if not self.file_system.exists(path):
+            return None
+        file = self.file_system.open(path)
+        try:
+            return file.pread(4096, 0).strip()
+        finally:
+            file.close()
+
+    def _files(self, directory: str, size: int) -> list[FileView]:
+        found = []
+        for name in self.file_system.list(directory):
+            offset = filenames.file_name_to_offset(name)
+            path = f"{directory}/{name}"
+            if offset is not None and self.file_system.stat(path).size == size:
+                found.append(FileView(self.file_system, path, offset, size))
+        return found
+
+    def _load_queues(self) -> dict[tuple[str, int], QueueView]:
+        found = {}
+        root = f"{self.path}/{filenames.CONSUMEQUEUE}"
+        size = -(-self.config.mapped_file_size_consume_queue // _UNIT) * _UNIT
+        for topic in self.file_system.list(root):
+            for name in self.file_system.list(f"{root}/{topic}"):
+                if not name.isdigit():
+                    continue
+                queue = QueueView(topic, int(name), files=self._files(f"{root}/{topic}/{name}", size))
+                for file in reversed(queue.files):
+                    count = count_units(file.read(0, file.size))
+                    if count or file is queue.files[0]:
+                        queue.max_offset = file.file_from_offset // _UNIT + count
+                        break
+                found[topic, int(name)] = queue
+        return found
+
+    def _correct_min_offsets(self) -> None:
+        for queue in self._queues.values():
+            low = queue.memory_start if queue.memory is not None else (
+                queue.files[0].file_from_offset // _UNIT if queue.files else 0)
+            high = queue.max_offset
+            while low < high:
+                middle = (low + high) // 2
+                unit = CQ_UNIT.unpack_from(queue.units(middle, 1))
+                gone = unit.size == PRE_BLANK_SIZE or unit.phy_offset < self.min_phy_offset
+                low, high = (middle + 1, high) if gone else (low, middle)
+            queue.min_offset = low
+
+    # -- where it ends
+
+    def _find_end(self) -> int:
+        """Position behind the last record: behind the last unit, and then on record by record."""
+        last = self.min_phy_offset
+        for queue in self._queues.values():
+            unit = CQ_UNIT.unpack_from(queue.units(queue.max_offset - 1, 1)) if queue.max_offset else None
+            if unit is not None and unit.size != PRE_BLANK_SIZE:
+                last = max(last, unit.phy_offset + unit.size)
+        end = LogEnd()
+        if not self.log_files:
+            return 0
+        if last > self.log_files[-1].file_from_offset + self.config.mapped_file_size_commit_log:
+            last = self.min_phy_offset
+        for _ in scan_files(self.log_files, last, min(self.bound, _FOREVER), _CHECK, end):
+            pass
+        return min(end.phy_offset, self.bound) if self.log_files else 0
+
+    def _hide_behind_bound(self) -> None:
+        if self.bound == _FOREVER and self.time_bound == _FOREVER:
+            return
+        for queue in self._queues.values():
+            low, high = 0, queue.max_offset
+            while low < high:
+                middle = (low + high) // 2
+                unit = CQ_UNIT.unpack_from(queue.units(middle, 1).ljust(_UNIT, b"\0"))
+                low, high = (middle + 1, high) if self._may_be_shown(unit) else (low, middle)
+            queue.max_offset = low
+
+    def _may_be_shown(self, unit: Any) -> bool:
+        if unit.size == PRE_BLANK_SIZE or unit.phy_offset < self.min_phy_offset:
+            return True
+        if unit.phy_offset + unit.size > self.bound:
+            return False
+        if self.time_bound == _FOREVER:
+            return True
+        head = self.read(unit.phy_offset, 76)
+        at = 68 if len(head) > 39 and head[39] & 0x10 else 56
+        return int.from_bytes(head[at : at + 8], "big") < self.time_bound
+
+    def _complete_queues(self) -> int:
+        """What recovery would make of the queues, from a walk over the whole log."""
+        end = LogEnd()
+        start = self.min_phy_offset
+        levels = parse_delay_levels()
+        seen: set[tuple[str, int]] = set()
+        while self.log_files:
+            for chunk in scan_files(self.log_files, start, _FOREVER, _CHECK, end):
+                for chosen in group_rows(chunk.rows):
+                    self._take_rows(chunk.data, chunk.rows, chosen, levels, seen)
+            damaged = behind_damage(self.log_files, end, _FOREVER, _CHECK)
+            if damaged is None:
+                break
+            self.damaged.append((*damaged, record.REASON_NAMES[end.reason]))
+            start = sum(damaged)
+        for key, queue in self._queues.items():
+            if key not in seen:
+                units = CQ_UNIT.view(queue.units(0, queue.max_offset)) if queue.files else None
+                if units is not None and len(units):
+                    low = queue.files[0].file_from_offset // _UNIT
+                    good = units["phy_offset"] < self.min_phy_offset
+                    queue.max_offset = low + int(good.sum())
+        return end.phy_offset
+
+    def _take_rows(
+        self, data: bytes, rows: Any, chosen: Any, levels: list[int], seen: set[tuple[str, int]]
+    ) -> None:
+        first = chosen[0]
+        at = int(rows[first, record.C_TOPIC_POS])
+        topic = data[at : at + int(rows[first, record.C_TOPIC_LEN])].decode("utf-8", "replace")
+        if topic == SCHEDULE_TOPIC:
+            deliver_time_codes(rows, chosen, levels)
+        key = (topic, int(rows[first, record.C_QUEUE_ID]))
+        queue = self._queues.get(key)
+        if queue is None:
+            queue = self._queues[key] = QueueView(*key)
+        start = int(rows[first, record.C_QUEUE_OFFSET])
+        if key not in seen:
+            seen.add(key)
+            queue.memory, queue.memory_start, queue.max_offset = bytearray(), start, start
+        assert queue.memory is not None
+        units = bytearray(_UNIT * len(chosen))
+        queue_units.build_units(rows, chosen, 0, len(chosen), units)
+        for number, row in enumerate(chosen.tolist()):
+            offset = int(rows[row, record.C_QUEUE_OFFSET])
+            place = (offset - queue.memory_start) * _UNIT
+            if place < 0:
+                continue
+            while len(queue.memory) < place:
+                queue.memory += CQ_UNIT.pack(0, PRE_BLANK_SIZE, 0)
+            queue.memory[place : place + _UNIT] = units[number * _UNIT : (number + 1) * _UNIT]
+        queue.max_offset = queue.memory_start + len(queue.memory) // _UNIT
+
+    # -- reading
+
+    def queues(self) -> list[QueueView]:
+        """Every queue, by topic and number."""
+        return [self._queues[key] for key in sorted(self._queues)]
+
+    def read(self, phy_offset: int, n: int) -> bytes:
+        """Up to ``n`` bytes of the log, all from one file; empty when gone."""
+        for file in self.log_files:
+            at = phy_offset - file.file_from_offset
+            if 0 <= at < file.size:
+                return file.read(at, min(n, file.size - at))
+        return b""
+
+    def records(self, queue: QueueView) -> Iterator[tuple[int, Any, bytes | None]]:
+        """(offset, unit, record or None) of each message of a queue; pre-blank places are left out."""
+        offset = queue.min_offset
+        cache, base = b"", 0
+        while offset < queue.max_offset:
+            data = queue.units(offset, 4096)
+            if not data:
+                return
+            for number in range(len(data) // _UNIT):
+                unit = CQ_UNIT.unpack_from(data, number * _UNIT)
+                if unit.size == PRE_BLANK_SIZE:
+                    continue
+                at = unit.phy_offset - base
+                if not 0 <= at <= len(cache) - unit.size:
+                    base, cache = unit.phy_offset, self.read(unit.phy_offset, max(unit.size, 1 << 18))
+                    at = 0
+                found = cache[at : at + unit.size]
+                yield offset + number, unit, found if len(found) == unit.size else None
+            offset += len(data) // _UNIT
+
+    def query(self, topic: str, key: str, index_type: str = "K") -> list[int]:
+        """Positions of records whose key has the right hash; all of them, by the index files."""
+        name = f"T#{key}" if index_type == "T" else key
+        wanted = hashes.index_hash(topic.encode(), name.encode())
+        slots, entries = self.config.max_hash_slot_num, self.config.max_index_num
+        found: set[int] = set()
+        for file in self._index_files():
+            data = file.read(0, file.size)
+            if len(data) == file.size and INDEX_HEADER.unpack_from(data).index_count > 1:
+                room = np.empty(min(entries, 1 << 20), dtype=np.int64)
+                n = index_entries.search(data, slots, entries, wanted, 0, _FOREVER - 2000, room)
+                found.update(room[:n].tolist())
+        return sorted(found)
+
+    def _index_files(self) -> list[FileView]:
+        directory = f"{self.path}/{filenames.INDEX}"
+        return [
+            FileView(self.file_system, f"{directory}/{name}", 0,
+                     self.file_system.stat(f"{directory}/{name}").size)
+            for name in self.file_system.list(directory) if name.isdigit()
+        ]
