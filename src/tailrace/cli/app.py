@@ -1,0 +1,297 @@
+"""The sub-commands."""
+
+import logging
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import orjson
+import typer
+
+from tailrace.config import BrokerConfig, StoreConfig, parse_properties
+from tailrace.errors import StoreError
+
+__all__ = ["app", "run"]
+
+app = typer.Typer(
+    name="tailrace",
+    help="A durable message store and broker that speaks Apache RocketMQ 5.",
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+topic_app = typer.Typer(
+    help="Topics of a directory or of a running broker.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(topic_app, name="topic")
+
+Store = Annotated[Path, typer.Argument(metavar="STORE", help="A store directory.")]
+Config = Annotated[
+    Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
+    typer.Option("--config", metavar="FILE", help="A RocketMQ .properties file."),
+]
+Broker = Annotated[str, typer.Option(metavar="HOST:PORT", help="A running broker.")]
+Namesrv = Annotated[str, typer.Option(metavar="HOST:PORT", help="A running name server.")]
+Topic = Annotated[str, typer.Option("--topic", help="Name of a topic.")]
+
+
+def run() -> None:
+    """Run the command; an error that is ours is one line and exit code 1."""
+    try:
+        app()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0) from None
+
+
+@contextmanager
+def errors() -> Iterator[None]:
+    """Turn what users can mend into one line."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except (StoreError, OSError) as error:
+        print(f"tailrace: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    except ModuleNotFoundError as error:
+        print(f"tailrace: {error.name} is not installed", file=sys.stderr)
+        raise typer.Exit(3) from None
+
+
+def read_properties(config: Path | None) -> dict[str, str]:
+    """The settings of a ``--config`` file."""
+    return parse_properties(config.read_text("utf-8")) if config else {}
+
+
+def print_lines(lines: Iterable[dict[str, Any]]) -> None:
+    """JSON lines on stdout."""
+    for line in lines:
+        sys.stdout.buffer.write(orjson.dumps(line) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def usage(text: str) -> typer.Exit:
+    """Say what is wrong with the arguments; the exit to raise."""
+    print(f"tailrace: {text}", file=sys.stderr)
+    return typer.Exit(2)
+
+
+@app.command()
+def serve(
+    store: Store,
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Port 0 picks one.")] = "127.0.0.1:10911",
+    namesrv_listen: Annotated[str, typer.Option(metavar="HOST:PORT")] = "127.0.0.1:9876",
+    config: Config = None,
+    allow_remote: Annotated[
+        bool, typer.Option(help="Listen on addresses other machines can reach; there is no access control.")
+    ] = False,
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error; to stderr.")] = "info",
+) -> None:
+    """Serve a directory to RocketMQ clients: broker and name server in one process.
+
+    The directory is made when it is missing. The first line on stdout, once clients can be served,
+    is: ready broker=H:P namesrv=H:P recovered_ms=N
+    """
+    from tailrace.cli.serve import parse_address, serve_store  # noqa: PLC0415 - asyncio and the broker
+
+    level = logging.getLevelNamesMapping().get(log_level.upper())
+    if level is None:
+        raise usage(f"--log-level {log_level} is not debug, info, warning or error")
+    logging.basicConfig(
+        level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        addresses = parse_address(listen, "--listen"), parse_address(namesrv_listen, "--namesrv-listen")
+    except ValueError as error:
+        raise usage(str(error)) from None
+    for host, _ in addresses:
+        if not allow_remote and host not in {"127.0.0.1", "::1", "localhost"}:
+            raise usage(
+                f"{host} can be reached by other machines and there is no access control yet; "
+                "say --allow-remote if that is meant")
+    with errors():
+        values = read_properties(config)
+        serve_store(
+            str(store), *addresses, StoreConfig.from_properties(values),
+            BrokerConfig.from_properties(values))
+
+
+@app.command()
+def dump(
+    store: Store,
+    only: Annotated[str, typer.Option(help="Comma list of store, queues, messages, checkpoint.")] = "",
+    topic: Annotated[str, typer.Option(help="This topic alone.")] = "",
+    body: Annotated[bool, typer.Option("--body", help="Bodies as base64, not only their hash.")] = False,
+    config: Config = None,
+) -> None:
+    """Print what a directory holds, as JSON lines, without changing it.
+
+    A directory that was not closed is shown as recovery would leave it.
+    """
+    from tailrace.doctor import dump as doctor  # noqa: PLC0415 - NumPy and kernels
+    from tailrace.store.directory import DirectoryState, StoreDirectory  # noqa: PLC0415
+
+    kinds = only.split(",") if only else doctor.KINDS
+    if unknown := set(kinds) - set(doctor.KINDS):
+        raise usage(f"--only {','.join(sorted(unknown))}: known are {', '.join(doctor.KINDS)}")
+    with errors():
+        directory = StoreDirectory(
+            str(store), config=StoreConfig.from_properties(read_properties(config)))
+        if directory.state is DirectoryState.UNCLEAN:
+            print("tailrace: the store was not closed; shown is what recovery would leave",
+                  file=sys.stderr)
+        print_lines(doctor.dump(directory, only=kinds, topic=topic, body=body))
+
+
+@app.command()
+def query(
+    store: Store,
+    topic: Topic,
+    key: Annotated[str, typer.Option(help="A key or unique key.")],
+    config: Config = None,
+) -> None:
+    """Print every message of a topic that has a key, as JSON lines."""
+    from tailrace.doctor.dump import query as doctor_query  # noqa: PLC0415
+    from tailrace.store.directory import StoreDirectory  # noqa: PLC0415
+
+    with errors():
+        directory = StoreDirectory(
+            str(store), config=StoreConfig.from_properties(read_properties(config)))
+        print_lines(doctor_query(directory, topic, key))
+
+
+@app.command()
+def recover(store: Store, config: Config = None) -> None:
+    """Open a directory, make it right and close it cleanly; the last line says what was done."""
+    from tailrace.node.message_store import MessageStore  # noqa: PLC0415
+
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(message)s")
+    with errors():
+        settings = StoreConfig.from_properties(read_properties(config))
+        with MessageStore.open(store, config=settings, services=False, create=False) as opened:
+            report = opened.recovery_report
+        print_lines([report])
+
+
+@app.command("disk-usage")
+def disk_usage(
+    store: Store, as_json: Annotated[bool, typer.Option("--json", help="JSON lines.")] = False
+) -> None:
+    """Bytes of a directory by kind of file: lengths, and what is really taken of the disk."""
+    from dataclasses import asdict  # noqa: PLC0415
+
+    from tailrace.doctor.disk_usage import disk_usage as measure  # noqa: PLC0415
+    from tailrace.env import OsFileSystem  # noqa: PLC0415
+    from tailrace.errors import NotAStoreError  # noqa: PLC0415
+
+    with errors():
+        if not (store / "commitlog").is_dir():
+            raise NotAStoreError(str(store), "it has no commitlog")
+        found = measure(OsFileSystem(), str(store))
+    if as_json or not sys.stdout.isatty():
+        print_lines(asdict(entry) for entry in found)
+        return
+    print(f"{'kind':14} {'files':>6} {'apparent':>16} {'allocated':>16}")
+    for entry in found:
+        print(f"{entry.kind:14} {entry.files:6} {entry.apparent_bytes:16,} {entry.allocated_bytes:16,}")
+
+
+def _key_values(items: list[str]) -> dict[str, str]:
+    values = {}
+    for item in items:
+        name, separator, value = item.partition("=")
+        if not separator or not name or not value:
+            raise usage(f"--property {item!r} is not NAME=VALUE")
+        values[name] = value
+    return values
+
+
+@app.command()
+def send(
+    topic: Topic,
+    body: Annotated[str, typer.Argument(metavar="BODY", help="Text of the message.")],
+    store: Annotated[str, typer.Option(metavar="STORE", help="A store directory.")] = "",
+    broker: Broker = "",
+    namesrv: Namesrv = "",
+    queue: Annotated[int, typer.Option(help="Queue of the topic; -1: the client's choice.")] = -1,
+    tags: Annotated[str, typer.Option(help="Tag.")] = "",
+    key: Annotated[Optional[list[str]], typer.Option(help="Key; may be repeated.")] = None,  # noqa: UP045
+    prop: Annotated[
+        Optional[list[str]], typer.Option("--property", metavar="NAME=VALUE", help="May be repeated.")  # noqa: UP045
+    ] = None,
+) -> None:
+    """Put one message by hand; prints where it is.
+
+    The target is --store DIRECTORY (through the server that serves it, when there is one),
+    --broker or --namesrv.
+    """
+    from tailrace.cli.messages import send_message  # noqa: PLC0415
+    from tailrace.model import Message  # noqa: PLC0415
+
+    if sum(map(bool, (store, broker, namesrv))) != 1:
+        raise usage("say one of --store, --broker and --namesrv")
+    message = Message(
+        topic=topic, body=body.encode(), tags=tags or None, keys=key or (),
+        properties=_key_values(prop or []))
+    with errors():
+        print_lines([send_message(message, store, broker, namesrv, queue)])
+
+
+@app.command()
+def tail(
+    topic: Topic,
+    store: Annotated[str, typer.Option(metavar="STORE", help="A store directory.")] = "",
+    broker: Broker = "",
+    namesrv: Namesrv = "",
+    start: Annotated[str, typer.Option("--from", help="first, last or an offset.")] = "last",
+    most: Annotated[int, typer.Option("--max", help="End after this many messages; 0: none.")] = 0,
+    follow: Annotated[bool, typer.Option(help="Wait for more.")] = True,
+) -> None:
+    """Print the messages of a topic as they come, a JSON line each."""
+    from tailrace.cli.messages import tail_messages  # noqa: PLC0415
+
+    if sum(map(bool, (store, broker, namesrv))) != 1:
+        raise usage("say one of --store, --broker and --namesrv")
+    if start not in {"first", "last"} and not start.isdigit():
+        raise usage(f"--from {start} is not first, last or an offset")
+    with errors():
+        try:
+            for number, line in enumerate(
+                tail_messages(topic, store, broker, namesrv, start, follow=follow), 1
+            ):
+                print_lines([line])
+                if number == most:
+                    return
+        except KeyboardInterrupt:
+            return
+
+
+@topic_app.command("list")
+def topic_list(
+    store: Annotated[str, typer.Option(metavar="STORE", help="A store directory.")] = "",
+    broker: Broker = "",
+) -> None:
+    """Topics with their queues, as JSON lines."""
+    from tailrace.cli.messages import list_topics  # noqa: PLC0415
+
+    if bool(store) == bool(broker):
+        raise usage("say one of --store and --broker")
+    with errors():
+        print_lines(list_topics(store, broker))
+
+
+@topic_app.command("create")
+def topic_create(
+    name: Annotated[str, typer.Argument(metavar="TOPIC")],
+    store: Annotated[str, typer.Option(metavar="STORE", help="A store directory.")] = "",
+    broker: Broker = "",
+    queues: Annotated[int, typer.Option(min=1, max=1024, help="Queues to read and write.")] = 4,
+) -> None:
+    """Create a topic, or change the number of its queues."""
+    from tailrace.cli.messages import create_topic  # noqa: PLC0415
+
+    if bool(store) == bool(broker):
+        raise usage("say one of --store and --broker")
+    with errors():
+        print_lines([create_topic(name, store, broker, queues)])

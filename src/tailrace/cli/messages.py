@@ -1,0 +1,122 @@
+"""Commands that put or follow messages: on a directory, or through a running broker."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tailrace.client import Producer, PullConsumer
+from tailrace.errors import StoreError, StoreLockedError
+from tailrace.formats.filenames import SERVE
+from tailrace.model import Message, MessageExt
+from tailrace.node.message_store import MessageStore
+
+__all__ = ["create_topic", "list_topics", "send_message", "tail_messages"]
+
+
+def _server_of(store: str, error: StoreLockedError) -> str:
+    """The broker that serves a locked directory, by the hint it left."""
+    try:
+        return str(json.loads((Path(store) / SERVE).read_text())["broker"])
+    except (OSError, ValueError, KeyError):
+        raise error from None
+
+
+def send_message(
+    message: Message, store: str, broker: str, namesrv: str, queue: int
+) -> dict[str, Any]:
+    """Put a message; where it is."""
+    if store:
+        try:
+            with MessageStore.open(store, services=False) as opened:
+                result = opened.put(message, queue_id=max(queue, 0))
+        except StoreLockedError as error:
+            broker = _server_of(store, error)
+        else:
+            return {
+                "status": result.status.name, "topic": message.topic, "queueId": result.queue_id,
+                "queueOffset": result.queue_offset, "physicalOffset": result.phy_offset,
+                "msgId": result.msg_id,
+            }
+    with Producer(namesrv=namesrv, broker=broker, group="tailrace_cli") as producer:
+        sent = producer.send(message, queue_id=queue if queue >= 0 else None)
+    return {
+        "status": sent.status, "topic": message.topic, "queueId": sent.queue_id,
+        "queueOffset": sent.queue_offset, "msgId": sent.msg_id, "offsetMsgId": sent.offset_msg_id,
+    }
+
+
+def _line(message: MessageExt) -> dict[str, Any]:
+    line: dict[str, Any] = {
+        "topic": message.topic, "queueId": message.queue_id, "queueOffset": message.queue_offset,
+        "storeTimestamp": message.store_timestamp, "msgId": message.msg_id,
+        "properties": message.properties,
+    }
+    try:
+        line["body"] = message.body.decode()
+    except UnicodeDecodeError:
+        line["bodyBase64"] = base64.b64encode(message.body).decode()
+    return line
+
+
+def tail_messages(
+    topic: str, store: str, broker: str, namesrv: str, start: str, *, follow: bool
+) -> Iterator[dict[str, Any]]:
+    """Messages of all queues of a topic, from ``start`` on."""
+    if store:
+        try:
+            with MessageStore.open(store, services=False, create=False) as opened:
+                queues = [entry for entry in opened.queues() if entry[0] == topic]
+                for _, queue_id, low, high in queues:
+                    at = {"first": low, "last": high}.get(start)
+                    at = int(start) if at is None else at
+                    for message in opened.read(topic, queue_id, max(at, low)):
+                        yield _line(message)
+                if follow:
+                    raise StoreError(
+                        "nobody serves this directory, so nothing can follow; say --no-follow")
+                return
+        except StoreLockedError as error:
+            broker = _server_of(store, error)
+    with PullConsumer(namesrv=namesrv, broker=broker, group="tailrace_cli") as consumer:
+        for message in consumer.messages(
+            topic, start=int(start) if start.isdigit() else start, follow=follow
+        ):
+            yield _line(message)
+
+
+def list_topics(store: str, broker: str) -> Iterator[dict[str, Any]]:
+    """Topics and their queues."""
+    if store:
+        try:
+            with MessageStore.open(store, services=False, create=False) as opened:
+                for config in sorted(opened.topics.items(), key=lambda c: c.topic_name):
+                    yield config.to_json()
+                return
+        except StoreLockedError as error:
+            broker = _server_of(store, error)
+    with PullConsumer(broker=broker, group="tailrace_cli") as consumer:
+        yield from consumer.topic_configs()
+
+
+def create_topic(name: str, store: str, broker: str, queues: int) -> dict[str, Any]:
+    """Create a topic."""
+    from tailrace.node.topic_config import TopicConfig, validate_topic  # noqa: PLC0415
+
+    if reason := validate_topic(name):
+        raise StoreError(reason)
+    if store:
+        try:
+            with MessageStore.open(store, services=False) as opened:
+                made = TopicConfig(
+                    topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
+                opened.topics.update(made)
+                return made.to_json()
+        except StoreLockedError as error:
+            broker = _server_of(store, error)
+    with Producer(broker=broker, group="tailrace_cli") as producer:
+        producer.create_topic(name, queues)
+    return {"topicName": name, "readQueueNums": queues, "writeQueueNums": queues}
