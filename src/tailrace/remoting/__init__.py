@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tailrace.remoting.client import RemotingClient
 from tailrace.remoting.server import Channel, Processor, RemotingServer
 
-__all__ = ["Channel", "Processor", "RemotingServer"]
+__all__ = ["Channel", "Processor", "RemotingClient", "RemotingServer"]

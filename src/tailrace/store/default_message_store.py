@@ -209,10 +209,12 @@ class DefaultMessageStore:
     def wait_dispatched(self, timeout_ms: int) -> bool:
         """Wait until what is in the log now can be read by queue."""
         until = self.commit_log.max_offset
+        if self.flush_commit_log.failed and self.flush_commit_log.sync:
+            until = min(until, self.commit_log.queue.flushed_where)  # the rest is never shown
         if self.reput.reput_from_offset >= until:
             return True
         if self._reput_handle is None:
-            if self.flush_commit_log.sync:
+            if self.flush_commit_log.sync and not self.flush_commit_log.failed:
                 self.flush_commit_log.flush()
             while self.reput.step():
                 pass

@@ -56,6 +56,7 @@ class FlushCommitLogService:
         self._last_thorough_ns = clock.monotonic_ns()
         self.sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self.handle: ServiceHandle | None = None
+        self.failed = False
 
     def when_durable(self, until: int, callback: DurableCallback) -> None:
         """Call ``callback`` once everything below ``until`` is durable, or will not be."""
@@ -63,9 +64,13 @@ class FlushCommitLogService:
             callback(PutMessageStatus.PUT_OK)
             return
         deadline = self._clock.monotonic_ns() + self._config.sync_flush_timeout * 1_000_000
-        with self._lock:
-            heapq.heappush(self._waiting, (until, next(self._number), deadline, callback))
-        if self.handle is not None:
+        with self._lock:  # or a failure between the look and the push would leave it waiting
+            failed = self.failed
+            if not failed:
+                heapq.heappush(self._waiting, (until, next(self._number), deadline, callback))
+        if failed:
+            callback(PutMessageStatus.SERVICE_NOT_AVAILABLE)
+        elif self.handle is not None:
             self.handle.wake()
         else:
             self.step()
@@ -100,6 +105,7 @@ class FlushCommitLogService:
         self._flags.set(NOT_WRITEABLE, str(error))
         _log.critical("flush failed, the store takes no more writes cause=%s", error)
         with self._lock:
+            self.failed = True
             waiting, self._waiting = self._waiting, []
         for *_, callback in waiting:
             callback(PutMessageStatus.SERVICE_NOT_AVAILABLE)

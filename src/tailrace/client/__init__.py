@@ -1,0 +1,30 @@
+"""Our RocketMQ client: producers and pull consumers, blocking and asyncio.
+
+    from tailrace import Message
+    from tailrace.client import Producer, PullConsumer
+
+    with Producer(namesrv="127.0.0.1:9876", group="shop") as producer:
+        sent = producer.send(Message(topic="orders", body=b"42 apples", keys=["42"]))
+    with PullConsumer(namesrv="127.0.0.1:9876", group="stock") as consumer:
+        for message in consumer.messages("orders", start="first", follow=False):
+            print(message.body)
+
+The target is one or more name servers (``namesrv``, separated by ``;``) or one broker (``broker``).
+"""
+
+from __future__ import annotations
+
+from tailrace.client.producer import AsyncProducer, Producer
+from tailrace.client.pull_consumer import AsyncPullConsumer, PullConsumer, PullResult
+from tailrace.client.routes import MessageQueue
+from tailrace.client.send_result import SendResult
+
+__all__ = [
+    "AsyncProducer",
+    "AsyncPullConsumer",
+    "MessageQueue",
+    "Producer",
+    "PullConsumer",
+    "PullResult",
+    "SendResult",
+]

@@ -1,0 +1,266 @@
+"""Producers."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, Self, final
+
+from tailrace.client.routes import AUTO_CREATE_TOPIC, MessageQueue, Route, Routes
+from tailrace.client.send_result import SendResult
+from tailrace.env.clock import Clock, SystemClock
+from tailrace.env.entropy import SystemEntropy
+from tailrace.env.loop_thread import EventLoopThread
+from tailrace.errors import (
+    MessageIllegalError,
+    RemotingCommandError,
+    RemotingConnectError,
+    RemotingError,
+)
+from tailrace.formats.commitlog import encode_batch, encode_properties
+from tailrace.formats.remoting import RequestCode, ResponseCode
+from tailrace.model import Message
+from tailrace.remoting.client import RemotingClient
+
+__all__ = ["AsyncProducer", "Producer", "QueueSelector"]
+
+QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+_STORED: Final = {
+    ResponseCode.SUCCESS: "SEND_OK",
+    ResponseCode.FLUSH_DISK_TIMEOUT: "FLUSH_DISK_TIMEOUT",
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: "FLUSH_SLAVE_TIMEOUT",
+    ResponseCode.SLAVE_NOT_AVAILABLE: "SLAVE_NOT_AVAILABLE",
+}
+_RETRIED: Final = frozenset({
+    ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR,
+    ResponseCode.SYSTEM_BUSY, ResponseCode.GO_AWAY,
+})
+_SEPARATORS: Final = frozenset("\x01\x02")
+DEFAULT_QUEUES: Final = 4
+
+
+@final
+class AsyncProducer:
+    """Sends messages; use it in one event loop, as an asynchronous context manager."""
+
+    def __init__(
+        self, *, namesrv: str = "", broker: str = "", group: str = "DEFAULT_PRODUCER",
+        timeout_ms: int = 3000, retries: int = 2, clock: Clock | None = None,
+    ) -> None:
+        self._group = group
+        self._timeout_ms = timeout_ms
+        self._retries = retries
+        self._clock = clock or SystemClock()
+        self._remoting = RemotingClient(connect_timeout_ms=timeout_ms)
+        self._routes = Routes(self._remoting, self._clock, namesrv, broker)
+        self._turn = itertools.count()
+        self._ids = itertools.count()
+        self._id_base = f"{os.getpid() & 0xFFFF:04X}{SystemEntropy().u64():016X}"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._remoting.close()
+
+    async def send(
+        self, message: Message, *, queue_id: int | None = None, selector: QueueSelector | None = None
+    ) -> SendResult:
+        """Send one message and wait until it is stored.
+
+        Queues take turns unless ``queue_id`` or ``selector`` says which. A send that fails for a
+        reason that may pass is tried again, on another queue when it may choose: a message can then
+        be stored twice, under the same ``msg_id``. Raises MessageIllegalError, RemotingCommandError
+        (the broker's refusal) or another RemotingError.
+        """
+        unique_key, properties = self._properties(message)
+        ext = self._ext(message.topic, message.flag, properties.decode())
+        return await self._send(
+            RequestCode.SEND_MESSAGE_V2, message, ext, message.body, unique_key, queue_id, selector)
+
+    async def send_batch(
+        self, messages: Sequence[Message], *, queue_id: int | None = None
+    ) -> SendResult:
+        """Send messages of one topic to one queue in one request; all are stored, or none."""
+        if not messages:
+            raise MessageIllegalError("batch", "has no message")
+        topic = messages[0].topic
+        items, keys = [], []
+        for message in messages:
+            if message.topic != topic:
+                raise MessageIllegalError("batch", f"has topics {topic} and {message.topic}")
+            unique_key, properties = self._properties(message)
+            keys.append(unique_key)
+            items.append((message.flag, message.body, properties))
+        ext = self._ext(topic, 0, "")
+        ext["m"] = "true"
+        return await self._send(
+            RequestCode.SEND_BATCH_MESSAGE, messages[0], ext, encode_batch(items), ",".join(keys),
+            queue_id, None)
+
+    async def send_oneway(self, message: Message, *, queue_id: int | None = None) -> None:
+        """Send without an answer: it may be lost, and nobody is told."""
+        _, properties = self._properties(message)
+        ext = self._ext(message.topic, message.flag, properties.decode())
+        route = await self._routes.of(message.topic, for_write=True)
+        queue = self._choose(route, message, queue_id, None, "")
+        ext["e"] = str(queue.queue_id)
+        await self._remoting.invoke_oneway(
+            route.addresses[queue.broker_name], RequestCode.SEND_MESSAGE_V2, ext, message.body)
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """Queues that can be written."""
+        return list((await self._routes.of(topic, for_write=True)).write_queues)
+
+    async def create_topic(self, topic: str, queues: int = DEFAULT_QUEUES) -> None:
+        """Create a topic on every broker that is known, or change the number of its queues."""
+        route = await self._routes.of(topic, for_write=True)
+        for address in sorted(set(route.addresses.values())):
+            answer = await self._remoting.invoke(address, RequestCode.UPDATE_AND_CREATE_TOPIC, {
+                "topic": topic, "defaultTopic": AUTO_CREATE_TOPIC, "readQueueNums": str(queues),
+                "writeQueueNums": str(queues), "perm": "6", "topicFilterType": "SINGLE_TAG",
+                "topicSysFlag": "0", "order": "false",
+            }, timeout_ms=self._timeout_ms)
+            if answer.code != ResponseCode.SUCCESS:
+                raise RemotingCommandError(answer.code, answer.remark or "", address)
+        self._routes.forget(topic)
+
+    def _properties(self, message: Message) -> tuple[str, bytes]:
+        properties = dict(message.properties)
+        if message.tags:
+            properties["TAGS"] = message.tags
+        if message.keys:
+            if isinstance(message.keys, str) or any(not k or " " in k for k in message.keys):
+                raise MessageIllegalError("keys", f"{message.keys!r} is no list of words")
+            properties["KEYS"] = " ".join(message.keys)
+        unique_key = properties.setdefault(
+            "UNIQ_KEY", f"{self._id_base}{next(self._ids) & 0xFFFFFFFFFFFF:012X}")
+        properties["WAIT"] = "true" if message.wait_store_msg_ok else "false"
+        for name, value in properties.items():
+            if not name or not value or _SEPARATORS & set(name) or _SEPARATORS & set(value):
+                raise MessageIllegalError(
+                    "properties", f"{name!r}: name and value must not be empty nor hold 0x01 or 0x02")
+        return unique_key, encode_properties(properties)
+
+    def _ext(self, topic: str, flag: int, properties: str) -> dict[str, str]:
+        return {
+            "a": self._group, "b": topic, "c": AUTO_CREATE_TOPIC, "d": str(DEFAULT_QUEUES),
+            "f": "0", "g": str(self._clock.now_ms()), "h": str(flag), "i": properties, "j": "0",
+            "k": "false", "m": "false",
+        }
+
+    def _choose(
+        self, route: Route, message: Message, queue_id: int | None, selector: QueueSelector | None,
+        avoid: str,
+    ) -> MessageQueue:
+        queues = route.write_queues
+        if not queues:
+            raise RemotingCommandError(
+                ResponseCode.TOPIC_NOT_EXIST, f"no writable queue of topic {message.topic}")
+        if selector is not None:
+            return selector(queues, message)
+        if queue_id is not None:
+            for queue in queues:
+                if queue.queue_id == queue_id:
+                    return queue
+            raise MessageIllegalError(
+                "queueId", f"{queue_id}, topic {message.topic} has {len(queues)} writable queues")
+        others = [queue for queue in queues if queue.broker_name != avoid] or list(queues)
+        return others[next(self._turn) % len(others)]
+
+    async def _send(
+        self, code: int, message: Message, ext: dict[str, str], body: bytes, unique_key: str,
+        queue_id: int | None, selector: QueueSelector | None,
+    ) -> SendResult:
+        last: RemotingError | None = None
+        avoid = ""
+        for _ in range(self._retries + 1):
+            try:
+                route = await self._routes.of(message.topic, for_write=True)
+                queue = self._choose(route, message, queue_id, selector, avoid)
+                ext["e"] = str(queue.queue_id)
+                address = route.addresses[queue.broker_name]
+                answer = await self._remoting.invoke(
+                    address, code, ext, body, timeout_ms=self._timeout_ms)
+                status = _STORED.get(ResponseCode(answer.code)) if answer.code in _STORED else None
+                if status is not None:
+                    return SendResult(
+                        status, queue.broker_name, int(answer.ext["queueId"]),
+                        int(answer.ext["queueOffset"]), unique_key, answer.ext["msgId"])
+                raise RemotingCommandError(answer.code, answer.remark or "", address)
+            except RemotingCommandError as error:
+                if error.code not in _RETRIED:
+                    raise
+                last = error
+            except RemotingConnectError as error:
+                last = error
+            except RemotingError as error:
+                last = error
+            avoid = ""
+            self._routes.forget(message.topic)
+        assert last is not None
+        raise last
+
+
+@final
+class Producer:
+    """The blocking face of ``AsyncProducer``; any thread may call it."""
+
+    def __init__(self, **options: Any) -> None:
+        self._loop = EventLoopThread("tailrace-producer")
+        try:
+            self._producer = self._loop.run(_made(AsyncProducer, options))
+        except BaseException:
+            self._loop.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections and the thread."""
+        self._loop.run(self._producer.close())
+        self._loop.close()
+
+    def send(
+        self, message: Message, *, queue_id: int | None = None, selector: QueueSelector | None = None
+    ) -> SendResult:
+        """As ``AsyncProducer.send``."""
+        return self._loop.run(self._producer.send(message, queue_id=queue_id, selector=selector))
+
+    def send_async(self, message: Message, *, queue_id: int | None = None) -> Future[SendResult]:
+        """Start a send; the future has its result or error."""
+        future: Future[SendResult] = self._loop.submit(
+            self._producer.send(message, queue_id=queue_id))
+        return future
+
+    def send_oneway(self, message: Message, *, queue_id: int | None = None) -> None:
+        """As ``AsyncProducer.send_oneway``."""
+        self._loop.run(self._producer.send_oneway(message, queue_id=queue_id))
+
+    def send_batch(
+        self, messages: Sequence[Message], *, queue_id: int | None = None
+    ) -> SendResult:
+        """As ``AsyncProducer.send_batch``."""
+        return self._loop.run(self._producer.send_batch(messages, queue_id=queue_id))
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """As ``AsyncProducer.queues``."""
+        return self._loop.run(self._producer.queues(topic))
+
+    def create_topic(self, topic: str, queues: int = DEFAULT_QUEUES) -> None:
+        """As ``AsyncProducer.create_topic``."""
+        self._loop.run(self._producer.create_topic(topic, queues))
+
+
+async def _made(kind: type[Any], options: dict[str, Any]) -> Any:
+    return kind(**options)

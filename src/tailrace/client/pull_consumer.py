@@ -1,0 +1,305 @@
+"""Pull consumers: who asks decides what is read, and from where."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self, final
+
+from tailrace.client.routes import MessageQueue, Routes
+from tailrace.env.clock import Clock, SystemClock
+from tailrace.env.loop_thread import EventLoopThread
+from tailrace.errors import ConfigError, CorruptionError, RemotingCommandError
+from tailrace.formats import fastjson
+from tailrace.formats.commitlog import SysFlag, decode_message, decompress_body
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.model import BoundaryType, MessageExt
+from tailrace.remoting.client import RemotingClient
+
+__all__ = ["AsyncPullConsumer", "PullConsumer", "PullResult"]
+
+_SUSPEND, _SUBSCRIPTION = 2, 4
+_STATUS: Final = {
+    ResponseCode.SUCCESS: "FOUND",
+    ResponseCode.PULL_NOT_FOUND: "NO_NEW_MSG",
+    ResponseCode.PULL_RETRY_IMMEDIATELY: "NO_MATCHED_MSG",
+    ResponseCode.PULL_OFFSET_MOVED: "OFFSET_ILLEGAL",
+}
+MAX_BODY: Final = 64 << 20
+"""Longest body after decompression."""
+
+
+@dataclass(slots=True)
+class PullResult:
+    """``status`` is FOUND, NO_NEW_MSG, NO_MATCHED_MSG or OFFSET_ILLEGAL."""
+
+    status: str
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    messages: list[MessageExt]
+
+
+@final
+class AsyncPullConsumer:
+    """Reads queues; use it in one event loop, as an asynchronous context manager."""
+
+    def __init__(
+        self, *, namesrv: str = "", broker: str = "", group: str = "DEFAULT_CONSUMER",
+        timeout_ms: int = 3000, clock: Clock | None = None,
+    ) -> None:
+        self._group = group
+        self._timeout_ms = timeout_ms
+        self._broker = broker
+        self._remoting = RemotingClient(connect_timeout_ms=timeout_ms)
+        self._routes = Routes(self._remoting, clock or SystemClock(), namesrv, broker)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._remoting.close()
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """Queues that can be read; raises RemotingCommandError when there is no such topic."""
+        return list((await self._routes.of(topic)).read_queues)
+
+    async def pull(
+        self, queue: MessageQueue, offset: int, *, max_count: int = 32, tags: str = "*",
+        wait_ms: int = 0,
+    ) -> PullResult:
+        """Messages of a queue from ``offset``.
+
+        ``tags`` is a tag expression such as ``"new || paid"``; ``wait_ms`` how long the broker may
+        wait for a first message. Bodies are decompressed.
+        """
+        ext = {
+            "consumerGroup": self._group, "topic": queue.topic, "queueId": str(queue.queue_id),
+            "queueOffset": str(offset), "maxMsgNums": str(max_count),
+            "sysFlag": str(_SUBSCRIPTION | (_SUSPEND if wait_ms else 0)), "commitOffset": "0",
+            "suspendTimeoutMillis": str(wait_ms), "subscription": tags, "subVersion": "0",
+            "expressionType": "TAG",
+        }
+        answer = await self._call(
+            queue, RequestCode.PULL_MESSAGE, ext, ok=tuple(_STATUS), extra_ms=wait_ms)
+        wanted = None if tags == "*" else {tag.strip() for tag in tags.split("||")}
+        messages = [
+            message for message in _decode_all(answer.body)
+            if wanted is None or message.tags in wanted
+        ]
+        return PullResult(
+            _STATUS[ResponseCode(answer.code)], int(answer.ext["nextBeginOffset"]),
+            int(answer.ext["minOffset"]), int(answer.ext["maxOffset"]), messages)
+
+    async def messages(
+        self, topic: str, *, start: str | int = "first", tags: str = "*", follow: bool = True,
+        wait_ms: int = 1000,
+    ) -> AsyncIterator[MessageExt]:
+        """Messages of all queues of a topic, in order within each queue.
+
+        ``start`` is "first", "last" or an offset; without ``follow`` it ends where the queues ended
+        when it began.
+        """
+        positions: dict[MessageQueue, int] = {}
+        ends: dict[MessageQueue, int] = {}
+        for queue in await self.queues(topic):
+            low, high = await self.min_offset(queue), await self.max_offset(queue)
+            positions[queue] = low if start == "first" else high if start == "last" else int(start)
+            ends[queue] = high
+        while positions:
+            idle = True
+            for queue in list(positions):
+                if not follow and positions[queue] >= ends[queue]:
+                    del positions[queue]
+                    continue
+                found = await self.pull(
+                    queue, positions[queue], tags=tags,
+                    wait_ms=wait_ms // max(len(positions), 1) if follow and idle else 0)
+                positions[queue] = found.next_begin_offset
+                idle = idle and not found.messages
+                for message in found.messages:
+                    if follow or message.queue_offset < ends[queue]:
+                        yield message
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """Offset of the first message."""
+        return await self._offset(queue, RequestCode.GET_MIN_OFFSET, {})
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """Offset that the next message will get."""
+        return await self._offset(queue, RequestCode.GET_MAX_OFFSET, {})
+
+    async def offset_by_time(
+        self, queue: MessageQueue, timestamp_ms: int, boundary: BoundaryType = BoundaryType.LOWER
+    ) -> int:
+        """Offset of the first message stored at or after a time."""
+        return await self._offset(
+            queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+            {"timestamp": str(timestamp_ms), "boundaryType": boundary.value})
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The group's offset of a queue, None when it has none."""
+        answer = await self._call(
+            queue, RequestCode.QUERY_CONSUMER_OFFSET,
+            {"consumerGroup": self._group, "topic": queue.topic, "queueId": str(queue.queue_id),
+             "setZeroIfNotFound": "false"},
+            ok=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND))
+        return int(answer.ext["offset"]) if answer.code == ResponseCode.SUCCESS else None
+
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
+        """Set the group's offset of a queue; the broker writes it to disk every few seconds."""
+        await self._call(
+            queue, RequestCode.UPDATE_CONSUMER_OFFSET,
+            {"consumerGroup": self._group, "topic": queue.topic, "queueId": str(queue.queue_id),
+             "commitOffset": str(offset)})
+
+    async def query(
+        self, topic: str, key: str, *, max_count: int = 32
+    ) -> list[MessageExt]:
+        """Messages of a topic with a key or unique key, from every broker that has the topic."""
+        route = await self._routes.of(topic)
+        found: list[MessageExt] = []
+        for name in route.addresses:
+            answer = await self._call(
+                MessageQueue(topic, name, 0), RequestCode.QUERY_MESSAGE,
+                {"topic": topic, "key": key, "maxNum": str(max_count), "beginTimestamp": "0",
+                 "endTimestamp": str((1 << 63) - 1)},
+                ok=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND))
+            found += _decode_all(answer.body)
+        return [m for m in found if key in m.keys or key == m.unique_key]
+
+    async def topic_configs(self) -> list[dict[str, Any]]:
+        """Topics of the broker that was named; needs ``broker``."""
+        if not self._broker:
+            raise ConfigError("topics can be listed of a broker, not of a name server")
+        answer = await self._remoting.invoke(
+            self._broker, RequestCode.GET_ALL_TOPIC_CONFIG, {"topicSeq": "0"},
+            timeout_ms=self._timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise RemotingCommandError(answer.code, answer.remark or "", self._broker)
+        table = fastjson.loads(answer.body)["topicConfigTable"]
+        return [table[name] for name in sorted(table)]
+
+    async def _offset(self, queue: MessageQueue, code: int, ext: dict[str, str]) -> int:
+        answer = await self._call(
+            queue, code, {"topic": queue.topic, "queueId": str(queue.queue_id), **ext})
+        return int(answer.ext["offset"])
+
+    async def _call(
+        self, queue: MessageQueue, code: int, ext: dict[str, str], *,
+        ok: tuple[int, ...] = (ResponseCode.SUCCESS,), extra_ms: int = 0,
+    ) -> RemotingCommand:
+        route = await self._routes.of(queue.topic)
+        address = route.addresses.get(queue.broker_name)
+        if address is None:
+            raise RemotingCommandError(
+                ResponseCode.TOPIC_NOT_EXIST, f"no broker {queue.broker_name} has {queue.topic}")
+        answer = await self._remoting.invoke(
+            address, code, ext, timeout_ms=self._timeout_ms + extra_ms)
+        if answer.code not in ok:
+            raise RemotingCommandError(answer.code, answer.remark or "", address)
+        return answer
+
+
+def _decode_all(body: bytes) -> list[MessageExt]:
+    found = []
+    at = 0
+    while at < len(body):
+        size = int.from_bytes(body[at : at + 4], "big")
+        if size <= 0:
+            raise CorruptionError("a pull answer holds no record where one should be", file_pos=at)
+        message = decode_message(body[at : at + size])
+        if message.sys_flag & SysFlag.COMPRESSED:
+            message = replace(message, body=decompress_body(message.body, message.sys_flag, MAX_BODY))
+        found.append(message)
+        at += size
+    return found
+
+
+@final
+class PullConsumer:
+    """The blocking face of ``AsyncPullConsumer``; any thread may call it."""
+
+    def __init__(self, **options: Any) -> None:
+        self._loop = EventLoopThread("tailrace-consumer")
+        try:
+            self._consumer = self._loop.run(_made(options))
+        except BaseException:
+            self._loop.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections and the thread."""
+        self._loop.run(self._consumer.close())
+        self._loop.close()
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """As ``AsyncPullConsumer.queues``."""
+        return self._loop.run(self._consumer.queues(topic))
+
+    def pull(
+        self, queue: MessageQueue, offset: int, *, max_count: int = 32, tags: str = "*",
+        wait_ms: int = 0,
+    ) -> PullResult:
+        """As ``AsyncPullConsumer.pull``."""
+        return self._loop.run(
+            self._consumer.pull(queue, offset, max_count=max_count, tags=tags, wait_ms=wait_ms))
+
+    def messages(
+        self, topic: str, *, start: str | int = "first", tags: str = "*", follow: bool = True
+    ) -> Iterator[MessageExt]:
+        """As ``AsyncPullConsumer.messages``."""
+        source = self._consumer.messages(topic, start=start, tags=tags, follow=follow)
+        while True:
+            try:
+                yield self._loop.run(_next(source))
+            except StopAsyncIteration:
+                return
+
+    def min_offset(self, queue: MessageQueue) -> int:
+        """As ``AsyncPullConsumer.min_offset``."""
+        return self._loop.run(self._consumer.min_offset(queue))
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        """As ``AsyncPullConsumer.max_offset``."""
+        return self._loop.run(self._consumer.max_offset(queue))
+
+    def offset_by_time(
+        self, queue: MessageQueue, timestamp_ms: int, boundary: BoundaryType = BoundaryType.LOWER
+    ) -> int:
+        """As ``AsyncPullConsumer.offset_by_time``."""
+        return self._loop.run(self._consumer.offset_by_time(queue, timestamp_ms, boundary))
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """As ``AsyncPullConsumer.committed``."""
+        return self._loop.run(self._consumer.committed(queue))
+
+    def commit(self, queue: MessageQueue, offset: int) -> None:
+        """As ``AsyncPullConsumer.commit``."""
+        self._loop.run(self._consumer.commit(queue, offset))
+
+    def query(self, topic: str, key: str, *, max_count: int = 32) -> list[MessageExt]:
+        """As ``AsyncPullConsumer.query``."""
+        return self._loop.run(self._consumer.query(topic, key, max_count=max_count))
+
+    def topic_configs(self) -> list[dict[str, Any]]:
+        """As ``AsyncPullConsumer.topic_configs``."""
+        return self._loop.run(self._consumer.topic_configs())
+
+
+async def _made(options: dict[str, Any]) -> AsyncPullConsumer:
+    return AsyncPullConsumer(**options)
+
+
+async def _next(source: AsyncIterator[MessageExt]) -> MessageExt:
+    return await anext(source)

@@ -1,0 +1,130 @@
+"""Where topics are: routes from a name server, or one broker that is asked itself."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any, final
+
+from tailrace.env.clock import Clock
+from tailrace.errors import ConfigError, RemotingCommandError, RemotingError
+from tailrace.formats import fastjson
+from tailrace.formats.remoting import RequestCode, ResponseCode
+from tailrace.remoting.client import RemotingClient
+
+__all__ = ["MessageQueue", "Route", "Routes"]
+
+_log = logging.getLogger(__name__)
+AUTO_CREATE_TOPIC = "TBW102"
+REFRESH_NS = 30_000_000_000
+_READ, _WRITE = 4, 2
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MessageQueue:
+    """One queue of a topic on one broker."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Queues of a topic that may be written and read, and the brokers' addresses."""
+
+    write_queues: tuple[MessageQueue, ...]
+    read_queues: tuple[MessageQueue, ...]
+    addresses: dict[str, str]
+
+
+@final
+class Routes:
+    """Routes of topics, kept for 30 seconds."""
+
+    def __init__(self, remoting: RemotingClient, clock: Clock, namesrv: str, broker: str) -> None:
+        if bool(namesrv) == bool(broker):
+            raise ConfigError("say either namesrv or broker, as HOST:PORT")
+        self._remoting = remoting
+        self._clock = clock
+        self._namesrv = [address.strip() for address in namesrv.split(";") if address.strip()]
+        self._broker = broker
+        self._kept: dict[str, tuple[int, Route]] = {}
+
+    async def of(self, topic: str, *, for_write: bool = False) -> Route:
+        """The route of a topic.
+
+        ``for_write`` gives a topic that does not exist yet the queues of the auto-creation topic.
+        Raises RemotingCommandError with code TOPIC_NOT_EXIST, or the error of the connection.
+        """
+        kept = self._kept.get(topic)
+        now = self._clock.monotonic_ns()
+        if kept is not None and now - kept[0] < REFRESH_NS:
+            return kept[1]
+        try:
+            route = await self._ask(topic, topic)
+        except RemotingCommandError as error:
+            if error.code != ResponseCode.TOPIC_NOT_EXIST or not for_write:
+                raise
+            # Not kept: the first send creates the topic, and then its own route counts.
+            return await self._ask(AUTO_CREATE_TOPIC, topic)
+        self._kept[topic] = now, route
+        return route
+
+    def forget(self, topic: str) -> None:
+        """Ask again at the next use."""
+        self._kept.pop(topic, None)
+
+    async def _ask(self, asked: str, topic: str) -> Route:
+        if self._broker:
+            return await self._ask_broker(asked, topic)
+        last: RemotingError | None = None
+        for address in list(self._namesrv):
+            try:
+                answer = await self._remoting.invoke(
+                    address, RequestCode.GET_ROUTEINFO_BY_TOPIC,
+                    {"topic": asked, "acceptStandardJsonOnly": "true"})
+            except RemotingError as error:
+                last = error
+                # The next call starts with one that may answer.
+                self._namesrv.append(self._namesrv.pop(0))
+                continue
+            if answer.code != ResponseCode.SUCCESS:
+                raise RemotingCommandError(answer.code, answer.remark or "", address)
+            return _route(fastjson.loads(answer.body), topic)
+        assert last is not None
+        raise last
+
+    async def _ask_broker(self, asked: str, topic: str) -> Route:
+        answer = await self._remoting.invoke(
+            self._broker, RequestCode.GET_TOPIC_CONFIG, {"topic": asked})
+        if answer.code != ResponseCode.SUCCESS:
+            raise RemotingCommandError(answer.code, answer.remark or "", self._broker)
+        config = fastjson.loads(answer.body)
+        config = config.get("topicConfig", config)
+        reads, writes = int(config["readQueueNums"]), int(config["writeQueueNums"])
+        if asked != topic:
+            reads, writes = min(reads, 4), min(writes, 4)
+        return Route(
+            tuple(MessageQueue(topic, self._broker, n) for n in range(writes)),
+            tuple(MessageQueue(topic, self._broker, n) for n in range(reads)),
+            {self._broker: self._broker})
+
+
+def _route(data: dict[str, Any], topic: str) -> Route:
+    addresses = {}
+    for broker in data.get("brokerDatas", ()):
+        masters = {str(k): v for k, v in broker["brokerAddrs"].items()}
+        if address := masters.get("0") or next(iter(masters.values()), None):
+            addresses[broker["brokerName"]] = address
+    writes: list[MessageQueue] = []
+    reads: list[MessageQueue] = []
+    for queue in data.get("queueDatas", ()):
+        name = queue["brokerName"]
+        if name not in addresses:
+            continue
+        if queue["perm"] & _WRITE:
+            writes += [MessageQueue(topic, name, n) for n in range(int(queue["writeQueueNums"]))]
+        if queue["perm"] & _READ:
+            reads += [MessageQueue(topic, name, n) for n in range(int(queue["readQueueNums"]))]
+    return Route(tuple(sorted(writes)), tuple(sorted(reads)), addresses)

@@ -1,0 +1,153 @@
+"""The calling side of remoting: connections, requests by number, answers, oneway."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from typing import final
+
+from tailrace.errors import (
+    RemotingConnectError,
+    RemotingError,
+    RemotingFrameError,
+    RemotingTimeoutError,
+)
+from tailrace.formats.remoting import (
+    LANGUAGE_PYTHON,
+    MQ_VERSION,
+    ONEWAY_FLAG,
+    RemotingCommand,
+    SerializeType,
+    decode_frame,
+    encode,
+)
+
+__all__ = ["RemotingClient"]
+
+_log = logging.getLogger(__name__)
+
+
+@final
+class _Connection(asyncio.Protocol):
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.transport: asyncio.Transport | None = None
+        self.waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
+        self._rest = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        data = self._rest + data if self._rest else data
+        at = 0
+        try:
+            while True:
+                command, at = decode_frame(data, at, len(data))
+                if command is None:
+                    break
+                # The peer numbers its own requests: only answers are matched.
+                future = self.waiting.pop(command.opaque, None) if command.is_response else None
+                if future is not None and not future.done():
+                    future.set_result(command)
+        except RemotingFrameError as error:
+            _log.warning("close a connection after a bad frame peer=%s cause=%s", self.address, error)
+            self.close()
+            return
+        self._rest = data[at:]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+        waiting, self.waiting = self.waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(RemotingError(f"the connection to {self.address} was closed"))
+
+    def close(self) -> None:
+        if self.transport is not None:
+            self.transport.close()
+
+
+@final
+class RemotingClient:
+    """Connections to peers, made when they are needed and again after they were lost.
+
+    To be used from one event loop.
+    """
+
+    def __init__(self, *, connect_timeout_ms: int = 3000) -> None:
+        self._connect_timeout_ms = connect_timeout_ms
+        self._connections: dict[str, _Connection] = {}
+        self._connecting: dict[str, asyncio.Lock] = {}
+        self._numbers = itertools.count(1)
+
+    async def _connection(self, address: str) -> _Connection:
+        found = self._connections.get(address)
+        if found is not None and found.transport is not None:
+            return found
+        async with self._connecting.setdefault(address, asyncio.Lock()):
+            found = self._connections.get(address)
+            if found is not None and found.transport is not None:
+                return found
+            host, separator, port = address.rpartition(":")
+            if not separator or not port.isdigit():
+                raise RemotingConnectError(address, "it is not HOST:PORT")
+            made = _Connection(address)
+            try:
+                async with asyncio.timeout(self._connect_timeout_ms / 1000):
+                    await asyncio.get_running_loop().create_connection(
+                        lambda: made, host.strip("[]"), int(port))
+            except TimeoutError:
+                raise RemotingConnectError(
+                    address, f"no answer in {self._connect_timeout_ms} ms") from None
+            except OSError as error:
+                raise RemotingConnectError(address, str(error)) from error
+            self._connections[address] = made
+            return made
+
+    @staticmethod
+    def _request(code: int, ext: dict[str, str], body: bytes, opaque: int, flag: int) -> bytes:
+        return encode(RemotingCommand(
+            code, language=LANGUAGE_PYTHON, version=MQ_VERSION, opaque=opaque, flag=flag, ext=ext,
+            body=body, serialize_type=SerializeType.JSON))
+
+    async def invoke(
+        self, address: str, code: int, ext: dict[str, str], body: bytes = b"", *,
+        timeout_ms: int = 3000,
+    ) -> RemotingCommand:
+        """Ask ``address`` and wait for its answer, whatever its code.
+
+        Raises RemotingConnectError, RemotingTimeoutError, or RemotingError when the connection ends
+        before the answer: whether the peer did what was asked is then unknown.
+        """
+        connection = await self._connection(address)
+        assert connection.transport is not None
+        opaque = next(self._numbers) & 0x7FFFFFFF
+        future: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+        connection.waiting[opaque] = future
+        connection.transport.write(self._request(code, ext, body, opaque, 0))
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await future
+        except TimeoutError:
+            raise RemotingTimeoutError(address, timeout_ms) from None
+        finally:
+            connection.waiting.pop(opaque, None)
+
+    async def invoke_oneway(
+        self, address: str, code: int, ext: dict[str, str], body: bytes = b""
+    ) -> None:
+        """Send a request that is never answered."""
+        connection = await self._connection(address)
+        assert connection.transport is not None
+        connection.transport.write(
+            self._request(code, ext, body, next(self._numbers) & 0x7FFFFFFF, ONEWAY_FLAG))
+
+    async def close(self) -> None:
+        """Close every connection; requests under way fail."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        await asyncio.sleep(0)

@@ -1,0 +1,8 @@
+"""Makes ``crash_files`` importable: importlib mode puts no test directory on the path."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
