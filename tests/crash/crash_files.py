@@ -58,8 +58,13 @@ class CrashFile:
     def pread(self, n, pos):
         return bytes(self.node.volatile[pos : pos + n])
 
-    def data_from(self, pos):
-        return min(pos, len(self.node.volatile))
+    def data_ranges(self, start, until):
+        until = min(until, len(self.node.volatile))
+        pages = range(start - start % PAGE, until, PAGE)
+        return [
+            (max(at, start), min(at + PAGE, until)) for at in pages
+            if any(self.node.volatile[max(at, start) : min(at + PAGE, until)])
+        ]
 
     def pwrite(self, data, pos):
         data = bytes(data)

@@ -107,6 +107,10 @@ class File(Protocol):
         """Map the first ``size`` bytes, shared."""
         ...
 
+    def data_ranges(self, start: int, until: int) -> list[tuple[int, int]]:
+        """Parts of a range, as (start, end), outside of which every byte is zero."""
+        ...
+
     def sync_data(self) -> None:
         """Make all bytes durable, stores through mappings included."""
         ...
@@ -254,6 +258,22 @@ class _OsFile:
 
     def map(self, size: int, *, writable: bool) -> Mapping:
         return _OsMapping(self._fd, size, writable=writable)
+
+    def data_ranges(self, start: int, until: int) -> list[tuple[int, int]]:
+        found = []
+        while start < until:
+            try:
+                low = os.lseek(self._fd, start, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # nothing but a hole up to the end
+                    break
+                return [*found, (start, until)]  # a file system that cannot tell
+            if low >= until:
+                break
+            high = min(os.lseek(self._fd, low, os.SEEK_HOLE), until)
+            found.append((low, high))
+            start = high
+        return found
 
     def sync_data(self) -> None:
         os.fdatasync(self._fd)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections.abc import Iterator
 from typing import final
 
 from tailrace.env.filesystem import File, FileSystem, Mapping
@@ -25,6 +26,7 @@ from tailrace.segments.open_files import OpenFiles
 
 __all__ = ["MappedFile"]
 
+_CHUNK = 1 << 20
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -227,17 +229,22 @@ class MappedFile:
     def zero_tail(self, start: int) -> None:
         """Clear every byte from ``start`` on, so that nothing stale is ever read there again.
 
-        Skips blocks that are zero already, which keeps a sparse file sparse.
+        Chunks that are zero already are left alone, which keeps a sparse file sparse.
         """
-        chunk = 1 << 20
-        zeros = bytes(chunk)
+        for at, data in self.nonzero(start):
+            self.write_at(bytes(len(data)), at)
+
+    def nonzero(self, start: int) -> Iterator[tuple[int, bytes]]:
+        """(position, bytes) of every chunk behind ``start`` that is not all zero, written or not.
+
+        Holes are skipped without being read.
+        """
         file = self._open()
-        at = start
-        while at < self.size:
-            n = min(chunk - at % chunk, self.size - at)
-            if file.pread(n, at) != zeros[:n]:
-                self.write_at(zeros[:n], at)
-            at += n
+        for low, high in file.data_ranges(start, self.size):
+            for at in range(low, high, _CHUNK):
+                data = file.pread(min(_CHUNK, high - at), at)
+                if data.count(0) != len(data):
+                    yield at, data
 
     # -- reading
 

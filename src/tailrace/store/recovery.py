@@ -204,18 +204,15 @@ class Recovery:
         log = self._commit_log.queue
         reason = record.REASON_NAMES[end.reason]
         for file in log.files:
-            at = max(end.phy_offset - file.file_from_offset, 0)
-            while at < file.size:
-                data = file.read(at, 8 << 20)
-                if not data:
-                    break
+            start = max(end.phy_offset - file.file_from_offset, 0)
+            if start >= file.size:
+                continue
+            for at, data in file.nonzero(start):
                 kept = self._quarantine.keep(
                     file.path, at, file.file_from_offset + at, data, f"behind the end: {reason}")
-                if kept:
-                    self.report.quarantined_bytes += kept
-                    self.report.cut.append(
-                        {"file": file.path, "position": at, "length": kept, "reason": reason})
-                at += len(data)
+                self.report.quarantined_bytes += kept
+                self.report.cut.append(
+                    {"file": file.path, "position": at, "length": kept, "reason": reason})
         if whole:
             for queue in list(self._queues.table.values()):
                 self._cut_queue(queue)
