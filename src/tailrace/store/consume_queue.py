@@ -10,7 +10,8 @@ Commit point: ``max_offset``, moved after the units are written. One writer (dis
 from __future__ import annotations
 
 import threading
-from typing import final
+from collections.abc import Callable
+from typing import Final, final
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from tailrace.segments import MappedFileQueue, OpenFiles
 __all__ = ["ConsumeQueue", "ConsumeQueueStore", "count_units"]
 
 _UNIT = CQ_UNIT.size
+_LOOK: Final = 4096
 
 
 def count_units(data: bytes) -> int:
@@ -72,13 +74,8 @@ class ConsumeQueue:
 
     def correct_min_offset(self, min_phy_offset: int) -> None:
         """Move the least offset to the first unit whose message is still in the log (W11)."""
-        low, high = max(self.files.min_offset, 0) // _UNIT, self.max_offset
-        while low < high:  # units are in the order of their positions, pre-blank ones first
-            middle = (low + high) // 2
-            unit = self.unit(middle)
-            gone = unit is None or unit.size == PRE_BLANK_SIZE or unit.phy_offset < min_phy_offset
-            low, high = (middle + 1, high) if gone else (low, middle)
-        self.min_offset = low
+        self.min_offset = self.first_message(
+            max(self.files.min_offset, 0) // _UNIT, lambda unit: unit.phy_offset >= min_phy_offset)
 
     # -- reading
 
@@ -93,6 +90,56 @@ class ConsumeQueue:
         """Bytes of up to ``count`` units from ``offset``, as far as one file has them."""
         count = min(count, self.max_offset - offset)
         return self.files.read(offset * _UNIT, count * _UNIT) if count > 0 else b""
+
+    def first_message(self, low: int, holds: Callable[[CqUnit], bool]) -> int:
+        """The first unit from ``low`` on for which ``holds``, which all later ones satisfy, too.
+
+        The end of the queue when there is none. Pre-blank units, at the start or in between, are
+        no message: they are stepped over.
+        """
+        high = self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            at = self._next_message(middle, high)
+            unit = self.unit(at) if at < high else None
+            # With nothing but pre-blank units above the middle the answer is below it or behind them.
+            if unit is None or holds(unit):
+                high = middle
+            else:
+                low = at + 1
+        return self._next_message(low, self.max_offset)
+
+    def _next_message(self, offset: int, until: int) -> int:
+        """The first unit of a range that is not pre-blank, or ``until``."""
+        while offset < until:
+            unit = self.unit(offset)
+            if unit is None or unit.size != PRE_BLANK_SIZE:
+                return offset
+            data = self.units(offset, min(_LOOK, until - offset))
+            real = np.flatnonzero(CQ_UNIT.view(data)["size"] != PRE_BLANK_SIZE)
+            if len(real):
+                return offset + int(real[0])
+            offset += len(data) // _UNIT
+        return until
+
+    def blank(self, low: int, high: int, min_phy_offset: int) -> int:
+        """Make the units of a range pre-blank that name a place from ``min_phy_offset`` on.
+
+        Returns how many there were. For places whose record is damaged or was never there.
+        """
+        done = 0
+        low = max(low, max(self.files.min_offset, 0) // _UNIT)
+        high = min(high, self.max_offset)
+        while low < high:
+            data = self.units(low, min(_LOOK, high - low))
+            units = CQ_UNIT.view(data)
+            wrong = np.flatnonzero(
+                (units["size"] != PRE_BLANK_SIZE) & (units["phy_offset"] >= min_phy_offset))
+            for number in wrong.tolist():
+                self._extend(low + number, PRE_BLANK)
+            done += len(wrong)
+            low += max(len(units), 1)
+        return done
 
     # -- writing
 

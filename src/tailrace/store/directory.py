@@ -192,10 +192,25 @@ class StoreDirectory:
             high = queue.max_offset
             while low < high:
                 middle = (low + high) // 2
-                unit = CQ_UNIT.unpack_from(queue.units(middle, 1))
-                gone = unit.size == PRE_BLANK_SIZE or unit.phy_offset < self.min_phy_offset
-                low, high = (middle + 1, high) if gone else (low, middle)
-            queue.min_offset = low
+                at = self._next_message(queue, middle, high)
+                gone = at < high and (
+                    CQ_UNIT.unpack_from(queue.units(at, 1)).phy_offset < self.min_phy_offset)
+                low, high = (at + 1, high) if gone else (low, middle)
+            queue.min_offset = self._next_message(queue, low, queue.max_offset)
+
+    @staticmethod
+    def _next_message(queue: QueueView, offset: int, until: int) -> int:
+        """The first unit of a range that is not pre-blank, or ``until``."""
+        step = 1
+        while offset < until:
+            data = queue.units(offset, min(step, until - offset))
+            units = CQ_UNIT.view(data[: len(data) - len(data) % _UNIT])
+            real = np.flatnonzero(units["size"] != PRE_BLANK_SIZE)
+            if len(real) or not len(units):
+                return offset + (int(real[0]) if len(real) else 0)
+            offset += len(units)
+            step = 4096
+        return until
 
     # -- where it ends
 

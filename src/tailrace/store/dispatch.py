@@ -47,18 +47,23 @@ class Dispatcher:
         self._topics: dict[bytes, str] = {}
         self.listener: MessageArrivingListener | None = None
 
-    def dispatch(self, data: Any, rows: Rows, *, verify: bool = False) -> None:
+    def dispatch(
+        self, data: Any, rows: Rows, *, verify: bool = False, min_phy_offset: int = 0
+    ) -> None:
         """Build what rows ask for; ``data`` is what their positions point into.
 
-        ``verify`` compares units that are there already with what they should be, and mends them.
+        ``verify`` compares units that are there already with what they should be, and mends them:
+        a place between two records of a queue that no record claims is no message.
         Raises DiskFullError or OSError; doing the same rows again is then right.
         """
         for chosen in group_rows(rows):
-            self._dispatch_queue(data, rows, chosen, verify=verify)
+            self._dispatch_queue(data, rows, chosen, verify, min_phy_offset)
         if self._index is not None:
             self._index.put_rows(data, rows, len(rows))
 
-    def _dispatch_queue(self, data: Any, rows: Rows, chosen: Rows, *, verify: bool) -> None:
+    def _dispatch_queue(
+        self, data: Any, rows: Rows, chosen: Rows, verify: bool, min_phy_offset: int
+    ) -> None:
         first = chosen[0]
         at = int(rows[first, record.C_TOPIC_POS])
         raw = bytes(data[at : at + int(rows[first, record.C_TOPIC_LEN])])
@@ -72,7 +77,16 @@ class Dispatcher:
         # A run of consecutive queue offsets is one write; more than one run is an odd log.
         breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
         for part in np.split(chosen, breaks) if len(breaks) else (chosen,):
+            if verify:
+                self._blank_gap(queue, int(rows[part[0], record.C_QUEUE_OFFSET]), min_phy_offset)
             self._write_run(queue, rows, np.ascontiguousarray(part), verify=verify)
+
+    def _blank_gap(self, queue: ConsumeQueue, start: int, min_phy_offset: int) -> None:
+        blanked = queue.blank(max(queue.confirmed_offset, 0), start, min_phy_offset)
+        if blanked:
+            _log.warning("units without a record are made blank topic=%s queue_id=%d count=%d",
+                         queue.topic, queue.queue_id, blanked)
+            self._queues.dirty.add(queue)
 
     def _write_run(self, queue: ConsumeQueue, rows: Rows, chosen: Rows, *, verify: bool) -> None:
         start = int(rows[chosen[0], record.C_QUEUE_OFFSET])

@@ -70,14 +70,14 @@ class MessageReader:
         most = min(max_msg_nums, self._config.max_transfer_count_on_message_in_memory)
         room = min(max_bytes, self._config.max_transfer_bytes_on_message_in_memory)
         look = max(self._config.max_filter_message_size // _UNIT, max_msg_nums)
-        data = queue.units(offset, look if codes else min(look, max(most, 1) * 2))
+        data = queue.units(offset, look if codes is not None else min(look, max(most, 1) * 2))
         count = len(data) // _UNIT
         if not count:
             per_file = queue.files.file_size // _UNIT
             result.status = GetMessageStatus.OFFSET_FOUND_NULL
             result.next_begin_offset = offset + per_file - offset % per_file
             return result
-        if codes:
+        if codes is not None:
             chosen = np.empty(count, dtype=np.int64)
             n = tag_filter.filter_units(data, count, np.fromiter(codes, np.int64), chosen)
             numbers = chosen[:n].tolist()
@@ -146,13 +146,8 @@ class MessageReader:
         return max(after - 1, queue.min_offset)
 
     def _first_not_before(self, queue: ConsumeQueue, timestamp_ms: int) -> int:
-        low, high = queue.min_offset, queue.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            unit = queue.unit(middle)
-            when = -1 if unit is None else self.store_timestamp(unit.phy_offset)
-            low, high = (middle + 1, high) if when < timestamp_ms else (low, middle)
-        return low
+        return queue.first_message(
+            queue.min_offset, lambda unit: self.store_timestamp(unit.phy_offset) >= timestamp_ms)
 
     def decode_at(self, phy_offset: int) -> MessageExt | None:
         """The message at a position, or None when no whole record starts there."""

@@ -171,7 +171,9 @@ class Recovery:
         until = self._commit_log.max_offset
         while True:
             for chunk in scan_files(files, start, until, self._check, end):
-                self._dispatcher.dispatch(chunk.data, chunk.rows, verify=whole)
+                self._dispatcher.dispatch(
+                    chunk.data, chunk.rows, verify=whole,
+                    min_phy_offset=max(self._commit_log.min_offset, 0))
                 report.scanned += len(chunk.rows)
                 self._commit_log.last_store_timestamp = int(chunk.rows[-1, record.C_STORE_TIMESTAMP])
             after = self._behind_damage(end)

@@ -1,0 +1,1 @@
+"""Store directories as Spark DataFrames: the only room with pyspark and pyarrow."""

@@ -1,0 +1,44 @@
+"""Columns of a message."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+__all__ = ["COLUMN_NAMES", "arrow_schema", "spark_schema"]
+
+_TIME = pa.timestamp("us", tz="UTC")
+_FIELDS: dict[str, tuple[pa.DataType, str]] = {
+    "store": (pa.string(), "string"),
+    "topic": (pa.string(), "string"),
+    "queueId": (pa.int32(), "int"),
+    "queueOffset": (pa.int64(), "bigint"),
+    "commitLogOffset": (pa.int64(), "bigint"),
+    "storeSize": (pa.int32(), "int"),
+    "msgId": (pa.string(), "string"),
+    "uniqKey": (pa.string(), "string"),
+    "tags": (pa.string(), "string"),
+    "keys": (pa.list_(pa.field("element", pa.string(), nullable=True)), "array<string>"),
+    "body": (pa.binary(), "binary"),
+    "properties": (pa.map_(pa.string(), pa.string()), "map<string,string>"),
+    "bornTimestamp": (_TIME, "timestamp"),
+    "storeTimestamp": (_TIME, "timestamp"),
+    "bornHost": (pa.string(), "string"),
+    "storeHost": (pa.string(), "string"),
+    "flag": (pa.int32(), "int"),
+    "sysFlag": (pa.int32(), "int"),
+    "bodyCRC": (pa.int32(), "int"),
+    "reconsumeTimes": (pa.int32(), "int"),
+    "preparedTransactionOffset": (pa.int64(), "bigint"),
+    "deliverAt": (_TIME, "timestamp"),
+}
+COLUMN_NAMES = tuple(_FIELDS)
+
+
+def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
+    """The Arrow form of some columns, in their order."""
+    return pa.schema([pa.field(name, _FIELDS[name][0]) for name in columns or COLUMN_NAMES])
+
+
+def spark_schema(columns: tuple[str, ...]) -> str:
+    """The Spark form of the same columns, as DDL: where Spark asks for it there is no session."""
+    return ", ".join(f"`{name}` {_FIELDS[name][1]}" for name in columns or COLUMN_NAMES)
