@@ -47,7 +47,7 @@ class _Config:
         problems = []
         for f in dataclasses.fields(self):  # type: ignore[arg-type]
             value, low, high = getattr(self, f.name), f.metadata["low"], f.metadata["high"]
-            if low is not None and value < low or high is not None and value > high:
+            if (low is not None and value < low) or (high is not None and value > high):
                 problems.append(
                     f"{option_name(f)}={value} is outside {low} to {'any' if high is None else high}"
                 )
@@ -108,13 +108,13 @@ def _kind(like: Any) -> str:
     return "text"
 
 
-def parse_properties(text: str) -> dict[str, str]:
+def parse_properties(source: str) -> dict[str, str]:
     """Read Java's ``.properties`` form: ``name=value`` or ``name: value``, ``#`` and ``!`` comments."""
     values: dict[str, str] = {}
-    for line in text.replace("\\\r\n", "").replace("\\\n", "").splitlines():
-        line = line.strip()
-        if line and line[0] not in "#!":
-            name, _, value = re.sub(r"\s*[=:]\s*", "=", line, count=1).partition("=")
+    for line in source.replace("\\\r\n", "").replace("\\\n", "").splitlines():
+        text = line.strip()
+        if text and text[0] not in "#!":
+            name, _, value = re.sub(r"\s*[=:]\s*", "=", text, count=1).partition("=")
             values[name.strip()] = value.strip()
     return values
 

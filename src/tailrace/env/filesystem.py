@@ -260,7 +260,7 @@ class _OsFile:
         return _OsMapping(self._fd, size, writable=writable)
 
     def data_ranges(self, start: int, until: int) -> list[tuple[int, int]]:
-        found = []
+        found: list[tuple[int, int]] = []
         while start < until:
             try:
                 low = os.lseek(self._fd, start, os.SEEK_DATA)

@@ -67,7 +67,7 @@ class Layout(Generic[_R]):
 
     def unpack_from(self, buffer: bytes | bytearray | memoryview, offset: int = 0) -> _R:
         """Read the record at ``offset``."""
-        return self.record._make(self.struct.unpack_from(buffer, offset))  # type: ignore[attr-defined,no-any-return]
+        return self.record._make(self.struct.unpack_from(buffer, offset))  # type: ignore[attr-defined]
 
     def view(self, buffer: bytes | bytearray | memoryview, count: int = -1) -> NDArray[np.void]:
         """``count`` records as an array over the same bytes."""

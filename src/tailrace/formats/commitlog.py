@@ -234,7 +234,7 @@ def encode_batch(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
 
 def decode_batch(data: bytes) -> list[tuple[int, bytes, bytes]]:
     """(flag, body, stored properties) of each message of a batch; raises MessageIllegalError."""
-    items = []
+    items: list[tuple[int, bytes, bytes]] = []
     at = 0
     while at < len(data):
         try:

@@ -8,11 +8,13 @@ goes when the stop was clean, the lock goes last.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, Final, Self, final
+from typing import Any, Final, Self, final, overload
 
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.clock import Clock, SystemClock
@@ -33,7 +35,6 @@ from tailrace.formats.commitlog import (
     create_message_id,
     decode_message,
     decode_message_id,
-    encode_properties,
 )
 from tailrace.model import (
     BoundaryType,
@@ -59,7 +60,6 @@ _READ_COUNT: Final = 32
 _READ_BYTES: Final = 1 << 20
 _DEFAULT_QUEUES: Final = 4
 _UNKNOWN_DIRECTORIES: Final = ("batchconsumequeue", "consumequeue_ext")
-_RESERVED: Final = frozenset("\x01\x02")
 
 
 @final
@@ -83,6 +83,8 @@ class MessageStore:
         self._scheduler = scheduler
         self._pid = os.getpid()
         self._closed = False
+        self._unique_prefix = f"{self._pid & 0xFFFF:04X}{entropy.u64():016X}"
+        self._unique_number = itertools.count()
         self._close_lock = threading.Lock()
 
     # -- life
@@ -252,70 +254,73 @@ class MessageStore:
         message is in the log, its sync is late) or StoreClosedError.
         """
         self._check_open()
-        inner = self._inner(message, queue_id)
+        store, clock = self._store, self._clock
+        began = clock.monotonic_ns()
         self._topic_queues(message.topic, queue_id)
-        began = self._clock.monotonic_ns()
-        result = self._store.put(inner)
-        if not result.status.appended:
+        result = store.put(MessageExtBrokerInner(
+            message.topic, queue_id, message.body,
+            _stored_properties(message, self._unique_key()), message.flag, 0, clock.now_ms(),
+            store.commit_log.store_host))
+        if result.status is not PutMessageStatus.PUT_OK:
             _raise_refused(result)
-        self._wait(result.until, message.wait_store_msg_ok, timeout_ms)
-        self._store.stats.put_took((self._clock.monotonic_ns() - began) // 1_000_000)
-        result.msg_id = create_message_id(self.store_host, result.phy_offset)
+        if store.flush_commit_log.sync and message.wait_store_msg_ok:
+            self._wait(result.until, timeout_ms)
+        store.stats.put_took(clock.monotonic_ns() - began)
+        result.msg_id = create_message_id(store.commit_log.store_host, result.phy_offset)
         return result
 
     def put_many(
         self, messages: Sequence[Message], *, queue_id: int = 0, timeout_ms: int | None = None
-    ) -> list[PutMessageResult]:
+    ) -> Sequence[PutMessageResult]:
         """Put messages in order, much faster than one by one; a result for each.
 
         Neighbours of one topic go into the log together. Raises what ``put`` raises; messages are
         all checked first, but when the disk fills up those before stay put, which the error says.
         """
         self._check_open()
-        results: list[PutMessageResult] = []
         runs: list[tuple[MessageExtBrokerInner, list[tuple[int, bytes, bytes]]]] = []
-        base = self._unique_base()
-        wait = False
-        topic = None
-        for number, message in enumerate(messages):
-            if message.topic != topic:
-                topic = message.topic
-                shared = MessageExtBrokerInner(
-                    topic, queue_id, b"", born_timestamp=self._clock.now_ms(),
-                    born_host=self.store_host)
-                runs.append((shared, []))
-                self._topic_queues(topic, queue_id)
-            wait = wait or message.wait_store_msg_ok
-            runs[-1][1].append(
-                (message.flag, message.body, _stored_properties(message, f"{base}{number:06X}")))
-        until = -1
+        for topic, run in itertools.groupby(messages, key=_topic_of):
+            part = list(run)
+            self._topic_queues(topic, queue_id)
+            prefix, number = self._unique_prefix, self._unique_number
+            shared = MessageExtBrokerInner(
+                topic, queue_id, b"", born_timestamp=self._clock.now_ms(),
+                born_host=self.store_host)
+            items = _plain_items(part, prefix, number)
+            if items is None:
+                items = [
+                    (message.flag, message.body, _stored_properties(message, self._unique_key()))
+                    for message in part
+                ]
+            self._store.commit_log.check_items(topic, items)
+            runs.append((shared, items))
+        results: list[PutMessageResult] = []
         for shared, items in runs:
             result = self._store.put_items(shared, items)
             if not result.status.appended:
                 _raise_refused(result)
-            until = result.until
-            results.extend(
-                PutMessageResult(
-                    PutMessageStatus.PUT_OK, phy_offset, until, queue_id,
-                    result.queue_offset + number, result.store_timestamp, 1)
-                for number, phy_offset in enumerate(result.phy_offsets)
-            )
-        if results:
-            self._wait(until, wait, timeout_ms)
-        return results
+            results.append(result)
+        if (
+            results and self._store.flush_commit_log.sync
+            and any(message.wait_store_msg_ok for message in messages)
+        ):
+            self._wait(results[-1].until, timeout_ms)
+        return PutResults(results, self.store_host)
 
     def put_inner(self, message: MessageExtBrokerInner) -> PutMessageResult:
         """Append a message that a broker prepared; waits for no sync and raises no refusal."""
         self._check_open()
+        began = self._clock.monotonic_ns()
         result = self._store.put(message)
-        self._store.wake_reput()
+        self._store.stats.put_took(self._clock.monotonic_ns() - began)
         return result
 
     def put_batch_inner(self, message: MessageExtBrokerInner, encoded: bytes) -> PutMessageResult:
         """Append the messages of a batch request, all or none; as ``put_inner``."""
         self._check_open()
+        began = self._clock.monotonic_ns()
         result = self._store.put_batch(message, encoded)
-        self._store.wake_reput()
+        self._store.stats.put_took(self._clock.monotonic_ns() - began)
         return result
 
     def when_durable(self, until: int, callback: DurableCallback) -> None:
@@ -336,15 +341,9 @@ class MessageStore:
         self._check_open()
         return self._store.wait_dispatched(timeout_ms)
 
-    def _inner(self, message: Message, queue_id: int) -> MessageExtBrokerInner:
-        return MessageExtBrokerInner(
-            message.topic, queue_id, message.body,
-            _stored_properties(message, self._unique_base() + "000000"), message.flag, 0,
-            self._clock.now_ms(), self.store_host)
-
-    def _unique_base(self) -> str:
-        """26 of the 32 hexadecimal digits of a new unique key."""
-        return f"{self._pid & 0xFFFF:04X}{self._entropy.u64():016X}{self._entropy.u64() & 0xFFFFFF:06X}"
+    def _unique_key(self) -> str:
+        """32 hexadecimal digits that no other message has."""
+        return f"{self._unique_prefix}{next(self._unique_number):012X}"
 
     def _topic_queues(self, topic: str, queue_id: int) -> None:
         known = self.topics.table.get(topic)
@@ -356,10 +355,7 @@ class MessageStore:
             raise MessageIllegalError(
                 "queueId", f"{queue_id}, {topic} has queues 0 to {known.write_queue_nums - 1}")
 
-    def _wait(self, until: int, wanted: bool, timeout_ms: int | None) -> None:
-        if not (wanted and self._store.flush_commit_log.sync):
-            self._store.wake_reput()
-            return
+    def _wait(self, until: int, timeout_ms: int | None) -> None:
         done = threading.Event()
         outcome: list[PutMessageStatus] = []
 
@@ -518,26 +514,113 @@ def _write_abort(file_system: FileSystem, root: str) -> None:
     file_system.sync_dir(root)
 
 
+def _topic_of(message: Message) -> str:
+    return message.topic
+
+
+def _plain_items(
+    messages: list[Message], prefix: str, numbers: Iterator[int]
+) -> list[tuple[int, bytes, bytes]] | None:
+    """(flag, body, stored properties) when every message has one tag, one key and nothing else.
+
+    None when one of them is of another shape, or its texts hold what they must not: the careful
+    way then finds out. This is what makes ``put_many`` fast, so it checks all texts at once.
+    """
+    try:
+        items = [
+            (
+                m.flag, m.body,
+                f"TAGS\x01{m.tags}\x02KEYS\x01{m.keys[0]}\x02UNIQ_KEY\x01{prefix}{n:012X}\x02".encode(),
+            )
+            for m, n in zip(messages, numbers, strict=False)
+            if m.tags and m.keys.__class__ is list and len(m.keys) == 1 and m.keys[0]
+            and not m.properties and m.wait_store_msg_ok
+        ]
+    except (TypeError, UnicodeEncodeError):
+        return None
+    text = b"".join([properties for _, _, properties in items])
+    count = len(messages)
+    if len(items) != count or text.count(b" ") or not (
+        text.count(b"\x01") == text.count(b"\x02") == 3 * count
+    ):
+        return None
+    return items
+
+
 def _stored_properties(message: Message, unique_key: str) -> bytes:
     """Stored form of a message's tag, keys and properties, with a unique key when it has none."""
-    properties = dict(message.properties)
+    text, count = "", 0
     if message.tags:
-        properties["TAGS"] = message.tags
+        text, count = f"TAGS\x01{message.tags}\x02", 1
     if message.keys:
         if isinstance(message.keys, str):
             raise MessageIllegalError("keys", "must be a list of strings, not a string")
         for key in message.keys:
             if not key or " " in key:
                 raise MessageIllegalError("keys", f"{key!r} is empty or has a blank")
-        properties["KEYS"] = " ".join(message.keys)
-    properties.setdefault("UNIQ_KEY", unique_key)
-    if not message.wait_store_msg_ok:
-        properties["WAIT"] = "false"
-    for name, value in properties.items():
-        if not name or not value or _RESERVED & set(name) or _RESERVED & set(value):
-            raise MessageIllegalError(
-                "properties", f"{name!r}: name and value must not be empty nor hold 0x01 or 0x02")
-    return encode_properties(properties)
+        text += f"KEYS\x01{' '.join(message.keys)}\x02"
+        count += 1
+    if message.properties:
+        own = {
+            name: value for name, value in message.properties.items()
+            if not (name == "TAGS" and message.tags or name == "KEYS" and message.keys)
+        }
+        for name, value in own.items():
+            if not name or not value:
+                raise MessageIllegalError("properties", f"{name!r}: name and value must not be empty")
+            text += f"{name}\x01{value}\x02"
+        count += len(own)
+        if "UNIQ_KEY" in own:
+            unique_key = ""
+    if unique_key:
+        text += f"UNIQ_KEY\x01{unique_key}\x02"
+        count += 1
+    if not message.wait_store_msg_ok and "WAIT" not in message.properties:
+        text += "WAIT\x01false\x02"
+        count += 1
+    if text.count("\x01") != count or text.count("\x02") != count:
+        raise MessageIllegalError("properties", "tag, keys, names and values must not hold 0x01 or 0x02")
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise MessageIllegalError("properties", f"cannot be stored as UTF-8: {error}") from None
+
+
+@final
+class PutResults(Sequence[PutMessageResult]):
+    """The result of each message of a ``put_many``, made when it is looked at."""
+
+    __slots__ = ("_ends", "_host", "_runs")
+
+    def __init__(self, runs: list[PutMessageResult], store_host: bytes) -> None:
+        self._runs = runs
+        self._host = store_host
+        self._ends = list(itertools.accumulate(run.msg_num for run in runs))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @overload
+    def __getitem__(self, index: int) -> PutMessageResult: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[PutMessageResult]: ...
+
+    def __getitem__(self, index: int | slice) -> PutMessageResult | list[PutMessageResult]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        number = index + len(self) if index < 0 else index
+        if not 0 <= number < len(self):
+            raise IndexError(index)
+        place = bisect.bisect_right(self._ends, number)
+        run = self._runs[place]
+        number -= self._ends[place] - run.msg_num
+        phy_offset = int(run.phy_offsets[number])
+        following = number + 1
+        until = int(run.phy_offsets[following]) if following < run.msg_num else run.until
+        return PutMessageResult(
+            PutMessageStatus.PUT_OK, phy_offset, until, run.queue_id, run.queue_offset + number,
+            run.store_timestamp, 1, msg_id=create_message_id(self._host, phy_offset))
 
 
 def _raise_refused(result: PutMessageResult) -> None:

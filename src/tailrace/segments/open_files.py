@@ -31,8 +31,8 @@ class OpenFiles:
             self._used[file] = None
             self._used.move_to_end(file)
             idle = [self._used.popitem(last=False)[0]] if len(self._used) > self._limit else []
-        for file in idle:
-            file.close_descriptor()
+        for other in idle:
+            other.close_descriptor()
 
     def forget(self, file: MappedFile) -> None:
         """Drop a file that is being closed."""

@@ -68,7 +68,8 @@ class DefaultMessageStore:
             if config.message_index_enable else None
         )
         self.dispatcher = Dispatcher(self.queues, self.index)
-        self.reput = ReputMessageService(self.commit_log, self.dispatcher, self.confirm_offset)
+        self.reput = ReputMessageService(
+            self.commit_log, self.dispatcher, self.confirm_offset, self.flags)
         self.flush_commit_log = FlushCommitLogService(
             clock, config, self.commit_log, self.flags, self.checkpoint)
         self.flush_consume_queue = FlushConsumeQueueService(
@@ -175,7 +176,16 @@ class DefaultMessageStore:
 
     def put(self, message: MessageExtBrokerInner) -> PutMessageResult:
         """Append one message; the caller waits for its sync with ``when_durable``."""
-        return self._counted(self.commit_log.put(message), len(message.body))
+        result = self.commit_log.put(message)
+        stats = self.stats
+        if result.status is PutMessageStatus.PUT_OK:
+            stats.put_times += 1
+            stats.put_size += len(message.body)
+            if self.reput.idle:
+                self.wake_reput()
+        else:
+            stats.put_failed_times += 1
+        return result
 
     def put_batch(self, message: MessageExtBrokerInner, encoded: bytes) -> PutMessageResult:
         """Append the messages of a batch body."""
@@ -193,14 +203,16 @@ class DefaultMessageStore:
         if result.status is PutMessageStatus.PUT_OK:
             stats.put_times += result.msg_num
             stats.put_size += size
+            if self.reput.idle:
+                self.wake_reput()
         else:
             stats.put_failed_times += 1
         return result
 
     def wake_reput(self) -> None:
         """Tell dispatch that there is something to do, sooner than its period."""
-        if self._reput_handle is not None:
-            self._reput_handle.wake()
+        if self._reput_handle is not None and not self.flush_commit_log.sync:
+            self._reput_handle.wake()  # under SYNC_FLUSH the flush does it: nothing is shown before
 
     def when_durable(self, until: int, callback: DurableCallback) -> None:
         """Call ``callback`` when everything below ``until`` is durable; at once under ASYNC_FLUSH."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Final
+from typing import Any, Final
 
 from tailrace.config import StoreConfig
 from tailrace.env.filesystem import FileSystem
@@ -18,7 +18,7 @@ _ENTRIES_PER_SLOT: Final = 4
 
 def recognise(file_system: FileSystem, root: str, config: StoreConfig) -> StoreConfig:
     """``config`` with the file sizes that the directory at ``root`` really has."""
-    found: dict[str, int] = {}
+    found: dict[str, Any] = {}
     if size := _segment_size(file_system, f"{root}/{filenames.COMMITLOG}"):
         found["mapped_file_size_commit_log"] = size
     if size := _queue_file_size(file_system, f"{root}/{filenames.CONSUMEQUEUE}"):

@@ -12,6 +12,7 @@ import numpy as np
 from tailrace.kernels import record
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.dispatch import Dispatcher
+from tailrace.store.running_flags import WRITE_LOGICS_QUEUE_ERROR, RunningFlags
 
 __all__ = ["ReputMessageService"]
 
@@ -25,11 +26,19 @@ class ReputMessageService:
     """Invariant: everything below ``reput_from_offset`` has its units and entries written."""
 
     def __init__(
-        self, commit_log: CommitLog, dispatcher: Dispatcher, confirm_offset: Callable[[], int]
+        self,
+        commit_log: CommitLog,
+        dispatcher: Dispatcher,
+        confirm_offset: Callable[[], int],
+        flags: RunningFlags,
     ) -> None:
         self._log = commit_log
         self._dispatcher = dispatcher
         self._confirm_offset = confirm_offset
+        self._flags = flags
+        self._seen_until = 0
+        self.idle = True
+        """Whether a put has to wake the service; else it is at work and will see the message."""
         self._rows = np.empty((_ROWS, record.COLUMNS), dtype=np.int64)
         self._changed = threading.Condition()
         self._lock = threading.Lock()
@@ -41,14 +50,19 @@ class ReputMessageService:
     def step(self) -> bool:
         """Dispatch some records; True when there may be more."""
         with self._lock:
+            self.idle = False
             again = self._step()
-        if again:
-            with self._changed:
-                self._changed.notify_all()
+            if not again:
+                # In this order: a put either sees the flag, or its end is seen here.
+                self.idle = True
+                again = self._confirm_offset() > self._seen_until
+        with self._changed:
+            self._changed.notify_all()
         return again
 
     def _step(self) -> bool:
         start, until = self.reput_from_offset, self._confirm_offset()
+        self._seen_until = until
         if start >= until:
             return False
         file = self._log.queue.find(start)
@@ -80,6 +94,10 @@ class ReputMessageService:
             # Bytes we wrote ourselves are no record: nothing behind them is hidden silently.
             if self._told_bad != start:
                 self._told_bad = start
+                self._flags.set(
+                    WRITE_LOGICS_QUEUE_ERROR,
+                    f"dispatch stopped at a bad record at phy_offset={start}"
+                    f" ({record.REASON_NAMES[reason]}); the next open recovers")
                 _log.error(
                     "dispatch stopped at a bad record file=%s phy_offset=%d reason=%s",
                     file.path, start, record.REASON_NAMES[reason])

@@ -36,8 +36,12 @@ class StoreStatsService:
         self._samples: deque[tuple[int, int, int, int, int]] = deque(maxlen=601)
         self._printed_ns = clock.monotonic_ns()
 
-    def put_took(self, elapsed_ms: int) -> None:
+    def put_took(self, elapsed_ns: int) -> None:
         """Count the time of one put."""
+        if elapsed_ns < 1_000_000:
+            self.put_distribution[0] += 1
+            return
+        elapsed_ms = elapsed_ns // 1_000_000
         self.put_time_max_ms = max(self.put_time_max_ms, elapsed_ms)
         for place, limit in enumerate(_LIMITS_MS):
             if elapsed_ms <= limit:
@@ -63,7 +67,7 @@ class StoreStatsService:
         if len(samples) < 2:
             return []
         last = samples[-1]
-        found = []
+        found: list[float] = []
         for seconds in (10, 60, 600):
             if len(samples) > seconds or not found:
                 first = samples[-min(seconds + 1, len(samples))]

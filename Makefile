@@ -1,0 +1,65 @@
+# Every target sets up what it needs. Nothing is assumed but Linux and Python 3.11 with venv.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+PY := $(VENV)/bin/python
+SOURCES := setup.py pyproject.toml $(wildcard src/tailrace/kernels/*.py)
+SEED ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check fmt crash interop bench bench-peer gen dist clean
+
+help:  ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV)/.made:
+	@$(PYTHON) -c 'import sys; sys.exit("Tailrace needs Python 3.11 or later, this is %s" % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.packages: requirements/dev.txt $(VENV)/.made
+	$(PY) -m pip install -q --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@touch $@
+
+# Kernels are compiled here when there is a C compiler; without one they run interpreted.
+$(VENV)/.installed: $(VENV)/.packages $(SOURCES)
+	$(PY) -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(PY) tools/point_spark_here.py
+	@touch $@
+
+setup: $(VENV)/.installed  ## The environment in .venv, which every other target makes by itself
+
+demo: $(VENV)/.installed  ## The main job as a short story: serve, send, kill, recover, query, Spark
+	$(PY) tools/demo.py
+
+test: $(VENV)/.installed  ## All tests
+	$(PY) -m pytest
+
+check: $(VENV)/.installed  ## Format, lint, types, import rules, generated documents
+	$(VENV)/bin/ruff check src tests tools benchmarks setup.py
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+	$(PY) tools/gen_reference.py --check
+
+fmt: $(VENV)/.installed  ## Mend what the linter can mend
+	$(VENV)/bin/ruff check --fix src tests tools benchmarks setup.py
+
+crash: $(VENV)/.installed  ## The long crash sweep; SEED=n replays one
+	SEED=$(SEED) $(PY) tools/crash_sweep.py
+
+interop: $(VENV)/.installed  ## Conformance with the reference: needs Maven and a JDK
+	tests/interop/conformance/run dump-equals-reference java-client spark
+
+bench: $(VENV)/.installed  ## Our own figures, as JSON lines
+	$(PY) benchmarks/macro/store.py
+
+bench-peer: $(VENV)/.installed  ## The same beside the reference in one run: needs Maven and a JDK
+	$(PY) benchmarks/macro/peer.py
+
+gen: $(VENV)/.installed  ## Write docs/reference anew
+	$(PY) tools/gen_reference.py
+
+dist: $(VENV)/.installed  ## sdist and wheel
+	$(PY) -m build --no-isolation
+
+clean:  ## Remove what was built
+	rm -rf build dist $(VENV) src/tailrace/kernels/_compiled/*.so

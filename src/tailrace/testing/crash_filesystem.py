@@ -1,0 +1,285 @@
+"""Files in memory that lose what was not synced when the power fails, or fail on request.
+
+Model: bytes are durable after ``sync_data``, names after ``sync_dir``. A power loss keeps of every
+unsynced 4 KiB page all, nothing or a prefix of whole 512 byte sectors, and of unsynced names any
+subset; a killed process loses nothing. A rename is atomic. Each call that changes something is an
+operation with a number, so that a test can crash at every one of them, or have one fail.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self, final
+
+from tailrace.env.entropy import Entropy
+
+__all__ = ["CrashFileSystem", "SimulatedCrash"]
+
+PAGE = 4096
+SECTOR = 512
+
+
+class SimulatedCrash(BaseException):  # noqa: N818 - nothing may catch it as an error
+    """The machine stopped here."""
+
+
+@final
+class _Data:
+    __slots__ = ("durable", "volatile")
+
+    def __init__(self) -> None:
+        self.volatile = bytearray()
+        self.durable = b""
+
+
+@dataclass(slots=True)
+class _Stat:
+    size: int
+    allocated: int
+    mtime_ms: int
+    is_dir: bool
+
+
+@dataclass(slots=True)
+class _Usage:
+    total: int = 1 << 40
+    free: int = 1 << 39
+    usable: int = 1 << 39
+
+
+@final
+class _Mapping:
+    def __init__(self, data: _Data) -> None:
+        self.view = memoryview(data.volatile)
+
+    def close(self) -> None:
+        self.view.release()
+
+
+@final
+class _File:
+    def __init__(self, owner: CrashFileSystem, path: str, data: _Data) -> None:
+        self.path = path
+        self._owner = owner
+        self._data = data
+
+    def size(self) -> int:
+        return len(self._data.volatile)
+
+    def pread(self, n: int, pos: int) -> bytes:
+        return bytes(self._data.volatile[pos : pos + n])
+
+    def pwrite(self, data: bytes | bytearray | memoryview, pos: int) -> None:
+        self._owner.operation("pwrite", self.path)
+        volatile = self._data.volatile
+        if pos + len(data) > len(volatile):
+            volatile.extend(bytes(pos + len(data) - len(volatile)))
+        volatile[pos : pos + len(data)] = data
+
+    def allocate(self, pos: int, n: int) -> None:
+        self._owner.operation("allocate", self.path)
+        if pos + n > len(self._data.volatile):
+            self.truncate(pos + n)
+
+    def truncate(self, size: int) -> None:
+        self._owner.operation("truncate", self.path)
+        volatile = self._data.volatile
+        if size < len(volatile):
+            del volatile[size:]
+        else:
+            volatile.extend(bytes(size - len(volatile)))
+
+    def map(self, size: int, *, writable: bool) -> _Mapping:
+        assert size == len(self._data.volatile), "maps whole files"
+        _ = writable
+        return _Mapping(self._data)
+
+    def data_ranges(self, start: int, until: int) -> list[tuple[int, int]]:
+        return [(start, min(until, self.size()))] if start < self.size() else []
+
+    def sync_data(self) -> None:
+        self._owner.operation("sync_data", self.path)
+        self._data.durable = bytes(self._data.volatile)
+
+    def close(self) -> None:
+        pass
+
+
+@final
+class _Lock:
+    def __init__(self, owner: CrashFileSystem, path: str) -> None:
+        self._owner = owner
+        self._path = path
+
+    def release(self) -> None:
+        self._owner.locked.discard(self._path)
+
+
+@final
+class CrashFileSystem:
+    """A FileSystem; ``before`` is called with the number, name and path of each operation.
+
+    It may raise SimulatedCrash, or OSError to make that one operation fail.
+    """
+
+    def __init__(self, before: Callable[[int, str, str], None] | None = None) -> None:
+        self.before = before
+        self.operations = 0
+        self.locked: set[str] = set()
+        self._files: dict[str, _Data] = {}
+        self._directories: set[str] = {"/"}
+        self._durable_files: dict[str, _Data] = {}
+
+    def operation(self, name: str, path: str) -> None:
+        """Count an operation, and let it crash or fail."""
+        number = self.operations
+        self.operations += 1
+        if self.before is not None:
+            self.before(number, name, path)
+
+    # -- after the crash
+
+    def killed(self) -> Self:
+        """What a new process finds after this one was killed: everything."""
+        made = type(self)()
+        made._directories = set(self._directories)
+        made._durable_files = dict(self._durable_files)
+        for path, data in self._files.items():
+            made._files[path] = _copy(bytes(data.volatile), data.durable)
+        made._durable_files = {
+            path: made._files.get(path, data) for path, data in self._durable_files.items()
+        }
+        return made
+
+    def power_lost(self, entropy: Entropy, keep_percent: int) -> Self:
+        """What is found after a power loss that kept about that share of what was unsynced."""
+        made = type(self)()
+        made._directories = set(self._directories)
+        names = {
+            **self._durable_files,
+            **{p: d for p, d in self._files.items()
+               if self._durable_files.get(p) is d or entropy.randrange(100) < keep_percent},
+        }
+        for path, data in names.items():
+            gone = path not in self._files
+            if gone and entropy.randrange(100) < keep_percent:
+                continue  # an unsynced removal that did reach the disk
+            content = _after_power_loss(data, entropy, keep_percent)
+            made._files[path] = made._durable_files[path] = _copy(content, content)
+        return made
+
+    # -- FileSystem
+
+    def open(self, path: str, *, writable: bool = False, create: bool = False) -> _File:
+        """Open a file; ``create`` makes it when it is missing."""
+        data = self._files.get(path)
+        if data is None:
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            self.operation("create", path)
+            data = self._files[path] = _Data()
+        _ = writable
+        return _File(self, path, data)
+
+    def exists(self, path: str) -> bool:
+        """Whether the name exists."""
+        return path in self._files or path in self._directories
+
+    def stat(self, path: str) -> _Stat:
+        """What the name is."""
+        if path in self._directories:
+            return _Stat(0, 0, 0, is_dir=True)
+        if path not in self._files:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        size = len(self._files[path].volatile)
+        return _Stat(size, size, 0, is_dir=False)
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted."""
+        prefix = path.rstrip("/") + "/"
+        names = {
+            name[len(prefix) :].partition("/")[0]
+            for name in (*self._files, *self._directories) if name.startswith(prefix)
+        }
+        return sorted(names - {""})
+
+    def makedirs(self, path: str) -> None:
+        """Make a directory and its parents, durably."""
+        parts = path.strip("/").split("/")
+        for n in range(1, len(parts) + 1):
+            name = "/" + "/".join(parts[:n])
+            if name not in self._directories:
+                self.operation("mkdir", name)
+                self._directories.add(name)
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename atomically."""
+        self.operation("rename", new)
+        self._files[new] = self._files.pop(old)
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+        self.operation("remove", path)
+        if self._files.pop(path, None) is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+    def rmdir(self, path: str) -> None:
+        """Remove an empty directory."""
+        self.operation("rmdir", path)
+        self._directories.discard(path)
+
+    def sync_dir(self, path: str) -> None:
+        """Make the names in a directory durable."""
+        self.operation("sync_dir", path)
+        prefix = path.rstrip("/") + "/"
+
+        def inside(name: str) -> bool:
+            return name.startswith(prefix) and "/" not in name[len(prefix) :]
+
+        kept = {p: d for p, d in self._durable_files.items() if not inside(p)}
+        self._durable_files = {**kept, **{p: d for p, d in self._files.items() if inside(p)}}
+
+    def lock(self, path: str) -> _Lock | None:
+        """Lock a file."""
+        if path in self.locked:
+            return None
+        self.open(path, writable=True, create=True)
+        self.locked.add(path)
+        return _Lock(self, path)
+
+    def lock_holder(self, path: str) -> int | None:
+        """Process id of who holds a lock."""
+        return os.getpid() if path in self.locked else None
+
+    def disk_usage(self, path: str) -> _Usage:
+        """A disk that is half full."""
+        _ = path
+        return _Usage()
+
+
+def _copy(volatile: bytes, durable: bytes) -> _Data:
+    made = _Data()
+    made.volatile = bytearray(volatile)
+    made.durable = durable
+    return made
+
+
+def _after_power_loss(data: _Data, entropy: Entropy, keep_percent: int) -> bytes:
+    """The durable bytes with some pages, or prefixes of pages, of the unsynced ones."""
+    volatile, durable = bytes(data.volatile), data.durable
+    if volatile == durable:
+        return durable
+    # A length that was not synced may or may not have reached the disk.
+    size = len(volatile) if entropy.randrange(100) < keep_percent else len(durable)
+    found = bytearray(durable[:size].ljust(size, b"\0"))
+    for at in range(0, size, PAGE):
+        page = volatile[at : min(at + PAGE, size)]
+        if page != found[at : at + PAGE] and entropy.randrange(100) < keep_percent:
+            cut = len(page)
+            if entropy.randrange(3) == 0:
+                cut = min(entropy.randrange(PAGE // SECTOR + 1) * SECTOR, len(page))
+            found[at : at + cut] = page[:cut]
+    return bytes(found)

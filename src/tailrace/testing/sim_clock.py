@@ -1,0 +1,27 @@
+"""Time that stands still until it is told."""
+
+from __future__ import annotations
+
+from typing import final
+
+__all__ = ["SimClock"]
+
+
+@final
+class SimClock:
+    """Both clocks start at ``now_ms`` and move by ``advance`` alone."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self._now_ms = now_ms
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return self._now_ms
+
+    def monotonic_ns(self) -> int:
+        """The same in nanoseconds."""
+        return self._now_ms * 1_000_000
+
+    def advance(self, ms: int) -> None:
+        """Let time pass."""
+        self._now_ms += ms

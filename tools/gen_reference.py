@@ -1,0 +1,68 @@
+"""Write docs/reference from the declarations in the code; ``--check`` only compares."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+from tailrace import config, errors
+from tailrace.formats import checkpoint, commitlog, consumequeue, indexfile
+
+OUT = Path("docs/reference")
+LAYOUTS = {
+    "CommitLog record, fixed head": commitlog.MESSAGE_HEAD,
+    "CommitLog blank record": commitlog.BLANK,
+    "ConsumeQueue unit": consumequeue.CQ_UNIT,
+    "Index file header": indexfile.INDEX_HEADER,
+    "Index file slot": indexfile.INDEX_SLOT,
+    "Index file entry": indexfile.INDEX_ENTRY,
+    "Checkpoint": checkpoint.CHECKPOINT,
+}
+HEAD = "<!-- Written by `make gen` from the code; change it there. -->\n\n"
+
+
+def formats() -> str:
+    parts = ["# Formats\n\nEvery number is big-endian.\n"]
+    for title, layout in LAYOUTS.items():
+        about = (layout.record.__doc__ or "").strip()
+        parts.append(f"## {title}\n\n{about} {layout.size} bytes.\n")
+        parts.append("\n".join(layout.markdown()) + "\n")
+    return HEAD + "\n".join(parts)
+
+
+def settings() -> str:
+    parts = ["# Settings\n\nNames are RocketMQ's; every command takes a `.properties` file by `--config`.\n"]
+    for title, kind in (("Store", config.StoreConfig), ("Broker", config.BrokerConfig)):
+        parts.append(f"## {title}\n\n| name | default | unit | meaning |\n|---|---|---|---|")
+        for f in dataclasses.fields(kind):
+            default = getattr(f.default, "value", f.default)
+            text = str(default).lower() if isinstance(default, bool) else f"{default}"
+            parts.append(
+                f"| `{config.option_name(f)}` | {text or '(empty)'} | {f.metadata['unit']} | "
+                f"{f.metadata['about']} |")
+        parts.append("")
+    return HEAD + "\n".join(parts)
+
+
+def error_tree() -> str:
+    return HEAD + "# Errors\n\n```\n" + (errors.__doc__ or "").strip() + "\n```\n"
+
+
+def main() -> int:
+    stale = []
+    for name, text in (
+        ("formats.md", formats()), ("config.md", settings()), ("errors.md", error_tree())
+    ):
+        path = OUT / name
+        if "--check" in sys.argv:
+            if not path.exists() or path.read_text() != text:
+                stale.append(str(path))
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    if stale:
+        print(f"not current, run `make gen`: {', '.join(stale)}", file=sys.stderr)
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
