@@ -197,7 +197,8 @@ def _decode_variable_part(record: bytes, head: MessageHead) -> MessageExt:
     topic, at = record[at : at + topic_length].decode(), at + topic_length
     (properties_length,) = struct.unpack_from(">h", record, at)
     at += 2
-    if min(body_length, properties_length) < 0 or at + properties_length != head.total_size:
+    whole = at + properties_length == head.total_size <= len(record)
+    if min(body_length, properties_length) < 0 or not whole:
         raise ValueError(f"{at + properties_length} bytes are used")
     return MessageExt(
         topic=topic,

@@ -54,15 +54,15 @@ def _extend(
 
 def java_hash(text: cython.const[cython.uchar][::1]):
     """Java's ``String.hashCode`` of UTF-8 bytes; a byte that is not UTF-8 counts as U+FFFD."""
-    h: cython.longlong = _extend(0, text, 0, text.shape[0])
+    h: cython.longlong = _extend(0, text, 0, len(text))
     return (h ^ _SIGN_32) - _SIGN_32
 
 
 def index_hash(topic: cython.const[cython.uchar][::1], key: cython.const[cython.uchar][::1]):
     """The hash that an index entry stores for ``topic#key``."""
-    h: cython.longlong = _extend(0, topic, 0, topic.shape[0])
+    h: cython.longlong = _extend(0, topic, 0, len(topic))
     h = (h * 31 + 35) & _MASK_32
-    h = _extend(h, key, 0, key.shape[0])
+    h = _extend(h, key, 0, len(key))
     h = (h ^ _SIGN_32) - _SIGN_32
     if h == -_SIGN_32:
         return 0

@@ -35,8 +35,8 @@ def decode_header(data: bytes, start: cython.Py_ssize_t, until: cython.Py_ssize_
     n: cython.longlong
     code: cython.longlong
     version: cython.longlong
-    if not 0 <= start <= until <= b.shape[0]:
-        raise ValueError(f"{start} to {until} of {b.shape[0]} bytes")
+    if not 0 <= start <= until <= len(b):
+        raise ValueError(f"{start} to {until} of {len(b)} bytes")
     if until - start < 21:
         raise ValueError(f"binary header of {until - start} bytes, 21 are the least")
     code = (((b[p] << 8) | b[p + 1]) ^ 0x8000) - 0x8000

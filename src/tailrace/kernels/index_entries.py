@@ -194,8 +194,8 @@ def put_rows(
     h: cython.longlong
     topic: cython.longlong
     full: cython.bint = False
-    if slots < 1 or entries < 1 or index.shape[0] < 40 + slots * 4 + entries * 20:
-        raise ValueError(f"{slots} slots and {entries} entries in {index.shape[0]} bytes")
+    if slots < 1 or entries < 1 or len(index) < 40 + slots * 4 + entries * 20:
+        raise ValueError(f"{slots} slots and {entries} entries in {len(index)} bytes")
     if not 0 <= first <= last <= rows.shape[0] or (rows.shape[0] and rows.shape[1] < _COLUMNS):
         raise ValueError(f"rows {first} to {last} of {rows.shape[0]}")
     with cython.nogil:
@@ -276,8 +276,8 @@ def search(
     when: cython.longlong
     diff: cython.longlong
     begin: cython.longlong
-    if slots < 1 or entries < 1 or index.shape[0] < 40 + slots * 4 + entries * 20:
-        raise ValueError(f"{slots} slots and {entries} entries in {index.shape[0]} bytes")
+    if slots < 1 or entries < 1 or len(index) < 40 + slots * 4 + entries * 20:
+        raise ValueError(f"{slots} slots and {entries} entries in {len(index)} bytes")
     if key_hash < 0:
         raise ValueError(f"hash {key_hash}")
     with cython.nogil:

@@ -35,8 +35,8 @@ def build_units(
     r: cython.Py_ssize_t
     p: cython.Py_ssize_t = 0
     count: cython.Py_ssize_t = rows.shape[0]
-    if not 0 <= first <= last <= order.shape[0] or out.shape[0] < 20 * (last - first):
-        raise ValueError(f"rows {first} to {last} into {out.shape[0]} bytes")
+    if not 0 <= first <= last <= order.shape[0] or len(out) < 20 * (last - first):
+        raise ValueError(f"rows {first} to {last} into {len(out)} bytes")
     if rows.shape[0] and rows.shape[1] <= _C_TAGS_CODE:
         raise ValueError(f"{rows.shape[1]} columns")
     with cython.nogil:

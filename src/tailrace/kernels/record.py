@@ -493,8 +493,8 @@ def scan(
     size: cython.longlong
     magic: cython.longlong
     reason: cython.int = _REASON_END
-    if until > buf.shape[0]:
-        until = buf.shape[0]
+    if until > len(buf):
+        until = len(buf)
     if start < 0 or (room and rows.shape[1] < _COLUMNS):
         raise ValueError(f"start {start}, {rows.shape[1]} columns")
     with cython.nogil:
@@ -529,8 +529,8 @@ def scan(
 
 def crc32(buf: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, until: cython.Py_ssize_t):
     """CRC-32 of a part of ``buf``."""
-    if not 0 <= start <= until <= buf.shape[0]:
-        raise ValueError(f"{start} to {until} of {buf.shape[0]}")
+    if not 0 <= start <= until <= len(buf):
+        raise ValueError(f"{start} to {until} of {len(buf)}")
     return _crc(buf, start, until)
 
 
@@ -570,11 +570,11 @@ def _encode(
     props: cython.const[cython.uchar][::1],
     append_prop_crc: cython.bint,
 ) -> cython.longlong:
-    body_length: cython.Py_ssize_t = body.shape[0]
-    topic_length: cython.Py_ssize_t = topic.shape[0]
-    props_length: cython.Py_ssize_t = props.shape[0]
-    born_length: cython.Py_ssize_t = born_host.shape[0]
-    store_length: cython.Py_ssize_t = store_host.shape[0]
+    body_length: cython.Py_ssize_t = len(body)
+    topic_length: cython.Py_ssize_t = len(topic)
+    props_length: cython.Py_ssize_t = len(props)
+    born_length: cython.Py_ssize_t = len(born_host)
+    store_length: cython.Py_ssize_t = len(store_host)
     v2: cython.bint = topic_length > 127
     separator: cython.Py_ssize_t = 0
     extra: cython.Py_ssize_t = 0
@@ -586,8 +586,8 @@ def _encode(
         separator = 1 if props_length and props[props_length - 1] != 2 else 0
         extra = separator + 20
     size = 75 + born_length + store_length + body_length + topic_length + v2 + props_length + extra
-    if limit > buf.shape[0]:
-        limit = buf.shape[0]
+    if limit > len(buf):
+        limit = len(buf)
     if pos < 0 or size + 8 > limit - pos:
         return _END_OF_FILE
     sys_flag = sys_flag & ~cython.cast(cython.longlong, 0x30)
@@ -719,7 +719,7 @@ def encode_many(
         size = _encode(
             buf, p, limit, phy_offset + (p - pos), queue_id, flag, first_queue_offset + n,
             sys_flag, born_timestamp, born_host, store_timestamp, store_host, 0, 0, body,
-            _crc(body, 0, body.shape[0]) & _MASK_31, topic, props, append_prop_crc,
+            _crc(body, 0, len(body)) & _MASK_31, topic, props, append_prop_crc,
         )
         if size < 0:
             break

@@ -33,8 +33,8 @@ def filter_units(
     i: cython.Py_ssize_t
     k: cython.Py_ssize_t
     code: cython.longlong
-    if count < 0 or units.shape[0] < 20 * count or chosen.shape[0] < count:
-        raise ValueError(f"{count} units in {units.shape[0]} bytes, room for {chosen.shape[0]}")
+    if count < 0 or len(units) < 20 * count or chosen.shape[0] < count:
+        raise ValueError(f"{count} units in {len(units)} bytes, room for {chosen.shape[0]}")
     with cython.nogil:
         for i in range(count):
             code = (

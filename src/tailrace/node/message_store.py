@@ -563,7 +563,7 @@ def _stored_properties(message: Message, unique_key: str) -> bytes:
     if message.properties:
         own = {
             name: value for name, value in message.properties.items()
-            if not (name == "TAGS" and message.tags or name == "KEYS" and message.keys)
+            if not ((name == "TAGS" and message.tags) or (name == "KEYS" and message.keys))
         }
         for name, value in own.items():
             if not name or not value:

@@ -97,6 +97,7 @@ class MappedFile:
             file.truncate(size)
             if mapped:
                 made.reserve(1)
+                file.sync_data()  # a name without its length would be a file of length zero
             file_system.sync_dir(path.rpartition("/")[0])
         except (OSError, DiskFullError) as error:
             made._discard()

@@ -57,7 +57,7 @@ class MappedFileQueue:
     def load(self) -> None:
         """Take the files of the directories, by name; all of them count as written and flushed.
 
-        A last file of length zero is removed, as it never held anything. Sub-directories are left
+        Last files of length zero are removed, as they never held anything. Sub-directories are left
         alone. Raises CorruptionError for any other name or length, and changes nothing then.
         """
         found: list[tuple[int, str]] = []
@@ -72,13 +72,16 @@ class MappedFileQueue:
             for name, directory in entries
             if not self._file_system.stat(f"{directory}/{name}").is_dir
         ]
+        tail = len(entries)
+        while tail and not self._file_system.stat("/".join(entries[tail - 1][::-1])).size:
+            tail -= 1
         for place, (name, directory) in enumerate(entries):
             path = f"{directory}/{name}"
             offset = file_name_to_offset(name)
             size = self._file_system.stat(path).size
             if offset is None or offset % self.file_size:
                 raise CorruptionError("not the name of a segment file", path=path)
-            if size == 0 and place == len(entries) - 1:
+            if size == 0 and place >= tail:
                 empty.append(path)
                 continue
             if size != self.file_size:

@@ -42,7 +42,9 @@ from tailrace.store.running_flags import RunningFlags
 __all__ = ["CommitLog"]
 
 QueueKey = tuple[str, int]
-_TOPIC: Final = re.compile(r"^[%|a-zA-Z0-9_-]+$")
+_TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+_MAX_QUEUE_ID: Final = 0x7FFFFFFF
+_CHUNK: Final = 2048
 _RECORD_MARGIN: Final = 64 * 1024
 _crc32 = isal_zlib.crc32
 
@@ -113,15 +115,13 @@ class CommitLog:
         known = self._topics.get(topic)
         if known is not None:
             return known
-        raw = topic.encode()
-        limit = MAX_TOPIC_LENGTH if self._config.auto_message_version_on_topic_len else MAX_TOPIC_LENGTH_V1
-        if topic.startswith(("%RETRY%", "%DLQ%")):
-            limit = MAX_TOPIC_LENGTH
-        else:
-            limit = min(limit, MAX_TOPIC_LENGTH_V1)
-        if not _TOPIC.match(topic):
+        if not _TOPIC.fullmatch(topic):
             raise MessageIllegalError(
-                "topic", f"{topic!r} must be one or more of letters, digits, %, |, - and _")
+                "topic", f"{topic[:300]!r} must be one or more of letters, digits, %, |, - and _")
+        raw = topic.encode()
+        limit = MAX_TOPIC_LENGTH_V1
+        if topic.startswith(("%RETRY%", "%DLQ%")) and self._config.auto_message_version_on_topic_len:
+            limit = MAX_TOPIC_LENGTH
         if len(raw) > limit:
             raise MessageIllegalError("topic", f"{len(raw)} bytes, {limit} are the most")
         if len(self._topics) > 100_000:
@@ -148,9 +148,10 @@ class CommitLog:
         if not self._flags.is_writeable():
             return PutMessageResult(
                 PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=self._flags.reason)
-        if message.queue_id < 0:
+        if not 0 <= message.queue_id <= _MAX_QUEUE_ID:
             return PutMessageResult(
-                PutMessageStatus.MESSAGE_ILLEGAL, remark=f"queueId {message.queue_id} is negative")
+                PutMessageStatus.MESSAGE_ILLEGAL,
+                remark=f"queueId: {message.queue_id} is outside 0 to {_MAX_QUEUE_ID}")
         return None
 
     @staticmethod
@@ -228,6 +229,23 @@ class CommitLog:
         except MessageIllegalError as error:
             return self._illegal(error)
 
+    def check_items(self, name: str, items: list[tuple[int, bytes, bytes]]) -> tuple[bytes, int]:
+        """The topic's bytes and a bound of what the items take; raises MessageIllegalError."""
+        topic = self._topic_bytes(name)
+        config = self._config
+        bodies = [len(body) for _, body, _ in items]
+        properties = [len(stored) for _, _, stored in items]
+        extra = CRC_PROPERTY_LENGTH + 1 if config.enabled_append_prop_crc else 0
+        longest, most = max(bodies, default=0), max(properties, default=0)
+        head = record.record_size(20, 20, 0, len(topic), extra)
+        if (
+            longest > config.max_message_size or most + extra > MAX_PROPERTIES_LENGTH
+            or head + longest + most + END_FILE_MIN_BLANK_LENGTH > config.mapped_file_size_commit_log
+        ):  # perhaps: the longest body and the longest properties may be of different messages
+            for _, body, stored in items:
+                self._check_sizes(body, stored, topic)
+        return topic, head * len(items) + sum(bodies) + sum(properties)
+
     def put_items(
         self, message: MessageExtBrokerInner, items: list[tuple[int, bytes, bytes]], *, whole: bool
     ) -> PutMessageResult:
@@ -236,13 +254,7 @@ class CommitLog:
         ``whole`` keeps them in one file; otherwise they go on in the next one. Raises
         MessageIllegalError before anything is written.
         """
-        topic = self._topic_bytes(message.topic)
-        total = 0
-        extra = CRC_PROPERTY_LENGTH + 1 if self._config.enabled_append_prop_crc else 0
-        for _, body, properties in items:
-            if len(body) > self._config.max_message_size or len(properties) > 32000 or not whole:
-                self._check_sizes(body, properties, topic)
-            total += record.record_size(20, 20, len(body), len(topic), len(properties)) + extra
+        topic, total = self.check_items(message.topic, items)
         if whole and total + END_FILE_MIN_BLANK_LENGTH > self._config.mapped_file_size_commit_log:
             raise MessageIllegalError(
                 "batch", f"{total} bytes do not fit a CommitLog file of "
@@ -261,16 +273,20 @@ class CommitLog:
                 while done < len(items):
                     at = file.wrote_position
                     file.reserve(min(at + total + 8, file.size))
+                    # In parts: the kernel holds the interpreter, and dispatch has work to do.
+                    part = items if len(items) <= _CHUNK else items[done : done + _CHUNK]
                     count, size = record.encode_many(
                         file.buffer, at, file.size, file.file_from_offset + at, topic,
                         message.queue_id, first_offset + done, message.sys_flag,
-                        message.born_timestamp, message.born_host, now, self.store_host, items,
-                        done, positions, self._config.enabled_append_prop_crc)
+                        message.born_timestamp, message.born_host, now, self.store_host, part,
+                        done if part is items else 0,
+                        positions if part is items else positions[done : done + len(part)],
+                        self._config.enabled_append_prop_crc)
                     file.wrote_position = at + size
                     until = file.file_from_offset + at + size
                     done += count
                     self.queue_offsets[key] = first_offset + done
-                    if done < len(items):
+                    if done < len(items) and (part is items or count < len(part)):
                         file = self._roll(file)
             except (DiskFullError, OSError) as error:
                 if not done:

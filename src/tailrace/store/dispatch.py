@@ -70,6 +70,10 @@ class Dispatcher:
         topic = self._topics.get(raw)
         if topic is None:
             topic = self._topics[raw] = raw.decode("utf-8", "replace")
+        if not topic or topic in {".", ".."} or "/" in topic or "\0" in topic:
+            _log.error("no queue for a topic that cannot be a directory topic=%r count=%d phy_offset=%d",
+                       topic, len(chosen), rows[first, record.C_PHY])
+            return
         if topic == SCHEDULE_TOPIC:
             deliver_time_codes(rows, chosen, self._levels)
         queue = self._queues.find_or_create(topic, int(rows[first, record.C_QUEUE_ID]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -12,6 +13,7 @@ from tailrace.kernels import record
 
 __all__ = ["CHUNK", "LogChunk", "LogEnd", "behind_damage", "group_rows", "scan_files"]
 
+_log = logging.getLogger(__name__)
 CHUNK: Final = 8 << 20
 ROWS: Final = 1 << 15
 
@@ -63,8 +65,41 @@ def scan_files(
     """Walk records from ``start`` (a record's position) up to ``until``.
 
     A blank leads to the next file. ``end`` tells where the walk stopped: at ``until``, behind the
-    last file, or at bytes that are no record.
+    last file, or at bytes that are no record. The last record of a log that was not closed may be
+    torn behind its body, which alone has a checksum: when its topic or its properties are not
+    well-formed, the walk ends before it.
     """
+    held: LogChunk | None = None
+    for chunk in _walk(files, start, until, check, end):
+        if held is not None:
+            yield held
+        held = chunk
+    if held is None:
+        return
+    if end.phy_offset < until and _is_torn(held) and behind_damage(files, end, until, check) is None:
+        _log.warning("the last record is torn phy_offset=%d", held.rows[-1, record.C_PHY])
+        end.phy_offset, end.reason = int(held.rows[-1, record.C_PHY]), record.REASON_SHORT
+        end.path = next(
+            f.path for f in files if 0 <= end.phy_offset - f.file_from_offset < f.size)
+        held.rows = held.rows[:-1]
+    if len(held.rows):
+        yield held
+
+
+def _is_torn(chunk: LogChunk) -> bool:
+    """Whether the last record has a topic or properties that nobody can have written."""
+    row, data = chunk.rows[-1], chunk.data
+    at = int(row[record.C_TOPIC_POS])
+    topic = data[at : at + int(row[record.C_TOPIC_LEN])]
+    at = int(row[record.C_PROPS_POS])
+    properties = data[at : at + int(row[record.C_PROPS_LEN])]
+    return b"\0" in topic or b"\0" in properties or any(
+        piece and piece.find(b"\x01") < 1 for piece in properties.split(b"\x02"))
+
+
+def _walk(
+    files: Sequence[LogFile], start: int, until: int, check: int, end: LogEnd
+) -> Iterator[LogChunk]:
     rows = np.empty((ROWS, record.COLUMNS), dtype=np.int64)
     end.phy_offset = start
     for file in files:
@@ -85,7 +120,7 @@ def scan_files(
             count, stop, reason = record.scan(
                 data, 0, len(data), file.file_from_offset + at, check, rows)
             if count:
-                yield LogChunk(data, file.file_from_offset + at, rows[:count])
+                yield LogChunk(data, file.file_from_offset + at, rows[:count].copy())
             at += stop
             end.phy_offset, end.reason = file.file_from_offset + at, reason
             if reason == record.REASON_BLANK:

@@ -22,7 +22,7 @@ PAGE = 4096
 SECTOR = 512
 
 
-class SimulatedCrash(BaseException):  # noqa: N818 - nothing may catch it as an error
+class SimulatedCrash(BaseException):
     """The machine stopped here."""
 
 

@@ -11,7 +11,7 @@ from tailrace.broker.processors.admin import AdminProcessor, settings_of
 from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
 from tailrace.broker.processors.query import QueryProcessor
 from tailrace.broker.runtime_info import RuntimeInfo
-from tailrace.config import BrokerConfig, StoreConfig
+from tailrace.config import StoreConfig
 from tailrace.errors import RemotingConnectError, RemotingTimeoutError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import decode_message

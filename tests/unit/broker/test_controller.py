@@ -11,9 +11,9 @@ import pytest
 from tailrace.broker import BrokerController
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import SystemClock
+from tailrace.env.filesystem import OsFileSystem
 from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
 from tailrace.node.config_manager import read_config
-from tailrace.env.filesystem import OsFileSystem
 
 
 class Client:

@@ -1,0 +1,247 @@
+"""Tailrace beside the reference, in one run on one machine. Needs Maven and a Java 17 JDK.
+
+Store: put, get and open of ``store.py`` beside StoreBench.java. Wire: the reference's own Producer
+and BatchProducer programs against both brokers, with the processor time of the broker. One JSON
+line; ratios above 1 are in our favour, except for processor time and memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from results import ROOT, note, report
+from store import arguments_of, measure, rss_anon_mb, serving
+
+from tailrace.client import Producer, PullConsumer
+from tailrace.errors import RemotingError
+
+REFERENCE = ROOT / "tests" / "interop" / "reference" / "rocketmq"
+FILE_SIZE = 1 << 30
+TOPIC = "BenchmarkTest"
+REPORT_S = 5
+PROGRAMS = {
+    "producer": ("Producer", "-w", "64", "-s", "1024"),
+    "batch_producer": ("BatchProducer", "-w", "8", "-b", "32", "-s", "1024"),
+}
+
+
+def number_of(pattern: str, text: str) -> float:
+    found = re.search(pattern, text)
+    if found is None:
+        raise SystemExit(f"the reference printed no {pattern}: {text[-1000:]}")
+    return float(found.group(1))
+
+
+def reference(*arguments: object) -> str:
+    done = subprocess.run(
+        [str(REFERENCE), *map(str, arguments)], capture_output=True, text=True, timeout=1800,
+        check=False)
+    if "kill" not in arguments and done.returncode:
+        raise SystemExit(f"the reference failed: {done.stderr[-2000:]}")
+    return done.stdout
+
+
+def reference_store(path: Path, count: int, size: int) -> dict[str, Any]:
+    """The reference's store in process."""
+    put = reference("store-bench", "put", path, FILE_SIZE, count, size, 1)
+    per_s = number_of(r"= (\d+)/s", put)
+    behind = number_of(r"caught up \+([\d.]+)s", put)
+    get = reference("store-bench", "get", path, FILE_SIZE)
+    clean = number_of(r"load ms ([\d.]+)", get)
+    metrics = {
+        "put": {"per_s": per_s, "per_s_caught_up": round(count / (count / per_s + behind))},
+        "get": {"per_s": number_of(r"= (\d+)/s", get)},
+        "open_clean": {"ms": clean},
+    }
+    # One more message and no shutdown: an abort file, and a checkpoint that is current.
+    reference("store-bench", "put", path, FILE_SIZE, 1, size, 1, "kill")
+    metrics["open_killed"] = {
+        "ms": number_of(r"load ms ([\d.]+)", reference("store-bench", "open", path, FILE_SIZE))}
+    note(f"reference store: {metrics}")
+    return metrics
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def reference_broker(
+    scratch: Path, flush: str
+) -> Iterator[tuple[list[subprocess.Popen[bytes]], str, str, float]]:
+    """A Java name server and broker: processes, name server, broker, seconds until it served."""
+    namesrv, listen = free_port(), free_port()
+    conf = scratch / "reference.conf"
+    conf.write_text("\n".join((
+        "brokerClusterName=DefaultCluster", "brokerName=broker-a", "brokerId=0",
+        "brokerIP1=127.0.0.1", f"listenPort={listen}", f"namesrvAddr=127.0.0.1:{namesrv}",
+        f"storePathRootDir={scratch}/java", f"storePathCommitLog={scratch}/java/commitlog",
+        "autoCreateTopicEnable=true", f"flushDiskType={flush}", "")))
+    began = time.perf_counter()
+    processes = [
+        subprocess.Popen([str(REFERENCE), *map(str, arguments)], stdout=subprocess.DEVNULL,
+                         stderr=subprocess.DEVNULL, start_new_session=True)
+        for arguments in (("namesrv", namesrv), ("broker", conf))
+    ]
+    try:
+        wait_for_route(f"127.0.0.1:{namesrv}")
+        took = time.perf_counter() - began
+        yield processes, f"127.0.0.1:{namesrv}", f"127.0.0.1:{listen}", took
+    finally:
+        for process in reversed(processes):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def wait_for_route(namesrv: str, seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            with Producer(namesrv=namesrv, timeout_ms=1000) as producer:
+                producer.create_topic(TOPIC, 8)
+                return
+        except RemotingError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def stored(broker: str) -> int:
+    with PullConsumer(broker=broker) as consumer:
+        return sum(consumer.max_offset(queue) for queue in consumer.queues(TOPIC))
+
+
+def run_program(
+    program: tuple[str, ...], namesrv: str, broker: str, pid: int, seconds: int
+) -> dict[str, Any]:
+    """Run one of the reference's programs; the first two reports are warm-up."""
+    name, *options = program
+    process = subprocess.Popen(
+        [str(REFERENCE), "bench", name, "-n", namesrv, "-t", TOPIC, "-ri", str(REPORT_S * 1000),
+         *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        start_new_session=True)
+    try:
+        assert process.stdout is not None
+        reports = (line for line in process.stdout if "TPS" in line)
+        for _ in range(2):
+            next(reports)
+        before, cpu, began = stored(broker), cpu_seconds(pid), time.perf_counter()
+        last = ""
+        for _ in range(max(1, seconds // REPORT_S)):
+            last = next(reports)
+        count = stored(broker) - before
+        took = time.perf_counter() - began
+        cpu = cpu_seconds(pid) - cpu
+    except StopIteration:
+        raise SystemExit(f"{name} ended by itself") from None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    failed = re.search(r"Send Failed: (\d+)", last)
+    return {
+        "per_s": round(count / took),
+        "broker_cpu_us": round(cpu / count * 1e6, 1) if count else None,
+        "failed": int(failed.group(1)) if failed else 0,
+    }
+
+
+def wire(scratch: Path, seconds: int, flush: str) -> dict[str, dict[str, Any]]:
+    """Both brokers under the same programs, one after the other."""
+    ours: dict[str, Any] = {}
+    theirs: dict[str, Any] = {}
+    conf = scratch / "tailrace.conf"
+    conf.write_text(f"flushDiskType={flush}\n")
+    for name, program in PROGRAMS.items():
+        store = scratch / f"wire-{name}"
+        with serving(store, "--config", str(conf)) as (process, at, took):
+            wait_for_route(at["namesrv"])
+            ours["ready_s"] = round(took, 2)
+            ours[name] = run_program(program, at["namesrv"], at["broker"], process.pid, seconds)
+            ours["rss_anon_mb"] = rss_anon_mb(process.pid)
+        shutil.rmtree(store)
+        note(f"tailrace {flush} {name}: {ours[name]}")
+        with reference_broker(scratch, flush) as (processes, namesrv, broker, took):
+            theirs["ready_s"] = round(took, 2)
+            theirs[name] = run_program(program, namesrv, broker, processes[1].pid, seconds)
+            theirs["rss_anon_mb"] = sum(rss_anon_mb(p.pid) for p in processes)
+        shutil.rmtree(scratch / "java", ignore_errors=True)
+        note(f"reference {flush} {name}: {theirs[name]}")
+    return {"tailrace": ours, "reference": theirs}
+
+
+def ratios(metrics: dict[str, Any]) -> dict[str, float]:
+    """What the budgets are stated in."""
+    found: dict[str, float] = {}
+    if "store" in metrics:
+        ours, theirs = metrics["store"]["tailrace"], metrics["store"]["reference"]
+        for name in ("put", "put_inner", "put_many"):
+            found[name] = ours[name]["per_s_caught_up"] / theirs["put"]["per_s_caught_up"]
+        found["get"] = ours["get"]["per_s"] / theirs["get"]["per_s"]
+        for name in ("open_clean", "open_killed"):
+            found[name] = theirs[name]["ms"] / ours[name]["ms"]
+    for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
+        if flush in metrics:
+            ours, theirs = metrics[flush]["tailrace"], metrics[flush]["reference"]
+            for name in PROGRAMS:
+                found[f"{name} {flush}"] = ours[name]["per_s"] / theirs[name]["per_s"]
+                found[f"{name} {flush} cpu"] = (
+                    ours[name]["broker_cpu_us"] / theirs[name]["broker_cpu_us"])
+    return {name: round(value, 2) for name, value in found.items()}
+
+
+def main() -> int:
+    parser = arguments_of(__doc__ or "")
+    parser.add_argument("--seconds", type=int, default=20, help="of each program, after 10 s of warm-up")
+    parser.add_argument("--skip-store", action="store_true")
+    parser.add_argument("--skip-wire", action="store_true")
+    parser.add_argument("--sync", action="store_true", help="SYNC_FLUSH over the wire, too")
+    arguments = parser.parse_args()
+    if shutil.which("mvn") is None or shutil.which("javac") is None:
+        print("needs Maven and a Java 17 JDK on the PATH", file=sys.stderr)
+        return 3
+    reference("setup")
+    metrics: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="tailrace-peer-", dir=arguments.directory) as name:
+        scratch = Path(name)
+        if not arguments.skip_store:
+            theirs = reference_store(scratch / "store-java", arguments.messages, arguments.body)
+            shutil.rmtree(scratch / "store-java")
+            metrics["store"] = {
+                "tailrace": measure(scratch, arguments.messages, arguments.body),
+                "reference": theirs,
+            }
+        if not arguments.skip_wire:
+            for flush in ("ASYNC_FLUSH", *(["SYNC_FLUSH"] if arguments.sync else [])):
+                metrics[flush] = wire(scratch, arguments.seconds, flush)
+    metrics["ratios"] = ratios(metrics)
+    note("\n".join(f"{name:32} {value}" for name, value in metrics["ratios"].items()))
+    report("peer", {
+        "messages": arguments.messages, "body": arguments.body, "seconds": arguments.seconds,
+        "reference": os.environ.get("ROCKETMQ_VERSION", "5.5.0"), "file_size": FILE_SIZE,
+    }, metrics)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,244 @@
+"""Our own figures: put, put_many, get, open, serve. One JSON line; see docs/performance.md.
+
+The work is that of the reference's StoreBench.java: 8 topics of 4 queues, a body of random bytes,
+one key, one tag and one unique key a message; ASYNC_FLUSH, default file sizes. Every measure runs
+in a process of its own; files are in the page cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from results import note, output_hash, report
+
+from tailrace.formats.commitlog import encode_properties
+from tailrace.model import Message, MessageExtBrokerInner
+from tailrace.node.message_store import MessageStore
+
+TOPICS = [f"Topic{number}" for number in range(8)]
+PULL = 32
+
+
+def body_of(size: int) -> bytes:
+    return random.Random(1).randbytes(size)
+
+
+def properties_of(number: int) -> dict[str, str]:
+    return {
+        "KEYS": f"key{number}", "TAGS": f"Tag{number % 3}",
+        "UNIQ_KEY": f"7F0000010000000000000000{number:08X}",
+    }
+
+
+def timed_put(store: MessageStore, count: int, began: float) -> dict[str, Any]:
+    took = time.perf_counter() - began
+    store.wait_dispatched(120_000)
+    caught_up = time.perf_counter() - began
+    return {"per_s": round(count / took), "per_s_caught_up": round(count / caught_up)}
+
+
+def put_inner(path: str, count: int, size: int) -> dict[str, Any]:
+    """What the reference's program does: prepare a message and put it, one by one."""
+    body = body_of(size)
+    with MessageStore.open(path) as store:
+        began = time.perf_counter()
+        for number in range(count):
+            result = store.put_inner(MessageExtBrokerInner(
+                TOPICS[number % 8], number // 8 % 4, body,
+                encode_properties(properties_of(number)),
+                born_timestamp=time.time_ns() // 1_000_000))
+            if not result.ok:
+                raise SystemExit(f"put: {result}")
+        return timed_put(store, count, began)
+
+
+def put(path: str, count: int, size: int) -> dict[str, Any]:
+    """The public face."""
+    body = body_of(size)
+    with MessageStore.open(path) as store:
+        began = time.perf_counter()
+        for number in range(count):
+            store.put(Message(
+                topic=TOPICS[number % 8], body=body, tags=f"Tag{number % 3}",
+                keys=(f"key{number}",)), queue_id=number // 8 % 4)
+        return timed_put(store, count, began)
+
+
+def put_many(path: str, count: int, size: int) -> dict[str, Any]:
+    """1,000 messages of one topic a call."""
+    body = body_of(size)
+    with MessageStore.open(path) as store:
+        began = time.perf_counter()
+        for call, first in enumerate(range(0, count, 1000)):
+            topic = TOPICS[call % 8]
+            store.put_many(
+                [Message(topic=topic, body=body, tags=f"Tag{number % 3}", keys=(f"key{number}",))
+                 for number in range(first, min(first + 1000, count))],
+                queue_id=call // 8 % 4)
+        return timed_put(store, count, began)
+
+
+def get(path: str, count: int, _: int) -> dict[str, Any]:
+    """Every queue in order, 32 messages a call; then the same, decoded."""
+    with MessageStore.open(path) as store:
+        seen, size, last = 0, 0, []
+        began = time.perf_counter()
+        for topic, queue_id, offset, until in store.queues():
+            while offset < until:
+                result = store.get_message(topic, queue_id, offset, PULL, max_bytes=1 << 20)
+                seen += len(result.records)
+                size += result.buffer_total_size
+                last = result.records
+                offset = result.next_begin_offset
+        took = time.perf_counter() - began
+        assert seen == count, (seen, count)
+        began = time.perf_counter()
+        decoded = sum(
+            1 for topic, queue_id, offset, _ in store.queues()
+            for _ in store.read(topic, queue_id, offset))
+        decoded_took = time.perf_counter() - began
+        return {
+            "per_s": round(seen / took), "mb_per_s": round(size / took / 1e6),
+            "decoded_per_s": round(decoded / decoded_took), "output": output_hash(last),
+        }
+
+
+def open_(path: str, _: int, __: int) -> dict[str, Any]:
+    """From the call until every message can be read."""
+    began = time.perf_counter()
+    store = MessageStore.open(path)
+    store.wait_dispatched(120_000)
+    took = time.perf_counter() - began
+    scanned = store.recovery_report["scanned"]
+    store.close()
+    return {"ms": round(took * 1e3, 1), "scanned": scanned}
+
+
+def kill_open(path: str, *_: int) -> dict[str, Any]:
+    """Open and die, as kill -9 would have it."""
+    MessageStore.open(path)
+    print("{}", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+    return {}
+
+
+ACTS = {
+    "put": put, "put_inner": put_inner, "put_many": put_many, "get": get, "open": open_,
+    "kill_open": kill_open,
+}
+
+
+def act(name: str, path: Path, count: int, size: int) -> dict[str, Any]:
+    """Run one measure in a child."""
+    done = subprocess.run(
+        [sys.executable, __file__, "--act", name, str(path), "--messages", str(count), "--body",
+         str(size)], capture_output=True, text=True, check=False)
+    if done.returncode not in {0, -signal.SIGKILL}:
+        raise SystemExit(f"{name} failed: {done.stderr[-2000:]}")
+    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    note(f"tailrace {name}: {result}")
+    return result
+
+
+@contextlib.contextmanager
+def serving(path: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, str], float]]:
+    """A running ``tailrace serve``, its addresses, and the seconds it took."""
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        [str(Path(sys.executable).parent / "tailrace"), "serve", str(path), "--listen",
+         "127.0.0.1:0", "--namesrv-listen", "127.0.0.1:0", "--log-level", "error", *options],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert process.stdout is not None
+        ready = process.stdout.readline()
+        took = time.perf_counter() - began
+        if not ready.startswith("ready "):
+            raise SystemExit("serve did not start")
+        yield process, dict(part.split("=", 1) for part in ready.split()[1:]), took
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+def rss_anon_mb(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return round(int(line.split()[1]) / 1024, 1)
+    return 0.0
+
+
+def measure_serve(scratch: Path) -> dict[str, Any]:
+    """Start on an empty directory, three times; memory when idle."""
+    took, memory = [], 0.0
+    for number in range(3):
+        with serving(scratch / f"empty-{number}") as (process, _, seconds):
+            took.append(seconds)
+            time.sleep(1)
+            memory = rss_anon_mb(process.pid)
+    return {"ready_s": round(statistics.median(took), 3), "idle_rss_anon_mb": memory}
+
+
+def measure_import() -> float:
+    """Seconds of ``import tailrace`` with the store, the best of five."""
+    code = ("import time; t = time.perf_counter(); import tailrace; tailrace.MessageStore; "
+            "print(time.perf_counter() - t)")
+    return min(
+        float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                             check=True).stdout) for _ in range(5))
+
+
+def measure(scratch: Path, count: int, size: int) -> dict[str, Any]:
+    """Everything."""
+    metrics: dict[str, Any] = {}
+    for name in ("put", "put_many", "put_inner"):
+        shutil.rmtree(scratch / "store", ignore_errors=True)
+        metrics[name] = act(name, scratch / "store", count, size)
+    metrics["get"] = act("get", scratch / "store", count, size)
+    metrics["open_clean"] = act("open", scratch / "store", count, size)
+    act("kill_open", scratch / "store", count, size)
+    metrics["open_killed"] = act("open", scratch / "store", count, size)
+    shutil.rmtree(scratch / "store")
+    metrics["serve"] = measure_serve(scratch)
+    note(f"tailrace serve: {metrics['serve']}")
+    metrics["import_s"] = round(measure_import(), 3)
+    return metrics
+
+
+def arguments_of(description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
+    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--body", type=int, default=1024, help="bytes of a body")
+    parser.add_argument("--directory", type=Path, help="where stores are made; default: a temporary one")
+    return parser
+
+
+def main() -> int:
+    parser = arguments_of(__doc__ or "")
+    parser.add_argument("--act", nargs=2, metavar=("NAME", "STORE"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.act:
+        name, path = arguments.act
+        print(json.dumps(ACTS[name](path, arguments.messages, arguments.body)))
+        return 0
+    with tempfile.TemporaryDirectory(prefix="tailrace-bench-", dir=arguments.directory) as scratch:
+        metrics = measure(Path(scratch), arguments.messages, arguments.body)
+    report("store", {"messages": arguments.messages, "body": arguments.body}, metrics)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,8 +1,0 @@
-"""Makes ``crash_files`` importable: importlib mode puts no test directory on the path."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,153 @@
+"""`tailrace serve` as its users meet it: through our client, killed, stopped, and misused."""
+
+import json
+import socket
+import struct
+import subprocess
+import sys
+
+import pytest
+
+from tailrace.client import AsyncProducer, Producer, PullConsumer
+from tailrace.errors import MessageIllegalError, RemotingCommandError, RemotingConnectError
+from tailrace.model import Message
+
+pytestmark = pytest.mark.integration
+pytest_plugins = ()
+
+
+def tailrace(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "tailrace.cli", *map(str, arguments)], capture_output=True, text=True,
+        timeout=60, check=False)
+
+
+def test_messages_come_through_and_survive_a_kill(tailrace_broker):
+    bodies = [b"%d" % n for n in range(30)]
+    with Producer(namesrv=tailrace_broker.namesrv, group="g") as producer:
+        for body in bodies:
+            sent = producer.send(Message(topic="orders", body=body, tags="even" if int(body) % 2 == 0
+                                         else "odd", keys=[f"k{int(body)}"]))
+            assert sent.status == "SEND_OK"
+        batch = producer.send_batch([Message(topic="orders", body=b"b%d" % n) for n in range(5)])
+        assert batch.offset_msg_id.count(",") == 4
+        future = producer.send_async(Message(topic="orders", body=b"later"))
+        assert future.result(10).status == "SEND_OK"
+        chosen = producer.send(
+            Message(topic="orders", body=b"chosen"), selector=lambda queues, _: queues[3])
+        assert chosen.queue_id == 3
+    tailrace_broker.kill()
+    tailrace_broker.start()
+    with PullConsumer(broker=tailrace_broker.broker, group="c") as consumer:
+        found = [m.body for m in consumer.messages("orders", follow=False)]
+        assert sorted(found) == sorted([*bodies, b"later", b"chosen", *(b"b%d" % n for n in range(5))])
+        even = [m.body for m in consumer.messages("orders", tags="even", follow=False)]
+        assert sorted(even, key=int) == bodies[::2]
+        assert [m.body for m in consumer.query("orders", "k7")] == [b"7"]
+        queue = consumer.queues("orders")[0]
+        assert consumer.committed(queue) is None
+        consumer.commit(queue, 3)
+        assert consumer.committed(queue) == 3
+    assert tailrace_broker.stop() == 0
+    tailrace_broker.start()
+    with PullConsumer(namesrv=tailrace_broker.namesrv, group="c") as consumer:
+        assert consumer.committed(consumer.queues("orders")[0]) == 3
+
+
+async def send_some(address):
+    async with AsyncProducer(broker=address, group="g") as producer:
+        return [await producer.send(Message(topic="a", body=b"x")) for _ in range(4)]
+
+
+def test_the_asyncio_face(tailrace_broker):
+    import asyncio
+
+    sent = asyncio.run(send_some(tailrace_broker.broker))
+    assert {s.queue_id for s in sent} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        (Message(topic="with blank", body=b"x"), 29),
+        (Message(topic="t" * 128, body=b"x"), 29),
+        (Message(topic="big", body=bytes((4 << 20) + 1)), 13),
+        (Message(topic="wide", body=b"x", properties={"p": "v" * 32767}), 13),
+        (Message(topic="tx", body=b"x", properties={"TRAN_MSG": "true"}), 16),
+        (Message(topic="delay", body=b"x", properties={"DELAY": "3"}), None),
+        (Message(topic="timer", body=b"x", properties={"TIMER_DELAY_SEC": "3"}), None),
+        (Message(topic="SCHEDULE_TOPIC_XXXX", body=b"x"), 16),
+    ],
+)
+def test_what_cannot_be_stored_is_refused_and_not_stored(tailrace_broker, message, code):
+    with Producer(broker=tailrace_broker.broker, group="g", retries=0) as producer:
+        with pytest.raises(RemotingCommandError) as caught:
+            producer.send(message)
+        if code is not None:
+            assert caught.value.code == code
+        assert producer.send(Message(topic="good", body=b"still serving")).status == "SEND_OK"
+    tailrace_broker.stop()
+    lines = [json.loads(x) for x in tailrace("dump", tailrace_broker.store_path).stdout.splitlines()]
+    assert {x["message"]["topic"] for x in lines if "message" in x} == {"good"}
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        struct.pack(">i", -1), struct.pack(">ii", 0, 0), struct.pack(">ii", 1 << 25, 0),
+        struct.pack(">ii", 8, 100) + b"abcd", struct.pack(">iI", 10, 6) + b"{nojso",
+        struct.pack(">iI", 10, 6 | 1 << 24) + b"abcdef", struct.pack(">iI", 6, 2 | 7 << 24) + b"ab",
+    ],
+)
+def test_a_bad_frame_closes_its_connection_and_no_other(tailrace_broker, frame):
+    for address in (tailrace_broker.broker, tailrace_broker.namesrv):
+        host, port = address.split(":")
+        with socket.create_connection((host, int(port)), timeout=10) as peer:
+            peer.sendall(frame)
+            assert peer.recv(100) == b""
+    with Producer(namesrv=tailrace_broker.namesrv) as producer:
+        assert producer.send(Message(topic="good", body=b"x")).status == "SEND_OK"
+
+
+def test_a_client_says_what_is_wrong():
+    with Producer(broker="127.0.0.1:1", retries=0) as producer, pytest.raises(
+        RemotingConnectError, match=r"127\.0\.0\.1:1"
+    ):
+        producer.send(Message(topic="t", body=b""))
+    with Producer(broker="127.0.0.1:1") as producer, pytest.raises(MessageIllegalError, match="keys"):
+        producer.send(Message(topic="t", body=b"", keys="word"))
+
+
+def test_a_served_directory_is_locked_and_can_be_looked_at(tailrace_broker):
+    with Producer(broker=tailrace_broker.broker) as producer:
+        producer.send(Message(topic="t", body=b"1"))
+    refused = tailrace("recover", tailrace_broker.store_path)
+    assert refused.returncode == 1
+    assert "locked" in refused.stderr
+    assert tailrace("dump", tailrace_broker.store_path).returncode == 0
+    again = tailrace("serve", tailrace_broker.store_path, "--listen", "127.0.0.1:0",
+                     "--namesrv-listen", "127.0.0.1:0")
+    assert again.returncode == 1
+    assert "locked" in again.stderr
+
+
+def test_commands_refuse_what_is_no_store(tmp_path):
+    (tmp_path / "file").write_text("x")
+    for command in ("dump", "recover"):
+        refused = tailrace(command, tmp_path)
+        assert refused.returncode == 1
+        assert "commitlog" in refused.stderr
+        assert "Traceback" not in refused.stderr
+    refused = tailrace("serve", tmp_path, "--listen", "127.0.0.1:0", "--namesrv-listen", "127.0.0.1:0")
+    assert refused.returncode == 1
+    assert tailrace("serve", tmp_path / "new", "--listen", "0.0.0.0:0").returncode == 2
+    assert tailrace("serve", tmp_path / "new", "--listen", "nonsense").returncode == 2
+    assert tailrace("dump", tmp_path, "--only", "nonsense").returncode == 2
+    assert tailrace("nonsense").returncode == 2
+
+
+def test_optimised_python_is_refused():
+    done = subprocess.run(
+        [sys.executable, "-O", "-m", "tailrace.cli", "--help"], capture_output=True, text=True,
+        timeout=60, check=False)
+    assert done.returncode == 3

@@ -1,0 +1,57 @@
+"""The conformance checks of this directory as tests; where the reference cannot run, they say so."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CHECKS = Path(__file__).parent / "conformance"
+REFERENCE = Path(__file__).parent / "reference" / "rocketmq"
+
+
+@pytest.fixture(scope="session")
+def reference() -> None:
+    """Skip unless the reference is here or can be fetched."""
+    for program, of in (("mvn", "Maven"), ("javac", "a Java 17 JDK")):
+        if shutil.which(program) is None:
+            pytest.skip(f"the reference needs {of}, and {program} is not on the PATH")
+    done = subprocess.run(
+        [REFERENCE, "setup"], capture_output=True, text=True, timeout=900, check=False)
+    if done.returncode:
+        if os.environ.get("CI"):
+            pytest.fail(f"the reference cannot be set up: {done.stderr[-500:]}")
+        pytest.skip(f"the reference cannot be set up: {done.stderr.strip()[-200:]}")
+
+
+def holds(check: str, tmp_path: Path) -> None:
+    environment = dict(
+        os.environ, PYTHONDONTWRITEBYTECODE="1", PYTHONPATH=str(CHECKS), TMPDIR=str(tmp_path),
+        TAILRACE=str(Path(sys.executable).parent / "tailrace"), TAILRACE_PYTHON=sys.executable)
+    done = subprocess.run(
+        [sys.executable, CHECKS / check], env=environment, capture_output=True, text=True,
+        timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_stores_of_the_reference_look_as_it_sees_them(tmp_path: Path) -> None:
+    holds("dump-equals-reference", tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.interop
+@pytest.mark.usefixtures("reference")
+def test_java_clients_work_and_the_reference_opens_what_they_wrote(tmp_path: Path) -> None:
+    holds("java-client", tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_spark_reads_a_store_of_the_reference(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="the extra spark is not installed")
+    holds("spark", tmp_path)

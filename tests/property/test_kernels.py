@@ -1,0 +1,194 @@
+"""Both twins of every kernel give the same results, on good and on damaged bytes."""
+
+import importlib.util
+import pathlib
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tailrace import kernels
+from tailrace.formats.commitlog import encode_properties, java_string_hash
+
+ROOM = pathlib.Path(kernels.__file__).parent
+
+
+def interpreted(name):
+    spec = importlib.util.spec_from_file_location(f"interpreted_{name}", ROOM / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+RECORD, HASHES, UNITS, INDEX, TAGS, HEADER = map(
+    interpreted, ("record", "hashes", "queue_units", "index_entries", "tag_filter", "header"))
+pytestmark = pytest.mark.skipif(not kernels.compiled(), reason="no compiled kernels to compare with")
+quick = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+words = st.text(st.characters(exclude_characters="\x01\x02 ", exclude_categories=["Cs"]), min_size=1,
+                max_size=12)
+messages = st.lists(
+    st.tuples(
+        st.binary(max_size=60), st.dictionaries(words, words, max_size=3), words,
+        st.lists(words, max_size=3), st.integers(0, 3), st.sampled_from([8, 20])),
+    min_size=1, max_size=6)
+
+
+def log_of(module, items, *, crc=False):
+    out = bytearray(1 << 16)
+    at = 0
+    for number, (body, properties, tag, keys, queue_id, host) in enumerate(items):
+        stored = encode_properties(
+            {**properties, "TAGS": tag, "KEYS": " ".join(keys) or "k", "UNIQ_KEY": f"U{number}",
+             "DELAY": str(number)})
+        size = module.encode(
+            out, at, len(out), at, queue_id, -number, number, 0, number, bytes(host), 1000 + number,
+            bytes(8), number, 0, body, RECORD.crc32(body, 0, len(body)) & 0x7FFFFFFF, b"Topic",
+            stored, crc)
+        assert size > 0
+        at += size
+    return out, at
+
+
+def scan(module, data, base=0, check=7):
+    rows = np.zeros((8, module.COLUMNS), dtype=np.int64)
+    result = module.scan(memoryview(bytes(data)), 0, len(data), base, check, rows)
+    return result, rows[: result[0]].tolist()
+
+
+@quick
+@given(messages, st.booleans())
+def test_records_are_written_the_same(items, crc):
+    assert log_of(RECORD, items, crc=crc) == log_of(kernels.record, items, crc=crc)
+
+
+@quick
+@given(messages, st.booleans(), st.data())
+def test_damaged_logs_are_walked_the_same(items, crc, data):
+    log, end = log_of(kernels.record, items, crc=crc)
+    for _ in range(data.draw(st.integers(0, 3))):
+        log[data.draw(st.integers(0, end - 1))] ^= data.draw(st.integers(1, 255))
+    cut = data.draw(st.integers(0, end + 16))
+    for check in (0, 7):
+        assert scan(RECORD, log[:cut], check=check) == scan(kernels.record, log[:cut], check=check)
+
+
+@quick
+@given(st.binary(max_size=300))
+def test_random_bytes_are_walked_the_same(data):
+    assert scan(RECORD, data) == scan(kernels.record, data)
+
+
+@quick
+@given(messages)
+def test_a_whole_log_is_found_again(items):
+    log, end = log_of(kernels.record, items)
+    (count, stop, reason), rows = scan(kernels.record, log[:end])
+    assert (count, stop, reason) == (len(items), end, kernels.record.REASON_END)
+    for row, (body, _, tag, _, queue_id, _) in zip(rows, items, strict=True):
+        at, length = row[kernels.record.C_BODY_POS], row[kernels.record.C_BODY_LEN]
+        assert log[at : at + length] == body
+        assert row[kernels.record.C_QUEUE_ID] == queue_id
+        assert row[kernels.record.C_TAGS_CODE] == java_string_hash(tag)
+
+
+@quick
+@given(st.one_of(st.binary(max_size=40), st.text(max_size=40).map(
+    lambda t: t.encode("utf-8", "ignore"))))
+def test_hashes_are_the_same(data):
+    assert HASHES.java_hash(data) == kernels.hashes.java_hash(data)
+    assert HASHES.index_hash(data, data) == kernels.hashes.index_hash(data, data)
+
+
+@quick
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
+def test_the_hash_is_javas(text):
+    assert kernels.hashes.java_hash(text.encode()) == java_string_hash(text)
+
+
+@quick
+@given(messages, st.integers(2, 40))
+def test_index_files_are_the_same(items, entries):
+    log, end = log_of(kernels.record, items)
+    rows = np.zeros((8, kernels.record.COLUMNS), dtype=np.int64)
+    count, _, _ = kernels.record.scan(log, 0, end, 0, 0, rows)
+    files = [bytearray(40 + 4 * 7 + 20 * entries) for _ in range(2)]
+    results = [
+        module.put_rows(memoryview(file), 7, entries, memoryview(bytes(log)), rows, 0, count, 0)
+        for module, file in zip((INDEX, kernels.index_entries), files, strict=True)
+    ]
+    assert results[0] == results[1]
+    assert files[0] == files[1]
+    wanted = kernels.hashes.index_hash(b"Topic", b"U0")
+    rooms = [np.zeros(4, dtype=np.int64) for _ in range(2)]
+    found = [
+        module.search(memoryview(bytes(files[0])), 7, entries, wanted, 0, 1 << 60, room)
+        for module, room in zip((INDEX, kernels.index_entries), rooms, strict=True)
+    ]
+    assert found[0] == found[1]
+    assert rooms[0].tolist() == rooms[1].tolist()
+
+
+@quick
+@given(st.binary(min_size=40 + 28 + 200, max_size=40 + 28 + 200), st.integers(0, 2**31 - 1))
+def test_a_damaged_index_is_searched_the_same_and_safely(data, wanted):
+    rooms = [np.zeros(16, dtype=np.int64) for _ in range(2)]
+    found = [
+        module.search(memoryview(data), 7, 10, wanted, 0, 1 << 60, room)
+        for module, room in zip((INDEX, kernels.index_entries), rooms, strict=True)
+    ]
+    assert found[0] == found[1]
+    assert rooms[0].tolist() == rooms[1].tolist()
+
+
+@quick
+@given(messages, st.lists(st.integers(-(2**31), 2**31 - 1), max_size=3))
+def test_units_and_tag_filter_are_the_same(items, codes):
+    log, end = log_of(kernels.record, items)
+    rows = np.zeros((8, kernels.record.COLUMNS), dtype=np.int64)
+    count, _, _ = kernels.record.scan(log, 0, end, 0, 0, rows)
+    order = np.arange(count, dtype=np.int64)
+    outs = [bytearray(20 * count) for _ in range(2)]
+    for module, out in zip((UNITS, kernels.queue_units), outs, strict=True):
+        assert module.build_units(rows, order, 0, count, memoryview(out)) == 20 * count
+    assert outs[0] == outs[1]
+    wanted = np.array([*codes, int(rows[0, kernels.record.C_TAGS_CODE])], dtype=np.int64)
+    chosen = [np.zeros(count, dtype=np.int64) for _ in range(2)]
+    numbers = [
+        module.filter_units(memoryview(bytes(outs[0])), count, wanted, room)
+        for module, room in zip((TAGS, kernels.tag_filter), chosen, strict=True)
+    ]
+    assert numbers[0] == numbers[1] >= 1
+    assert chosen[0].tolist() == chosen[1].tolist()
+
+
+def outcome(call, *arguments):
+    try:
+        return call(*arguments)
+    except ValueError as error:
+        return str(error)
+
+
+@quick
+@given(st.integers(-32768, 32767), st.dictionaries(words, words, max_size=4), st.none() | words,
+       st.data())
+def test_headers_are_the_same(code, ext, remark, data):
+    good = kernels.header.encode_header(code, 3, 479, 7, 1, remark, ext)
+    assert HEADER.encode_header(code, 3, 479, 7, 1, remark, ext) == good
+    assert kernels.header.decode_header(good, 0, len(good)) == (code, 3, 479, 7, 1, remark, ext)
+    bad = bytearray(good)
+    bad[data.draw(st.integers(0, len(bad) - 1))] ^= data.draw(st.integers(1, 255))
+    bad = bytes(bad[: data.draw(st.integers(0, len(bad)))])
+    assert outcome(HEADER.decode_header, bad, 0, len(bad)) == outcome(
+        kernels.header.decode_header, bad, 0, len(bad))
+
+
+def test_columns_that_kernels_share_are_the_same():
+    text = {name: (ROOM / f"{name}.py").read_text() for name in ("index_entries", "queue_units")}
+    import re
+
+    for source in text.values():
+        for name, number in re.findall(r"^_(C_[A-Z_]+) = cython\.declare\(cython\.int, (\d+)\)", source, re.MULTILINE):
+            assert getattr(kernels.record, name) == int(number), name
