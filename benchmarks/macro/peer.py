@@ -29,7 +29,7 @@ from tailrace.errors import RemotingError
 
 REFERENCE = ROOT / "tests" / "interop" / "reference" / "rocketmq"
 FILE_SIZE = 1 << 30
-TOPIC = "BenchmarkTest"
+TOPIC = "BenchPeer"
 REPORT_S = 5
 PROGRAMS = {
     "producer": ("Producer", "-w", "64", "-s", "1024"),

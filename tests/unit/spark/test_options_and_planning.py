@@ -1,5 +1,7 @@
 """Options and splits need no Spark."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -55,5 +57,5 @@ def test_splits_never_drop_nor_overlap():
             positions, until, int(random.integers(1, 3000)), int(random.integers(1, 9)))
         assert splits[0][0] == positions[0]
         assert splits[-1][1] == until
-        assert all(a[1] == b[0] for a, b in zip(splits, splits[1:], strict=False))
+        assert all(a[1] == b[0] for a, b in itertools.pairwise(splits))
         assert all(start < end and start in positions for start, end in splits)
