@@ -1,13 +1,17 @@
 """Write docs/reference from the declarations in the code; ``--check`` only compares."""
 
+import ast
 import dataclasses
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from tailrace import config, errors
 from tailrace.formats import checkpoint, commitlog, consumequeue, indexfile
 
 OUT = Path("docs/reference")
+SOURCES = Path("src/tailrace")
+LEVELS = ("info", "warning", "error", "exception")
 LAYOUTS = {
     "CommitLog record, fixed head": commitlog.MESSAGE_HEAD,
     "CommitLog blank record": commitlog.BLANK,
@@ -47,10 +51,36 @@ def error_tree() -> str:
     return HEAD + "# Errors\n\n```\n" + (errors.__doc__ or "").strip() + "\n```\n"
 
 
+def logged(path: Path) -> Iterator[tuple[str, str]]:
+    """(level, text) of every line that a module may log."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="_log"), attr=level),
+                args=[ast.Constant(value=str(text)), *_],
+            ) if level in LEVELS:
+                yield level, text
+
+
+def events() -> str:
+    parts = [
+        "# Events\n\nWhat is logged: one line each, a fixed phrase and `key=value`.\n",
+        "| level | line | by |", "|---|---|---|",
+    ]
+    for path in sorted(SOURCES.rglob("*.py")):
+        parts_of = ("tailrace", *path.relative_to(SOURCES).with_suffix("").parts)
+        name = ".".join(parts_of).removesuffix(".__init__")
+        parts.extend(
+            f"| {level} | `{text.replace('|', '&#124;')}` | `{name}` |"
+            for level, text in sorted(set(logged(path))))
+    return HEAD + "\n".join(parts) + "\n"
+
+
 def main() -> int:
     stale = []
     for name, text in (
-        ("formats.md", formats()), ("config.md", settings()), ("errors.md", error_tree())
+        ("formats.md", formats()), ("config.md", settings()), ("errors.md", error_tree()),
+        ("events.md", events()),
     ):
         path = OUT / name
         if "--check" in sys.argv:

@@ -151,3 +151,45 @@ def test_optimised_python_is_refused():
         [sys.executable, "-O", "-m", "tailrace.cli", "--help"], capture_output=True, text=True,
         timeout=60, check=False)
     assert done.returncode == 3
+
+
+def lines_of(done):
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_commands_on_a_directory(tmp_path):
+    store = tmp_path / "s"
+    (sent,) = lines_of(tailrace("send", store, "--topic", "orders", "--key", "42", "42 apples"))
+    assert (sent["queueOffset"], sent["status"]) == (0, "PUT_OK")
+    (line,) = lines_of(tailrace("tail", store, "--topic", "orders", "--from", "first", "--no-follow"))
+    assert line["body"] == "42 apples"
+    (found,) = lines_of(tailrace("query", store, "--topic", "orders", "--key", "42"))
+    assert found["message"]["bodySize"] == 9
+    assert lines_of(tailrace("query", store, "--topic", "orders", "--key", "43")) == []
+    lines_of(tailrace("topic", "create", store, "made", "--queues", "2"))
+    assert {t["topicName"]: t["writeQueueNums"] for t in lines_of(tailrace("topic", "list", store))} == {
+        "made": 2, "orders": 4}
+    kinds = {u["kind"]: u for u in lines_of(tailrace("disk-usage", store, "--json"))}
+    assert kinds["commitlog"]["apparent_bytes"] == 1 << 30
+    assert kinds["commitlog"]["allocated_bytes"] <= 64 << 20
+    assert lines_of(tailrace("recover", store))[-1]["mode"] == "normal"
+    assert tailrace("send", "--topic", "orders", "body").returncode == 2
+    assert tailrace("send", store, "--topic", "a b", "body").returncode == 1
+
+
+def test_commands_on_a_running_server(tailrace_broker):
+    address = tailrace_broker.broker
+    lines_of(tailrace("topic", "create", "--broker", address, "made", "--queues", "2"))
+    assert "made" in {t["topicName"] for t in lines_of(tailrace("topic", "list", "--broker", address))}
+    (sent,) = lines_of(tailrace("send", "--broker", address, "--topic", "made", "--queue", "1", "one"))
+    assert sent["queueId"] == 1
+    # The directory is being served: its server is found and used.
+    (sent,) = lines_of(tailrace("send", tailrace_broker.store_path, "--topic", "made", "--queue", "1", "two"))
+    assert (sent["queueId"], sent["queueOffset"]) == (1, 1)
+    done = tailrace("tail", "--namesrv", tailrace_broker.namesrv, "--topic", "made", "--from", "first",
+                    "--max", "2")
+    assert [x["body"] for x in lines_of(done)] == ["one", "two"]
+    refused = tailrace("tail", "--broker", address, "--topic", "nobody")
+    assert refused.returncode == 1
+    assert "nobody" in refused.stderr

@@ -33,6 +33,9 @@ Config = Annotated[
 ]
 Broker = Annotated[str, typer.Option(metavar="HOST:PORT", help="A running broker.")]
 Namesrv = Annotated[str, typer.Option(metavar="HOST:PORT", help="A running name server.")]
+Where = Annotated[
+    str, typer.Argument(metavar="[STORE]", help="A store directory, unless a server is named.")
+]
 Topic = Annotated[str, typer.Option("--topic", help="Name of a topic.")]
 
 
@@ -76,6 +79,13 @@ def usage(text: str) -> typer.Exit:
     """Say what is wrong with the arguments; the exit to raise."""
     print(f"tailrace: {text}", file=sys.stderr)
     return typer.Exit(2)
+
+
+def one_target(directory: list[str], broker: str, namesrv: str) -> str:
+    """The directory, or nothing when a server is named; exactly one target must be."""
+    if len(directory) + bool(broker) + bool(namesrv) != 1:
+        raise usage("say one of STORE, --broker and --namesrv")
+    return directory[0] if directory else ""
 
 
 @app.command()
@@ -209,9 +219,10 @@ def _key_values(items: list[str]) -> dict[str, str]:
 
 @app.command()
 def send(
+    words: Annotated[
+        list[str], typer.Argument(metavar="[STORE] BODY", help="Where to, and the text to put.")
+    ],
     topic: Topic,
-    body: Annotated[str, typer.Argument(metavar="BODY", help="Text of the message.")],
-    store: Annotated[str, typer.Option(metavar="STORE", help="A store directory.")] = "",
     broker: Broker = "",
     namesrv: Namesrv = "",
     queue: Annotated[int, typer.Option(help="Queue of the topic; -1: the client's choice.")] = -1,
@@ -223,14 +234,14 @@ def send(
 ) -> None:
     """Put one message by hand; prints where it is.
 
-    The target is --store DIRECTORY (through the server that serves it, when there is one),
-    --broker or --namesrv.
+    The target is the directory STORE (through its server, when it is being served), --broker or
+    --namesrv.
     """
     from tailrace.cli.messages import send_message  # noqa: PLC0415
     from tailrace.model import Message  # noqa: PLC0415
 
-    if sum(map(bool, (store, broker, namesrv))) != 1:
-        raise usage("say one of --store, --broker and --namesrv")
+    *directory, body = words
+    store = one_target(directory, broker, namesrv)
     message = Message(
         topic=topic, body=body.encode(), tags=tags or None, keys=key or (),
         properties=_key_values(prop or []))
@@ -241,7 +252,7 @@ def send(
 @app.command()
 def tail(
     topic: Topic,
-    store: Annotated[str, typer.Option(metavar="STORE", help="A store directory.")] = "",
+    store: Where = "",
     broker: Broker = "",
     namesrv: Namesrv = "",
     start: Annotated[str, typer.Option("--from", help="first, last or an offset.")] = "last",
@@ -251,8 +262,7 @@ def tail(
     """Print the messages of a topic as they come, a JSON line each."""
     from tailrace.cli.messages import tail_messages  # noqa: PLC0415
 
-    if sum(map(bool, (store, broker, namesrv))) != 1:
-        raise usage("say one of --store, --broker and --namesrv")
+    one_target([store] if store else [], broker, namesrv)
     if start not in {"first", "last"} and not start.isdigit():
         raise usage(f"--from {start} is not first, last or an offset")
     with errors():
@@ -269,29 +279,27 @@ def tail(
 
 @topic_app.command("list")
 def topic_list(
-    store: Annotated[str, typer.Option(metavar="STORE", help="A store directory.")] = "",
+    store: Where = "",
     broker: Broker = "",
 ) -> None:
     """Topics with their queues, as JSON lines."""
     from tailrace.cli.messages import list_topics  # noqa: PLC0415
 
-    if bool(store) == bool(broker):
-        raise usage("say one of --store and --broker")
+    one_target([store] if store else [], broker, "")
     with errors():
         print_lines(list_topics(store, broker))
 
 
 @topic_app.command("create")
 def topic_create(
-    name: Annotated[str, typer.Argument(metavar="TOPIC")],
-    store: Annotated[str, typer.Option(metavar="STORE", help="A store directory.")] = "",
+    words: Annotated[list[str], typer.Argument(metavar="[STORE] TOPIC")],
     broker: Broker = "",
     queues: Annotated[int, typer.Option(min=1, max=1024, help="Queues to read and write.")] = 4,
 ) -> None:
     """Create a topic, or change the number of its queues."""
     from tailrace.cli.messages import create_topic  # noqa: PLC0415
 
-    if bool(store) == bool(broker):
-        raise usage("say one of --store and --broker")
+    *directory, name = words
+    store = one_target(directory, broker, "")
     with errors():
         print_lines([create_topic(name, store, broker, queues)])
