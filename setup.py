@@ -11,7 +11,6 @@ import hashlib
 from pathlib import Path
 
 from setuptools import Extension, setup
-from setuptools.command.build_ext import build_ext
 
 KERNELS = ("record", "hashes", "queue_units", "index_entries", "tag_filter", "header")
 SOURCES = Path("src/tailrace/kernels")
@@ -38,25 +37,12 @@ def extensions() -> list[Extension]:
                 f"tailrace.kernels._compiled.{name}",
                 [str(copy)],
                 extra_compile_args=["-O3"],
-                optional=True,  # the file may be missing afterwards
             )
         )
-    return list(cythonize(made, build_dir="build/c", quiet=True))
+    cythonized = list(cythonize(made, build_dir="build/c", quiet=True))
+    for extension in cythonized:
+        extension.optional = True  # here, because cythonize makes new ones and forgets it
+    return cythonized
 
 
-class OptionalBuildExt(build_ext):
-    """Goes on without a kernel that does not compile.
-
-    ``Extension.optional`` alone is not enough: setuptools compares classes of errors, and where
-    Cython has loaded a second copy of distutils, a missing compiler raises the other copy's.
-    """
-
-    def build_extension(self, ext: Extension) -> None:
-        """Build one kernel, or say why not."""
-        try:
-            super().build_extension(ext)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the source runs interpreted
-            self.warn(f"{ext.name} is not compiled and will run interpreted: {error}")
-
-
-setup(ext_modules=extensions(), cmdclass={"build_ext": OptionalBuildExt})
+setup(ext_modules=extensions())

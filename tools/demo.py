@@ -121,10 +121,14 @@ def send_orders(server: Server) -> set[str]:
 def consume_orders(server: Server) -> None:
     """Our consumer, with a tag filter and an offset that is kept."""
     with PullConsumer(namesrv=server.namesrv, group="stock") as consumer:
+        # Acknowledged is not yet in its queue: dispatch comes a moment later.
+        queues = consumer.queues("orders")
+        until = time.monotonic() + 30
+        while sum(map(consumer.max_offset, queues)) < MESSAGES and time.monotonic() < until:
+            time.sleep(0.01)
         paid = list(consumer.messages("orders", start="first", tags="paid", follow=False))
         counted = Counter(message.queue_id for message in paid)
-        queue = consumer.queues("orders")[0]
-        consumer.commit(queue, consumer.max_offset(queue))
+        consumer.commit(queues[0], consumer.max_offset(queues[0]))
     console.print(
         f"  our client: consumed {len(paid)} messages with tag paid, by queue "
         f"{dict(sorted(counted.items()))}; first: {paid[0].body.decode()!r}")
