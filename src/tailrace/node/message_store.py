@@ -121,6 +121,7 @@ class MessageStore:
         file_system.makedirs(root)
         lock = lock_store(file_system, root)
         store: DefaultMessageStore | None = None
+        running: Scheduler | None = None
         try:
             last_exit_ok = not file_system.exists(f"{root}/{filenames.ABORT}")
             _write_abort(file_system, root)
@@ -132,13 +133,13 @@ class MessageStore:
                 file_system, f"{root}/{filenames.CONFIG}", broker_config or BrokerConfig(), clock)
             topics.load()
             if services:
-                scheduler = scheduler or ThreadScheduler()
-                store.start(scheduler, os.getpid())
-            return cls(
-                root, store, topics, lock, file_system, clock, entropy,
-                scheduler if services else None)
+                running = scheduler or ThreadScheduler()
+                store.start(running, os.getpid())
+            return cls(root, store, topics, lock, file_system, clock, entropy, running)
         except BaseException as error:
-            _log.error("cannot open the store path=%s cause=%s", root, error)
+            _log.error("cannot open the store path=%s cause=%s", root, str(error) or type(error).__name__)
+            if running is not None:
+                running.stop_all()
             if store is not None:
                 store.release()
             lock.release()
@@ -292,7 +293,7 @@ class MessageStore:
                     (message.flag, message.body, _stored_properties(message, self._unique_key()))
                     for message in part
                 ]
-            self._store.commit_log.check_items(topic, items)
+            self._store.commit_log.check_items(topic, items, 2 * len(self.store_host))
             runs.append((shared, items))
         results: list[PutMessageResult] = []
         for shared, items in runs:

@@ -46,6 +46,7 @@ _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _MAX_QUEUE_ID: Final = 0x7FFFFFFF
 _CHUNK: Final = 2048
 _RECORD_MARGIN: Final = 64 * 1024
+_FLAG_LIMIT: Final = 1 << 31
 _crc32 = isal_zlib.crc32
 
 
@@ -129,16 +130,16 @@ class CommitLog:
         self._topics[topic] = raw
         return raw
 
-    def _check_sizes(self, body: bytes, properties: bytes, topic: bytes) -> None:
+    def _check_sizes(self, body: bytes, properties: bytes, topic: bytes, hosts: int) -> None:
         config = self._config
         if len(body) > config.max_message_size:
             raise MessageIllegalError(
                 "body", f"{len(body)} bytes, maxMessageSize allows {config.max_message_size}")
-        reserved = CRC_PROPERTY_LENGTH if config.enabled_append_prop_crc else 0
+        reserved = CRC_PROPERTY_LENGTH + (properties[-1:] != b"\x02") if config.enabled_append_prop_crc else 0
         if len(properties) + reserved > MAX_PROPERTIES_LENGTH:
             raise MessageIllegalError(
                 "properties", f"{len(properties)} bytes, {MAX_PROPERTIES_LENGTH - reserved} are the most")
-        size = record.record_size(20, 20, len(body), len(topic), len(properties) + reserved + 1)
+        size = record.record_size(hosts, 0, len(body), len(topic), len(properties) + reserved)
         if size + END_FILE_MIN_BLANK_LENGTH > config.mapped_file_size_commit_log:
             raise MessageIllegalError(
                 "record", f"{size} bytes do not fit a CommitLog file of "
@@ -172,11 +173,14 @@ class CommitLog:
             return refused
         body, properties = message.body, message.properties
         try:
+            if body.__class__ is not bytes or not -_FLAG_LIMIT <= message.flag < _FLAG_LIMIT:
+                _check_kinds({body.__class__}, {message.flag})
             topic = self._topic_bytes(message.topic)
             if len(body) + len(properties) + 1024 > self._config.mapped_file_size_commit_log or (
                 len(body) > self._config.max_message_size or len(properties) > 32000
             ):
-                self._check_sizes(body, properties, topic)
+                self._check_sizes(
+                    body, properties, topic, len(message.born_host) + len(self.store_host))
         except MessageIllegalError as error:
             return self._illegal(error)
         crc = _crc32(body) & CRC_MASK
@@ -215,10 +219,9 @@ class CommitLog:
 
     def put_batch(self, message: MessageExtBrokerInner, encoded: bytes) -> PutMessageResult:
         """Append the messages of a batch body; all in one file, or none."""
-        refused = self._refusal(message)
-        if refused is not None:
-            return refused
         try:
+            if message.sys_flag & SysFlag.TRANSACTION_MASK:
+                raise MessageIllegalError("sysFlag", "a batch cannot be part of a transaction")
             items = decode_batch(encoded)
             if not items:
                 raise MessageIllegalError("batch", "has no message")
@@ -229,21 +232,27 @@ class CommitLog:
         except MessageIllegalError as error:
             return self._illegal(error)
 
-    def check_items(self, name: str, items: list[tuple[int, bytes, bytes]]) -> tuple[bytes, int]:
-        """The topic's bytes and a bound of what the items take; raises MessageIllegalError."""
+    def check_items(
+        self, name: str, items: list[tuple[int, bytes, bytes]], hosts: int
+    ) -> tuple[bytes, int]:
+        """The topic's bytes and a bound of what the items take; raises MessageIllegalError.
+
+        ``hosts`` is the length of the two hosts of a record.
+        """
         topic = self._topic_bytes(name)
         config = self._config
+        _check_kinds({body.__class__ for _, body, _ in items}, {flag for flag, _, _ in items})
         bodies = [len(body) for _, body, _ in items]
         properties = [len(stored) for _, _, stored in items]
         extra = CRC_PROPERTY_LENGTH + 1 if config.enabled_append_prop_crc else 0
         longest, most = max(bodies, default=0), max(properties, default=0)
-        head = record.record_size(20, 20, 0, len(topic), extra)
+        head = record.record_size(hosts, 0, 0, len(topic), extra)
         if (
             longest > config.max_message_size or most + extra > MAX_PROPERTIES_LENGTH
             or head + longest + most + END_FILE_MIN_BLANK_LENGTH > config.mapped_file_size_commit_log
         ):  # perhaps: the longest body and the longest properties may be of different messages
             for _, body, stored in items:
-                self._check_sizes(body, stored, topic)
+                self._check_sizes(body, stored, topic, hosts)
         return topic, head * len(items) + sum(bodies) + sum(properties)
 
     def put_items(
@@ -254,7 +263,11 @@ class CommitLog:
         ``whole`` keeps them in one file; otherwise they go on in the next one. Raises
         MessageIllegalError before anything is written.
         """
-        topic, total = self.check_items(message.topic, items)
+        refused = self._refusal(message)
+        if refused is not None:
+            return refused
+        topic, total = self.check_items(
+            message.topic, items, len(message.born_host) + len(self.store_host))
         if whole and total + END_FILE_MIN_BLANK_LENGTH > self._config.mapped_file_size_commit_log:
             raise MessageIllegalError(
                 "batch", f"{total} bytes do not fit a CommitLog file of "
@@ -275,13 +288,19 @@ class CommitLog:
                     file.reserve(min(at + total + 8, file.size))
                     # In parts: the kernel holds the interpreter, and dispatch has work to do.
                     part = items if len(items) <= _CHUNK else items[done : done + _CHUNK]
-                    count, size = record.encode_many(
-                        file.buffer, at, file.size, file.file_from_offset + at, topic,
-                        message.queue_id, first_offset + done, message.sys_flag,
-                        message.born_timestamp, message.born_host, now, self.store_host, part,
-                        done if part is items else 0,
-                        positions if part is items else positions[done : done + len(part)],
-                        self._config.enabled_append_prop_crc)
+                    try:
+                        count, size = record.encode_many(
+                            file.buffer, at, file.size, file.file_from_offset + at, topic,
+                            message.queue_id, first_offset + done, message.sys_flag,
+                            message.born_timestamp, message.born_host, now, self.store_host, part,
+                            done if part is items else 0,
+                            positions if part is items else positions[done : done + len(part)],
+                            self._config.enabled_append_prop_crc)
+                    except BaseException:
+                        # Records that were written and are not published must not come to life.
+                        stop = min(at + total + 8, file.size)
+                        file.buffer[at:stop] = bytes(stop - at)
+                        raise
                     file.wrote_position = at + size
                     until = file.file_from_offset + at + size
                     done += count
@@ -316,3 +335,12 @@ class CommitLog:
         BLANK.struct.pack_into(file.buffer, at, rest, BLANK_MAGIC)
         file.advance(rest)
         return self._tail()
+
+
+def _check_kinds(kinds: set[type], flags: set[object]) -> None:
+    """Raises MessageIllegalError for bodies that are no bytes and flags beyond 32 bits."""
+    for kind in kinds - {bytes, bytearray}:
+        raise MessageIllegalError("body", f"must be bytes, not {kind.__name__}")
+    for flag in flags:
+        if not isinstance(flag, int) or not -_FLAG_LIMIT <= flag < _FLAG_LIMIT:
+            raise MessageIllegalError("flag", f"{flag!r} is no number of 32 bits")

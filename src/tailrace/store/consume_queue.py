@@ -235,14 +235,19 @@ class ConsumeQueueStore:
             self._file_system.rmdir(path)
 
     def flush(self, least_pages: int) -> bool:
-        """Sync dirty queues, the large ones or with ``least_pages`` 0 all; True when none is left."""
+        """Sync dirty queues, the large ones or with ``least_pages`` 0 all.
+
+        True when everything is durable that was written before the call.
+        """
+        everything = True
         for queue in list(self.dirty):
-            self.dirty.discard(queue)
+            self.dirty.discard(queue)  # first: what is written during the sync makes it dirty again
             if queue.files.dirty_bytes() >= least_pages * 4096:
                 queue.files.flush(0)
             else:
                 self.dirty.add(queue)
-        return not self.dirty
+                everything = False
+        return everything
 
     def close(self) -> None:
         """Close every file."""

@@ -73,7 +73,8 @@ class DefaultMessageStore:
         self.flush_commit_log = FlushCommitLogService(
             clock, config, self.commit_log, self.flags, self.checkpoint)
         self.flush_consume_queue = FlushConsumeQueueService(
-            clock, config, self.queues, self.index, self.reput, self.flags, self.checkpoint)
+            clock, config, self.commit_log, self.queues, self.index, self.reput, self.flags,
+            self.checkpoint)
         self.reader = MessageReader(config, self.commit_log, self.queues, self.index)
         self.stats = StoreStatsService(clock)
         self.report = RecoveryReport()
@@ -89,19 +90,13 @@ class DefaultMessageStore:
             self._clock, self._file_system, f"{self.root}/{filenames.QUARANTINE}")
         recovery = Recovery(
             self._clock, self._file_system, self.commit_log, self.queues, self.index,
-            self.dispatcher, quarantine, check_crc=self.config.check_crc_on_recover)
+            self.dispatcher, quarantine, self.checkpoint, check_crc=self.config.check_crc_on_recover)
         self.report = recovery.run(last_exit_ok=last_exit_ok)
         self.reput.reput_from_offset = self.commit_log.max_offset
         for queue in self.queues.table.values():
             if queue.last_phy_offset > self.reput.last_phy_offset:
                 self.reput.last_phy_offset = queue.last_phy_offset
                 self.reput.last_store_timestamp = queue.last_store_timestamp
-        # A checkpoint must not claim more than the log has after a cut.
-        fields, end = self.checkpoint.fields, self.commit_log.max_offset
-        if fields.logics_physical_offset >= end > 0 or fields.confirm_phy_offset > end:
-            self.checkpoint.update(
-                logics_physical_offset=max(self.reput.last_phy_offset, 0),
-                logics_msg_timestamp=self.reput.last_store_timestamp, confirm_phy_offset=0)
 
     def start(self, scheduler: Scheduler, pid: int) -> None:
         """Start the services."""

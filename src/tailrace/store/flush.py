@@ -139,6 +139,7 @@ class FlushConsumeQueueService:
         self,
         clock: Clock,
         config: StoreConfig,
+        commit_log: CommitLog,
         queues: ConsumeQueueStore,
         index: IndexService | None,
         reput: ReputMessageService,
@@ -147,12 +148,15 @@ class FlushConsumeQueueService:
     ) -> None:
         self._clock = clock
         self._config = config
+        self._commit_log = commit_log
         self._queues = queues
         self._index = index
         self._reput = reput
         self._flags = flags
         self._checkpoint = checkpoint
         self._last_thorough_ns = -1
+        self._units_durable: tuple[int, int] | None = None
+        self._index_durable = 0
 
     def step(self) -> None:
         """One pass: large dirty queues, and now and then all of them."""
@@ -168,12 +172,13 @@ class FlushConsumeQueueService:
         # Read before the sync: what is dispatched during it may not be covered.
         phy_offset, timestamp = self._reput.last_phy_offset, self._reput.last_store_timestamp
         try:
+            self._tell_checkpoint()
             everything = self._queues.flush(least_pages)
-            if everything and least_pages == 0 and phy_offset >= 0:
-                self._checkpoint.update(
-                    logics_msg_timestamp=timestamp, logics_physical_offset=phy_offset)
-            if self._index is not None and (end := self._index.flush_full()):
-                self._checkpoint.update(index_msg_timestamp=end)
+            if everything and phy_offset >= 0 and self._units_durable is None:
+                self._units_durable = phy_offset, timestamp
+            if self._index is not None:
+                self._index_durable = self._index.flush_full() or self._index_durable
+            self._tell_checkpoint()
             self._checkpoint.flush()
         except OSError as error:
             self._flags.set(NOT_WRITEABLE, f"the checkpoint cannot be written: {error}")
@@ -181,3 +186,17 @@ class FlushConsumeQueueService:
         except FatalStorageError as error:
             self._flags.set(NOT_WRITEABLE, str(error))
             raise
+
+    def _tell_checkpoint(self) -> None:
+        """Take what is durable into the checkpoint, once the log itself is durable so far.
+
+        Units and entries are synced by another service than the log, and may be ahead of it.
+        """
+        durable = self._units_durable
+        if durable is not None and durable[0] < self._commit_log.queue.flushed_where:
+            self._checkpoint.update(
+                logics_physical_offset=durable[0], logics_msg_timestamp=durable[1])
+            self._units_durable = None
+        if 0 < self._index_durable <= self._checkpoint.fields.physic_msg_timestamp:
+            self._checkpoint.update(index_msg_timestamp=self._index_durable)
+            self._index_durable = 0

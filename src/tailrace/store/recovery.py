@@ -8,7 +8,7 @@
   4  step over   a record with a plausible length that is damaged, with a good one right behind it,
                  keeps its place: its queue gets a pre-blank unit, its bytes go to quarantine
   5  cut         the first bytes that are no record end the log: they are copied to quarantine,
-                 later files too, then cleared; queues are cut before the log
+                 later files too, then cleared; checkpoint and queues are cut before the log
   6  sync        what was recovered is made durable before anybody is told about it
   7  offsets     next queue offsets and least offsets are computed
 
@@ -34,6 +34,7 @@ from tailrace.store.dispatch import Dispatcher
 from tailrace.store.index_service import IndexService
 from tailrace.store.log_scan import LogEnd, behind_damage, scan_files
 from tailrace.store.quarantine import Quarantine
+from tailrace.store.store_checkpoint import StoreCheckpoint
 
 __all__ = ["Recovery", "RecoveryReport"]
 
@@ -80,6 +81,7 @@ class Recovery:
         index: IndexService | None,
         dispatcher: Dispatcher,
         quarantine: Quarantine,
+        checkpoint: StoreCheckpoint,
         *,
         check_crc: bool,
     ) -> None:
@@ -90,6 +92,8 @@ class Recovery:
         self._index = index
         self._dispatcher = dispatcher
         self._quarantine = quarantine
+        self._checkpoint = checkpoint
+        self._last_record = (0, 0)
         self._check = _PLACE | (_BODY if check_crc else 0)
         self.report = RecoveryReport()
 
@@ -113,6 +117,7 @@ class Recovery:
             self._walk(whole=whole)  # passes 3 to 5
         else:
             self._commit_log.queue.flushed_where = 0
+            self._lower_checkpoint(0)
             self._forget_queues()
         self._sync()  # pass 6
         self._compute_offsets()  # pass 7
@@ -154,12 +159,17 @@ class Recovery:
             queue.topic, queue.queue_id, queue.max_offset - 1)
 
     def _last_dispatched(self) -> int:
-        ends = [0]
+        last, size = -1, 0
         for queue in self._queues.table.values():
             unit = queue.unit(queue.max_offset - 1)
-            if unit is not None and unit.size != PRE_BLANK_SIZE:
-                ends.append(unit.phy_offset + unit.size)
-        return max(ends)
+            if unit is not None and unit.size != PRE_BLANK_SIZE and unit.phy_offset > last:
+                last, size = unit.phy_offset, unit.size
+        if last < 0:
+            return 0
+        data = self._commit_log.record_at(last)
+        if data is not None:
+            self._last_record = (last, decode_message(data).store_timestamp)
+        return last + size
 
     # -- passes 3 to 5
 
@@ -175,7 +185,9 @@ class Recovery:
                     chunk.data, chunk.rows, verify=whole,
                     min_phy_offset=max(self._commit_log.min_offset, 0))
                 report.scanned += len(chunk.rows)
-                self._commit_log.last_store_timestamp = int(chunk.rows[-1, record.C_STORE_TIMESTAMP])
+                last = chunk.rows[-1]
+                self._last_record = int(last[record.C_PHY]), int(last[record.C_STORE_TIMESTAMP])
+                self._commit_log.last_store_timestamp = self._last_record[1]
             after = self._behind_damage(end)
             if after is None:
                 break
@@ -215,10 +227,25 @@ class Recovery:
                 self.report.quarantined_bytes += kept
                 self.report.cut.append(
                     {"file": file.path, "position": at, "length": kept, "reason": reason})
+        self._lower_checkpoint(end.phy_offset)
         if whole:
             for queue in list(self._queues.table.values()):
                 self._cut_queue(queue)
         log.truncate_dirty_files(end.phy_offset)
+
+    def _lower_checkpoint(self, end: int) -> None:
+        """Have no field name what will be gone; written before anything goes."""
+        phy_offset, timestamp = self._last_record
+        fields = self._checkpoint.fields
+        lowered = fields._replace(
+            physic_msg_timestamp=min(fields.physic_msg_timestamp, timestamp),
+            logics_msg_timestamp=min(fields.logics_msg_timestamp, timestamp),
+            index_msg_timestamp=min(fields.index_msg_timestamp, timestamp),
+            confirm_phy_offset=min(fields.confirm_phy_offset, end),
+            logics_physical_offset=min(fields.logics_physical_offset, phy_offset))
+        if lowered != fields:
+            self._checkpoint.update(**lowered._asdict())
+            self._checkpoint.flush()
 
     def _cut_queue(self, queue: ConsumeQueue) -> None:
         confirmed = queue.confirmed_offset
