@@ -177,8 +177,8 @@ def test_an_error_inside_the_encoder_leaves_no_bytes_behind(store, files):
 
 def test_every_record_can_carry_a_checksum_of_itself(files):
     config = StoreConfig(
-        mapped_file_size_commit_log=8192, enabled_append_prop_crc=True,
-        commit_log_allocate_step=4096)
+        mapped_file_size_commit_log=8192, enabled_append_prop_crc=True, max_hash_slot_num=16,
+        max_index_num=64, commit_log_allocate_step=4096)
     with MessageStore.open(
         "/c", config=config, services=False, file_system=files, clock=SimClock()
     ) as store:

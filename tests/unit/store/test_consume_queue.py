@@ -1,0 +1,119 @@
+"""Queues: places without a message, look-ups over them, many queues at once."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tailrace import Message, MessageStore, StoreConfig
+from tailrace.env import OsFileSystem
+from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE
+from tailrace.model import MessageExtBrokerInner
+from tailrace.segments import OpenFiles
+from tailrace.store.consume_queue import ConsumeQueue
+from tailrace.testing import CrashFileSystem
+
+
+def queue_of(files, units, start=0):
+    queue = ConsumeQueue(files, "/q", "t", 0, 100, OpenFiles())  # five units a file
+    queue.write(start, b"".join(PRE_BLANK if u is None else CQ_UNIT.pack(u, 5, 7) for u in units))
+    return queue
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_searches_step_over_places_without_a_message(seed):
+    rng = random.Random(seed)
+    start = rng.choice((0, 0, 3, 7))
+    units = [
+        None if rng.random() < 0.4 else 100 + 10 * (start + n) for n in range(rng.randrange(1, 23))]
+    queue = queue_of(CrashFileSystem(), units, start)
+    limit = rng.randrange(90, 360)
+    queue.correct_min_offset(limit)
+    expected = [start + n for n, u in enumerate(units) if u is not None and u >= limit]
+    assert queue.min_offset == (expected or [queue.max_offset])[0]
+    low = rng.randrange(start + len(units))
+    high = rng.randrange(low, start + len(units) + 1)
+    blanked = queue.blank(low, high, limit)
+    after = [
+        None if u is None or (low <= start + n < high and u >= limit) else u
+        for n, u in enumerate(units)
+    ]
+    found = [queue.unit(start + n) for n in range(len(units))]
+    assert [None if u.size == PRE_BLANK_SIZE else u.phy_offset for u in found] == after
+    assert blanked == sum(a != b for a, b in zip(units, after, strict=True))
+
+
+@pytest.mark.parametrize("start", [0, 3, 5, 12])
+def test_a_queue_that_starts_above_zero_is_pre_blank_up_to_its_first_unit(start):
+    files = CrashFileSystem()
+    queue_of(files, [500, 600], start)
+    again = ConsumeQueue(files, "/q", "t", 0, 100, OpenFiles())
+    again.load()
+    again.correct_min_offset(0)
+    assert (again.min_offset, again.max_offset) == (start, start + 2)
+    first = files.list("/q")[0]
+    assert int(first) == start // 5 * 100
+    assert files.open(f"/q/{first}").pread(20 * (start % 5), 0) == PRE_BLANK * (start % 5)
+
+
+def test_units_that_were_cut_off_do_not_come_back():
+    files = CrashFileSystem()
+    queue = queue_of(files, list(range(100, 112)))
+    queue.truncate(3)
+    for _ in range(2):
+        again = ConsumeQueue(files, "/q", "t", 0, 100, OpenFiles())
+        again.load()
+        assert again.max_offset == 3
+        assert files.list("/q") == ["0" * 20]
+    again.write(3, CQ_UNIT.pack(900, 5, 7))
+    assert [again.unit(n).phy_offset for n in range(4)] == [100, 101, 102, 900]
+
+
+def test_thousands_of_queues_share_a_few_descriptors(tmp_path):
+    opened = OpenFiles(limit=8)
+    queues = [
+        ConsumeQueue(OsFileSystem(), str(tmp_path / str(n)), "t", n, 100, opened) for n in range(60)]
+    for offset in range(3):
+        for n, queue in enumerate(queues):
+            queue.write(offset, CQ_UNIT.pack(n * 10 + offset, 5, 7))
+    assert len(opened._used) <= 8
+    assert [q.unit(2).phy_offset for q in queues] == [n * 10 + 2 for n in range(60)]
+    assert sum(q.files.flush(0) for q in queues) == 60, "a sync opens the file again"
+    for queue in queues:
+        queue.files.close()
+
+
+def test_reading_a_queue_that_does_not_exist_makes_none(tmp_path):
+    with MessageStore.open(tmp_path / "s", services=False) as store:
+        store.get_message("none", 3, 0, 32)
+        assert list(store.read("none", 3)) == []
+        assert store.get_offset_in_queue_by_time("none", 3, 0) == 0
+        assert store.queues() == []
+        assert not (tmp_path / "s" / "consumequeue").exists()
+
+
+def test_a_pull_looks_at_a_bounded_part_of_the_queue(tmp_path):
+    with MessageStore.open(tmp_path / "s", services=False) as store:
+        store.put_many([Message(topic="t", body=b"x", tags="a", keys=["k"])] * 2000)
+        store.put_inner(MessageExtBrokerInner("t", 0, b"last", b"TAGS\x01z\x02"))
+        store.wait_dispatched()
+        offset, looks = 0, 0
+        while not (found := store.get_message("t", 0, offset, 32, codes=[ord("z")])).records:
+            assert found.next_begin_offset == offset + 800
+            offset, looks = found.next_begin_offset, looks + 1
+        assert (looks, found.queue_offsets) == (2, [2000])
+
+
+def test_file_sizes_are_taken_from_the_files_whatever_the_config_says(tmp_path):
+    small = StoreConfig(
+        mapped_file_size_commit_log=8192, mapped_file_size_consume_queue=400,
+        max_hash_slot_num=25, max_index_num=100)
+    with MessageStore.open(tmp_path / "s", config=small) as store:
+        store.put_many([Message(topic="t", body=bytes(500), keys=[f"k{n}"]) for n in range(90)])
+    with MessageStore.open(tmp_path / "s") as store:
+        assert store.config.mapped_file_size_commit_log == 8192
+        assert store.config.mapped_file_size_consume_queue == 400
+        assert (store.config.max_hash_slot_num, store.config.max_index_num) == (25, 100)
+        assert len(list(store.read("t"))) == 90
+        assert [m.queue_offset for m in store.query_message("t", "k77")] == [77]

@@ -1,0 +1,183 @@
+"""From the log to queues and index: what becomes a unit, and what a bad record does."""
+
+from __future__ import annotations
+
+import pytest
+
+from tailrace import MessageStore, StoreConfig
+from tailrace.formats.commitlog import SysFlag, decode_message
+from tailrace.formats.indexfile import INDEX_HEADER
+from tailrace.kernels import record
+from tailrace.model import MessageExtBrokerInner, PutMessageStatus
+from tailrace.testing import CrashFileSystem, SimClock
+
+CONFIG = StoreConfig(
+    mapped_file_size_commit_log=8192, mapped_file_size_consume_queue=400, max_hash_slot_num=16,
+    max_index_num=64, commit_log_allocate_step=4096)
+
+
+@pytest.fixture
+def files():
+    return CrashFileSystem()
+
+
+def opened(files):
+    return MessageStore.open(
+        "/s", config=CONFIG, services=False, file_system=files, clock=SimClock())
+
+
+def inner(body=b"x", topic="t", queue_id=0, **fields):
+    return MessageExtBrokerInner(topic, queue_id, body, **fields)
+
+
+class Listener:
+    def __init__(self):
+        self.heard = []
+
+    def arriving(self, topic, queue_id, next_offset, tags_codes):
+        self.heard.append((topic, queue_id, next_offset, list(tags_codes)))
+
+
+def test_arrivals_are_told_after_they_can_be_read(files):
+    with opened(files) as store:
+        listener = Listener()
+        store.set_message_arriving_listener(listener)
+        store.put_inner(inner(properties=b"TAGS\x01a\x02"))
+        store.put_inner(inner(queue_id=1))
+        store.put_inner(inner(properties=b"TAGS\x01b\x02"))
+        assert listener.heard == []
+        store.wait_dispatched()
+        assert sorted(listener.heard) == [("t", 0, 2, [97, 98]), ("t", 1, 1, [0])]
+
+
+def test_delayed_messages_carry_their_deliver_time_where_others_have_the_tag(files):
+    with opened(files) as store:
+        put = [
+            store.put_inner(inner(topic="SCHEDULE_TOPIC_XXXX", properties=b"DELAY\x01%d\x02TAGS\x01a\x02" % n))
+            for n in (3, 99)
+        ]
+        store.wait_dispatched()
+        queue = store._store.queues.get("SCHEDULE_TOPIC_XXXX", 0)
+        assert queue.unit(0).tags_code == put[0].store_timestamp + 10_000
+        assert queue.unit(1).tags_code == put[1].store_timestamp + 2 * 3_600_000, "the last level"
+
+
+def test_prepared_messages_are_indexed_and_have_no_place_rolled_back_ones_neither(files):
+    with opened(files) as store:
+        for flag in (SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK):
+            store.put_inner(inner(sys_flag=flag, properties=b"KEYS\x01k%d\x02" % flag))
+        store.wait_dispatched()
+        assert store.max_offset_in_queue("t", 0) == 0
+        assert len(store.query_message("t", "k4")) == 1
+        assert store.query_message("t", "k12") == []
+        assert store.dispatch_behind_bytes == 0
+
+
+def test_keys_unique_key_and_tags_are_all_found(files):
+    with opened(files) as store:
+        store.put_inner(inner(properties=b"KEYS\x01a  b\x02TAGS\x01tag\x02UNIQ_KEY\x01u\x02"))
+        for key in ("a", "b", "u"):
+            assert len(store.query_message("t", key)) == 1
+        assert len(store.query_message("t", "tag", index_type="T")) == 1
+        assert store.query_message("t", "tag") == []
+        assert store.query_message("other", "a") == []
+
+
+def test_different_keys_with_the_same_hash_are_told_apart(files):
+    with opened(files) as store:
+        store.put_inner(inner(b"1", properties=b"KEYS\x01Aa\x02"))
+        store.put_inner(inner(b"2", properties=b"KEYS\x01BB\x02"))  # Java's classic collision
+        assert [m.body for m in store.query_message("t", "Aa")] == [b"1"]
+        assert [m.body for m in store.query_message("t", "BB")] == [b"2"]
+
+
+def test_a_popular_key_gives_its_newest_messages_in_order(files):
+    with opened(files) as store:
+        for n in range(100):
+            store.put_inner(inner(b"%d" % n, properties=b"KEYS\x01k\x02"))
+        found = [m.body for m in store.query_message("t", "k", max_num=10)]
+        assert found == [b"%d" % n for n in range(90, 100)]
+        assert len(files.list("/s/index")) == 2, "the first index file was full"
+
+
+def test_dispatching_a_record_twice_changes_nothing(files):
+    with opened(files) as store:
+        for n in range(10):
+            store.put_inner(inner(b"%d" % n, queue_id=n % 2, properties=b"KEYS\x01k%d\x02" % n))
+        store.wait_dispatched()
+        before = [files.open(p).pread(8192, 0) for p in paths(files)]
+        store._store.reput.reput_from_offset = 0
+        store.wait_dispatched()
+        assert store.queues() == [("t", 0, 0, 5), ("t", 1, 0, 5)]
+        index = [p for p in paths(files) if "/index/" in p]
+        assert INDEX_HEADER.unpack_from(files.open(index[0]).pread(40, 0)).index_count <= 12, (
+            "only the last record may be entered again")
+        after = [files.open(p).pread(8192, 0) for p in paths(files) if "/index/" not in p]
+        assert after == [b for p, b in zip(paths(files), before, strict=True) if "/index/" not in p]
+
+
+def paths(files):
+    return sorted(p for p in files._files if "/consumequeue/" in p or "/index/" in p)
+
+
+def test_a_bad_record_stops_dispatch_and_says_so_instead_of_hiding_what_follows(files, caplog):
+    store = opened(files)
+    put = [store.put_inner(inner(b"%d" % n)) for n in range(5)]
+    log = store._store.commit_log.queue.files[0].buffer
+    log[put[2].phy_offset + 4] ^= 0xFF  # the magic
+    store.wait_dispatched()
+    assert store.max_offset_in_queue("t", 0) == 2
+    assert store.dispatch_behind_bytes == put[4].until - put[2].phy_offset
+    assert not store.is_writeable
+    assert f"phy_offset={put[2].phy_offset}" in store.not_writeable_reason
+    assert store.put_inner(inner()).status is PutMessageStatus.SERVICE_NOT_AVAILABLE
+    assert sum("bad record" in r.message for r in caplog.records) == 1
+    store.close()
+    assert files.exists("/s/abort"), "not a clean stop: the next open looks at everything"
+
+
+@pytest.mark.parametrize("topic", [b"../../up", b"a/b", b"..", b"a\0b"])
+def test_a_record_whose_topic_is_a_path_makes_no_directory(files, topic):
+    with opened(files) as store:
+        store.put_inner(inner(topic="x" * len(topic)))
+        log = store._store.commit_log.queue.files[0].buffer
+        at = bytes(log[:200]).index(b"x" * len(topic), 100 - 10)
+        log[at : at + len(topic)] = topic
+        store.put_inner(inner(b"good"))
+        store.wait_dispatched()
+        assert store.queues() == [("t", 0, 0, 1)]
+    assert not [d for d in files._directories if "up" in d or d.endswith("b")]
+
+
+def test_the_walk_ends_before_a_last_record_that_is_torn_behind_its_body(files):
+    store = opened(files)
+    put = [
+        store.put_inner(inner(b"%d" % n, properties=b"KEYS\x01k%d\x02TAGS\x01t\x02" % n))
+        for n in range(4)
+    ]
+    store.close()
+    files.open("/s/abort", writable=True, create=True)
+    log = files.open("/s/commitlog/00000000000000000000", writable=True)
+    torn = decode_message(log.pread(put[3].until - put[3].phy_offset, put[3].phy_offset))
+    log.pwrite(bytes(6), put[3].until - 6)  # the body and its checksum still agree
+    store = opened(files)
+    report = store.recovery_report
+    assert store.max_phy_offset == put[3].phy_offset == torn.phy_offset
+    assert [m.body for m in store.read("t")] == [b"0", b"1", b"2"]
+    assert [c["reason"] for c in report["cut"]] == [record.REASON_NAMES[record.REASON_SHORT]]
+    assert store.query_message("t", "k3") == []
+    assert store.put_inner(inner(b"next")).queue_offset == 3
+    store.close()
+    with opened(files) as store:
+        assert [m.body for m in store.read("t")] == [b"0", b"1", b"2", b"next"]
+
+
+def test_the_same_odd_properties_in_the_middle_are_nobody_elses_problem(files):
+    store = opened(files)
+    put = [store.put_inner(inner(b"%d" % n, properties=b"odd\0piece")) for n in range(3)]
+    put.append(store.put_inner(inner(b"3", properties=b"k\x01v\x02")))
+    store.close()
+    files.open("/s/abort", writable=True, create=True)
+    with opened(files) as store:
+        assert store.max_phy_offset == put[3].until
+        assert [m.body for m in store.read("t")] == [b"0", b"1", b"2", b"3"]
