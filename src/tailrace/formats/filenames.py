@@ -6,7 +6,7 @@ from typing import Final
 
 __all__ = [
     "ABORT", "CHECKPOINT", "COMMITLOG", "CONFIG", "CONSUMEQUEUE", "FLUSHED", "INDEX", "LOCK",
-    "OWN", "QUARANTINE", "SERVE", "file_name_to_offset", "offset_to_file_name",
+    "OWN", "QUARANTINE", "SEGMENT_TRASH", "SERVE", "TRASH", "file_name_to_offset", "offset_to_file_name",
 ]
 
 COMMITLOG: Final = "commitlog"
@@ -21,6 +21,10 @@ OWN: Final = "tailrace"
 QUARANTINE: Final = "tailrace/quarantine"
 FLUSHED: Final = "tailrace/flushed"
 SERVE: Final = "tailrace/serve.json"
+TRASH: Final = "tailrace/trash"
+SEGMENT_TRASH: Final = ".tailrace-trash"
+"""The same inside a directory of segments on another device. With its dot it sorts before every
+segment: a Java broker deletes or refuses what follows a last file of length zero."""
 
 _DIGITS: Final = 20
 
