@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 __all__ = [
-    "ABORT", "CHECKPOINT", "COMMITLOG", "CONFIG", "CONSUMEQUEUE", "FLUSHED", "INDEX", "LOCK",
-    "OWN", "QUARANTINE", "SERVE", "file_name_to_offset", "offset_to_file_name",
+    "ABORT", "CHECKPOINT", "COMMITLOG", "CONFIG", "CONSUMEQUEUE", "FLUSHED", "GEOMETRY", "INDEX",
+    "LOCK", "OWN", "PROGRESS", "QUARANTINE", "SERVE", "file_name_to_offset", "offset_to_file_name",
 ]
 
 COMMITLOG: Final = "commitlog"
@@ -21,6 +21,8 @@ OWN: Final = "tailrace"
 QUARANTINE: Final = "tailrace/quarantine"
 FLUSHED: Final = "tailrace/flushed"
 SERVE: Final = "tailrace/serve.json"
+PROGRESS: Final = "tailrace/progress"
+GEOMETRY: Final = "tailrace/geometry.json"
 
 _DIGITS: Final = 20
 
