@@ -161,6 +161,8 @@ class BrokerController:
             broker.loop, self._store.max_offset_in_queue, self._pull.run_again
         )
         self._pull.hold = self._hold
+        broker.waiting_sends = lambda: self._durable.pending
+        broker.waiting_pulls = self._hold.__len__
         send = SendMessageProcessor(
             broker, self._durable,
             wait_durable=store_config.flush_disk_type is FlushDiskType.SYNC_FLUSH,
@@ -211,6 +213,11 @@ class BrokerController:
         self._settings["namesrvAddr"] = self.namesrv_address
         settings["listenPort"] = str(port)
         self._every("expire", SCAN_S, name_server.expire)
+
+    @property
+    def broker(self) -> BrokerContext:
+        """The running broker; there after ``start``."""
+        return self._broker
 
     async def stop(self) -> None:
         """Stop serving: what is pending is answered, newer clients are told to go away."""

@@ -109,6 +109,7 @@ class AdminTopicsProcessor:
         self._broker.topics.delete(name)
         self._broker.offsets.remove_topic(name)
         self._broker.store.delete_topics({name})
+        self._broker.traffic.forget_topic(name)
         return request.answer()
 
     def all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -206,6 +207,7 @@ class AdminTopicsProcessor:
         """Forget a group: request 207."""
         name = request.ext["groupName"]
         self._broker.groups.delete(name)
+        self._broker.traffic.forget_group(name)
         if request.ext.get("cleanOffset") == "true":
             self._broker.offsets.remove_group(name)
         return request.answer()

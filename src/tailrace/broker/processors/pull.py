@@ -93,6 +93,9 @@ class PullMessageProcessor:
             self._park(channel, request, topic, queue_id, offset, subscription)
             return None
         self._broker.offsets.commit_pull(group, topic, queue_id, result.next_begin_offset)
+        body = b"".join(result.records)
+        if body:
+            self._broker.traffic.hand_out(topic, group, len(result.records), len(body))
         return request.answer(
             code,
             result.status.name,
@@ -104,7 +107,7 @@ class PullMessageProcessor:
                 "topicSysFlag": str(topic_config.topic_sys_flag),
                 "groupSysFlag": str(group_config.group_sys_flag),
             },
-            b"".join(result.records),
+            body,
         )
 
     def _park(
