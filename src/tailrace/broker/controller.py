@@ -260,6 +260,7 @@ class BrokerController:
     def _scan(self) -> None:
         self._broker.consumers.expire()
         self._broker.producers.expire()
+        self._broker.locks.expire()
 
     def _every(self, name: str, seconds: float, step: Callable[[], None]) -> None:
         loop = self._broker.loop

@@ -249,8 +249,8 @@ class SendMessageProcessor:
                 break
         if text and text[-1] != "\x02":
             text += "\x02"
-        start = text.find("UNIQ_KEY\x01")
-        if start == 0 or (start > 0 and text[start - 1] == "\x02"):
+        start = f"\x02{text}".find("\x02UNIQ_KEY\x01")
+        if start >= 0:
             start += 9
             return text + self._own_properties, text[start : text.index("\x02", start)]
         self._sequence += 1
