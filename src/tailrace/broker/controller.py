@@ -170,7 +170,8 @@ class BrokerController:
         )
         self._processors: list[_Registers] = [
             send, QueryProcessor(broker), ClientManageProcessor(broker),
-            AdminTopicsProcessor(broker), AdminProcessor(broker, RuntimeInfo(broker), self._settings),
+            AdminTopicsProcessor(broker), AdminProcessor(
+                broker, RuntimeInfo(broker, self._file_system), self._settings),
         ]
         return send
 
