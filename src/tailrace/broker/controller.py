@@ -107,6 +107,9 @@ class BrokerController:
         self, listen: Address, namesrv_listen: Address | None, *, vip: bool
     ) -> None:
         self._broker = self._context()
+        # Recovery may have left less than was consumed; queues must be there to compare.
+        if await self._broker.loop.run_in_executor(None, self._store.wait_dispatched):
+            self._correct_offsets()
         send = self._build(self._broker)
         server = self._server(fast=False)
         host, port = await server.start(*listen)
@@ -147,6 +150,21 @@ class BrokerController:
             consumers=ConsumerManager(clock, config.channel_expired_ms, notify_enabled),
             producers=ProducerManager(clock, config.channel_expired_ms), boot_ms=clock.now_ms(),
         )
+
+    def _correct_offsets(self) -> None:
+        """Take back offsets behind the end of their queue.
+
+        They were written before the messages were durable, and a power loss took those. Kept, they
+        would skip the messages that get these offsets next.
+        """
+        offsets = self._broker.offsets
+        for topic, group, queue_id, offset in offsets.entries():
+            until = self._store.max_offset_in_queue(topic, queue_id)
+            if topic in self._broker.topics.table and offset > until:
+                _log.warning(
+                    "consumer offset corrected group=%s topic=%s queue=%d offset=%d to=%d", group,
+                    topic, queue_id, offset, until)
+                offsets.commit(group, topic, queue_id, until)
 
     def _build(self, broker: BrokerContext) -> SendMessageProcessor:
         """Make the processors and what they need."""
