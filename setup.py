@@ -12,7 +12,9 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-KERNELS = ("record", "hashes", "queue_units", "index_entries", "tag_filter", "header")
+KERNELS = (
+    "record", "hashes", "queue_units", "index_entries", "index_chains", "tag_filter", "header",
+)
 SOURCES = Path("src/tailrace/kernels")
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tailrace import config, errors
+from tailrace import config, errors, metrics
 from tailrace.formats import checkpoint, commitlog, consumequeue, indexfile
 
 OUT = Path("docs/reference")
@@ -76,11 +76,28 @@ def events() -> str:
     return HEAD + "\n".join(parts) + "\n"
 
 
+def metric_table() -> str:
+    base = ", ".join(f"`{name}`" for name in metrics.BASE_LABELS)
+    head = (
+        "# Metrics\n\n`tailrace serve --http HOST:PORT` answers `/metrics` in Prometheus' text format. "
+        "Names without `tailrace_` are\nRocketMQ 5's, in the form of its own Prometheus exporter. "
+        f"Every sample carries the labels {base}.\n")
+    parts = [
+        head, "| name | kind | unit | labels | meaning |", "|---|---|---|---|---|",
+    ]
+    for metric in metrics.METRICS:
+        labels = ", ".join(f"`{name}`" for name in metric.labels)
+        parts.append(
+            f"| `{metric.exposed}` | {metric.kind.value} | {metric.unit} | {labels} | "
+            f"{metric.description} |")
+    return HEAD + "\n".join(parts) + "\n"
+
+
 def main() -> int:
     stale = []
     for name, text in (
         ("formats.md", formats()), ("config.md", settings()), ("errors.md", error_tree()),
-        ("events.md", events()),
+        ("events.md", events()), ("metrics.md", metric_table()),
     ):
         path = OUT / name
         if "--check" in sys.argv:

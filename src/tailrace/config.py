@@ -15,7 +15,18 @@ from typing import Any, Final, Self
 
 from tailrace.errors import ConfigError
 
-__all__ = ["BrokerConfig", "FlushDiskType", "StoreConfig", "parse_properties"]
+__all__ = ["BrokerConfig", "FlushDiskType", "RecoveryMode", "StoreConfig", "parse_properties"]
+
+
+class RecoveryMode(enum.Enum):
+    """What an open does about bytes of the log that are no record."""
+
+    ABSOLUTE = "ABSOLUTE"
+    """Refuse to open."""
+    TOLERATE_TAIL = "TOLERATE_TAIL"
+    """Cut a torn end, refuse damage with good records behind it."""
+    TOLERATE_ANY = "TOLERATE_ANY"
+    """Always open: cut a torn end, step over damage; both go to quarantine."""
 
 
 class FlushDiskType(enum.Enum):
@@ -96,8 +107,8 @@ def _parse(text: str, like: Any) -> Any:
         return int(text)
     if isinstance(like, float):
         return float(text)
-    if isinstance(like, FlushDiskType):
-        return FlushDiskType(text)
+    if isinstance(like, enum.Enum):
+        return type(like)(text)
     return text
 
 
@@ -108,8 +119,8 @@ def _kind(like: Any) -> str:
         return "a whole number"
     if isinstance(like, float):
         return "a number"
-    if isinstance(like, FlushDiskType):
-        return "SYNC_FLUSH or ASYNC_FLUSH"
+    if isinstance(like, enum.Enum):
+        return "one of " + ", ".join(member.value for member in type(like))
     return "text"
 
 
@@ -177,6 +188,11 @@ class StoreConfig(_Config):
     default_query_max_num: int = _option(32, "Messages of one query by unique key.", low=1)
     check_crc_on_recover: bool = _option(
         True, "Whether recovery checks body checksums.", name="checkCRCOnRecover")
+    recovery_mode: RecoveryMode = _option(
+        RecoveryMode.TOLERATE_ANY, "What an open does about bytes of the log that are no record.")
+    quarantine_max_bytes: int = _option(
+        GIB, "Evidence of cut and damaged bytes is kept up to this size, oldest first to go.",
+        unit="bytes", low=0)
     commit_log_allocate_step: int = _option(
         64 * MIB, "Disk blocks are reserved ahead of the write position in steps of this size.",
         unit="bytes", low=4 * KIB)

@@ -125,7 +125,7 @@ def operations():
     life = Life()
     files = CrashFileSystem()
     life.run(files)
-    assert [n for n in files.list("/s/commitlog") if n.isdigit()][0] != "0" * 20
+    assert next(n for n in files.list("/s/commitlog") if n.isdigit()) != "0" * 20
     return life.deleting_from, files.operations
 
 

@@ -21,8 +21,9 @@ def interpreted(name):
     return module
 
 
-RECORD, HASHES, UNITS, INDEX, TAGS, HEADER = map(
-    interpreted, ("record", "hashes", "queue_units", "index_entries", "tag_filter", "header"))
+RECORD, HASHES, UNITS, INDEX, CHAINS, TAGS, HEADER = map(
+    interpreted,
+    ("record", "hashes", "queue_units", "index_entries", "index_chains", "tag_filter", "header"))
 pytestmark = pytest.mark.skipif(not kernels.compiled(), reason="no compiled kernels to compare with")
 quick = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -121,6 +122,22 @@ def test_index_files_are_the_same(items, entries):
     ]
     assert results[0] == results[1]
     assert files[0] == files[1]
+    made = int.from_bytes(files[0][36:40], "big")
+    for before, flips in ((1 << 62, 0), (end // 2, 0), (1 << 62, 1)):
+        chained = bytearray(files[0][40 + 28 :])
+        if flips and made > 1:
+            chained[20 + (end * 7) % (20 * (made - 1))] ^= 1 << (end % 8)
+        heads = [np.ones(7, dtype=np.int64) for _ in range(2)]
+        followed = [
+            module.follow(memoryview(bytes(chained)), made, before, head)
+            for module, head in zip((CHAINS, kernels.index_chains), heads, strict=True)
+        ]
+        assert followed[0] == followed[1]
+        assert heads[0].tolist() == heads[1].tolist()
+        if before == 1 << 62 and not flips:
+            assert followed[0][0] == max(made, 1)
+            slots = np.frombuffer(bytes(files[0][40:68]), dtype=">i4")
+            assert heads[0].tolist() == slots.tolist(), "the entries tell the slots"
     wanted = kernels.hashes.index_hash(b"Topic", b"U0")
     rooms = [np.zeros(4, dtype=np.int64) for _ in range(2)]
     found = [

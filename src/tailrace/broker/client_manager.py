@@ -93,6 +93,8 @@ class ClientInfo:
     channel: Channel
     last_update_ns: int = 0
     last_update_ms: int = 0
+    fingerprint: int = 0
+    """Of the subscriptions in its last complete heartbeat; 0 when it sent none."""
 
     def to_json(self) -> dict[str, Any]:
         """A connection as mqadmin shows it."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tailrace.broker.client_manager import ConsumerManager, ProducerManager
 from tailrace.broker.rebalance_lock import RebalanceLockManager
+from tailrace.broker.traffic import Traffic
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.env.entropy import Entropy
@@ -40,3 +42,8 @@ class BrokerContext:
     """``ip:port`` that clients are told."""
     namesrv_address: str = ""
     boot_ms: int = 0
+    traffic: Traffic = field(default_factory=Traffic)
+    waiting_sends: Callable[[], int] = int
+    """How many sends wait for the disk."""
+    waiting_pulls: Callable[[], int] = int
+    """How many pulls wait for a message."""

@@ -107,6 +107,9 @@ class BrokerController:
         self, listen: Address, namesrv_listen: Address | None, *, vip: bool
     ) -> None:
         self._broker = self._context()
+        # Recovery may have left less than was consumed; queues must be there to compare.
+        if await self._broker.loop.run_in_executor(None, self._store.wait_dispatched):
+            self._correct_offsets()
         send = self._build(self._broker)
         server = self._server(fast=False)
         host, port = await server.start(*listen)
@@ -148,6 +151,21 @@ class BrokerController:
             producers=ProducerManager(clock, config.channel_expired_ms), boot_ms=clock.now_ms(),
         )
 
+    def _correct_offsets(self) -> None:
+        """Take back offsets behind the end of their queue.
+
+        They were written before the messages were durable, and a power loss took those. Kept, they
+        would skip the messages that get these offsets next.
+        """
+        offsets = self._broker.offsets
+        for topic, group, queue_id, offset in offsets.entries():
+            until = self._store.max_offset_in_queue(topic, queue_id)
+            if topic in self._broker.topics.table and offset > until:
+                _log.warning(
+                    "consumer offset corrected group=%s topic=%s queue=%d offset=%d to=%d", group,
+                    topic, queue_id, offset, until)
+                offsets.commit(group, topic, queue_id, until)
+
     def _build(self, broker: BrokerContext) -> SendMessageProcessor:
         """Make the processors and what they need."""
         store_config = self._store.config
@@ -161,6 +179,8 @@ class BrokerController:
             broker.loop, self._store.max_offset_in_queue, self._pull.run_again
         )
         self._pull.hold = self._hold
+        broker.waiting_sends = lambda: self._durable.pending
+        broker.waiting_pulls = self._hold.__len__
         send = SendMessageProcessor(
             broker, self._durable,
             wait_durable=store_config.flush_disk_type is FlushDiskType.SYNC_FLUSH,
@@ -168,7 +188,8 @@ class BrokerController:
         )
         self._processors: list[_Registers] = [
             send, QueryProcessor(broker), ClientManageProcessor(broker),
-            AdminTopicsProcessor(broker), AdminProcessor(broker, RuntimeInfo(broker), self._settings),
+            AdminTopicsProcessor(broker), AdminProcessor(
+                broker, RuntimeInfo(broker, self._file_system), self._settings),
         ]
         return send
 
@@ -212,6 +233,11 @@ class BrokerController:
         settings["listenPort"] = str(port)
         self._every("expire", SCAN_S, name_server.expire)
 
+    @property
+    def broker(self) -> BrokerContext:
+        """The running broker; there after ``start``."""
+        return self._broker
+
     async def stop(self) -> None:
         """Stop serving: what is pending is answered, newer clients are told to go away."""
         if not self._started:
@@ -253,6 +279,7 @@ class BrokerController:
     def _scan(self) -> None:
         self._broker.consumers.expire()
         self._broker.producers.expire()
+        self._broker.locks.expire()
 
     def _every(self, name: str, seconds: float, step: Callable[[], None]) -> None:
         loop = self._broker.loop

@@ -7,16 +7,20 @@ the store, one wake-up of the loop, and one write for each connection.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol, final
 
+from tailrace.errors import StoreError
 from tailrace.formats.remoting import ResponseCode, decode_frame, encode
 from tailrace.model import PutMessageStatus
 from tailrace.remoting import Channel
 
 __all__ = ["DurableAnswers", "DurableStore"]
+
+_log = logging.getLogger(__name__)
 
 PENDING_LIMIT: Final = 10_000
 """Sends that may wait; the reference's sendThreadPoolQueueCapacity."""
@@ -63,7 +67,12 @@ class DurableAnswers:
 
     def _register(self) -> None:
         batch, self._batch = self._batch, []
-        self._store.when_durable(self._until, partial(self._durable, batch))
+        try:
+            self._store.when_durable(self._until, partial(self._durable, batch))
+        except StoreError as error:
+            # It may be durable or not; who waits is told that it is not known to be.
+            _log.error("cannot wait for the disk sends=%d reason=%s", len(batch), error)
+            self._durable(batch, PutMessageStatus.SERVICE_NOT_AVAILABLE)
 
     def _durable(self, batch: Waiting, status: PutMessageStatus) -> None:
         self._done.append((batch, status))

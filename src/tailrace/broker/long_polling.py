@@ -66,7 +66,8 @@ class PullRequestHoldService:
         if self._timer is None:
             self._next_recheck = self._loop.time() + RECHECK_S
             self._timer = self._loop.call_later(TICK_S, self._tick)
-        if pull.codes is None and self._max_offset(*key) > pull.offset:
+        # What arrived since the pull looked was told to nobody who waits, whatever its tag is.
+        if self._max_offset(*key) > pull.offset:
             self._wake(key, [pull])
 
     def arriving(
@@ -111,7 +112,8 @@ class PullRequestHoldService:
     def _wake(self, key: tuple[str, int], pulls: list[HeldPull]) -> None:
         if not pulls:
             return
-        left = [p for p in self._held[key] if p not in pulls]
+        woken = set(pulls)
+        left = [p for p in self._held[key] if p not in woken]
         if left:
             self._held[key] = left
         else:

@@ -31,13 +31,19 @@ class RebalanceLockManager:
         """Lock or renew what nobody else holds; the queues that ``client_id`` now has."""
         now = self._clock.monotonic_ns()
         taken = []
-        for value in queues:
-            key = group, queue_of(value)
+        # All keys first: a queue that cannot be read locks none of the others.
+        for key, value in [((group, queue_of(value)), value) for value in queues]:
             holder, since = self._locks.get(key, (client_id, now))
             if holder == client_id or now - since > LOCK_NS:
                 self._locks[key] = client_id, now
                 taken.append(value)
         return taken
+
+    def expire(self) -> None:
+        """Forget locks that nobody has renewed for their term."""
+        limit = self._clock.monotonic_ns() - LOCK_NS
+        for key in [key for key, (_, since) in self._locks.items() if since < limit]:
+            del self._locks[key]
 
     def unlock(self, group: str, client_id: str, queues: list[dict[str, Any]]) -> None:
         """Free what ``client_id`` holds of ``queues``."""

@@ -7,6 +7,7 @@ from itertools import zip_longest
 from typing import Any, Final, final
 
 from tailrace.broker.context import BrokerContext
+from tailrace.env.filesystem import FileSystem
 from tailrace.formats.remoting import MQ_VERSION
 
 __all__ = ["RuntimeInfo"]
@@ -21,8 +22,9 @@ CAPACITIES: Final = {
 class RuntimeInfo:
     """Puts the store's statistics under the names that admin tools know."""
 
-    def __init__(self, broker: BrokerContext) -> None:
+    def __init__(self, broker: BrokerContext, file_system: FileSystem) -> None:
         self._broker = broker
+        self._file_system = file_system
 
     def table(self) -> dict[str, str]:
         """All figures, as text."""
@@ -32,7 +34,9 @@ class RuntimeInfo:
         puts = stats.get("putMessageTimesTotal", 0)
         gets = stats.get("getMessageTransferredMsgCount", 0)
         distribution = stats.get("putMessageDistributeTime", {})
-        disk_ratio = stats.get("commitLogDiskRatio", 0.0)
+        disk = self._file_system.disk_usage(store.path)
+        disk_ratio = 1.0 - disk.usable / disk.total if disk.total else 0.0
+        to_flush = max(0, stats.get("commitLogMaxOffset", 0) - stats.get("flushedWhere", 0))
         figures: dict[str, Any] = {
             "brokerVersionDesc": "V5_3_3", "brokerVersion": MQ_VERSION, "brokerActive": "true",
             "putTps": _rates(stats.get("putTps", ())),
@@ -44,7 +48,7 @@ class RuntimeInfo:
             "earliestMessageTimeStamp": store.earliest_message_time(),
             "commitLogMinOffset": store.min_phy_offset, "commitLogMaxOffset": store.max_phy_offset,
             "dispatchBehindBytes": store.dispatch_behind_bytes,
-            "remainHowManyDataToFlush": f"{stats.get('flushBehindBytes', 0)} B",
+            "remainHowManyDataToFlush": f"{to_flush} B",
             "putMessageDistributeTime": " ".join(f"[{k}]:{v}" for k, v in distribution.items()),
             "putMessageTimesTotal": puts,
             "putMessageFailedTimes": stats.get("putMessageFailedTimes", 0),
@@ -53,7 +57,7 @@ class RuntimeInfo:
             "putMessageEntireTimeMax": stats.get("putMessageEntireTimeMax", 0),
             "pageCacheLockTimeMills": 0,
             "commitLogDiskRatio": disk_ratio, "consumeQueueDiskRatio": disk_ratio,
-            "commitLogDirCapacity": stats.get("commitLogDirCapacity", "Total : 0 B, Free : 0 B."),
+            "commitLogDirCapacity": f"Total : {disk.total} B, Free : {disk.usable} B.",
             "timerReadBehind": 0, "timerOffsetBehind": 0, "timerCongestNum": 0,
             "timerEnqueueTps": 0.0, "timerDequeueTps": 0.0,
         }

@@ -92,7 +92,12 @@ def one_target(directory: list[str], broker: str, namesrv: str) -> str:
 def serve(
     store: Store,
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Port 0 picks one.")] = "127.0.0.1:10911",
-    namesrv_listen: Annotated[str, typer.Option(metavar="HOST:PORT")] = "127.0.0.1:9876",
+    namesrv_listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="The name server; port 0 picks one.")
+    ] = "127.0.0.1:9876",
+    http: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Answer /ready and /metrics there, from the start.")
+    ] = "",
     config: Config = None,
     allow_remote: Annotated[
         bool, typer.Option(help="Listen on addresses other machines can reach; there is no access control.")
@@ -113,9 +118,10 @@ def serve(
         level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     try:
         addresses = parse_address(listen, "--listen"), parse_address(namesrv_listen, "--namesrv-listen")
+        http_address = parse_address(http, "--http") if http else None
     except ValueError as error:
         raise usage(str(error)) from None
-    for host, _ in addresses:
+    for host, _ in (*addresses, *([http_address] if http_address else [])):
         if not allow_remote and host not in {"127.0.0.1", "::1", "localhost"}:
             raise usage(
                 f"{host} can be reached by other machines and there is no access control yet; "
@@ -124,7 +130,7 @@ def serve(
         values = read_properties(config)
         serve_store(
             str(store), *addresses, StoreConfig.from_properties(values),
-            BrokerConfig.from_properties(values))
+            BrokerConfig.from_properties(values), http_address)
 
 
 @app.command()

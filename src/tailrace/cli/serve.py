@@ -7,13 +7,18 @@ import json
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tailrace.broker.controller import BrokerController
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.errors import StoreError
 from tailrace.formats.filenames import SERVE
 from tailrace.node.message_store import MessageStore
+
+if TYPE_CHECKING:
+    from tailrace.broker.http_status import HttpStatusServer, RecoveryProgress
 
 __all__ = ["parse_address", "serve_store"]
 
@@ -28,24 +33,65 @@ def parse_address(text: str, option: str) -> Address:
     return host.strip("[]"), int(port)
 
 
+def recovery_progress() -> RecoveryProgress:
+    """Who tells how far the opening of the store has come: connect a store that can here."""
+    from tailrace.broker.http_status import unknown_progress  # noqa: PLC0415 - only with --http
+
+    return unknown_progress
+
+
 def serve_store(
     path: str, listen: Address, namesrv_listen: Address, store_config: StoreConfig,
-    broker_config: BrokerConfig,
+    broker_config: BrokerConfig, http_listen: Address | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; raises StoreError or OSError."""
-    with MessageStore.open(path, config=store_config, broker_config=broker_config) as store:
-        recovered_ms = round(store.recovery_report["ms"])
-        try:
-            import uvloop  # noqa: PLC0415 - not everywhere
-        except ImportError:
-            asyncio.run(_serve(store, listen, namesrv_listen, broker_config, recovered_ms))
-        else:
-            uvloop.run(_serve(store, listen, namesrv_listen, broker_config, recovered_ms))
+    """Serve until SIGTERM or SIGINT; raises StoreError or OSError.
+
+    Until the store is open such a signal ends the process at once, as a crash would: there is
+    nothing to close yet, and the next start recovers as this one did.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    opening = partial(MessageStore.open, path, config=store_config, broker_config=broker_config)
+    serving = _serve(opening, listen, namesrv_listen, broker_config, http_listen)
+    try:
+        import uvloop  # noqa: PLC0415 - not everywhere
+    except ImportError:
+        asyncio.run(serving)
+    else:
+        uvloop.run(serving)
 
 
 async def _serve(
+    opening: partial[MessageStore], listen: Address, namesrv_listen: Address,
+    broker_config: BrokerConfig, http_listen: Address | None,
+) -> None:
+    http = None if http_listen is None else await _start_http(http_listen, broker_config)
+    try:
+        store = await asyncio.get_running_loop().run_in_executor(None, opening)
+        try:
+            await _serve_open_store(store, listen, namesrv_listen, broker_config, http)
+        finally:
+            await asyncio.get_running_loop().run_in_executor(None, store.close)
+    finally:
+        if http is not None:
+            await http.stop()
+
+
+async def _start_http(listen: Address, broker_config: BrokerConfig) -> HttpStatusServer:
+    from tailrace.broker.http_status import HttpStatusServer  # noqa: PLC0415 - only with --http
+
+    http = HttpStatusServer(broker_config, recovery_progress())
+    try:
+        host, port = await http.start(*listen)
+    except OSError as error:
+        raise StoreError(f"cannot listen on --http {listen[0]}:{listen[1]}: {_why(error)}") from error
+    print(f"http={host}:{port}", file=sys.stderr, flush=True)
+    return http
+
+
+async def _serve_open_store(
     store: MessageStore, listen: Address, namesrv_listen: Address, broker_config: BrokerConfig,
-    recovered_ms: int,
+    http: HttpStatusServer | None,
 ) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -56,16 +102,25 @@ async def _serve(
         await controller.start(listen, namesrv_listen, vip=listen[1] > 2)
     except OSError as error:
         raise StoreError(f"cannot listen on {listen[0]}:{listen[1]} and "
-                         f"{namesrv_listen[0]}:{namesrv_listen[1]}: {error}") from error
+                         f"{namesrv_listen[0]}:{namesrv_listen[1]}: {_why(error)}") from error
     hint = Path(store.path) / SERVE
     hint.parent.mkdir(exist_ok=True)
     hint.write_text(json.dumps({
         "pid": os.getpid(), "broker": controller.broker_address,
         "namesrv": controller.namesrv_address,
     }))
+    if http is not None:
+        http.serving(controller.broker)
     print(f"ready broker={controller.broker_address} namesrv={controller.namesrv_address} "
-          f"recovered_ms={recovered_ms}", flush=True)
+          f"recovered_ms={round(store.recovery_report['ms'])}", flush=True)
     await stop.wait()
     print("stopping", file=sys.stderr)
+    if http is not None:
+        http.stopping()
     await controller.stop()
     hint.unlink(missing_ok=True)
+
+
+def _why(error: OSError) -> str:
+    """The reason without the address, which asyncio repeats in its own way."""
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)

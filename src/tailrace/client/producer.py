@@ -16,7 +16,6 @@ from tailrace.env.loop_thread import EventLoopThread
 from tailrace.errors import (
     MessageIllegalError,
     RemotingCommandError,
-    RemotingConnectError,
     RemotingError,
 )
 from tailrace.formats.commitlog import encode_batch, encode_properties
@@ -181,9 +180,11 @@ class AsyncProducer:
         last: RemotingError | None = None
         avoid = ""
         for _ in range(self._retries + 1):
+            failed = ""
             try:
                 route = await self._routes.of(message.topic, for_write=True)
                 queue = self._choose(route, message, queue_id, selector, avoid)
+                failed = queue.broker_name
                 ext["e"] = str(queue.queue_id)
                 address = route.addresses[queue.broker_name]
                 answer = await self._remoting.invoke(
@@ -198,11 +199,9 @@ class AsyncProducer:
                 if error.code not in _RETRIED:
                     raise
                 last = error
-            except RemotingConnectError as error:
-                last = error
             except RemotingError as error:
                 last = error
-            avoid = ""
+            avoid = failed  # another broker, where the topic has one
             self._routes.forget(message.topic)
         assert last is not None
         raise last
@@ -227,9 +226,10 @@ class Producer:
         self.close()
 
     def close(self) -> None:
-        """Close the connections and the thread."""
-        self._loop.run(self._producer.close())
-        self._loop.close()
+        """Close the connections and the thread; a second call does nothing."""
+        if not self._loop.closed:
+            self._loop.run(self._producer.close())
+            self._loop.close()
 
     def send(
         self, message: Message, *, queue_id: int | None = None, selector: QueueSelector | None = None

@@ -119,7 +119,10 @@ class AsyncPullConsumer:
                 found = await self.pull(
                     queue, positions[queue], tags=tags,
                     wait_ms=wait_ms // max(len(positions), 1) if follow and idle else 0)
-                positions[queue] = found.next_begin_offset
+                if not follow and found.next_begin_offset <= positions[queue]:
+                    del positions[queue]  # what lies before its end cannot be read any more
+                else:
+                    positions[queue] = found.next_begin_offset
                 idle = idle and not found.messages
                 for message in found.messages:
                     if follow or message.queue_offset < ends[queue]:
@@ -239,9 +242,10 @@ class PullConsumer:
         self.close()
 
     def close(self) -> None:
-        """Close the connections and the thread."""
-        self._loop.run(self._consumer.close())
-        self._loop.close()
+        """Close the connections and the thread; a second call does nothing."""
+        if not self._loop.closed:
+            self._loop.run(self._consumer.close())
+            self._loop.close()
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """As ``AsyncPullConsumer.queues``."""

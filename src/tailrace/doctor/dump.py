@@ -12,6 +12,7 @@ from tailrace.formats.commitlog import decode_message
 from tailrace.formats.filenames import CHECKPOINT
 from tailrace.model import MessageExt
 from tailrace.store.directory import StoreDirectory
+from tailrace.store.log_scan import is_record
 from tailrace.store.store_checkpoint import read_checkpoint
 
 __all__ = ["KINDS", "dump", "message_line", "query"]
@@ -69,6 +70,7 @@ def dump(
     directory: StoreDirectory, *, only: Collection[str] = KINDS, topic: str = "", body: bool = False
 ) -> Iterator[dict[str, Any]]:
     """The lines of ``tailrace dump``; records that cannot be served become ``damaged`` lines."""
+    told: set[int] = set()
     if "store" in only:
         yield {"store": {
             "minPhyOffset": directory.min_phy_offset if directory.log_files else -1,
@@ -91,8 +93,11 @@ def dump(
             try:
                 if data is None:
                     raise CorruptionError("the record is gone")
+                if not unit.tags_code and not is_record(data, unit.phy_offset):
+                    raise CorruptionError("the record is damaged")
                 message = decode_message(data)
             except CorruptionError as error:
+                told.add(unit.phy_offset)
                 yield {"damaged": {
                     "topic": queue.topic, "queueId": queue.queue_id, "queueOffset": offset,
                     "physicalOffset": unit.phy_offset, "size": unit.size, "reason": error.what,
@@ -100,10 +105,12 @@ def dump(
                 continue
             yield message_line(
                 message, queue.topic, queue.queue_id, offset, unit.size, unit.tags_code, body=body)
-    for phy_offset, size, reason in directory.damaged:
+    for damage in directory.damaged if "messages" in only else ():
+        if damage.phy_offset in told:
+            continue
         yield {"damaged": {
-            "topic": None, "queueId": None, "queueOffset": None, "physicalOffset": phy_offset,
-            "size": size, "reason": reason,
+            "topic": None, "queueId": None, "queueOffset": None,
+            "physicalOffset": damage.phy_offset, "size": damage.size, "reason": damage.reason,
         }}
 
 

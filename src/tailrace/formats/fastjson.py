@@ -21,6 +21,7 @@ _STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _ATOM: Final = re.compile(r"[^\s,:\[\]{}\"]+")
 _PATH: Final = re.compile(r"\.([^.\[]+)|\[(\d+)\]|\[\"((?:[^\"\\]|\\.)*)\"\]")
 _LIMIT: Final = 200
+_NODES_LIMIT: Final = 1_000_000
 
 
 def dumps(value: Any) -> bytes:
@@ -49,6 +50,7 @@ def loads(data: bytes | str) -> Any:
         reader.end()
     if (b"$ref" in data) if isinstance(data, bytes) else ("$ref" in data):
         value = _resolve(value, value, [], 0)
+        _check_size(value)
     return value
 
 
@@ -145,6 +147,21 @@ def _resolve(value: Any, root: Any, parents: list[Any], depth: int) -> Any:
         for i, member in enumerate(value):
             value[i] = _resolve(member, root, [*parents, value], depth + 1)
     return value
+
+
+def _check_size(value: Any) -> None:
+    """Raise ValueError for references that make a short text a huge value, or one without an end."""
+    left = _NODES_LIMIT
+    open_values = [value]
+    while open_values:
+        found = open_values.pop()
+        if isinstance(found, dict):
+            open_values.extend(found.values())
+        elif isinstance(found, list):
+            open_values.extend(found)
+        left -= 1
+        if left < len(open_values):
+            raise ValueError(f"references make more than {_NODES_LIMIT} values")
 
 
 def _target(ref: str, root: Any, parents: list[Any]) -> Any:

@@ -22,6 +22,7 @@ __all__ = [
     "compiled",
     "hashes",
     "header",
+    "index_chains",
     "index_entries",
     "queue_units",
     "record",
@@ -50,12 +51,21 @@ def _load(name: str) -> ModuleType:
 
 
 if TYPE_CHECKING:
-    from tailrace.kernels import hashes, header, index_entries, queue_units, record, tag_filter
+    from tailrace.kernels import (
+        hashes,
+        header,
+        index_chains,
+        index_entries,
+        queue_units,
+        record,
+        tag_filter,
+    )
 else:
     record = _load("record")
     hashes = _load("hashes")
     queue_units = _load("queue_units")
     index_entries = _load("index_entries")
+    index_chains = _load("index_chains")
     tag_filter = _load("tag_filter")
     header = _load("header")
 

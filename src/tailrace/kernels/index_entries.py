@@ -181,8 +181,8 @@ def put_rows(
 ):
     """Index rows ``first`` to ``last``, of the first one only from key number ``first_key`` on.
 
-    The keys of a row are, in this order, its unique key, its KEYS and its TAGS. A row below the
-    file's last position was indexed before and is passed over, as are rolled back transactions.
+    The keys of a row are, in this order, its unique key, its KEYS and its TAGS. A row not behind
+    the file's last position was indexed before and is passed over, as are rolled back transactions.
     Returns (row, key number) of the first key that found no room; row is ``last`` when all did.
     """
     r: cython.Py_ssize_t = first
@@ -194,14 +194,17 @@ def put_rows(
     h: cython.longlong
     topic: cython.longlong
     full: cython.bint = False
+    last_phy: cython.longlong = -1
     if slots < 1 or entries < 1 or len(index) < 40 + slots * 4 + entries * 20:
         raise ValueError(f"{slots} slots and {entries} entries in {len(index)} bytes")
     if not 0 <= first <= last <= rows.shape[0] or (rows.shape[0] and rows.shape[1] < _COLUMNS):
         raise ValueError(f"rows {first} to {last} of {rows.shape[0]}")
     with cython.nogil:
+        if _be32(index, 36) > 1 or _be64(index, 24) > 0:
+            last_phy = _be64(index, 24)
         while r < last:
             key = 0
-            if (start == 0 and rows[r, _C_PHY] < _be64(index, 24)) or (
+            if (start == 0 and rows[r, _C_PHY] <= last_phy) or (
                 rows[r, _C_SYS_FLAG] & 0xC
             ) == 0xC:
                 r += 1

@@ -22,9 +22,11 @@ _REASON_BAD_CRC = cython.declare(cython.int, 6)
 _REASON_BAD_PHY_OFFSET = cython.declare(cython.int, 7)
 _REASON_SHORT = cython.declare(cython.int, 8)  # the record goes on behind `until`
 _REASON_BAD_PROP_CRC = cython.declare(cython.int, 9)
+_REASON_TORN = cython.declare(cython.int, 10)  # not told by a walk: topic or properties hold a NUL
 REASON_NAMES = {
     0: "end", 1: "rows full", 2: "blank", 3: "zero", 4: "bad magic", 5: "bad length",
     6: "bad body checksum", 7: "wrong physical offset", 8: "cut off", 9: "bad record checksum",
+    10: "torn behind its body",
 }
 
 _CHECK_BODY_CRC = cython.declare(cython.int, 1)
@@ -87,6 +89,7 @@ REASON_BAD_CRC = _REASON_BAD_CRC
 REASON_BAD_PHY_OFFSET = _REASON_BAD_PHY_OFFSET
 REASON_SHORT = _REASON_SHORT
 REASON_BAD_PROP_CRC = _REASON_BAD_PROP_CRC
+REASON_TORN = _REASON_TORN
 CHECK_BODY_CRC = _CHECK_BODY_CRC
 CHECK_PHY_OFFSET = _CHECK_PHY_OFFSET
 CHECK_PROP_CRC = _CHECK_PROP_CRC

@@ -44,6 +44,13 @@ class ConsumerOffsetManager(ConfigManager):
         queues = self._table.get(f"{topic}@{group}")
         return -1 if queues is None else queues.get(queue_id, -1)
 
+    def entries(self) -> list[tuple[str, str, int, int]]:
+        """(topic, group, queue id, next offset) of everything known."""
+        return [
+            (topic, group, queue_id, offset) for topic, group in self._keys()
+            for queue_id, offset in self._table[f"{topic}{TOPIC_GROUP_SEPARATOR}{group}"].items()
+        ]
+
     def commit_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Remember up to where a queue was handed out; not written to the file."""
         key = f"{topic}@{group}"

@@ -10,7 +10,7 @@ from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.node.config_manager import ConfigManager
 
-__all__ = ["SubscriptionGroupConfig", "SubscriptionGroupManager"]
+__all__ = ["SubscriptionGroupConfig", "SubscriptionGroupManager", "validate_group"]
 
 GROUP_MAX_LENGTH: Final = 120
 SYSTEM_GROUPS: Final = (

@@ -14,10 +14,12 @@ from tailrace.errors import (
     RemotingTimeoutError,
 )
 from tailrace.formats.remoting import (
+    INT32,
     LANGUAGE_PYTHON,
     MQ_VERSION,
     ONEWAY_FLAG,
     RemotingCommand,
+    ResponseCode,
     SerializeType,
     decode_frame,
     encode,
@@ -34,14 +36,22 @@ class _Connection(asyncio.Protocol):
         self.address = address
         self.transport: asyncio.Transport | None = None
         self.waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
-        self._rest = b""
+        self._rest = bytearray()
+        self._need = 0
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._going = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
 
     def data_received(self, data: bytes) -> None:
-        data = self._rest + data if self._rest else data
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._need:
+                return
+            data, self._rest = bytes(self._rest), bytearray()
         at = 0
         try:
             while True:
@@ -52,14 +62,33 @@ class _Connection(asyncio.Protocol):
                 future = self.waiting.pop(command.opaque, None) if command.is_response else None
                 if future is not None and not future.done():
                     future.set_result(command)
+            if self._going and not self.waiting:
+                self.close()
         except RemotingFrameError as error:
             _log.warning("close a connection after a bad frame peer=%s cause=%s", self.address, error)
             self.close()
             return
-        self._rest = data[at:]
+        if at < len(data):
+            self._rest += memoryview(data)[at:]
+            known = len(self._rest) >= 4
+            self._need = 4 + INT32.unpack_from(self._rest, 0)[0] if known else 4
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    async def write(self, data: bytes) -> None:
+        """Send once the peer takes what was sent before; raises RemotingError when it is gone."""
+        await self._writable.wait()
+        if self.transport is None or self.transport.is_closing():
+            raise RemotingError(f"the connection to {self.address} was closed")
+        self.transport.write(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
+        self._writable.set()
         waiting, self.waiting = self.waiting, {}
         for future in waiting.values():
             if not future.done():
@@ -68,6 +97,12 @@ class _Connection(asyncio.Protocol):
     def close(self) -> None:
         if self.transport is not None:
             self.transport.close()
+
+    def close_when_idle(self) -> None:
+        """Close after the last answer that is waited for."""
+        self._going = True
+        if not self.waiting:
+            self.close()
 
 
 @final
@@ -81,15 +116,23 @@ class RemotingClient:
         self._connect_timeout_ms = connect_timeout_ms
         self._connections: dict[str, _Connection] = {}
         self._connecting: dict[str, asyncio.Lock] = {}
+        self._closed = False
         self._numbers = itertools.count(1)
 
-    async def _connection(self, address: str) -> _Connection:
+    def _open(self, address: str) -> _Connection | None:
+        """The connection to an address, when it has one that can be used."""
+        if self._closed:
+            raise RemotingError("the client is closed")
         found = self._connections.get(address)
-        if found is not None and found.transport is not None:
+        if found is None or found.transport is None or found.transport.is_closing():
+            return None
+        return found
+
+    async def _connection(self, address: str) -> _Connection:
+        if (found := self._open(address)) is not None:
             return found
         async with self._connecting.setdefault(address, asyncio.Lock()):
-            found = self._connections.get(address)
-            if found is not None and found.transport is not None:
+            if (found := self._open(address)) is not None:
                 return found
             host, separator, port = address.rpartition(":")
             if not separator or not port.isdigit():
@@ -104,6 +147,9 @@ class RemotingClient:
                     address, f"no answer in {self._connect_timeout_ms} ms") from None
             except OSError as error:
                 raise RemotingConnectError(address, str(error)) from error
+            if self._closed:
+                made.close()
+                raise RemotingError("the client is closed")
             self._connections[address] = made
             return made
 
@@ -123,30 +169,36 @@ class RemotingClient:
         before the answer: whether the peer did what was asked is then unknown.
         """
         connection = await self._connection(address)
-        assert connection.transport is not None
         opaque = next(self._numbers) & 0x7FFFFFFF
         future: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
         connection.waiting[opaque] = future
-        connection.transport.write(self._request(code, ext, body, opaque, 0))
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                return await future
+                await connection.write(self._request(code, ext, body, opaque, 0))
+                answer = await future
         except TimeoutError:
             raise RemotingTimeoutError(address, timeout_ms) from None
         finally:
             connection.waiting.pop(opaque, None)
+            if future.done() and not future.cancelled():
+                future.exception()  # looked at, also when the write has failed before
+        if answer.code == ResponseCode.GO_AWAY and self._connections.get(address) is connection:
+            # The peer ends: the next request takes a new connection, requests under way keep this.
+            del self._connections[address]
+            connection.close_when_idle()
+        return answer
 
     async def invoke_oneway(
         self, address: str, code: int, ext: dict[str, str], body: bytes = b""
     ) -> None:
-        """Send a request that is never answered."""
+        """Send a request that is never answered, once the peer takes what was sent before."""
         connection = await self._connection(address)
-        assert connection.transport is not None
-        connection.transport.write(
+        await connection.write(
             self._request(code, ext, body, next(self._numbers) & 0x7FFFFFFF, ONEWAY_FLAG))
 
     async def close(self) -> None:
-        """Close every connection; requests under way fail."""
+        """Close every connection; requests under way fail, and so do later ones."""
+        self._closed = True
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()

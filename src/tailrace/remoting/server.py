@@ -73,6 +73,7 @@ class Channel(asyncio.Protocol):
         "born_host",
         "closed",
         "last_active",
+        "paused",
         "peer",
         "peer_ip",
     )
@@ -86,6 +87,8 @@ class Channel(asyncio.Protocol):
         self._waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
         self.last_active = 0.0
         self.closed = False
+        self.paused = False
+        """Whether the client lets answers pile up."""
         self.peer = ""
         """Address of the client, ``ip:port``."""
         self.peer_ip = ""
@@ -118,11 +121,13 @@ class Channel(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Stop reading requests of a client that does not read its answers."""
+        self.paused = True
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
         """Read again."""
+        self.paused = False
         if self._transport is not None and not self.closed:
             self._transport.resume_reading()
 
@@ -286,6 +291,12 @@ class Channel(asyncio.Protocol):
             self.closed = True
             self._transport.close()
 
+    def abort(self) -> None:
+        """End the connection at once, with what a client does not read."""
+        self.closed = True
+        if self._transport is not None:
+            self._transport.abort()
+
 
 Processor = Callable[[Channel, RemotingCommand], RemotingCommand | bytes | None]
 """Answers a request; see the head of the module."""
@@ -351,6 +362,9 @@ class RemotingServer:
             if not self.channels:
                 break
             await asyncio.sleep(0.01)
+        for channel in list(self.channels):
+            channel.abort()
+        await asyncio.sleep(0)
         self._server = None
 
     def opened(self, channel: Channel) -> None:
@@ -366,8 +380,13 @@ class RemotingServer:
     def _close_idle(self) -> None:
         limit = self.loop.time() - self._idle_s
         for channel in [c for c in self.channels if c.last_active < limit]:
-            _log.info("connection closed for idleness peer=%s", channel.peer)
-            channel.close()
+            if channel.closed or channel.paused:
+                # Its client does not read: waiting for that would keep what was written for ever.
+                _log.warning("connection aborted peer=%s reason=answers are not read", channel.peer)
+                channel.abort()
+            else:
+                _log.info("connection closed for idleness peer=%s", channel.peer)
+                channel.close()
         self._idle_timer = self.loop.call_later(
             min(IDLE_CHECK_S, self._idle_s), self._close_idle
         )

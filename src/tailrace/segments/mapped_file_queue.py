@@ -203,6 +203,15 @@ class MappedFileQueue:
         """Where the file that starts at ``start`` is made."""
         return f"{self.directories[0]}/{offset_to_file_name(start)}"
 
+    def set_end(self, offset: int) -> None:
+        """Read nothing from ``offset`` on, and leave the files as they are."""
+        for file in self.files:
+            at = offset - file.file_from_offset
+            file.wrote_position = min(max(at, 0), self.file_size)
+            file.flushed_position = min(file.flushed_position, file.wrote_position)
+        self.files = tuple(f for f in self.files if f.wrote_position or f is self.files[0])
+        self.flushed_where = min(self.flushed_where, offset)
+
     def truncate_dirty_files(self, offset: int) -> None:
         """Forget everything from ``offset`` on: positions set, later files removed.
 
@@ -228,6 +237,18 @@ class MappedFileQueue:
     def _remove(self, file: MappedFile) -> None:
         _log.info("remove segment file behind the end file=%s", file.path)
         file.destroy()
+
+    def remove_all(self) -> None:
+        """Remove every segment file, also those that ``load`` did not take."""
+        for file in self.files:
+            file.close()
+        self.files = ()
+        self.flushed_where = 0
+        for directory in self.directories:
+            for name in self._file_system.list(directory):
+                path = f"{directory}/{name}"
+                if file_name_to_offset(name) is not None and not self._file_system.stat(path).is_dir:
+                    self._file_system.remove(path)
 
     def destroy(self) -> None:
         """Remove every file and the directories, which hold nothing else."""

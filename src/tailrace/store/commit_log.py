@@ -3,6 +3,8 @@
 Owns ``commitlog/``. Invariants:
   L1  A record is at the position its PHYSICALOFFSET says; QUEUEOFFSETs of a queue are dense.
   L2  Every full file ends in a blank record; a record never spans files.
+  L4  Store timestamps never step back, whatever the clock does: look-ups by time search on that,
+      and recovery tells a stale record by it.
   L3  Positions only grow; ``max_offset`` moves after the bytes below it are in place.
 Commit point: the wrote position of the last file. Concurrency: puts from any thread, one at a time
 under ``_lock``. Durable on return of a put: nothing; see store.flush.
@@ -106,6 +108,14 @@ class CommitLog:
         data = self.queue.read(phy_offset, blank.total_size)
         return data if len(data) == blank.total_size else None
 
+    def store_timestamp_at(self, phy_offset: int) -> int:
+        """Store time of the record at a position in ms, 0 when none can be there."""
+        head = self.queue.read(phy_offset, 76)
+        if len(head) < 76:
+            return 0
+        at = 68 if int.from_bytes(head[36:40], "big") & SysFlag.BORNHOST_V6 else 56
+        return max(int.from_bytes(head[at : at + 8], "big", signed=True), 0)
+
     # -- checks
 
     def check_topic(self, topic: str) -> None:
@@ -190,7 +200,7 @@ class CommitLog:
         bound = len(body) + len(properties) + len(topic) + 256
         with self._lock:
             queue_offset = self.queue_offsets.get(key, 0) if counted else 0
-            now = self._clock.now_ms()
+            now = max(self._clock.now_ms(), self.last_store_timestamp)
             try:
                 file = self._tail()
                 while True:
@@ -276,7 +286,7 @@ class CommitLog:
         positions = np.empty(len(items), dtype=np.int64)
         with self._lock:
             first_offset = self.queue_offsets.get(key, 0)
-            now = self._clock.now_ms()
+            now = max(self._clock.now_ms(), self.last_store_timestamp)
             done = 0
             until = -1
             try:

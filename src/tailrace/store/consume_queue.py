@@ -16,6 +16,7 @@ from typing import Final, final
 import numpy as np
 
 from tailrace.env.filesystem import FileSystem
+from tailrace.errors import CorruptionError
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE, CqUnit
 from tailrace.segments import MappedFile, MappedFileQueue, OpenFiles
 
@@ -48,29 +49,86 @@ class ConsumeQueue:
         self.max_offset = 0
         self.last_store_timestamp = 0
         self.last_phy_offset = -1
-        self.confirmed_offset = -1
-        """End of the queue as far as a walk over the log has seen it; -1 before one."""
 
     # -- loading
 
-    def load(self) -> None:
-        """Take the files and find the end: the first unit that is none, from the last file back."""
-        self.files.load()
-        if not self.files.files:
-            return
-        for file in reversed(self.files.files):
-            count = count_units(file.read(0, file.size))
-            file.wrote_position = file.flushed_position = count * _UNIT
-            if count or file is self.files.files[0]:
-                self.max_offset = file.file_from_offset // _UNIT + count
-                break
-        self._drop_files_behind_end()
-        self.min_offset = self.files.min_offset // _UNIT
+    def load(self) -> str:
+        """Take the files; all of them count as written until ``settle``.
 
-    def _drop_files_behind_end(self) -> None:
+        Says why they cannot be right, and then has none of them.
+        """
+        try:
+            self.files.load()
+        except CorruptionError as error:
+            return str(error)
+        starts = [file.file_from_offset for file in self.files.files]
+        if starts != list(range(starts[0], starts[-1] + 1, self.files.file_size) if starts else ()):
+            return f"files are missing between {starts[0]} and {starts[-1]}"
+        self.min_offset = self.max_offset = max(self.files.min_offset, 0) // _UNIT
+        return ""
+
+    def remove_files(self) -> None:
+        """Remove every file of the queue, also those that were not taken."""
+        self.files.remove_all()
+        self.min_offset = self.max_offset = 0
+
+    def find_end(self) -> None:
+        """Set the end to where the units of the last file that has any end."""
+        self.min_offset = self.max_offset = max(self.files.min_offset, 0) // _UNIT
+        for file in reversed(self.files.files):
+            low, high = 0, file.size // _UNIT
+            while low < high:
+                middle = (low + high) // 2
+                good = count_units(file.read(middle * _UNIT, _UNIT))
+                low, high = (middle + 1, high) if good else (low, middle)
+            self.max_offset = file.file_from_offset // _UNIT + low
+            if low:
+                return
+
+    def set_end(self, max_offset: int) -> None:
+        """Have the queue end at ``max_offset``; what is behind stays on disk until ``settle``."""
+        self.max_offset = max_offset
+        self.min_offset = min(self.min_offset, max_offset)
+
+    def rewind(self, phy_offset: int) -> None:
+        """Have the queue end behind its last unit of a record below ``phy_offset``."""
+        high = self.max_offset
+        low = max(self.files.min_offset, 0) // _UNIT
+        while high > low:
+            start = max(low, high - _LOOK, (high - 1) - (high - 1) % (self.files.file_size // _UNIT))
+            units = CQ_UNIT.view(self.units(start, high - start))
+            kept = np.flatnonzero(
+                (units["size"] != PRE_BLANK_SIZE) & (units["phy_offset"] < phy_offset))
+            if len(kept):
+                self.last_phy_offset = int(units["phy_offset"][kept[-1]])
+                self.set_end(start + int(kept[-1]) + 1)
+                return
+            high = start
+        self.last_phy_offset = -1
+        self.set_end(low)
+
+    def settle(self, *, look_behind: bool, unflushed_files: int) -> bool:
+        """Take the end for what is written; whether there was something behind it.
+
+        ``look_behind`` clears what is there, in later files, too. So many last files may be in the
+        page cache only: they do not count as flushed.
+        """
         end = self.max_offset * _UNIT
-        if self.files.files and self.files.files[-1].file_from_offset > end:
+        files = self.files.files
+        behind = len(files) > 1 and files[-1].file_from_offset >= end
+        last = self.files.find(end)
+        if not behind and last is not None and look_behind:
+            behind = any(True for _ in last.nonzero(end - last.file_from_offset))
+        if behind:
             self.files.truncate_dirty_files(end)
+        elif last is not None:
+            last.wrote_position = end - last.file_from_offset
+            last.flushed_position = min(last.flushed_position, last.wrote_position)
+        self.files.flushed_where = min(self.files.flushed_where, end)
+        for file in self.files.files[-unflushed_files:] if unflushed_files else ():
+            file.flushed_position = 0
+            self.files.flushed_where = min(self.files.flushed_where, file.file_from_offset)
+        return behind
 
     def correct_min_offset(self, min_phy_offset: int) -> None:
         """Move the least offset to the first unit whose message is still in the log (W11)."""
@@ -102,6 +160,11 @@ class ConsumeQueue:
 
     # -- reading
 
+    @property
+    def first_offset(self) -> int:
+        """Number of the first unit of the first file."""
+        return max(self.files.min_offset, 0) // _UNIT
+
     def unit(self, offset: int) -> CqUnit | None:
         """The unit with this number, or None."""
         if not 0 <= offset < self.max_offset:
@@ -114,19 +177,24 @@ class ConsumeQueue:
         count = min(count, self.max_offset - offset)
         return self.files.read(offset * _UNIT, count * _UNIT) if count > 0 else b""
 
-    def first_message(self, low: int, holds: Callable[[CqUnit], bool]) -> int:
+    def first_message(self, low: int, holds: Callable[[CqUnit], bool | None]) -> int:
         """The first unit from ``low`` on for which ``holds``, which all later ones satisfy, too.
 
         The end of the queue when there is none. Pre-blank units, at the start or in between, are
-        no message: they are stepped over.
+        no message, nor are units for which ``holds`` says None: they are stepped over.
         """
         high = self.max_offset
         while low < high:
             middle = (low + high) // 2
             at = self._next_message(middle, high)
             unit = self.unit(at) if at < high else None
+            verdict = holds(unit) if unit is not None else True
+            while verdict is None:
+                at = self._next_message(at + 1, high)
+                unit = self.unit(at) if at < high else None
+                verdict = holds(unit) if unit is not None else True
             # With nothing but pre-blank units above the middle the answer is below it or behind them.
-            if unit is None or holds(unit):
+            if verdict:
                 high = middle
             else:
                 low = at + 1
@@ -145,42 +213,35 @@ class ConsumeQueue:
             offset += len(data) // _UNIT
         return until
 
-    def blank(self, low: int, high: int, min_phy_offset: int) -> int:
-        """Make the units of a range pre-blank that name a place from ``min_phy_offset`` on.
-
-        Returns how many there were. For places whose record is damaged or was never there.
-        """
+    def is_written(self, offset: int, units: bytes | bytearray) -> bool:
+        """Whether exactly these units are on disk at ``offset``, behind the end or before it."""
         done = 0
-        low = max(low, max(self.files.min_offset, 0) // _UNIT)
-        high = min(high, self.max_offset)
-        while low < high:
-            data = self.units(low, min(_LOOK, high - low))
-            units = CQ_UNIT.view(data)
-            wrong = np.flatnonzero(
-                (units["size"] != PRE_BLANK_SIZE) & (units["phy_offset"] >= min_phy_offset))
-            for number in wrong.tolist():
-                self._extend(low + number, PRE_BLANK)
-            done += len(wrong)
-            low += max(len(units), 1)
-        return done
+        while done < len(units):
+            part = self.files.read(offset * _UNIT + done, len(units) - done)
+            if not part or part != units[done : done + len(part)]:
+                return False
+            done += len(part)
+        return True
 
     # -- writing
 
-    def write(self, offset: int, units: bytes | memoryview) -> None:
+    def write(self, offset: int, units: bytes | memoryview, *, gap: bytes = PRE_BLANK) -> None:
         """Write units from number ``offset`` on and end the queue behind them.
 
         A first unit above 0 is preceded by pre-blank units up to the start of its file; a gap
-        behind the end is filled with them, so that C1 holds. Raises DiskFullError or OSError.
+        behind the end is filled with ``gap``, so that C1 holds. Raises DiskFullError or OSError.
         """
         if not self.files.files:
             self.max_offset = offset - offset % (self.files.file_size // _UNIT)
             self._extend(self.max_offset, PRE_BLANK * (offset - self.max_offset))
             self.min_offset = offset
         elif offset > self.max_offset:
-            self._extend(self.max_offset, PRE_BLANK * (offset - self.max_offset))
+            self._extend(self.max_offset, gap * (offset - self.max_offset))
         self._extend(offset, units)
 
     def _extend(self, offset: int, units: bytes | memoryview) -> None:
+        if not units:
+            return
         at, done = offset * _UNIT, 0
         size = self.files.file_size
         while done < len(units):
@@ -217,15 +278,19 @@ class ConsumeQueueStore:
         self.table: dict[tuple[str, int], ConsumeQueue] = {}
         self.dirty: set[ConsumeQueue] = set()
 
-    def load(self) -> None:
-        """Load every queue directory; raises CorruptionError for a file that is no queue file."""
+    def load(self) -> dict[tuple[str, int], str]:
+        """Load every queue directory; which ones have files that cannot be right, and why."""
+        bad = {}
         for topic in self._file_system.list(self._directory):
             path = f"{self._directory}/{topic}"
             if not self._file_system.stat(path).is_dir:
                 continue
             for name in self._file_system.list(path):
                 if name.isdigit() and self._file_system.stat(f"{path}/{name}").is_dir:
-                    self._make(topic, int(name)).load()
+                    why = self._make(topic, int(name)).load()
+                    if why:
+                        bad[topic, int(name)] = why
+        return bad
 
     def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
         queue = ConsumeQueue(
@@ -233,6 +298,13 @@ class ConsumeQueueStore:
             self._file_size, self._open_files)
         self.table[topic, queue_id] = queue
         return queue
+
+    def snapshot(self) -> dict[str, dict[str, list[int]]]:
+        """Topic, queue id: next offset, position of the last record; for progress."""
+        found: dict[str, dict[str, list[int]]] = {}
+        for (topic, queue_id), queue in list(self.table.items()):
+            found.setdefault(topic, {})[str(queue_id)] = [queue.max_offset, queue.last_phy_offset]
+        return found
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue, or None; a read makes none."""

@@ -8,7 +8,7 @@ checkpoint.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
 import orjson
@@ -29,6 +29,7 @@ from tailrace.store.flush import (
     FlushConsumeQueueService,
 )
 from tailrace.store.index_service import IndexService
+from tailrace.store.progress import ProgressFile
 from tailrace.store.quarantine import Quarantine
 from tailrace.store.reading import MessageReader
 from tailrace.store.recovery import Recovery, RecoveryReport
@@ -72,9 +73,10 @@ class DefaultMessageStore:
             self.commit_log, self.dispatcher, self.confirm_offset, self.flags)
         self.flush_commit_log = FlushCommitLogService(
             clock, config, self.commit_log, self.flags, self.checkpoint)
+        self.progress = ProgressFile(file_system, root)
         self.flush_consume_queue = FlushConsumeQueueService(
-            clock, config, self.commit_log, self.queues, self.index, self.reput, self.flags,
-            self.checkpoint)
+            clock, file_system, config, self.commit_log, self.queues, self.index, self.reput,
+            self.flags, self.checkpoint, self.progress)
         self.reader = MessageReader(config, self.commit_log, self.queues, self.index)
         self.stats = StoreStatsService(clock)
         self.report = RecoveryReport()
@@ -84,19 +86,25 @@ class DefaultMessageStore:
 
     # -- life
 
-    def load(self, *, last_exit_ok: bool) -> None:
-        """Load and recover. Raises CorruptionError, FatalStorageError or OSError."""
+    def load(
+        self, *, last_exit_ok: bool, tell: Callable[[float], None] | None = None
+    ) -> None:
+        """Load and recover; ``tell`` hears how much of it is done, from 0 to 1.
+
+        Raises CorruptionError, FatalStorageError or OSError.
+        """
+        config = self.config
         quarantine = Quarantine(
-            self._clock, self._file_system, f"{self.root}/{filenames.QUARANTINE}")
+            self._clock, self._file_system, f"{self.root}/{filenames.QUARANTINE}",
+            config.quarantine_max_bytes)
         recovery = Recovery(
             self._clock, self._file_system, self.commit_log, self.queues, self.index,
-            self.dispatcher, quarantine, self.checkpoint, check_crc=self.config.check_crc_on_recover)
+            self.dispatcher, quarantine, self.checkpoint, self.progress, mode=config.recovery_mode,
+            check_crc=config.check_crc_on_recover, tell=tell)
         self.report = recovery.run(last_exit_ok=last_exit_ok)
-        self.reput.reput_from_offset = self.commit_log.max_offset
-        for queue in self.queues.table.values():
-            if queue.last_phy_offset > self.reput.last_phy_offset:
-                self.reput.last_phy_offset = queue.last_phy_offset
-                self.reput.last_store_timestamp = queue.last_store_timestamp
+        if self.report.read_only:
+            self.flags.set(NOT_WRITEABLE, self.report.read_only)
+        self.reput.start_from(self.commit_log.max_offset, recovery.position)
 
     def start(self, scheduler: Scheduler, pid: int) -> None:
         """Start the services."""
@@ -133,7 +141,7 @@ class DefaultMessageStore:
         clean = False
         try:
             if self.flags.bits & NOT_WRITEABLE == 0:
-                self.flush()
+                self.flush(clean=True)
                 self.commit_log.allocate_service.discard()
                 clean = self.reput.behind_bytes() == 0
         except (FatalStorageError, OSError) as error:
@@ -152,14 +160,12 @@ class DefaultMessageStore:
         if self.index is not None:
             self.index.close()
 
-    def flush(self) -> None:
+    def flush(self, *, clean: bool = False) -> None:
         """Make everything durable and derived state complete. Raises FatalStorageError."""
         self.flush_commit_log.flush()
         while self.reput.step():
             pass
-        if self.index is not None:
-            self.index.flush()
-        self.flush_consume_queue.flush(0)
+        self.flush_consume_queue.flush(0, clean=clean)
 
     # -- writing
 
@@ -237,6 +243,8 @@ class DefaultMessageStore:
             self.queues.delete_topic(topic)
             for key in [key for key in self.commit_log.queue_offsets if key[0] == topic]:
                 del self.commit_log.queue_offsets[key]
+        self.progress.forget()  # it vouches for these queues; the next flush writes it anew
+        self.flush_consume_queue.forget()
 
     def stats_dict(self) -> dict[str, Any]:
         """Counters and positions."""

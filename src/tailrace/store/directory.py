@@ -20,13 +20,18 @@ from tailrace.config import StoreConfig
 from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.errors import NotAStoreError
 from tailrace.formats import filenames
-from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE
 from tailrace.formats.indexfile import INDEX_HEADER
 from tailrace.kernels import hashes, index_entries, queue_units, record
 from tailrace.store.consume_queue import count_units
-from tailrace.store.dispatch import SCHEDULE_TOPIC, deliver_time_codes, parse_delay_levels
+from tailrace.store.dispatch import (
+    SCHEDULE_TOPIC,
+    damaged_unit,
+    deliver_time_codes,
+    parse_delay_levels,
+)
 from tailrace.store.geometry import recognise
-from tailrace.store.log_scan import LogEnd, behind_damage, group_rows, scan_files
+from tailrace.store.log_scan import Damage, LogEnd, LogWalk, RecordClaim, group_rows, scan_files
 from tailrace.store.store_checkpoint import read_checkpoint
 
 __all__ = ["DirectoryState", "FileView", "QueueView", "StoreDirectory"]
@@ -34,6 +39,7 @@ __all__ = ["DirectoryState", "FileView", "QueueView", "StoreDirectory"]
 _UNIT: Final = CQ_UNIT.size
 _CHECK: Final = record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
 _FOREVER: Final = (1 << 63) - 1
+_CHUNK: Final = 1 << 20
 
 
 class DirectoryState(enum.Enum):
@@ -63,6 +69,21 @@ class FileView:
             return b""
         try:
             return file.pread(n, at)
+        finally:
+            file.close()
+
+    def nonzero(self, start: int) -> Iterator[tuple[int, bytes]]:
+        """(position, bytes) of every chunk from ``start`` on that is not all zero."""
+        try:
+            file = self._file_system.open(self.path)
+        except FileNotFoundError:
+            return
+        try:
+            for low, high in file.data_ranges(start, self.size):
+                for at in range(low, high, _CHUNK):
+                    data = file.pread(min(_CHUNK, high - at), at)
+                    if data.count(0) != len(data):
+                        yield at, data
         finally:
             file.close()
 
@@ -123,7 +144,7 @@ class StoreDirectory:
         self.log_files = self._files(
             f"{self.path}/{filenames.COMMITLOG}", self.config.mapped_file_size_commit_log)
         self.min_phy_offset = self.log_files[0].file_from_offset if self.log_files else 0
-        self.damaged: list[tuple[int, int, str]] = []
+        self.damaged: list[Damage] = []
         self._queues = self._load_queues()
         if self.state is DirectoryState.UNCLEAN:
             self.max_phy_offset = self._complete_queues()
@@ -254,19 +275,21 @@ class StoreDirectory:
 
     def _complete_queues(self) -> int:
         """What recovery would make of the queues, from a walk over the whole log."""
-        end = LogEnd()
-        start = self.min_phy_offset
         levels = parse_delay_levels()
         seen: set[tuple[str, int]] = set()
-        while self.log_files:
-            for chunk in scan_files(self.log_files, start, _FOREVER, _CHECK, end):
-                for chosen in group_rows(chunk.rows):
-                    self._take_rows(chunk.data, chunk.rows, chosen, levels, seen)
-            damaged = behind_damage(self.log_files, end, _FOREVER, _CHECK)
-            if damaged is None:
-                break
-            self.damaged.append((*damaged, record.REASON_NAMES[end.reason]))
-            start = sum(damaged)
+
+        def is_fresh(claim: RecordClaim) -> bool:
+            key = claim.topic, claim.queue_id
+            return key not in seen or claim.queue_offset >= self._queues[key].max_offset
+
+        walk = LogWalk(self.log_files, self.min_phy_offset, _FOREVER, _CHECK, is_fresh)
+        for item in walk.items():
+            if isinstance(item, Damage):
+                self.damaged.append(item)
+                self._take_damage(item, seen)
+                continue
+            for chosen in group_rows(item.rows):
+                self._take_rows(item.data, item.rows, chosen, levels, seen)
         for key, queue in self._queues.items():
             if key not in seen:
                 units = CQ_UNIT.view(queue.units(0, queue.max_offset)) if queue.files else None
@@ -274,7 +297,23 @@ class StoreDirectory:
                     low = queue.files[0].file_from_offset // _UNIT
                     good = units["phy_offset"] < self.min_phy_offset
                     queue.max_offset = low + int(good.sum())
-        return end.phy_offset
+        return walk.end.phy_offset
+
+    def _take_damage(self, damage: Damage, seen: set[tuple[str, int]]) -> None:
+        claim = damage.claim
+        if claim is not None and claim.has_unit and (claim.topic, claim.queue_id) in seen:
+            queue = self._queues[claim.topic, claim.queue_id]
+            if queue.max_offset == claim.queue_offset and queue.memory is not None:
+                queue.memory += damaged_unit(damage)
+                queue.max_offset += 1
+
+    def _gap_unit(self, queue: QueueView, phy_offset: int) -> bytes:
+        assert queue.memory is not None
+        last = CQ_UNIT.unpack_from(queue.memory, len(queue.memory) - _UNIT) if queue.memory else None
+        for damage in self.damaged:
+            if (last.phy_offset if last else -1) < damage.phy_offset < phy_offset:
+                return damaged_unit(damage)
+        return PRE_BLANK
 
     def _take_rows(
         self, data: bytes, rows: Any, chosen: Any, levels: list[int], seen: set[tuple[str, int]]
@@ -298,11 +337,12 @@ class StoreDirectory:
         for number, row in enumerate(chosen.tolist()):
             offset = int(rows[row, record.C_QUEUE_OFFSET])
             place = (offset - queue.memory_start) * _UNIT
-            if place < 0:
-                continue
-            while len(queue.memory) < place:
-                queue.memory += CQ_UNIT.pack(0, PRE_BLANK_SIZE, 0)
-            queue.memory[place : place + _UNIT] = units[number * _UNIT : (number + 1) * _UNIT]
+            if place < 0:  # the topic was deleted and made again
+                queue.memory_start, place = offset, 0
+            if place > len(queue.memory):
+                gap = self._gap_unit(queue, int(rows[row, record.C_PHY]))
+                queue.memory += gap * ((place - len(queue.memory)) // _UNIT)
+            queue.memory[place:] = units[number * _UNIT : (number + 1) * _UNIT]
         queue.max_offset = queue.memory_start + len(queue.memory) // _UNIT
 
     # -- reading

@@ -7,14 +7,16 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from tailrace.formats.consumequeue import CQ_UNIT
+from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE
 from tailrace.kernels import queue_units, record
 from tailrace.store.consume_queue import ConsumeQueue, ConsumeQueueStore
 from tailrace.store.hooks import MessageArrivingListener
 from tailrace.store.index_service import IndexService
-from tailrace.store.log_scan import group_rows
+from tailrace.store.log_scan import Damage, group_rows
 
-__all__ = ["SCHEDULE_TOPIC", "Dispatcher", "deliver_time_codes", "parse_delay_levels"]
+__all__ = [
+    "SCHEDULE_TOPIC", "Dispatcher", "damaged_unit", "deliver_time_codes", "parse_delay_levels",
+]
 
 _log = logging.getLogger(__name__)
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
@@ -45,25 +47,36 @@ class Dispatcher:
         self._index = index
         self._levels = parse_delay_levels()
         self._topics: dict[bytes, str] = {}
+        self._damage: list[Damage] = []
+        self.recovering = False
+        """Units behind the end of a queue may be right already: they are compared, then written."""
         self.listener: MessageArrivingListener | None = None
 
-    def dispatch(
-        self, data: Any, rows: Rows, *, verify: bool = False, min_phy_offset: int = 0
-    ) -> None:
+    def dispatch(self, data: Any, rows: Rows) -> None:
         """Build what rows ask for; ``data`` is what their positions point into.
 
-        ``verify`` compares units that are there already with what they should be, and mends them:
-        a place between two records of a queue that no record claims is no message.
         Raises DiskFullError or OSError; doing the same rows again is then right.
         """
         for chosen in group_rows(rows):
-            self._dispatch_queue(data, rows, chosen, verify, min_phy_offset)
+            self._dispatch_queue(data, rows, chosen)
         if self._index is not None:
             self._index.put_rows(data, rows, len(rows))
 
-    def _dispatch_queue(
-        self, data: Any, rows: Rows, chosen: Rows, verify: bool, min_phy_offset: int
-    ) -> None:
+    def note_damage(self, damage: Damage) -> None:
+        """Have messages that are missing from here on be the damaged bytes.
+
+        A damaged record that still says whose it is, and is the next one there, takes its place.
+        """
+        self._damage.append(damage)
+        claim = damage.claim
+        if claim is not None and claim.has_unit:
+            queue = self._queues.get(claim.topic, claim.queue_id)
+            if queue is not None and queue.files.files and queue.max_offset == claim.queue_offset:
+                queue.write(claim.queue_offset, damaged_unit(damage))
+                queue.last_phy_offset = damage.phy_offset
+                self._queues.dirty.add(queue)
+
+    def _dispatch_queue(self, data: Any, rows: Rows, chosen: Rows) -> None:
         first = chosen[0]
         at = int(rows[first, record.C_TOPIC_POS])
         raw = bytes(data[at : at + int(rows[first, record.C_TOPIC_LEN])])
@@ -81,49 +94,64 @@ class Dispatcher:
         # A run of consecutive queue offsets is one write; more than one run is an odd log.
         breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
         for part in np.split(chosen, breaks) if len(breaks) else (chosen,):
-            if verify:
-                self._blank_gap(queue, int(rows[part[0], record.C_QUEUE_OFFSET]), min_phy_offset)
-            self._write_run(queue, rows, np.ascontiguousarray(part), verify=verify)
+            self._write_run(queue, rows, np.ascontiguousarray(part))
 
-    def _blank_gap(self, queue: ConsumeQueue, start: int, min_phy_offset: int) -> None:
-        blanked = queue.blank(max(queue.confirmed_offset, 0), start, min_phy_offset)
-        if blanked:
-            _log.warning("units without a record are made blank topic=%s queue_id=%d count=%d",
-                         queue.topic, queue.queue_id, blanked)
-            self._queues.dirty.add(queue)
-
-    def _write_run(self, queue: ConsumeQueue, rows: Rows, chosen: Rows, *, verify: bool) -> None:
+    def _write_run(self, queue: ConsumeQueue, rows: Rows, chosen: Rows) -> None:
         start = int(rows[chosen[0], record.C_QUEUE_OFFSET])
-        skip = 0 if verify or not queue.files.files else max(0, queue.max_offset - start)
-        if skip >= len(chosen):
+        skip = self._known(queue, rows, chosen, start) if start < queue.max_offset else 0
+        if skip >= len(chosen) or start < 0:
             return
         units = bytearray(CQ_UNIT.size * (len(chosen) - skip))
         queue_units.build_units(rows, chosen, skip, len(chosen), units)
         start += skip
-        if verify and start < queue.max_offset and self._same(queue, start, units):
-            pass
+        gap = PRE_BLANK
+        if start > queue.max_offset and queue.files.files:
+            gap = self._gap_unit(queue, int(rows[chosen[skip], record.C_PHY]))
+            _log.error(
+                "maybe logic queue order wrong topic=%s queue_id=%d expected=%d actual=%d",
+                queue.topic, queue.queue_id, queue.max_offset, start)
+        if self.recovering and start == queue.max_offset and queue.is_written(start, units):
+            queue.set_end(start + len(units) // CQ_UNIT.size)
         else:
-            if start > queue.max_offset and queue.files.files:
-                _log.error(
-                    "maybe logic queue order wrong topic=%s queue_id=%d expected=%d actual=%d",
-                    queue.topic, queue.queue_id, queue.max_offset, start)
-            queue.write(start, memoryview(units))
-            self._queues.dirty.add(queue)
+            queue.write(start, memoryview(units), gap=gap)
+        self._queues.dirty.add(queue)
         last = chosen[-1]
         queue.last_store_timestamp = int(rows[last, record.C_STORE_TIMESTAMP])
         queue.last_phy_offset = int(rows[last, record.C_PHY])
-        queue.confirmed_offset = int(rows[last, record.C_QUEUE_OFFSET]) + 1
         if self.listener is not None:
             self.listener.arriving(
                 queue.topic, queue.queue_id, queue.max_offset,
                 rows[chosen[skip:], record.C_TAGS_CODE].tolist())
 
     @staticmethod
-    def _same(queue: ConsumeQueue, start: int, units: bytearray) -> bool:
-        done = 0
-        while done < len(units):
-            part = queue.units(start + done // CQ_UNIT.size, (len(units) - done) // CQ_UNIT.size)
-            if not part or part != units[done : done + len(part)]:
-                return False
-            done += len(part)
-        return True
+    def _known(queue: ConsumeQueue, rows: Rows, chosen: Rows, start: int) -> int:
+        """How many of these records have their unit already, none when the queue began anew."""
+        skip = min(queue.max_offset - start, len(chosen))
+        if not queue.files.files:
+            return 0
+        if start < queue.first_offset:
+            _log.warning("the first files of a queue are gone, it is rebuilt topic=%s queue_id=%d",
+                         queue.topic, queue.queue_id)
+            queue.remove_files()
+            return 0
+        there = queue.unit(start)
+        assert there is not None
+        if there.size == PRE_BLANK_SIZE or there.phy_offset < int(rows[chosen[0], record.C_PHY]):
+            # The topic was deleted and made again: the log still has what the old queue held.
+            _log.warning("queue begins anew topic=%s queue_id=%d queue_offset=%d phy_offset=%d",
+                         queue.topic, queue.queue_id, start, rows[chosen[0], record.C_PHY])
+            queue.truncate(start)
+            return 0
+        return skip
+
+    def _gap_unit(self, queue: ConsumeQueue, phy_offset: int) -> bytes:
+        """What stands for the messages that are missing before the record at ``phy_offset``."""
+        for damage in self._damage:
+            if queue.last_phy_offset < damage.phy_offset < phy_offset:
+                return damaged_unit(damage)
+        return PRE_BLANK
+
+
+def damaged_unit(damage: Damage) -> bytes:
+    """A unit that covers damaged bytes; reading there finds no record."""
+    return CQ_UNIT.pack(damage.phy_offset, min(damage.size, PRE_BLANK_SIZE - 1), 0)

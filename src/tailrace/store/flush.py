@@ -13,16 +13,20 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable
-from typing import final
+from dataclasses import replace
+from typing import Final, final
 
 from tailrace.config import FlushDiskType, StoreConfig
 from tailrace.env.clock import Clock
+from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import ServiceHandle
 from tailrace.errors import FatalStorageError
 from tailrace.model import PutMessageStatus
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueueStore
 from tailrace.store.index_service import IndexService
+from tailrace.store.progress import Position, Progress, ProgressFile, checkpoint_bytes
+from tailrace.store.progress_snapshot import make_progress
 from tailrace.store.reput import ReputMessageService
 from tailrace.store.running_flags import NOT_WRITEABLE, RunningFlags
 from tailrace.store.store_checkpoint import StoreCheckpoint
@@ -31,6 +35,7 @@ __all__ = ["DurableCallback", "FlushCommitLogService", "FlushConsumeQueueService
 
 _log = logging.getLogger(__name__)
 DurableCallback = Callable[[PutMessageStatus], None]
+_PROGRESS_BYTES: Final = 128 << 20
 
 
 @final
@@ -138,6 +143,7 @@ class FlushConsumeQueueService:
     def __init__(
         self,
         clock: Clock,
+        file_system: FileSystem,
         config: StoreConfig,
         commit_log: CommitLog,
         queues: ConsumeQueueStore,
@@ -145,8 +151,10 @@ class FlushConsumeQueueService:
         reput: ReputMessageService,
         flags: RunningFlags,
         checkpoint: StoreCheckpoint,
+        progress: ProgressFile,
     ) -> None:
         self._clock = clock
+        self._file_system = file_system
         self._config = config
         self._commit_log = commit_log
         self._queues = queues
@@ -154,32 +162,49 @@ class FlushConsumeQueueService:
         self._reput = reput
         self._flags = flags
         self._checkpoint = checkpoint
+        self._progress_file = progress
         self._last_thorough_ns = -1
-        self._units_durable: tuple[int, int] | None = None
-        self._index_durable = 0
+        self._took_ns = 0
+        self._written: Position | None = None
+        self._durable: Progress | None = None
 
     def step(self) -> None:
-        """One pass: large dirty queues, and now and then all of them."""
-        thorough_ns = self._config.flush_consume_queue_thorough_interval * 1_000_000
+        """One pass: large dirty queues, and now and then all of them.
+
+        Then is after the configured interval, or after 128 MiB of records, so that an open after a
+        kill has no more than that to walk, but never for more than a tenth of the time.
+        """
         now = self._clock.monotonic_ns()
-        thorough = self._last_thorough_ns < 0 or now - self._last_thorough_ns >= thorough_ns
+        since = now - self._last_thorough_ns
+        position, written = self._reput.position, self._written
+        much = (
+            position is not None
+            and position.until - (written.until if written else 0) >= _PROGRESS_BYTES
+            and since >= 10 * self._took_ns
+        )
+        thorough = much or self._last_thorough_ns < 0 or (
+            since >= self._config.flush_consume_queue_thorough_interval * 1_000_000)
         self.flush(0 if thorough else self._config.flush_consume_queue_least_pages)
         if thorough:
             self._last_thorough_ns = now
+            self._took_ns = self._clock.monotonic_ns() - now
 
-    def flush(self, least_pages: int) -> None:
-        """Sync queues, full index files, and the checkpoint. Raises FatalStorageError."""
-        # Read before the sync: what is dispatched during it may not be covered.
-        phy_offset, timestamp = self._reput.last_phy_offset, self._reput.last_store_timestamp
+    def flush(self, least_pages: int, *, clean: bool = False) -> None:
+        """Sync queues; with ``least_pages`` 0 also the index, and write how far everything is.
+
+        ``clean`` says that nothing comes after it. Raises FatalStorageError.
+        """
+        thorough = least_pages == 0
         try:
-            self._tell_checkpoint()
+            progress = self._look(clean=clean) if thorough else None
             everything = self._queues.flush(least_pages)
-            if everything and phy_offset >= 0 and self._units_durable is None:
-                self._units_durable = phy_offset, timestamp
             if self._index is not None:
-                self._index_durable = self._index.flush_full() or self._index_durable
-            self._tell_checkpoint()
-            self._checkpoint.flush()
+                if thorough:
+                    self._index.flush()
+                self._index.flush_full()
+            if progress is not None and everything:
+                self._durable = progress
+            self._tell()
         except OSError as error:
             self._flags.set(NOT_WRITEABLE, f"the checkpoint cannot be written: {error}")
             raise FatalStorageError("checkpoint", str(error)) from error
@@ -187,16 +212,36 @@ class FlushConsumeQueueService:
             self._flags.set(NOT_WRITEABLE, str(error))
             raise
 
-    def _tell_checkpoint(self) -> None:
-        """Take what is durable into the checkpoint, once the log itself is durable so far.
+    def forget(self) -> None:
+        """Have the next flush write progress, even when nothing was put meanwhile."""
+        self._written = self._durable = None
 
-        Units and entries are synced by another service than the log, and may be ahead of it.
+    def _look(self, *, clean: bool) -> Progress | None:
+        """What is there before the sync: what is dispatched during it may not be covered."""
+        with self._reput.paused():
+            position = self._reput.position
+            if position is None or (position == self._written and not clean):
+                return None
+            return replace(
+                make_progress(position, self._commit_log, [], self._queues, self._index), clean=clean)
+
+    def _tell(self) -> None:
+        """Write progress and checkpoint, once the log itself is durable so far.
+
+        Units and entries are synced by another service than the log, and may be ahead of it. The
+        checkpoint is written only together with a progress that names its bytes.
         """
-        durable = self._units_durable
-        if durable is not None and durable[0] < self._commit_log.queue.flushed_where:
-            self._checkpoint.update(
-                logics_physical_offset=durable[0], logics_msg_timestamp=durable[1])
-            self._units_durable = None
-        if 0 < self._index_durable <= self._checkpoint.fields.physic_msg_timestamp:
-            self._checkpoint.update(index_msg_timestamp=self._index_durable)
-            self._index_durable = 0
+        progress = self._durable
+        if progress is None or progress.until > self._commit_log.queue.flushed_where:
+            return
+        before = checkpoint_bytes(self._file_system, self._checkpoint.path)
+        self._checkpoint.update(
+            logics_physical_offset=progress.last, logics_msg_timestamp=progress.last_timestamp)
+        if self._index is not None:
+            self._checkpoint.update(index_msg_timestamp=self._index.full_until)
+        self._progress_file.write(
+            replace(progress, checkpoints=[before, self._checkpoint.fields_hex]))
+        self._checkpoint.flush()
+        self._durable = None
+        self._written = Position(
+            progress.start, progress.last, progress.until - progress.last, progress.last_timestamp)

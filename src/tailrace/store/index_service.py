@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any, final
 
@@ -17,9 +18,15 @@ from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import FatalStorageError
-from tailrace.formats.indexfile import INDEX_HEADER, IndexHeader, index_file_size
-from tailrace.kernels import hashes, index_entries, record
-from tailrace.segments import MappedFile
+from tailrace.formats.indexfile import (
+    INDEX_ENTRY,
+    INDEX_HEADER,
+    INDEX_SLOT,
+    IndexHeader,
+    index_file_size,
+)
+from tailrace.kernels import hashes, index_chains, index_entries, record
+from tailrace.segments import Lease, MappedFile
 
 __all__ = ["IndexService", "index_file_name"]
 
@@ -49,23 +56,98 @@ class IndexService:
         self._lock = threading.Lock()
         self.files: tuple[MappedFile, ...] = ()
         self.full_unflushed: list[MappedFile] = []
+        self._half_done = -1, 0
 
-    def load(self) -> bool:
-        """Take the files; False when one of them cannot be right, so that all are to be rebuilt."""
-        files = []
+    def load(self) -> str:
+        """Take the files up to the first that cannot be right; says why there is such a one.
+
+        Files from that one on stay on disk until ``rewind``.
+        """
+        files: list[MappedFile] = []
+        self.files = ()
         for name in self._file_system.list(self._directory):
             path = f"{self._directory}/{name}"
             if not name.isdigit() or self._file_system.stat(path).is_dir:
                 continue
-            if self._file_system.stat(path).size != self._size:
-                _log.warning("index file of a wrong length file=%s", path)
-                return False
+            if (size := self._file_system.stat(path).size) != self._size:
+                return f"index file {name} has {size} bytes, not {self._size}"
             file = MappedFile(
                 self._file_system, path, 0, self._size, mapped=True, allocate_step=_STEP)
             file.wrote_position = file.flushed_position = self._size
+            header = self.header(file)
+            before = self.header(files[-1]).end_phy_offset if files else 0
+            if not (
+                1 <= header.index_count <= self._entries
+                and before <= header.begin_phy_offset <= header.end_phy_offset
+            ):
+                file.close()
+                return f"index file {name} has an impossible header"
             files.append(file)
-        self.files = tuple(files)
-        return all(1 <= self.header(file).index_count <= self._entries for file in files)
+            self.files = tuple(files)
+        return ""
+
+    def names(self) -> list[str]:
+        """Names of the files, oldest first."""
+        return [file.path.rpartition("/")[2] for file in self.files]
+
+    def good_until(self) -> int:
+        """Position of the last record that the entries of the last file tell of without a break.
+
+        -1 without entries. Its keys may be incomplete after a kill.
+        """
+        for file in reversed(self.files):
+            count = self.header(file).index_count
+            if count > 1:
+                heads = np.empty(self._slots, dtype=np.int64)
+                with self._entries_of(file) as lease:
+                    _, last = index_chains.follow(lease.buffer, count, 1 << 62, heads)
+                return last if last >= 0 else self.header(file).begin_phy_offset
+        return -1
+
+    def _entries_of(self, file: MappedFile) -> Lease:
+        _ = file.buffer  # mapped: a file may be larger than what memory should hold
+        start = INDEX_HEADER.size + self._slots * INDEX_SLOT.size
+        lease = file.select(start, self._entries * INDEX_ENTRY.size)
+        assert lease is not None
+        return lease
+
+    def rewind(self, phy_offset: int, timestamp_of: Callable[[int], int]) -> None:
+        """Forget every entry of records from ``phy_offset`` on; the rest is made whole.
+
+        ``timestamp_of`` is the store time of a record, in ms. Files that end up empty are removed.
+        """
+        known = set(self.names())
+        for name in self._file_system.list(self._directory):
+            if name.isdigit() and name not in known:
+                self._file_system.remove(f"{self._directory}/{name}")
+        while self.files:
+            file = self.files[-1]
+            header = self.header(file)
+            if header.index_count > 1 and header.begin_phy_offset < phy_offset:
+                self._rewind_file(file, header, phy_offset, timestamp_of)
+                if self.header(file).index_count > 1:
+                    return
+            self.files = self.files[:-1]
+            file.destroy()
+
+    def _rewind_file(
+        self, file: MappedFile, header: IndexHeader, phy_offset: int,
+        timestamp_of: Callable[[int], int],
+    ) -> None:
+        heads = np.empty(self._slots, dtype=np.int64)
+        with self._entries_of(file) as lease:
+            count, last = index_chains.follow(lease.buffer, header.index_count, phy_offset, heads)
+        start = INDEX_HEADER.size + self._slots * INDEX_SLOT.size
+        slots = heads.astype(">i4").tobytes()
+        if file.read(INDEX_HEADER.size, len(slots)) != slots:
+            file.write_at(slots, INDEX_HEADER.size)
+        file.zero_tail(start + count * INDEX_ENTRY.size)
+        made = header._replace(
+            end_phy_offset=max(last, 0), end_timestamp=max(timestamp_of(last), 0) if last >= 0 else 0,
+            hash_slot_count=int(np.count_nonzero(heads)), index_count=count)
+        if made != header:
+            file.write_at(INDEX_HEADER.pack(*made), 0)
+        file.flushed_position = 0
 
     def header(self, file: MappedFile) -> IndexHeader:
         """What a file covers; nothing when retention was faster."""
@@ -100,6 +182,7 @@ class IndexService:
         for file in self.files:
             file.close()
         self.files = ()
+        self.full_unflushed.clear()
         for name in self._file_system.list(self._directory):
             if name.isdigit():
                 self._file_system.remove(f"{self._directory}/{name}")
@@ -113,11 +196,19 @@ class IndexService:
         header = self.header(files[-1])
         return header.end_phy_offset if header.index_count > 1 else -1
 
+    def snapshot(self) -> dict[str, Any]:
+        """Names of the files and what the last one covers; for progress."""
+        header = self.header(self.files[-1]) if self.files else None
+        return {
+            "files": self.names(), "count": header.index_count if header else 0,
+            "end": header.end_phy_offset if header else 0,
+        }
+
     # -- writing
 
     def put_rows(self, buffer: Any, rows: np.ndarray[Any, Any], count: int) -> None:
         """Index the keys of ``count`` record rows. Raises DiskFullError or OSError."""
-        done, key = 0, 0
+        done, key = self._resumed(rows, count)
         while done < count:
             file = self.files[-1] if self.files else self._create(None, int(rows[done, record.C_STORE_TIMESTAMP]))
             self._reserve(file, rows, done, count)
@@ -125,7 +216,17 @@ class IndexService:
                 file.buffer, self._slots, self._entries, buffer, rows, done, count, key)
             file.flushed_position = 0
             if done < count:
+                self._half_done = int(rows[done, record.C_PHY]), key
                 self._create(file, int(rows[done, record.C_STORE_TIMESTAMP]))
+                self._half_done = -1, 0
+
+    def _resumed(self, rows: np.ndarray[Any, Any], count: int) -> tuple[int, int]:
+        """Row and key to go on with when the last call ended between two keys of a record."""
+        phy_offset, key = self._half_done
+        self._half_done = -1, 0
+        place = int(np.searchsorted(rows[:count, record.C_PHY], phy_offset))
+        found = key > 0 and place < count and int(rows[place, record.C_PHY]) == phy_offset
+        return (place, key) if found else (0, 0)
 
     def _reserve(self, file: MappedFile, rows: np.ndarray[Any, Any], first: int, last: int) -> None:
         """Have blocks for the slots and for every entry that these rows can need."""
@@ -153,15 +254,18 @@ class IndexService:
                 self.full_unflushed.append(previous)
             return file
 
-    def flush_full(self) -> int:
-        """Sync files that became full; the end time of the last one, or 0."""
-        end = 0
+    def flush_full(self) -> None:
+        """Sync files that became full."""
         while self.full_unflushed:
-            file = self.full_unflushed[0]
-            file.flush()
-            end = self.header(file).end_timestamp
+            self.full_unflushed[0].flush()
             self.full_unflushed.pop(0)
-        return end
+
+    @property
+    def full_until(self) -> int:
+        """End time of the last full file, in ms, 0 when none is full."""
+        full = [header for header in map(self.header, self.files[-2:])
+                if header.index_count >= self._entries]
+        return full[-1].end_timestamp if full else 0
 
     def close(self) -> None:
         """Close every file."""

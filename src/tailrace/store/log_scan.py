@@ -1,21 +1,51 @@
-"""A forward walk over the CommitLog, the one way recovery, dump and Spark find records."""
+"""A forward walk over the CommitLog, the one way recovery, dump and verify find records.
+
+What a walk does where bytes are no record (``LogWalk``):
+
+  a  A record's head that is plausible (magic, length within its file, its own position) tells where
+     the next one is; only otherwise the next one is searched for, by magic and position.
+  b  What is found behind a gap counts when it is whole, its queue offset exceeds every earlier one
+     of its queue and it was stored no earlier than the last good record. Otherwise it was left
+     behind an old end of the log (stale).
+  c  With a record that counts the gap is damage in the middle; without one it is the end.
+  d  A last record whose topic or properties hold a NUL was torn behind its body, which alone has a
+     checksum: it is no record when none follows it.
+
+Holes of lost pages are gaps like any other. Zeros are not searched, only data.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, final
 
 import numpy as np
 
+from tailrace.formats.commitlog import (
+    BLANK,
+    BLANK_MAGIC,
+    MESSAGE_MAGIC_V1,
+    MESSAGE_MAGIC_V2,
+    SysFlag,
+)
 from tailrace.kernels import record
 
-__all__ = ["CHUNK", "LogChunk", "LogEnd", "behind_damage", "group_rows", "scan_files"]
+__all__ = [
+    "CHUNK", "Damage", "LogChunk", "LogEnd", "LogFile", "LogWalk", "RecordClaim", "group_rows",
+    "is_record", "scan_files",
+]
 
 _log = logging.getLogger(__name__)
 CHUNK: Final = 8 << 20
 ROWS: Final = 1 << 15
+_PHY_AT: Final = 28
+_HEAD: Final = 36
+_MAGICS: Final = (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2)
+_MAGIC_START: Final = MESSAGE_MAGIC_V1.to_bytes(4, "big")[:3]
+_SHORTEST: Final = 91
+Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class LogFile(Protocol):
@@ -40,6 +70,10 @@ class LogFile(Protocol):
         """Up to ``n`` bytes from ``at``."""
         ...
 
+    def nonzero(self, start: int) -> Iterator[tuple[int, bytes]]:
+        """(position, bytes) of every chunk from ``start`` on that is not all zero."""
+        ...
+
 
 @dataclass(slots=True)
 class LogChunk:
@@ -47,7 +81,7 @@ class LogChunk:
 
     data: bytes
     base: int
-    rows: np.ndarray[Any, np.dtype[np.int64]]
+    rows: Rows
 
 
 @dataclass(slots=True)
@@ -59,54 +93,52 @@ class LogEnd:
     path: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class RecordClaim:
+    """Whose a record says it is; of a damaged one, as far as its checksum is all that is wrong."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    has_unit: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes between two records that are no record; ``until`` is where the next good one is."""
+
+    phy_offset: int
+    until: int
+    reason: str
+    path: str
+    claim: RecordClaim | None = None
+
+    @property
+    def size(self) -> int:
+        """How many bytes."""
+        return self.until - self.phy_offset
+
+
+Fresh = Callable[[RecordClaim], bool]
+"""Whether a record behind a gap can belong to the log: its queue is not that far yet."""
+
+
 def scan_files(
     files: Sequence[LogFile], start: int, until: int, check: int, end: LogEnd
 ) -> Iterator[LogChunk]:
-    """Walk records from ``start`` (a record's position) up to ``until``.
+    """Walk records from ``start`` (a record's position) up to ``until``, as far as they are whole.
 
     A blank leads to the next file. ``end`` tells where the walk stopped: at ``until``, behind the
-    last file, or at bytes that are no record. The last record of a log that was not closed may be
-    torn behind its body, which alone has a checksum: when its topic or its properties are not
-    well-formed, the walk ends before it.
+    last file, at a gap between files, or at bytes that are no record.
     """
-    held: LogChunk | None = None
-    for chunk in _walk(files, start, until, check, end):
-        if held is not None:
-            yield held
-        held = chunk
-    if held is None:
-        return
-    if end.phy_offset < until and _is_torn(held) and behind_damage(files, end, until, check) is None:
-        _log.warning("the last record is torn phy_offset=%d", held.rows[-1, record.C_PHY])
-        end.phy_offset, end.reason = int(held.rows[-1, record.C_PHY]), record.REASON_SHORT
-        end.path = next(
-            f.path for f in files if 0 <= end.phy_offset - f.file_from_offset < f.size)
-        held.rows = held.rows[:-1]
-    if len(held.rows):
-        yield held
-
-
-def _is_torn(chunk: LogChunk) -> bool:
-    """Whether the last record has a topic or properties that nobody can have written."""
-    row, data = chunk.rows[-1], chunk.data
-    at = int(row[record.C_TOPIC_POS])
-    topic = data[at : at + int(row[record.C_TOPIC_LEN])]
-    at = int(row[record.C_PROPS_POS])
-    properties = data[at : at + int(row[record.C_PROPS_LEN])]
-    return b"\0" in topic or b"\0" in properties or any(
-        piece and piece.find(b"\x01") < 1 for piece in properties.split(b"\x02"))
-
-
-def _walk(
-    files: Sequence[LogFile], start: int, until: int, check: int, end: LogEnd
-) -> Iterator[LogChunk]:
     rows = np.empty((ROWS, record.COLUMNS), dtype=np.int64)
-    end.phy_offset = start
+    end.phy_offset, end.reason = start, record.REASON_END
     for file in files:
-        at = max(start, end.phy_offset) - file.file_from_offset
+        at = end.phy_offset - file.file_from_offset
         if at >= file.size:
             continue
-        at = max(at, 0)  # files are missing before this one
+        if at < 0:
+            return  # files are missing before this one
         want = CHUNK
         while True:
             limit = min(file.size, until - file.file_from_offset)
@@ -135,35 +167,192 @@ def _walk(
             return
 
 
-_DAMAGED: Final = (
-    record.REASON_BAD_CRC, record.REASON_BAD_PROP_CRC, record.REASON_BAD_LENGTH,
-    record.REASON_BAD_PHY_OFFSET,
-)
+@final
+class LogWalk:
+    """All records of a range, and the damage between them.
 
-
-def behind_damage(
-    files: Sequence[LogFile], end: LogEnd, until: int, check: int
-) -> tuple[int, int] | None:
-    """(position, length) of a damaged record that has a good one right behind it, or None.
-
-    ``end`` is where a walk stopped; the length is the one the damaged record claims.
+    ``items`` yields chunks of records and Damage in the order of the log; ``fresh`` is asked about
+    a record behind a gap after everything before it was yielded. Afterwards ``end`` tells where
+    the last good record ends.
     """
-    if end.reason not in _DAMAGED:
-        return None
-    for file in files:
-        at = end.phy_offset - file.file_from_offset
-        if 0 <= at < file.size:
-            size = int.from_bytes(file.read(at, 4), "big", signed=True)
-            if not 91 <= size <= file.size - at:
+
+    def __init__(
+        self, files: Sequence[LogFile], start: int, until: int, check: int, fresh: Fresh
+    ) -> None:
+        self._files = files
+        self._start = start
+        self._until = until
+        self._check = check
+        self._fresh = fresh
+        self._last_timestamp = 0
+        self._one = np.empty((1, record.COLUMNS), dtype=np.int64)
+        self.end = LogEnd(start)
+        self.stale = 0
+        """Whole records behind the end, or in a gap, that were left behind an old end."""
+
+    def items(self) -> Iterator[LogChunk | Damage]:
+        """Chunks and damage; see the class."""
+        start = self._start
+        while True:
+            torn = False
+            held: LogChunk | None = None
+            for chunk in scan_files(self._files, start, self._until, self._check, self.end):
+                if held is not None:
+                    yield held
+                held = chunk
+            if held is not None:
+                torn = self._ended_torn(held)
+                self._last_timestamp = int(held.rows[-1, record.C_STORE_TIMESTAMP])
+                if torn:
+                    held.rows = held.rows[:-1]
+                if len(held.rows):
+                    self._last_timestamp = int(held.rows[-1, record.C_STORE_TIMESTAMP])
+                    yield held
+            if self.end.phy_offset >= self._until or self._is_behind_last_file():
+                return
+            damage = self._damage(torn=torn)
+            if damage is None:
+                return
+            yield damage
+            start = damage.until
+
+    def _is_behind_last_file(self) -> bool:
+        last = self._files[-1] if self._files else None
+        return last is None or self.end.phy_offset >= last.file_from_offset + last.size
+
+    def _ended_torn(self, chunk: LogChunk) -> bool:
+        """Whether the last record before a stop was torn (rule d); ``end`` then is its start."""
+        row, data = chunk.rows[-1], chunk.data
+        if self.end.phy_offset >= self._until or self.end.phy_offset != int(
+            row[record.C_PHY] + row[record.C_SIZE]
+        ):
+            return False  # a blank, or the end of what is to be walked, follows it
+        for pos, length in (
+            (record.C_TOPIC_POS, record.C_TOPIC_LEN), (record.C_PROPS_POS, record.C_PROPS_LEN)
+        ):
+            at = int(row[pos])
+            if b"\0" in data[at : at + int(row[length])]:
+                break
+        else:
+            return False
+        _log.warning("the record before the end is torn phy_offset=%d", row[record.C_PHY])
+        self.end.phy_offset, self.end.reason = int(row[record.C_PHY]), record.REASON_TORN
+        return True
+
+    # -- behind a gap
+
+    def _damage(self, *, torn: bool) -> Damage | None:
+        """The damage that starts at the end so far, or None when nothing that counts follows."""
+        at, reason = self.end.phy_offset, record.REASON_NAMES[self.end.reason]
+        file = self._file(at)
+        if file is None:  # between two files: the next one starts the next record
+            following = next((f for f in self._files if f.file_from_offset > at), None)
+            if following is None:
                 return None
-            for _ in scan_files(files, end.phy_offset + size, until, check, LogEnd()):
-                return end.phy_offset, size
-    return None
+            return Damage(at, following.file_from_offset, "segment file is missing", following.path)
+        claim = None
+        found = None
+        if (size := self._plausible_size(file, at)) and self._counts(file.file_from_offset, at + size):
+            found = at + size
+            if not torn and self.end.reason in {record.REASON_BAD_CRC, record.REASON_BAD_PROP_CRC}:
+                claim = self._claim(at, record.CHECK_PHY_OFFSET)
+        if found is None:
+            found = self._search(at)
+        return None if found is None else Damage(at, found, reason, file.path, claim)
+
+    def _file(self, phy_offset: int) -> LogFile | None:
+        for file in self._files:
+            if 0 <= phy_offset - file.file_from_offset < file.size:
+                return file
+        return None
+
+    def _plausible_size(self, file: LogFile, phy_offset: int) -> int:
+        """The length that a record's head claims, 0 when the head cannot be one (rule a)."""
+        at = phy_offset - file.file_from_offset
+        head = file.read(at, _HEAD)
+        if len(head) < _HEAD or int.from_bytes(head[4:8], "big") not in _MAGICS:
+            return 0
+        size = int.from_bytes(head[:4], "big", signed=True)
+        position = int.from_bytes(head[_PHY_AT:], "big", signed=True)
+        return size if position == phy_offset and _SHORTEST <= size <= file.size - at else 0
+
+    def _counts(self, in_file: int, phy_offset: int) -> bool:
+        """Whether a record that counts (rule b), or a blank with one behind it, is at a position."""
+        file = self._file(phy_offset)
+        if file is None or file.file_from_offset != in_file:
+            return False
+        at = phy_offset - file.file_from_offset
+        head = file.read(at, BLANK.size)
+        if len(head) == BLANK.size:
+            blank = BLANK.unpack_from(head)
+            if blank.magic == BLANK_MAGIC and blank.total_size == file.size - at:
+                start = file.file_from_offset + file.size
+                return self._file(start) is not None and self._counts(start, start)
+        claim = self._claim(phy_offset, self._check)
+        if claim is None:
+            return False
+        timestamp = int(self._one[0, record.C_STORE_TIMESTAMP])
+        if timestamp >= self._last_timestamp and (not claim.has_unit or self._fresh(claim)):
+            return True
+        self.stale += 1
+        _log.warning("a record behind a gap is stale phy_offset=%d topic=%s queue_id=%d "
+                     "queue_offset=%d store_timestamp=%d", phy_offset, claim.topic, claim.queue_id,
+                     claim.queue_offset, timestamp)
+        return False
+
+    def _claim(self, phy_offset: int, check: int) -> RecordClaim | None:
+        """Whose the record at a position is, or None when none is there; fills the one row."""
+        file = self._file(phy_offset)
+        if file is None or phy_offset >= self._until:
+            return None
+        at = phy_offset - file.file_from_offset
+        size = int.from_bytes(file.read(at, 4), "big", signed=True)
+        if not _SHORTEST <= size <= min(file.size - at, self._until - phy_offset):
+            return None
+        data = file.read(at, size)
+        count, _, _ = record.scan(data, 0, len(data), phy_offset, check, self._one)
+        if not count:
+            return None
+        row = self._one[0]
+        at = int(row[record.C_TOPIC_POS])
+        topic = data[at : at + int(row[record.C_TOPIC_LEN])].decode("utf-8", "replace")
+        transaction = int(row[record.C_SYS_FLAG]) & SysFlag.TRANSACTION_MASK
+        return RecordClaim(
+            topic, int(row[record.C_QUEUE_ID]), int(row[record.C_QUEUE_OFFSET]),
+            transaction not in {SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK})
+
+    def _search(self, phy_offset: int) -> int | None:
+        """The first position behind ``phy_offset`` where a record that counts starts."""
+        for file in self._files:
+            base = file.file_from_offset
+            if base + file.size <= phy_offset:
+                continue
+            low = max(phy_offset + 1 - base, 0)
+            if base > phy_offset and self._counts(base, base):
+                return base
+            for at, chunk in file.nonzero(low):
+                data = chunk + file.read(at + len(chunk), _HEAD)
+                place = data.find(_MAGIC_START)
+                while place >= 0:
+                    start = at + place - 4
+                    if start >= low and self._plausible_size(file, base + start) and (
+                        self._counts(base, base + start)
+                    ):
+                        return base + start
+                    place = data.find(_MAGIC_START, place + 1)
+        return None
 
 
-def group_rows(
-    rows: np.ndarray[Any, np.dtype[np.int64]],
-) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:
+def is_record(data: bytes, phy_offset: int) -> bool:
+    """Whether ``data`` is one whole record that belongs at ``phy_offset``, checksums included."""
+    rows = np.empty((1, record.COLUMNS), dtype=np.int64)
+    count, stop, _ = record.scan(
+        data, 0, len(data), phy_offset,
+        record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC, rows)
+    return bool(count == 1 and stop == len(data))
+
+
+def group_rows(rows: Rows) -> Iterator[Rows]:
     """Row numbers of each queue that has a unit for them, in the order of the log.
 
     Prepared and rolled back transaction messages have none.

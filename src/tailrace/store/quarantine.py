@@ -1,29 +1,37 @@
 """Evidence: bytes that recovery cuts off or steps over, kept in ``tailrace/quarantine/``.
 
 A file holds the bytes, ``manifest.jsonl`` a line for each: file, position, length, reason, time.
-Commit point: the manifest line, synced; nothing may be cut before ``keep`` has returned.
+Commit point: the manifest line, synced; nothing may be cut before ``keep`` has returned. The
+same bytes of the same place are kept once. Beyond the cap the oldest evidence goes first.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import final
 
 import orjson
+from isal import isal_zlib
 
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 
 __all__ = ["Quarantine"]
 
+_log = logging.getLogger(__name__)
+
 
 @final
 class Quarantine:
     """Keeps bytes; zeros at the end are not worth keeping."""
 
-    def __init__(self, clock: Clock, file_system: FileSystem, directory: str) -> None:
+    def __init__(
+        self, clock: Clock, file_system: FileSystem, directory: str, max_bytes: int = 1 << 30
+    ) -> None:
         self._clock = clock
         self._file_system = file_system
         self._directory = directory
+        self._max_bytes = max_bytes
         self.kept: list[dict[str, object]] = []
 
     def keep(self, source: str, file_pos: int, phy_offset: int, data: bytes, reason: str) -> int:
@@ -36,16 +44,34 @@ class Quarantine:
             return 0
         self._file_system.makedirs(self._directory)
         now = self._clock.now_ms()
-        name = f"{phy_offset:020d}-{now}.bin"
+        name = f"{phy_offset:020d}-{isal_zlib.crc32(data):08x}.bin"
+        path = f"{self._directory}/{name}"
+        if self._file_system.exists(path) and self._file_system.stat(path).size == len(data):
+            return len(data)  # kept by an earlier open, which left the bytes where they are
+        self._make_room(len(data))
         line: dict[str, object] = {
             "file": source, "position": file_pos, "physicalOffset": phy_offset,
             "length": len(data), "reason": reason, "time": now, "kept": name,
         }
-        self._write(f"{self._directory}/{name}", data, at_end=False)
+        self._write(path, data, at_end=False)
         self._write(f"{self._directory}/manifest.jsonl", orjson.dumps(line) + b"\n", at_end=True)
         self._file_system.sync_dir(self._directory)
         self.kept.append(line)
         return len(data)
+
+    def _make_room(self, wanted: int) -> None:
+        files = [
+            (stat.mtime_ms, name, stat.size)
+            for name in self._file_system.list(self._directory) if name.endswith(".bin")
+            for stat in [self._file_system.stat(f"{self._directory}/{name}")]
+        ]
+        total = sum(size for _, _, size in files)
+        for _, name, size in sorted(files):
+            if total + wanted <= self._max_bytes:
+                break
+            _log.warning("quarantine is full, the oldest evidence goes file=%s bytes=%d", name, size)
+            self._file_system.remove(f"{self._directory}/{name}")
+            total -= size
 
     def _write(self, path: str, data: bytes, *, at_end: bool) -> None:
         file = self._file_system.open(path, writable=True, create=True)

@@ -10,12 +10,13 @@ import numpy as np
 from tailrace.config import StoreConfig
 from tailrace.errors import CorruptionError
 from tailrace.formats.commitlog import decode_message
-from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
 from tailrace.kernels import tag_filter
 from tailrace.model import BoundaryType, GetMessageResult, GetMessageStatus, MessageExt
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueue, ConsumeQueueStore
 from tailrace.store.index_service import IndexService
+from tailrace.store.log_scan import is_record
 
 __all__ = ["MessageReader"]
 
@@ -94,7 +95,7 @@ class MessageReader:
         removed = False
         unpack = CQ_UNIT.struct.unpack_from
         for number in numbers:
-            phy_offset, size, _ = unpack(data, number * _UNIT)
+            phy_offset, size, tags_code = unpack(data, number * _UNIT)
             if size == PRE_BLANK_SIZE:
                 continue  # a place without a message: step over this one only (W11, W12)
             if result.records and (len(result.records) >= most or total + size > room):
@@ -104,6 +105,8 @@ class MessageReader:
             if len(found) != size:
                 removed = True
                 continue
+            if not tags_code and not is_record(found, phy_offset):
+                continue  # a place whose message is damaged: its unit has no tags code
             result.records.append(found)
             result.queue_offsets.append(offset + number)
             total += size
@@ -146,8 +149,15 @@ class MessageReader:
         return max(after - 1, queue.min_offset)
 
     def _first_not_before(self, queue: ConsumeQueue, timestamp_ms: int) -> int:
-        return queue.first_message(
-            queue.min_offset, lambda unit: self.store_timestamp(unit.phy_offset) >= timestamp_ms)
+        def is_not_before(unit: CqUnit) -> bool | None:
+            if not unit.tags_code and not self._is_whole(unit):
+                return None  # a place whose message is damaged
+            return self.store_timestamp(unit.phy_offset) >= timestamp_ms
+
+        return queue.first_message(queue.min_offset, is_not_before)
+
+    def _is_whole(self, unit: CqUnit) -> bool:
+        return is_record(self._log.read(unit.phy_offset, unit.size), unit.phy_offset)
 
     def decode_at(self, phy_offset: int) -> MessageExt | None:
         """The message at a position, or None when no whole record starts there."""

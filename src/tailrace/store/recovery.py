@@ -1,39 +1,51 @@
 """From the files of a directory to a store that is right: numbered passes.
 
-  1  load        files of log, queues and index are taken; wrong lengths are refused by name
-  2  decide      a clean stop is trusted when the last unit of every queue names a record that
-                 agrees with it; otherwise, and after a kill, the whole log is walked
-  3  walk        records are checked (length, position, checksum); their units are compared with
-                 what is on disk and mended, a walk over the whole log also rebuilds the index
-  4  step over   a record with a plausible length that is damaged, with a good one right behind it,
-                 keeps its place: its queue gets a pre-blank unit, its bytes go to quarantine
-  5  cut         the first bytes that are no record end the log: they are copied to quarantine,
-                 later files too, then cleared; checkpoint and queues are cut before the log
-  6  sync        what was recovered is made durable before anybody is told about it
-  7  offsets     next queue offsets and least offsets are computed
+  1  load        log, queues and index are taken; queue files that cannot be right are removed
+  2  decide      where the walk begins (``recovery_table``): at our own progress when it matches,
+                 else where checkpoint or clean stop say, but never behind a segment whose records
+                 do not all have a unit, nor behind the end of the index
+  3  rewind      queues and index end before that place; their files keep what is behind
+  4  walk        records are checked (length, position, checksum); units and entries are written,
+                 or found to be there; progress is written as the walk goes
+  5  step over   damage with a record that counts behind it: quarantined, its messages keep their
+                 places, which point to the damaged bytes and are never served
+  6  cut         what no record that counts follows ends the log: quarantined, then the checkpoint
+                 is lowered, queues are cleared behind their ends, last the log itself
+  7  sync        what was recovered is made durable before anybody is told about it
+  8  offsets     next queue offsets and least offsets are computed
 
-A kill between any two steps leaves a directory that is recovered the same way again: queues and
-index only ever lack something or hold what the log confirms.
+Invariant: queues and index only ever lack something or hold what the log confirms, so a kill
+between any two steps leaves a directory that is recovered the same way again. Every unit and entry
+of a record behind the start is written anew or compared; every one before it is trusted because of
+what pass 2 found.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
+from isal import isal_zlib
+
+from tailrace.config import RecoveryMode
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
-from tailrace.errors import CorruptionError
-from tailrace.formats.commitlog import decode_message
-from tailrace.formats.consumequeue import PRE_BLANK_SIZE
+from tailrace.errors import CorruptionError, DiskFullError
+from tailrace.formats.checkpoint import Checkpoint
 from tailrace.kernels import record
+from tailrace.segments import MappedFile
 from tailrace.store.commit_log import CommitLog
-from tailrace.store.consume_queue import ConsumeQueue, ConsumeQueueStore
+from tailrace.store.consume_queue import ConsumeQueueStore
+from tailrace.store.coverage import Coverage
 from tailrace.store.dispatch import Dispatcher
 from tailrace.store.index_service import IndexService
-from tailrace.store.log_scan import LogEnd, behind_damage, scan_files
+from tailrace.store.log_scan import Damage, LogChunk, LogWalk, RecordClaim
+from tailrace.store.progress import Position, Progress, ProgressFile, checkpoint_bytes
+from tailrace.store.progress_snapshot import make_progress
 from tailrace.store.quarantine import Quarantine
+from tailrace.store.recovery_table import StartDecision, StopDecision, decide_start, decide_stop
 from tailrace.store.store_checkpoint import StoreCheckpoint
 
 __all__ = ["Recovery", "RecoveryReport"]
@@ -41,6 +53,11 @@ __all__ = ["Recovery", "RecoveryReport"]
 _log = logging.getLogger(__name__)
 _BODY: Final = record.CHECK_BODY_CRC
 _PLACE: Final = record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
+_LAST_FILES: Final = 3
+_LAST_QUEUE_FILES: Final = 2
+_MARGIN_MS: Final = 3000
+_TELL_NS: Final = 1_000_000_000
+_SAVE_NS: Final = 5_000_000_000
 
 
 @dataclass(slots=True)
@@ -56,6 +73,8 @@ class RecoveryReport:
     stepped_over: list[dict[str, Any]] = field(default_factory=list)
     rebuilt: list[str] = field(default_factory=list)
     quarantined_bytes: int = 0
+    read_only: str = ""
+    check_crc: bool = True
     ms: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
@@ -64,6 +83,7 @@ class RecoveryReport:
             "mode": self.mode, "from": self.start, "why": self.why, "to": self.end,
             "scanned": self.scanned, "cut": self.cut, "steppedOver": self.stepped_over,
             "rebuilt": self.rebuilt, "quarantinedBytes": self.quarantined_bytes,
+            "checkCRCOnRecover": self.check_crc, "readOnly": self.read_only or None,
             "ms": round(self.ms, 1),
         }
 
@@ -82,8 +102,11 @@ class Recovery:
         dispatcher: Dispatcher,
         quarantine: Quarantine,
         checkpoint: StoreCheckpoint,
+        progress: ProgressFile,
         *,
+        mode: RecoveryMode,
         check_crc: bool,
+        tell: Callable[[float], None] | None = None,
     ) -> None:
         self._clock = clock
         self._file_system = file_system
@@ -93,193 +116,397 @@ class Recovery:
         self._dispatcher = dispatcher
         self._quarantine = quarantine
         self._checkpoint = checkpoint
-        self._last_record = (0, 0)
+        self._progress = progress
+        self._mode = mode
+        self._tell = tell or (lambda _: None)
+        self._last_record = (-1, 0, 0)
+        self._recent: list[int] = []
         self._check = _PLACE | (_BODY if check_crc else 0)
-        self.report = RecoveryReport()
+        self._sync_from = 0
+        self._found: Progress | None = None
+        self._bad_index = ""
+        self._is_clean = False
+        self.report = RecoveryReport(check_crc=check_crc)
 
     def run(self, *, last_exit_ok: bool) -> RecoveryReport:
         """All passes. Raises CorruptionError or OSError, and leaves the log uncut then."""
         began = self._clock.monotonic_ns()
         report = self.report
-        self._commit_log.queue.load()  # pass 1
-        self._queues.load()
-        index_good = self._index is None or self._index.load()
-        low = max(self._commit_log.min_offset, 0)
+        self._load()  # pass 1
         if self._commit_log.queue.files:
-            why = self._distrust(last_exit_ok=last_exit_ok, index_good=index_good)  # pass 2
-            whole = bool(why)
-            report.mode, report.why = ("abnormal", why) if whole else ("normal", "clean stop")
-            report.start = low if whole else max(low, self._last_dispatched())
-            if whole and self._index is not None:
-                self._index.clear()
-                report.rebuilt.append("index")
+            self._decide(last_exit_ok=last_exit_ok)  # pass 2
             _log.info("recover %s from=%d why=%s", report.mode, report.start, report.why)
-            self._walk(whole=whole)  # passes 3 to 5
+            self._rewind(last_exit_ok=last_exit_ok)  # pass 3
+            self._walk()  # passes 4 to 6
         else:
             self._commit_log.queue.flushed_where = 0
             self._lower_checkpoint(0)
             self._forget_queues()
-        self._sync()  # pass 6
-        self._compute_offsets()  # pass 7
+        self._sync()  # pass 7
+        self._compute_offsets()  # pass 8
+        if self._last_record[0] >= 0 and not self._is_clean and not report.read_only:
+            self._save()
         report.ms = (self._clock.monotonic_ns() - began) / 1e6
         _log.info("recover over mode=%s to=%d scanned=%d ms=%.1f", report.mode, report.end,
                   report.scanned, report.ms)
         return report
 
+    # -- pass 1
+
+    def _load(self) -> None:
+        self._commit_log.queue.load()
+        for (topic, queue_id), why in self._queues.load().items():
+            _log.warning("queue files are removed, to be rebuilt topic=%s queue_id=%d cause=%s",
+                         topic, queue_id, why)
+            self._queues.table[topic, queue_id].remove_files()
+            self.report.rebuilt.append(f"queue {topic}/{queue_id}: {why}")
+        self._bad_index = self._index.load() if self._index is not None else ""
+
     # -- pass 2
 
-    def _distrust(self, *, last_exit_ok: bool, index_good: bool) -> str:
+    def _decide(self, *, last_exit_ok: bool) -> None:
+        report, log = self.report, self._commit_log
+        low = log.min_offset
+        found = self._progress.read()
+        wrong = "there is none" if found is None else self._mismatch(found)
+        sane = self._checkpoint_is_sane()
+        decision = decide_start({
+            "log": True, "progress": not wrong, "abort": not last_exit_ok, "checkpoint": sane})
+        report.mode = "normal" if last_exit_ok else "abnormal"
+        report.why = decision.value
+        self._found = found if decision is StartDecision.PROGRESS else None
+        if found is not None and decision is StartDecision.PROGRESS:
+            report.start = max(found.start, low)
+            self._sync_from = report.start
+            return
+        files = log.queue.files
+        if decision is StartDecision.LAST_FILES:
+            start = files[max(len(files) - _LAST_FILES, 0)].file_from_offset
+        elif decision is StartDecision.CHECKPOINT:
+            start = self._by_checkpoint()
+        else:
+            start = low
+        report.start = self._moved_back(start)
         if not last_exit_ok:
-            return "the abort file is there"
-        if not index_good:
-            return "an index file cannot be right"
-        if self._index is not None and self._index.end_phy_offset >= self._commit_log.max_offset:
-            return "the index names positions behind the log"
-        if not self._queues.table:
-            return "there is no queue"
-        for queue in self._queues.table.values():
-            if not self._last_unit_agrees(queue):
-                return f"queue {queue.topic}/{queue.queue_id} disagrees with the log"
+            report.why += ", after a kill"
+        if found is not None:
+            report.why += f"; own progress does not match: {wrong}"
+
+    def _mismatch(self, found: Progress) -> str:
+        """Why a progress says something that is not so, or nothing."""
+        log, queue = self._commit_log, self._commit_log.queue
+        if checkpoint_bytes(self._file_system, self._checkpoint.path) not in found.checkpoints:
+            return "the checkpoint is another one"
+        if found.last >= log.min_offset:
+            data = queue.read(found.last, found.until - found.last)
+            if len(data) != found.until - found.last or isal_zlib.crc32(data) != found.last_crc:
+                return f"the record at {found.last} is another one"
+        elif found.until > log.max_offset:
+            return "the log is shorter"
+        if found.segment and found.segment_size != queue.file_size:
+            return "segments have another length"
+        return self._index_mismatch(found) or self._queue_mismatch(found)
+
+    def _index_mismatch(self, found: Progress) -> str:
+        if self._index is None:
+            return ""
+        if self._bad_index or found.index is None:
+            return self._bad_index or "there was no index"
+        names, wanted = self._index.names(), found.index["files"]
+        while wanted and wanted[0] not in names:  # retention removes old ones
+            wanted = wanted[1:]
+            if not names:
+                return "index files are gone"
+        if names[: len(wanted)] != wanted or (not wanted and found.index["count"] > 1):
+            return "index files are others"
+        if not wanted:
+            return ""
+        header = self._index.header(self._index.files[len(wanted) - 1])
+        if header.index_count < found.index["count"] or header.end_phy_offset < found.index["end"]:
+            return f"index file {wanted[-1]} is older"
         return ""
 
-    def _last_unit_agrees(self, queue: ConsumeQueue) -> bool:
-        unit = queue.unit(queue.max_offset - 1)
-        if unit is None or unit.size == PRE_BLANK_SIZE:
-            return queue.max_offset == 0 or unit is not None
-        if unit.phy_offset < self._commit_log.min_offset:
-            return True  # its record was removed by retention
-        data = self._commit_log.record_at(unit.phy_offset)
-        if data is None or len(data) != unit.size:
-            return False
-        try:
-            found = decode_message(data)
-        except CorruptionError:
-            return False
-        return (found.topic, found.queue_id, found.queue_offset) == (
-            queue.topic, queue.queue_id, queue.max_offset - 1)
+    def _queue_mismatch(self, found: Progress) -> str:
+        for topic, queues in found.queues.items():
+            for queue_id, (end, last) in queues.items():
+                queue = self._queues.get(topic, int(queue_id))
+                if queue is None or (end and not queue.files.files):
+                    return f"queue {topic}/{queue_id} is gone"
+                queue.set_end(end)
+                if last >= 0:
+                    unit = queue.unit(end - 1)
+                    if unit is None or unit.phy_offset != last:
+                        return f"queue {topic}/{queue_id} does not end as it did"
+                queue.last_phy_offset = last
+        return ""
 
-    def _last_dispatched(self) -> int:
-        last, size = -1, 0
+    def _checkpoint_is_sane(self) -> bool:
+        fields = self._checkpoint.fields
+        if fields == Checkpoint(0, 0, 0, 0, 0, 0) or fields.logics_physical_offset > self._commit_log.max_offset:
+            return False
+        return fields.logics_physical_offset > 0 or min(fields[:2]) > _MARGIN_MS
+
+    def _by_checkpoint(self) -> int:
+        """5.5.0: the segment of the record at 40. Before: the last segment begun 3 s earlier."""
+        fields, start = self._checkpoint.fields, self._commit_log.min_offset
+        for file in self._commit_log.queue.files:
+            if fields.logics_physical_offset > 0:
+                if file.file_from_offset > fields.logics_physical_offset:
+                    break
+            else:
+                begun = self._commit_log.store_timestamp_at(file.file_from_offset)
+                if not 0 < begun <= min(fields[:2]) - _MARGIN_MS:
+                    break
+            start = file.file_from_offset
+        return start
+
+    def _moved_back(self, start: int) -> int:
+        """``start``, or the first place before it that queues or index do not tell of."""
+        log = self._commit_log
         for queue in self._queues.table.values():
-            unit = queue.unit(queue.max_offset - 1)
-            if unit is not None and unit.size != PRE_BLANK_SIZE and unit.phy_offset > last:
-                last, size = unit.phy_offset, unit.size
-        if last < 0:
-            return 0
-        data = self._commit_log.record_at(last)
-        if data is not None:
-            self._last_record = (last, decode_message(data).store_timestamp)
-        return last + size
+            queue.find_end()
+        coverage = Coverage(log.queue.files)
+        coverage.add_queues(self._queues.table.values())
+        gap = coverage.first_gap(start)
+        if gap < start:
+            self.report.why += f", moved back: queues do not tell of all messages from {gap} on"
+            self.report.rebuilt.append(f"queues from {gap}")
+            start = gap
+        if self._index is not None:
+            good = self._index_good_until()
+            if good < start:
+                self.report.why += f", moved back: the index ends at {good}"
+                self.report.rebuilt.append(f"index from {good}")
+                start = good
+        return start
 
-    # -- passes 3 to 5
+    def _index_good_until(self) -> int:
+        """Position up to which keys can be looked up, as far as the files tell by themselves."""
+        assert self._index is not None
+        log, low = self._commit_log, self._commit_log.min_offset
+        files = self._index.files
+        at = low
+        for number, file in enumerate(files):
+            header = self._index.header(file)
+            before = self._index.header(files[number - 1]).end_phy_offset if number else low
+            if header.index_count > 1 and header.begin_phy_offset > max(before, low):
+                data = log.record_at(before)
+                if not number or data is None or before + len(data) != header.begin_phy_offset:
+                    return self._within(at)
+            at = max(at, header.end_phy_offset)
+        good = self._index.good_until()
+        return self._within(max(good, low))
 
-    def _walk(self, *, whole: bool) -> None:
+    def _within(self, phy_offset: int) -> int:
+        """A position of the log where a record starts; the start of the log when it is none."""
+        low = self._commit_log.min_offset
+        if phy_offset > low and self._commit_log.record_at(phy_offset) is None:
+            return low
+        return max(phy_offset, low)
+
+    # -- pass 3
+
+    def _rewind(self, *, last_exit_ok: bool) -> None:
+        start = self.report.start
+        known = self._found
+        for (topic, queue_id), queue in self._queues.table.items():
+            if known is not None and str(queue_id) not in known.queues.get(topic, {}):
+                queue.remove_files()  # made after that progress: all its messages are walked
+            elif known is None or queue.last_phy_offset >= start:
+                queue.rewind(start)
+            if known is None:
+                self._queues.dirty.add(queue)
+        self._is_clean = known is not None and known.clean and last_exit_ok
+        if self._index is not None and not self._is_clean:
+            self._index.rewind(start, self._commit_log.store_timestamp_at)
+        self._dispatcher.recovering = True
+
+    # -- passes 4 to 6
+
+    def _walk(self) -> None:
         report = self.report
-        end = LogEnd()
-        start = report.start
-        files = self._commit_log.queue.files
-        until = self._commit_log.max_offset
-        while True:
-            for chunk in scan_files(files, start, until, self._check, end):
-                self._dispatcher.dispatch(
-                    chunk.data, chunk.rows, verify=whole,
-                    min_phy_offset=max(self._commit_log.min_offset, 0))
-                report.scanned += len(chunk.rows)
-                last = chunk.rows[-1]
-                self._last_record = int(last[record.C_PHY]), int(last[record.C_STORE_TIMESTAMP])
-                self._commit_log.last_store_timestamp = self._last_record[1]
-            after = self._behind_damage(end)
-            if after is None:
-                break
-            start = after
-        report.end = end.phy_offset
-        self._cut(end, whole=whole)
-
-    def _behind_damage(self, end: LogEnd) -> int | None:
-        """Where to go on when a damaged record has a good one right behind it (pass 4)."""
-        damaged = behind_damage(
-            self._commit_log.queue.files, end, self._commit_log.max_offset, self._check)
-        if damaged is None:
-            return None
-        size = damaged[1]
-        file = self._commit_log.queue.find(end.phy_offset)
-        assert file is not None
-        data = self._commit_log.read(end.phy_offset, size)
-        reason = record.REASON_NAMES[end.reason]
-        self.report.quarantined_bytes += self._quarantine.keep(
-            file.path, end.phy_offset - file.file_from_offset, end.phy_offset, data, reason)
-        self.report.stepped_over.append(
-            {"physicalOffset": end.phy_offset, "length": size, "reason": reason})
-        _log.error("stepped over a damaged record file=%s phy_offset=%d reason=%s", file.path,
-                   end.phy_offset, reason)
-        return end.phy_offset + size
-
-    def _cut(self, end: LogEnd, *, whole: bool) -> None:
         log = self._commit_log.queue
-        reason = record.REASON_NAMES[end.reason]
-        for file in log.files:
-            start = max(end.phy_offset - file.file_from_offset, 0)
-            if start >= file.size:
+        until = self._commit_log.max_offset
+        walk = LogWalk(log.files, report.start, until, self._check, self._is_fresh)
+        told = saved = self._clock.monotonic_ns()
+        for item in walk.items():
+            if isinstance(item, Damage):
+                self._step_over(item)
                 continue
-            for at, data in file.nonzero(start):
-                kept = self._quarantine.keep(
-                    file.path, at, file.file_from_offset + at, data, f"behind the end: {reason}")
-                self.report.quarantined_bytes += kept
-                self.report.cut.append(
-                    {"file": file.path, "position": at, "length": kept, "reason": reason})
+            try:
+                self._take(item)
+            except (DiskFullError, OSError) as error:
+                self._become_read_only(f"queues and index cannot be written: {error}")
+                break
+            now = self._clock.monotonic_ns()
+            if now - told >= _TELL_NS:
+                told = now
+                done = (self._last_record[0] - report.start) / max(until - report.start, 1)
+                _log.info("recovering at=%d of=%d percent=%d scanned=%d", self._last_record[0], until,
+                          100 * done, report.scanned)
+                self._tell(done)
+            if now - saved >= _SAVE_NS:
+                self._save()
+                saved = self._clock.monotonic_ns()
+        report.end = walk.end.phy_offset
+        self._cut(walk)
+
+    def _take(self, chunk: LogChunk) -> None:
+        rows = chunk.rows
+        self._dispatcher.dispatch(chunk.data, rows)
+        self.report.scanned += len(rows)
+        last = rows[-1]
+        self._recent = [*self._recent, *rows[-64:, record.C_PHY].tolist()][-64:]
+        self._last_record = (
+            int(last[record.C_PHY]), int(last[record.C_SIZE]), int(last[record.C_STORE_TIMESTAMP]))
+        self._commit_log.last_store_timestamp = max(
+            self._commit_log.last_store_timestamp, self._last_record[2])
+
+    def _is_fresh(self, claim: RecordClaim) -> bool:
+        queue = self._queues.get(claim.topic, claim.queue_id)
+        return queue is None or claim.queue_offset >= queue.max_offset
+
+    def _step_over(self, damage: Damage) -> None:
+        """Pass 5: bytes that are no record, with one that counts behind them."""
+        decision = decide_stop(self._mode, {
+            "valid": False, "torn": False, "behind": True, "data": True})
+        if decision is StopDecision.REFUSE:
+            raise CorruptionError(
+                f"damage in the middle of the log, recoveryMode {self._mode.value} refuses: "
+                f"{damage.reason}", path=damage.path, phy_offset=damage.phy_offset)
+        for file in self._commit_log.queue.files:
+            low = max(damage.phy_offset - file.file_from_offset, 0)
+            high = min(damage.until - file.file_from_offset, file.size)
+            if low < high:
+                self._keep(file.path, low, file.file_from_offset + low, file.read(low, high - low),
+                           damage.reason)
+        self.report.stepped_over.append({
+            "physicalOffset": damage.phy_offset, "length": damage.size, "reason": damage.reason})
+        _log.error("stepped over damage, a Java broker would end the log there file=%s phy_offset=%d "
+                   "length=%d reason=%s", damage.path, damage.phy_offset, damage.size, damage.reason)
+        self._dispatcher.note_damage(damage)
+
+    def _keep(self, path: str, at: int, phy_offset: int, data: bytes, reason: str) -> int:
+        if self.report.read_only:
+            return 0
+        try:
+            kept = self._quarantine.keep(path, at, phy_offset, data, reason)
+        except OSError as error:
+            self._become_read_only(f"evidence cannot be kept: {error}")
+            return 0
+        self.report.quarantined_bytes += kept
+        return kept
+
+    def _become_read_only(self, why: str) -> None:
+        if not self.report.read_only:
+            _log.error("the store opens read-only, nothing is cut cause=%s", why)
+            self.report.read_only = why
+
+    def _cut(self, walk: LogWalk) -> None:
+        """Pass 6: the end of the log, wherever it is."""
+        log, end = self._commit_log.queue, walk.end
+        reason = record.REASON_NAMES[end.reason]
+        behind = any(True for _ in self._data_behind(end.phy_offset))
+        decision = decide_stop(self._mode, {
+            "valid": False, "torn": False, "behind": False, "data": behind})
+        if decision is StopDecision.REFUSE:
+            raise CorruptionError(
+                f"the log ends in bytes that are no record, recoveryMode {self._mode.value} refuses: "
+                f"{reason}", path=end.path, phy_offset=end.phy_offset)
+        for file, at, data in self._data_behind(end.phy_offset) if behind else ():
+            kept = self._keep(
+                file.path, at, file.file_from_offset + at, data, f"behind the end: {reason}")
+            self.report.cut.append(
+                {"file": file.path, "position": at, "length": kept, "reason": reason})
         self._lower_checkpoint(end.phy_offset)
-        if whole:
-            for queue in list(self._queues.table.values()):
-                self._cut_queue(queue)
+        self._dispatcher.recovering = False
+        if self.report.read_only:
+            self._commit_log.queue.set_end(end.phy_offset)
+            return
+        for queue in self._queues.table.values():
+            unflushed = 0 if self._is_clean or queue not in self._queues.dirty else (
+                _LAST_QUEUE_FILES if self._found is not None else len(queue.files.files))
+            if queue.settle(look_behind=not self._is_clean, unflushed_files=unflushed):
+                self._queues.dirty.add(queue)
         log.truncate_dirty_files(end.phy_offset)
+
+    def _data_behind(self, phy_offset: int) -> Iterator[tuple[MappedFile, int, bytes]]:
+        for file in self._commit_log.queue.files:
+            if phy_offset < file.file_from_offset + file.size:
+                for at, data in file.nonzero(max(phy_offset - file.file_from_offset, 0)):
+                    yield file, at, data
 
     def _lower_checkpoint(self, end: int) -> None:
         """Have no field name what will be gone; written before anything goes."""
-        phy_offset, timestamp = self._last_record
+        phy_offset, _, timestamp = self._last_record
         fields = self._checkpoint.fields
+        if phy_offset < 0 and end > 0:
+            return  # nothing was walked, so nothing goes
         lowered = fields._replace(
             physic_msg_timestamp=min(fields.physic_msg_timestamp, timestamp),
             logics_msg_timestamp=min(fields.logics_msg_timestamp, timestamp),
             index_msg_timestamp=min(fields.index_msg_timestamp, timestamp),
             confirm_phy_offset=min(fields.confirm_phy_offset, end),
-            logics_physical_offset=min(fields.logics_physical_offset, phy_offset))
+            logics_physical_offset=min(fields.logics_physical_offset, max(phy_offset, 0)))
         if lowered != fields:
             self._checkpoint.update(**lowered._asdict())
             self._checkpoint.flush()
 
-    def _cut_queue(self, queue: ConsumeQueue) -> None:
-        confirmed = queue.confirmed_offset
-        if confirmed < 0:
-            # No record of it in the log: what retention removed stays, the rest is no message.
-            queue.correct_min_offset(max(self._commit_log.min_offset, 0))
-            confirmed = queue.min_offset
-        if confirmed < queue.max_offset:
-            _log.warning("truncate queue topic=%s queue_id=%d from=%d to=%d", queue.topic,
-                         queue.queue_id, queue.max_offset, confirmed)
-            queue.truncate(confirmed)
-            self._queues.dirty.add(queue)
-
     def _forget_queues(self) -> None:
         """Without a log no unit names a message; offsets go on where the queues ended."""
         for queue in self._queues.table.values():
+            queue.find_end()
             if queue.max_offset:
                 _log.warning("the log is empty, its messages are gone topic=%s queue_id=%d max=%d",
                              queue.topic, queue.queue_id, queue.max_offset)
-        if self._index is not None and self._index.files:
+        if self._index is not None and (self._index.files or self._bad_index):
             self._index.clear()
 
-    # -- passes 6 and 7
+    @property
+    def position(self) -> Position | None:
+        """How far the walk has come; None when it met no record."""
+        last, size, timestamp = self._last_record
+        return Position(self._recent[0], last, size, timestamp) if last >= 0 else None
+
+    # -- pass 7 and progress
 
     def _sync(self) -> None:
+        if self.report.read_only:
+            return
         log = self._commit_log.queue
-        if log.files:
-            for file in log.files[-2:]:  # older ones were full, so flushed, when these were begun
+        for file in log.files:
+            if file.file_from_offset + file.size > self._sync_from:
                 file.flushed_position = 0
                 file.flush()
-            log.flushed_where = log.max_offset
+        log.flushed_where = log.max_offset
         self._queues.flush(0)
         if self._index is not None:
             self._index.flush()
+
+    def _save(self) -> None:
+        """Write progress in the middle of a walk, so that a second kill goes on from here."""
+        last, size, _ = self._last_record
+        log = self._commit_log.queue
+        for file in log.files:
+            if file.file_from_offset < last + size and file.file_from_offset + file.size > self._sync_from:
+                file.flushed_position = 0
+                file.flush()
+        self._sync_from = last
+        for queue in self._queues.dirty:
+            for file in queue.files.files:
+                file.flushed_position = 0
+            queue.files.flushed_where = 0
+        self._queues.flush(0)
+        if self._index is not None:
+            self._index.flush()
+        position = self.position
+        assert position is not None
+        self._progress.write(make_progress(
+            position, self._commit_log,
+            [checkpoint_bytes(self._file_system, self._checkpoint.path)], self._queues, self._index))
+        _log.info("recovery progress saved at=%d", last)
+
+    # -- pass 8
 
     def _compute_offsets(self) -> None:
         low = self._commit_log.min_offset

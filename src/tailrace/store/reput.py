@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, final
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from tailrace.kernels import record
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.dispatch import Dispatcher
+from tailrace.store.progress import Position
 from tailrace.store.running_flags import WRITE_LOGICS_QUEUE_ERROR, RunningFlags
 
 __all__ = ["ReputMessageService"]
@@ -19,6 +21,7 @@ __all__ = ["ReputMessageService"]
 _log = logging.getLogger(__name__)
 _ROWS: Final = 4096
 _CHUNK: Final = 8 << 20
+_BEFORE: Final = 65
 
 
 @final
@@ -44,8 +47,9 @@ class ReputMessageService:
         self._lock = threading.Lock()
         self._told_bad = -1
         self.reput_from_offset = 0
-        self.last_phy_offset = -1
-        self.last_store_timestamp = 0
+        self.position: Position | None = None
+        """The last record that was dispatched; see ``store.progress``."""
+        self._recent: list[int] = []
 
     def step(self) -> bool:
         """Dispatch some records; True when there may be more."""
@@ -84,8 +88,11 @@ class ReputMessageService:
             rows = self._rows[:count]
             if count:
                 self._dispatcher.dispatch(lease.buffer, rows)
-                self.last_phy_offset = int(rows[-1, record.C_PHY])
-                self.last_store_timestamp = int(rows[-1, record.C_STORE_TIMESTAMP])
+                self._recent = [*self._recent, *rows[-_BEFORE:, record.C_PHY].tolist()][-_BEFORE:]
+                last = rows[-1]
+                self.position = Position(
+                    self._recent[0], int(last[record.C_PHY]), int(last[record.C_SIZE]),
+                    int(last[record.C_STORE_TIMESTAMP]))
         if reason == record.REASON_BLANK:
             self.reput_from_offset = file.file_from_offset + file.size
             return True
@@ -103,6 +110,18 @@ class ReputMessageService:
                     file.path, start, record.REASON_NAMES[reason])
             return False
         return count > 0
+
+    def start_from(self, phy_offset: int, position: Position | None) -> None:
+        """Go on where recovery ended."""
+        self.reput_from_offset = phy_offset
+        self.position = position
+        self._recent = [position.start] if position is not None else []
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Nothing is dispatched meanwhile."""
+        with self._lock:
+            yield
 
     def behind_bytes(self) -> int:
         """Bytes of the log that are not dispatched yet."""

@@ -37,7 +37,7 @@ class StoreCheckpoint:
 
     def __init__(self, file_system: FileSystem, path: str) -> None:
         self._file_system = file_system
-        self._path = path
+        self.path = self._path = path
         self._lock = threading.Lock()
         self._fields = read_checkpoint(file_system, path)
         self._written: Checkpoint | None = None
@@ -46,6 +46,11 @@ class StoreCheckpoint:
     def fields(self) -> Checkpoint:
         """What the next ``flush`` writes."""
         return self._fields
+
+    @property
+    def fields_hex(self) -> str:
+        """The bytes that the next ``flush`` writes, as hexadecimal digits."""
+        return CHECKPOINT.pack(*self._fields).hex()
 
     def update(self, **fields: int) -> None:
         """Set fields by name; call it after the sync they stand for."""

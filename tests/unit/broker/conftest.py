@@ -104,6 +104,9 @@ class FakeStore:
             first.store_timestamp, len(results), [r.phy_offset for r in results],
         )
 
+    def wait_dispatched(self, timeout_ms=10_000):
+        return True
+
     def when_durable(self, until, callback):
         if self.durable_later:
             self.waiting.append(callback)

@@ -12,6 +12,7 @@ from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
 from tailrace.broker.processors.query import QueryProcessor
 from tailrace.broker.runtime_info import RuntimeInfo
 from tailrace.config import StoreConfig
+from tailrace.env import OsFileSystem
 from tailrace.errors import RemotingConnectError, RemotingTimeoutError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import decode_message
@@ -27,7 +28,7 @@ def topics(broker):
 @pytest.fixture
 def admin(broker):
     settings = settings_of(broker.config, StoreConfig(), listenPort="10911")
-    return AdminProcessor(broker, RuntimeInfo(broker), settings)
+    return AdminProcessor(broker, RuntimeInfo(broker, OsFileSystem()), settings)
 
 
 def put(store, body=b"x", topic="orders", properties=b"KEYS\x01k1 k2\x02UNIQ_KEY\x01U\x02TAGS\x01t\x02"):
@@ -219,7 +220,7 @@ def test_units_of_a_queue_are_shown(admin, kit, channel, store):
 def test_requests_are_forwarded_to_the_consumer_that_is_named(store, kit, channel, outcome, code):
     async def test():
         broker = kit.make_broker(store, asyncio.get_running_loop())
-        admin = AdminProcessor(broker, RuntimeInfo(broker), {})
+        admin = AdminProcessor(broker, RuntimeInfo(broker, OsFileSystem()), {})
         consumer = kit.FakeChannel("127.0.0.1:50001")
         forwarded = []
 

@@ -114,12 +114,58 @@ def test_silent_clients_are_forgotten(clients, kit, channel, broker, clock):
 
 def test_heartbeats_without_subscriptions_keep_those_of_the_same_fingerprint(clients, kit, channel, broker):
     beat = heartbeat(kit, heartbeatFingerprint=5)
-    assert clients.heartbeat(channel, beat).ext["IS_SUB_CHANGE"] == "true"
+    # "true" would make a Java client send everything again, for ever.
+    assert clients.heartbeat(channel, beat).ext["IS_SUB_CHANGE"] == "false"
     short = heartbeat(kit, topics=(), heartbeatFingerprint=5, withoutSub=True)
     assert clients.heartbeat(channel, short).ext["IS_SUB_CHANGE"] == "false"
     assert set(broker.consumers.find("g").subscriptions) == {"orders"}
     other = heartbeat(kit, topics=(), heartbeatFingerprint=6, withoutSub=True)
     assert clients.heartbeat(channel, other).ext["IS_SUB_CHANGE"] == "true"
+    # Over a new connection it is a member at once, even before it tells its subscriptions again.
+    clients.unregister_client(channel, kit.request(35, {"clientID": "c1", "consumerGroup": "g"}))
+    assert clients.heartbeat(channel, short).ext["IS_SUB_CHANGE"] == "true"
+    assert members(clients, kit, channel) == ["c1"]
+    assert clients.heartbeat(channel, short).ext["IS_SUB_CHANGE"] == "true"
+    assert clients.heartbeat(channel, beat).ext["IS_SUB_CHANGE"] == "false"
+    assert clients.heartbeat(channel, short).ext["IS_SUB_CHANGE"] == "false"
+
+
+def test_one_group_that_the_broker_does_not_know_is_a_change_whatever_the_others_are(
+    clients, kit, channel
+):
+    def beat(*groups, **more):
+        consumers = [{"groupName": g, "subscriptionDataSet": []} for g in groups]
+        return kit.request(34, body=json.dumps({
+            "clientID": "c1", "consumerDataSet": consumers, "heartbeatFingerprint": 5, **more,
+        }).encode())
+
+    clients.heartbeat(channel, beat("known"))
+    answer = clients.heartbeat(channel, beat("new", "known", withoutSub=True))
+    assert answer.ext["IS_SUB_CHANGE"] == "true"
+
+
+def test_offsets_that_no_java_broker_could_read_are_refused(clients, kit, channel, broker):
+    broker.topics.create_if_missing("orders", 1)
+    for queue_id, offset in ((0, 1 << 63), (1 << 31, 5), (-1, 5)):
+        answer = clients.update_offset(channel, kit.request(15, {
+            "consumerGroup": "g", "topic": "orders", "queueId": str(queue_id),
+            "commitOffset": str(offset)}))
+        assert answer.code == 29
+    assert broker.offsets.topics_of("g") == []
+
+
+def test_locks_that_nobody_renews_are_forgotten_and_a_bad_queue_locks_none(
+    clients, kit, channel, broker, clock
+):
+    good = {"topic": "t", "brokerName": "b", "queueId": 0}
+    body = {"consumerGroup": "g", "clientId": "c1", "mqSet": [good, {"topic": "t"}]}
+    with pytest.raises(KeyError):
+        clients.lock_batch(channel, kit.request(41, body=json.dumps(body).encode()))
+    assert broker.locks.try_lock("g", "c2", [good]) == [good]
+    clock.ms += 60_001
+    broker.locks.expire()
+    assert broker.locks.try_lock("g", "c3", [good]) == [good]
+    assert len(broker.locks._locks) == 1
 
 
 def test_a_group_that_may_not_be_created_is_not_registered(clients, kit, channel):

@@ -13,7 +13,10 @@ from tailrace.config import BrokerConfig
 from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
+from tailrace.model import Message
 from tailrace.node.config_manager import read_config
+from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.message_store import MessageStore
 
 
 class Client:
@@ -178,3 +181,32 @@ def test_later_work_is_answered_with_its_code(tmp_path, kit):
             assert (missing.code, missing.remark) == (1, "KeyError: missing field 'topic'")
 
     run(test)
+
+
+def test_offsets_behind_the_end_of_their_queue_are_taken_back(tmp_path, caplog):
+    """As a power loss leaves them under ASYNC_FLUSH: offsets on the disk, their messages not."""
+    with MessageStore.open(tmp_path / "store") as store:
+        for _ in range(3):
+            store.put(Message(topic="orders", body=b"x"))
+        before = ConsumerOffsetManager(OsFileSystem(), store.config_dir, SystemClock())
+        for group, topic, offset in (
+            ("ahead", "orders", 10), ("behind", "orders", 2), ("at-end", "orders", 3),
+            ("ahead", "no-such-topic", 7),
+        ):
+            before.commit(group, topic, 0, offset)
+        before.persist()
+
+    async def test():
+        with MessageStore.open(tmp_path / "store") as store:
+            controller = BrokerController(store)
+            await controller.start(("127.0.0.1", 0), None)
+            await controller.stop()
+
+    run(test)
+    after = ConsumerOffsetManager(OsFileSystem(), before._config_dir, SystemClock())
+    assert after.load()
+    assert sorted(after.entries()) == [
+        ("no-such-topic", "ahead", 0, 7), ("orders", "ahead", 0, 3), ("orders", "at-end", 0, 3),
+        ("orders", "behind", 0, 2),
+    ]
+    assert caplog.text.count("consumer offset corrected") == 1

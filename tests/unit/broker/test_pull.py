@@ -141,6 +141,28 @@ def test_broadcasting_can_be_forbidden(pull, broker, kit, channel):
     assert pull(sysFlag="0").code == 16
 
 
+def test_numbers_that_no_store_holds_are_refused_and_commit_nothing(pull, broker, store):
+    for changes in ({"queueOffset": str(1 << 63)}, {"commitOffset": str(1 << 63)}):
+        answer = pull(sysFlag=str(SUBSCRIPTION | COMMIT), **changes)
+        assert answer.code == 29
+    assert broker.offsets.query("g", "orders", 0) == -1
+
+
+def test_a_pull_looks_at_no_more_messages_than_one_answer_may_hold(pull, store, monkeypatch):
+    asked = []
+    original = store.get_message
+
+    def counting(*args, **kwargs):
+        asked.append(args[3])
+        return original(*args, **kwargs)
+
+    put(store)
+    monkeypatch.setattr(store, "get_message", counting)
+    for number in ("2147483647", "0", "-5"):
+        assert pull(maxMsgNums=number).code == 0
+    assert asked == [32, 1, 1]
+
+
 def test_a_pull_may_carry_an_offset_to_commit(pull, broker, store):
     put(store)
     pull(sysFlag=str(SUBSCRIPTION), commitOffset="3")
@@ -242,6 +264,38 @@ async def test_a_message_between_looking_and_parking_is_not_missed(wait, store):
     assert wait.pull(queueOffset="1") is None
     answer = await wait.answer()
     assert (answer.code, answer.body) == (0, store.log[1])
+
+
+@waiting
+async def test_nor_is_it_when_the_pull_wants_some_tags_only(wait, store):
+    original = store.get_message
+
+    def racing(*args, **kwargs):
+        result = original(*args, **kwargs)
+        store.get_message = original
+        put(store, tag="a")
+        return result
+
+    put(store, tag="b")
+    store.get_message = racing
+    assert wait.pull(queueOffset="1", subscription="a") is None
+    answer = await wait.answer()
+    assert (answer.code, answer.body) == (0, store.log[1])
+
+
+@waiting
+async def test_a_held_pull_whose_answer_cannot_be_sent_stops_no_other(wait, store):
+    assert wait.pull(suspendTimeoutMillis="20") is None
+    assert wait.pull(suspendTimeoutMillis="500") is None
+    original = wait.channel.answer
+
+    def failing(request, response):
+        wait.channel.answer = original
+        raise ValueError("too long for a frame")
+
+    wait.channel.answer = failing
+    assert (await wait.answer()).remark == "ValueError: too long for a frame"
+    assert (await wait.answer()).code == 19
 
 
 @waiting

@@ -8,6 +8,7 @@ import pytest
 
 from tailrace.broker.durable_answers import DurableAnswers
 from tailrace.broker.processors.send import SendMessageProcessor
+from tailrace.errors import FatalStorageError
 from tailrace.formats.commitlog import decode_message, encode_batch
 from tailrace.model import PutMessageStatus
 
@@ -264,3 +265,29 @@ def test_too_many_waiting_sends_are_told_to_slow_down(store, kit, channel):
         assert len(store.log) == 2
 
     asyncio.run(test())
+
+
+def test_a_store_that_cannot_wait_for_its_disk_leaves_no_send_without_an_answer(
+    store, kit, channel, caplog
+):
+    def broken(until, callback):
+        raise FatalStorageError("commitlog/0", "EIO")
+
+    async def test():
+        store.when_durable = broken
+        broker = kit.make_broker(store, asyncio.get_running_loop())
+        durable = DurableAnswers(broker.loop, store)
+        made = SendMessageProcessor(broker, durable, wait_durable=True, max_message_size=4 << 20)
+        made.send_v2(channel, kit.request(310, ext(), b"x"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert [c.code for c in channel.sent] == [14]
+        assert durable.pending == 0
+
+    asyncio.run(test())
+
+
+def test_a_name_that_ends_in_uniq_key_hides_no_unique_key(send, store):
+    answer = send(ext(i="MY_UNIQ_KEY\x01a\x02UNIQ_KEY\x01b\x02"))
+    assert answer.ext["transactionId"] == "b"
+    assert decode_message(store.log[0]).unique_key == "b"

@@ -297,3 +297,44 @@ def test_a_client_that_reads_nothing_is_not_read_from():
                 assert (await client.receive()).opaque == i
 
     run(test)
+
+
+def big(channel, request):
+    return request.answer(body=bytes(8 << 20))
+
+
+def test_a_client_that_never_reads_is_aborted_when_it_is_idle(caplog):
+    async def test():
+        async with serving(idle_s=0.1) as server:
+            server.register(big, 10)
+            client = await server.connect()
+            client.reader._transport.pause_reading()
+            client.send(*[RemotingCommand(10, opaque=i) for i in range(8)])
+            for _ in range(400):
+                await asyncio.sleep(0.01)
+                if not server.channels and caplog.records:
+                    break
+            # A mere close would wait for the client to read, for ever.
+            assert not server.channels
+
+    with caplog.at_level(logging.WARNING):
+        run(test)
+    assert "answers are not read" in caplog.text
+
+
+def test_a_stop_does_not_wait_for_a_client_that_never_reads():
+    closed = []
+
+    async def test():
+        async with serving(on_close=closed.append) as server:
+            server.register(big, 10)
+            client = await server.connect()
+            client.reader._transport.pause_reading()
+            client.send(*[RemotingCommand(10, opaque=i) for i in range(8)])
+            while not any(c.paused for c in server.channels):
+                await asyncio.sleep(0.005)
+            await server.stop(0.0)
+            assert len(closed) == 1
+            assert not server.channels
+
+    run(test)

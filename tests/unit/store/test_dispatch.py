@@ -164,7 +164,7 @@ def test_the_walk_ends_before_a_last_record_that_is_torn_behind_its_body(files):
     report = store.recovery_report
     assert store.max_phy_offset == put[3].phy_offset == torn.phy_offset
     assert [m.body for m in store.read("t")] == [b"0", b"1", b"2"]
-    assert [c["reason"] for c in report["cut"]] == [record.REASON_NAMES[record.REASON_SHORT]]
+    assert [c["reason"] for c in report["cut"]] == [record.REASON_NAMES[record.REASON_TORN]]
     assert store.query_message("t", "k3") == []
     assert store.put_inner(inner(b"next")).queue_offset == 3
     store.close()

@@ -14,7 +14,7 @@ from tailrace.broker.runtime_info import RuntimeInfo
 from tailrace.config import option_name
 from tailrace.errors import RemotingConnectError, RemotingTimeoutError
 from tailrace.formats import fastjson
-from tailrace.formats.commitlog import tags_code
+from tailrace.formats.commitlog import decode_message, tags_code
 from tailrace.formats.remoting import MQ_VERSION, RemotingCommand, RequestCode, ResponseCode
 from tailrace.remoting import Channel, RemotingServer
 
@@ -193,12 +193,18 @@ class AdminProcessor:
         until = max(0, store.max_offset_in_queue(topic, queue_id))
         index = max(first, int(ext.get("index") or 0))
         count = min(int(ext.get("count") or 0), CQ_UNITS_MAX, max(0, until - index))
-        units = []
-        for message in store.read(topic, queue_id, index, max_count=count) if count > 0 else ():
-            units.append({
-                "physicOffset": message.phy_offset, "physicSize": message.store_size,
-                "tagsCode": tags_code(message.tags), "eval": True,
-            })
+        units: list[dict[str, Any]] = []
+        # Not store.read, which waits for the dispatch: nothing may wait on the event loop.
+        while len(units) < count:
+            result = store.get_message(topic, queue_id, index, count - len(units))
+            for message in map(decode_message, result.records[: count - len(units)]):
+                units.append({
+                    "physicOffset": message.phy_offset, "physicSize": message.store_size,
+                    "tagsCode": tags_code(message.tags), "eval": True,
+                })
+            if result.next_begin_offset <= index:
+                break
+            index = result.next_begin_offset
         body: dict[str, Any] = {
             "maxQueueIndex": until, "minQueueIndex": first, "queueData": units,
         }

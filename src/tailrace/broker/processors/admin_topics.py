@@ -8,7 +8,7 @@ from tailrace.broker.context import BrokerContext
 from tailrace.broker.processors._bodies import json_object
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
-from tailrace.node.subscription_group import SubscriptionGroupConfig
+from tailrace.node.subscription_group import SubscriptionGroupConfig, validate_group
 from tailrace.node.topic_config import (
     TopicConfig,
     merged_attributes,
@@ -19,6 +19,8 @@ from tailrace.remoting import Channel, RemotingServer
 __all__ = ["AdminTopicsProcessor"]
 
 QUEUES_MAX: Final = 16_384
+FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
+DEPTH_MAX: Final = 32
 
 
 @final
@@ -109,6 +111,7 @@ class AdminTopicsProcessor:
         self._broker.topics.delete(name)
         self._broker.offsets.remove_topic(name)
         self._broker.store.delete_topics({name})
+        self._broker.traffic.forget_topic(name)
         return request.answer()
 
     def all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -182,8 +185,9 @@ class AdminTopicsProcessor:
         self, request: RemotingCommand, values: list[dict[str, Any]]
     ) -> RemotingCommand:
         configs = [SubscriptionGroupConfig.from_json(v) for v in values]
-        if not all(c.group_name for c in configs):
-            return request.answer(ResponseCode.INVALID_PARAMETER, "the group has no name")
+        for config in configs:
+            if reason := validate_group(config.group_name) or _unreadable_by_java(config):
+                return request.answer(ResponseCode.INVALID_PARAMETER, reason)
         self._broker.groups.update_all(configs)
         return request.answer()
 
@@ -206,6 +210,7 @@ class AdminTopicsProcessor:
         """Forget a group: request 207."""
         name = request.ext["groupName"]
         self._broker.groups.delete(name)
+        self._broker.traffic.forget_group(name)
         if request.ext.get("cleanOffset") == "true":
             self._broker.offsets.remove_group(name)
         return request.answer()
@@ -292,7 +297,6 @@ class AdminTopicsProcessor:
         return request.answer(body=fastjson.dumps(body))
 
 
-
 def _refused_shape(request: RemotingCommand, config: TopicConfig) -> RemotingCommand | None:
     for what, value in (("read", config.read_queue_nums), ("write", config.write_queue_nums)):
         if not 0 <= value <= QUEUES_MAX:
@@ -302,7 +306,34 @@ def _refused_shape(request: RemotingCommand, config: TopicConfig) -> RemotingCom
             )
     if not 0 <= config.perm <= 15:
         return request.answer(ResponseCode.INVALID_PARAMETER, f"perm={config.perm} is invalid")
+    if reason := _unreadable_by_java(config):
+        return request.answer(ResponseCode.INVALID_PARAMETER, reason)
     return None
+
+
+def _unreadable_by_java(config: TopicConfig | SubscriptionGroupConfig) -> str:
+    """Why a Java broker, or we, could not read a file with this config; empty when both can.
+
+    One such member would make the whole file unreadable, or keep it from being written again.
+    """
+    value = config.to_json()
+    for name, member in value.items():
+        if isinstance(member, int) and not -(1 << 31) <= member < 1 << 31:
+            return f"{name}={member} is no 32-bit number"
+    if (kind := value.get("topicFilterType")) is not None and kind not in FILTER_TYPES:
+        return f"topicFilterType={kind} is none of {', '.join(FILTER_TYPES)}"
+    try:
+        fastjson.dumps(value)
+    except TypeError as error:
+        return f"it cannot be written: {error}"
+    return "" if _depth(value) <= DEPTH_MAX else f"it has more than {DEPTH_MAX} levels"
+
+
+def _depth(value: Any) -> int:
+    """Levels of objects and arrays; only for values that were written once, so it ends."""
+    if isinstance(value, dict):
+        return 1 + max(map(_depth, value.values()), default=0)
+    return 1 + max(map(_depth, value), default=0) if isinstance(value, list) else 0
 
 
 def _no_topic(request: RemotingCommand, name: str) -> RemotingCommand:

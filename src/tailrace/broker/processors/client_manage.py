@@ -22,6 +22,7 @@ _log = logging.getLogger(__name__)
 # reference does: 40 % of the 24 GiB that it assumes of a machine it knows nothing about.
 IN_MEMORY_BYTES: Final = 24 * 1024**3 * 4 // 10
 UNIT_SYS_FLAG: Final = 3
+INT32, INT64 = 1 << 31, 1 << 63
 
 
 @final
@@ -30,7 +31,6 @@ class ClientManageProcessor:
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
-        self._fingerprints: dict[tuple[str, str], int] = {}
 
     def register(self, server: RemotingServer) -> None:
         """Take over the codes of this processor."""
@@ -53,18 +53,19 @@ class ClientManageProcessor:
             )
         fingerprint = int(data.get("heartbeatFingerprint") or 0)
         without_sub = bool(data.get("withoutSub", False))
-        sub_changed = True
+        sub_changed = not fingerprint  # as the reference answers heartbeats of version 1
         for consumer in data.get("consumerDataSet") or ():
             group = str(consumer["groupName"])
-            known = self._fingerprints.get((group, client_id)) == fingerprint
-            if fingerprint and without_sub:
-                sub_changed = not known or self._broker.consumers.find_client(group, client_id) is None
-                if not sub_changed:
-                    self._register_consumer(channel, request, client_id, consumer, keep=True)
-                continue
-            if fingerprint:
-                self._fingerprints[group, client_id] = fingerprint
-            self._register_consumer(channel, request, client_id, consumer, keep=False)
+            member = self._broker.consumers.find_client(group, client_id)
+            known = member is not None and member.fingerprint == fingerprint
+            without = fingerprint != 0 and without_sub
+            # A member it is in any case; told of a change, it sends its subscriptions next time.
+            self._register_consumer(channel, request, client_id, consumer, keep=without)
+            member = self._broker.consumers.find_client(group, client_id)
+            if without and not known:
+                sub_changed = True
+            elif member is not None:
+                member.fingerprint = fingerprint
         return request.answer(
             ext={
                 "IS_SUPPORT_HEART_BEAT_V2": "true",
@@ -98,7 +99,6 @@ class ClientManageProcessor:
             self._broker.producers.unregister(channel, group)
         if group := request.ext.get("consumerGroup"):
             self._broker.consumers.unregister(channel, group, client_id)
-            self._fingerprints.pop((group, client_id), None)
         return request.answer()
 
     def check_client_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -161,9 +161,11 @@ class ClientManageProcessor:
             return request.answer(
                 ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist"
             )
-        self._broker.offsets.commit(
-            ext["consumerGroup"], topic, int(ext["queueId"]), int(ext["commitOffset"])
-        )
+        queue_id, offset = int(ext["queueId"]), int(ext["commitOffset"])
+        if not 0 <= queue_id < INT32 or not -INT64 <= offset < INT64:
+            # It would be written to a file that no Java broker could read any more.
+            return request.answer(ResponseCode.INVALID_PARAMETER, "a number is out of its range")
+        self._broker.offsets.commit(ext["consumerGroup"], topic, queue_id, offset)
         return request.answer()
 
     def lock_batch(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Final, final
 
@@ -16,10 +17,13 @@ from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["PullMessageProcessor"]
 
+_log = logging.getLogger(__name__)
+
 COMMIT_OFFSET: Final = 1
 SUSPEND: Final = 2
 SUBSCRIPTION: Final = 4
 DEFAULT_MAX_BYTES: Final = 256 * 1024
+INT64: Final = 1 << 63
 CODES: Final[Mapping[GetMessageStatus, ResponseCode]] = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
     GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -62,10 +66,13 @@ class PullMessageProcessor:
         """Answer a pull that has waited, whatever is found."""
         try:
             answer = self._pull(pull.channel, pull.request, first=False)
+            if answer is not None:
+                pull.channel.answer(pull.request, answer)
         except Exception as error:  # noqa: BLE001 - the outermost step of a held request
-            answer = pull.request.answer(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
-        if answer is not None:
-            pull.channel.answer(pull.request, answer)
+            _log.warning(
+                "held pull failed topic=%s queue=%d reason=%r", pull.topic, pull.queue_id, error)
+            pull.channel.answer(pull.request, pull.request.answer(
+                ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"))
 
     def _pull(
         self, channel: Channel, request: RemotingCommand, *, first: bool
@@ -79,11 +86,15 @@ class PullMessageProcessor:
             subscription = self._subscription(group_config, request, sys_flag)
         except _RefusalError as refusal:
             return request.answer(refusal.code, refusal.remark)
-        if first and sys_flag & COMMIT_OFFSET and int(ext["commitOffset"]) >= 0:
-            self._broker.offsets.commit(group, topic, queue_id, int(ext["commitOffset"]))
+        commit = int(ext["commitOffset"]) if first and sys_flag & COMMIT_OFFSET else -1
+        if not -INT64 <= offset < INT64 or commit >= INT64:
+            return request.answer(ResponseCode.INVALID_PARAMETER, "an offset is out of its range")
+        if commit >= 0:
+            self._broker.offsets.commit(group, topic, queue_id, commit)
         max_bytes = int(ext.get("maxMsgBytes") or 0)
+        most = self._store.config.max_transfer_count_on_message_in_memory
         result = self._store.get_message(
-            topic, queue_id, offset, int(ext["maxMsgNums"]),
+            topic, queue_id, offset, max(1, min(int(ext["maxMsgNums"]), most)),
             max_bytes=max_bytes if max_bytes > 0 else DEFAULT_MAX_BYTES, codes=subscription.codes,
         )
         code = CODES.get(result.status)
@@ -93,6 +104,9 @@ class PullMessageProcessor:
             self._park(channel, request, topic, queue_id, offset, subscription)
             return None
         self._broker.offsets.commit_pull(group, topic, queue_id, result.next_begin_offset)
+        body = b"".join(result.records)
+        if body:
+            self._broker.traffic.hand_out(topic, group, len(result.records), len(body))
         return request.answer(
             code,
             result.status.name,
@@ -104,7 +118,7 @@ class PullMessageProcessor:
                 "topicSysFlag": str(topic_config.topic_sys_flag),
                 "groupSysFlag": str(group_config.group_sys_flag),
             },
-            b"".join(result.records),
+            body,
         )
 
     def _park(

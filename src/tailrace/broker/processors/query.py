@@ -6,7 +6,7 @@ import sys
 from typing import Final, final
 
 from tailrace.broker.context import BrokerContext
-from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.remoting import FRAME_MAX, RemotingCommand, RequestCode, ResponseCode
 from tailrace.model import BoundaryType
 from tailrace.remoting import Channel, RemotingServer
 
@@ -14,6 +14,8 @@ __all__ = ["QueryProcessor"]
 
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 UNIQUE_KEY_MAX: Final = 32
+BODY_MAX: Final = FRAME_MAX - 64 * 1024
+"""What fits into a frame beside its header."""
 
 
 @final
@@ -43,6 +45,13 @@ class QueryProcessor:
             ext["topic"], ext["key"], max_num, int(ext["beginTimestamp"]),
             end if end >= 0 else sys.maxsize,
         )
+        # A longer frame would be refused by every client: the newest that fit are the answer.
+        room = BODY_MAX
+        for place in range(len(records) - 1, -1, -1):
+            room -= len(records[place])
+            if room < 0:
+                records = records[place + 1 :]
+                break
         stats = self._store.stats()
         answer_ext = {
             "indexLastUpdateTimestamp": str(stats.get("indexLastUpdateTimestamp", 0)),

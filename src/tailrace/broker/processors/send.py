@@ -14,6 +14,7 @@ import orjson
 
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers
+from tailrace.broker.traffic import NORMAL, message_type
 from tailrace.formats.commitlog import decode_properties, encode_properties
 from tailrace.formats.remoting import (
     BINARY_HEAD,
@@ -101,6 +102,7 @@ class SendMessageProcessor:
         self._topics = broker.topics
         self._table = broker.topics.table
         self._durable = durable
+        self._traffic = broker.traffic
         self._wait_durable = wait_durable
         self._max_message_size = max_message_size
         config = broker.config
@@ -152,6 +154,9 @@ class SendMessageProcessor:
             result = self._store.put_inner(message)
         if result.until < 0 or not result.status.appended:
             return self._refused(request, result)
+        kind = NORMAL if batch else message_type(ext.get("i") or "")
+        self._traffic.take_in(
+            message.topic, kind, result.msg_num, result.until - result.phy_offset)
         if request.flag & 2:
             return None
         if batch:
@@ -244,8 +249,8 @@ class SendMessageProcessor:
                 break
         if text and text[-1] != "\x02":
             text += "\x02"
-        start = text.find("UNIQ_KEY\x01")
-        if start == 0 or (start > 0 and text[start - 1] == "\x02"):
+        start = f"\x02{text}".find("\x02UNIQ_KEY\x01")
+        if start >= 0:
             start += 9
             return text + self._own_properties, text[start : text.index("\x02", start)]
         self._sequence += 1
@@ -279,6 +284,7 @@ class SendMessageProcessor:
         limit = int(ext.get("l") or group.retry_max_times)
         if times <= limit:
             return config, queue_id
+        self._traffic.dead_letters[name] += 1
         return self._topics.create_if_missing(f"{DLQ_GROUP_TOPIC_PREFIX}{name}", 1), 0
 
     def _refused(self, request: RemotingCommand, result: PutMessageResult) -> RemotingCommand:

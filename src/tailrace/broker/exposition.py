@@ -1,0 +1,212 @@
+"""The text of ``/metrics``: the state of a broker as samples of the metrics in tailrace.metrics.
+
+Everything is read when it is asked for. The tables are copied in one step each, so the text may be
+made in another thread than that of the event loop, and should be: the age of a lagging queue is a
+read of its oldest message.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final, final
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.core import (
+    Metric as Family,
+)
+from prometheus_client.registry import Collector
+
+from tailrace import metrics
+from tailrace.broker.context import BrokerContext
+from tailrace.env.filesystem import FileSystem
+from tailrace.formats.remoting import LANGUAGES
+from tailrace.metrics import BASE_LABELS, Metric, MetricKind
+from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX
+
+__all__ = ["Exposition"]
+
+Labels = tuple[str, ...]
+Samples = Mapping[Labels, float]
+_LOCAL_DISK: Final = ("local", "disk")
+_SYSTEM_GROUP_PREFIX: Final = "cid_rmq_sys_"
+_FAMILIES: Final = {
+    MetricKind.COUNTER: CounterMetricFamily, MetricKind.GAUGE: GaugeMetricFamily,
+}
+
+
+@dataclass(slots=True)
+class _Lag:
+    """How far a group is behind on one topic; times are store times, 0 when nothing waits."""
+
+    behind: int = 0
+    in_flight: int = 0
+    ready: int = 0
+    oldest_ms: int = 0
+    oldest_ready_ms: int = 0
+
+
+@final
+class Exposition(Collector):
+    """Collects for Prometheus. ``broker`` is set once clients are served."""
+
+    def __init__(self, file_system: FileSystem, cluster: str, broker_name: str) -> None:
+        self.broker: BrokerContext | None = None
+        self.progress: float | None = None
+        self._file_system = file_system
+        self._base = cluster, "broker", broker_name
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+        ProcessCollector(registry=self._registry)
+
+    def text(self) -> bytes:
+        """What Prometheus reads, in its text format 0.0.4."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Family]:
+        """The samples of this moment."""
+        broker = self.broker
+        yield self._family(metrics.READY, {(): broker is not None})
+        if broker is None:
+            if self.progress is not None:
+                yield self._family(metrics.RECOVERED_RATIO, {(): self.progress})
+            return
+        yield from self._store(broker)
+        yield from self._traffic(broker)
+        yield from self._clients(broker)
+        yield from self._lags(broker)
+
+    def _family(self, metric: Metric, samples: Samples) -> Family:
+        family = _FAMILIES[metric.kind](
+            metric.exposed, metric.description, labels=(*BASE_LABELS, *metric.labels))
+        for labels, value in samples.items():
+            family.add_metric([*self._base, *labels], float(value))
+        return family
+
+    def _store(self, broker: BrokerContext) -> Iterator[Family]:
+        store = broker.store
+        usage = self._file_system.disk_usage(store.path)
+        earliest = store.earliest_message_time()
+        stats = store.stats()
+        writeable = store.is_writeable
+        yield self._family(metrics.WRITEABLE, {(): writeable})
+        yield self._family(metrics.BROKER_PERMISSION, {(): 6 if writeable else 4})
+        yield self._family(metrics.TOPIC_NUMBER, {(): len(broker.topics.table)})
+        yield self._family(metrics.GROUP_NUMBER, {(): len(broker.groups.items())})
+        yield self._family(metrics.STORAGE_SIZE, {_LOCAL_DISK: usage.total - usage.free})
+        yield self._family(metrics.FLUSH_BEHIND, {
+            _LOCAL_DISK: max(0, stats["commitLogMaxOffset"] - stats["flushedWhere"])})
+        yield self._family(metrics.DISPATCH_BEHIND, {_LOCAL_DISK: store.dispatch_behind_bytes})
+        if earliest > 0:
+            yield self._family(
+                metrics.RESERVE_TIME, {_LOCAL_DISK: max(0, broker.clock.now_ms() - earliest)})
+
+    def _traffic(self, broker: BrokerContext) -> Iterator[Family]:
+        system = broker.topics.is_system_topic
+        came_in = {
+            (topic, kind, _flag(system(topic))): flow
+            for (topic, kind), flow in list(broker.traffic.came_in.items())
+        }
+        went_out = {
+            (topic, group, _flag(system(topic) or _system_group(group))): flow
+            for (topic, group), flow in list(broker.traffic.went_out.items())
+        }
+        for metric, flows in (
+            (metrics.MESSAGES_IN, came_in), (metrics.MESSAGES_OUT, went_out),
+        ):
+            yield self._family(metric, {k: f.messages for k, f in flows.items()})
+        for metric, flows in (
+            (metrics.THROUGHPUT_IN, came_in), (metrics.THROUGHPUT_OUT, went_out),
+        ):
+            yield self._family(metric, {k: f.throughput for k, f in flows.items()})
+        size = metrics.MESSAGE_SIZE
+        sizes = HistogramMetricFamily(
+            size.exposed, size.description, labels=(*BASE_LABELS, *size.labels))
+        bounds = [*(f"{float(bound)}" for bound in size.buckets), "+Inf"]
+        for labels, flow in came_in.items():
+            sizes.add_metric(
+                [*self._base, *labels],
+                list(zip(bounds, map(float, accumulate(flow.sizes)), strict=True)),
+                sum_value=flow.throughput)
+        yield sizes
+        yield self._family(
+            metrics.SEND_TO_DLQ, {(g,): n for g, n in list(broker.traffic.dead_letters.items())})
+
+    def _clients(self, broker: BrokerContext) -> Iterator[Family]:
+        producers: Counter[Labels] = Counter()
+        for clients in broker.producers.groups().values():
+            producers.update((_language(c.language), str(c.version), "remoting") for c in clients)
+        consumers: Counter[Labels] = Counter()
+        for group in broker.consumers.groups():
+            mode = "push" if group.consume_type == "CONSUME_PASSIVELY" else "pull"
+            consumers.update(
+                (group.group, _language(c.language), str(c.version), mode, "remoting",
+                 _flag(_system_group(group.group)))
+                for c in list(group.members.values()))
+        yield self._family(metrics.PRODUCER_CONNECTIONS, producers)
+        yield self._family(metrics.CONSUMER_CONNECTIONS, consumers)
+        yield self._family(metrics.PROCESSOR_WATERMARK, {
+            ("send",): broker.waiting_sends(), ("pull",): broker.waiting_pulls()})
+
+    def _lags(self, broker: BrokerContext) -> Iterator[Family]:
+        now = broker.clock.now_ms()
+        lags = {
+            (group, topic, _flag(topic.startswith(RETRY_GROUP_TOPIC_PREFIX)),
+             _flag(broker.topics.is_system_topic(topic) or _system_group(group))): lag
+            for group, topic, lag in _consumed(broker)
+        }
+        yield self._family(metrics.LAG_MESSAGES, {k: v.behind for k, v in lags.items()})
+        yield self._family(
+            metrics.LAG_LATENCY, {k: _age(now, v.oldest_ms) for k, v in lags.items()})
+        yield self._family(metrics.INFLIGHT_MESSAGES, {k: v.in_flight for k, v in lags.items()})
+        yield self._family(
+            metrics.QUEUEING_LATENCY, {k: _age(now, v.oldest_ready_ms) for k, v in lags.items()})
+        yield self._family(metrics.READY_MESSAGES, {k: v.ready for k, v in lags.items()})
+
+
+def _consumed(broker: BrokerContext) -> Iterable[tuple[str, str, _Lag]]:
+    """(group, topic, lag) of everything that has been consumed and still exists."""
+    store, offsets = broker.store, broker.offsets
+    for config in list(broker.topics.table.values()):
+        topic = config.topic_name
+        for group in offsets.groups_of(topic):
+            lag = _Lag()
+            for queue_id in range(config.read_queue_nums):
+                consumed = offsets.query(group, topic, queue_id)
+                if consumed < 0:
+                    continue
+                until = max(0, store.max_offset_in_queue(topic, queue_id))
+                at = max(consumed, store.min_offset_in_queue(topic, queue_id))
+                handed_out = min(max(at, offsets.query_pull(group, topic, queue_id)), until)
+                lag.behind += max(0, until - at)
+                lag.in_flight += max(0, handed_out - at)
+                lag.ready += until - handed_out
+                for name, first in (("oldest_ms", at), ("oldest_ready_ms", handed_out)):
+                    if first < until:
+                        stored = store.get_message_store_timestamp(topic, queue_id, first)
+                        if stored > 0:
+                            setattr(lag, name, min(getattr(lag, name) or stored, stored))
+            yield group, topic, lag
+
+
+def _age(now_ms: int, stored_ms: int) -> int:
+    return max(0, now_ms - stored_ms) if stored_ms else 0
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _language(code: int) -> str:
+    return (LANGUAGES[code] if 0 <= code < len(LANGUAGES) else "OTHER").lower()
+
+
+def _system_group(group: str) -> bool:
+    return group.lower().startswith(_SYSTEM_GROUP_PREFIX)

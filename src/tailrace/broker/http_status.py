@@ -1,0 +1,159 @@
+"""``serve --http``: a small HTTP server for ``/ready`` and ``/metrics``.
+
+It answers from the first moment of the process, before and while the store is opened. ``/ready`` is
+200 once clients are served, else 503 with what is going on and, where the store can tell, how many
+percent of the recovery are done. It answers GET and HEAD, one request a connection, and closes
+connections that do not ask within 5 s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Final, Protocol, final
+
+from tailrace.broker.context import BrokerContext
+from tailrace.broker.exposition import Exposition
+from tailrace.config import BrokerConfig
+from tailrace.env.filesystem import FileSystem, OsFileSystem
+
+__all__ = ["HttpStatusServer", "RecoveryProgress", "unknown_progress"]
+
+_log = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT_S: Final = 5.0
+REQUEST_MAX: Final = 8192
+CONNECTIONS_MAX: Final = 64
+TEXT: Final = "text/plain; charset=utf-8"
+METRICS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class RecoveryProgress(Protocol):
+    """Tells how far the opening of a store has come; called from any thread."""
+
+    def __call__(self) -> float | None:
+        """Done, from 0 to 1, or None when that cannot be told."""
+        ...
+
+
+def unknown_progress() -> float | None:
+    """The progress of a store that does not tell."""
+    return None
+
+
+@final
+class HttpStatusServer:
+    """Answers ``/ready`` and ``/metrics``. ``serving`` is called once clients are served."""
+
+    def __init__(
+        self, config: BrokerConfig, progress: RecoveryProgress = unknown_progress,
+        file_system: FileSystem | None = None, request_timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> None:
+        self._progress = progress
+        self._exposition = Exposition(
+            file_system or OsFileSystem(), config.broker_cluster_name, config.broker_name)
+        self._state = "starting"
+        self._timeout_s = request_timeout_s
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen; the address taken. Raises OSError."""
+        self._server = await asyncio.start_server(self._accepted, host, port, limit=REQUEST_MAX)
+        taken = self._server.sockets[0].getsockname()
+        return str(taken[0]), int(taken[1])
+
+    def serving(self, broker: BrokerContext) -> None:
+        """Say ready from now on, and show ``broker`` under ``/metrics``."""
+        self._exposition.broker = broker
+        self._state = "ready"
+
+    def stopping(self) -> None:
+        """Say that it is not ready any more."""
+        self._exposition.broker = None
+        self._state = "stopping"
+
+    async def stop(self) -> None:
+        """Close the listener, and connections after the answer they wait for."""
+        if self._server is None:
+            return
+        self._server.close()
+        self._server = None
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=1.0)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    async def _accepted(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            if len(self._tasks) > CONNECTIONS_MAX:
+                writer.write(_response(HTTPStatus.SERVICE_UNAVAILABLE, b"too many connections\n"))
+            else:
+                async with asyncio.timeout(self._timeout_s):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                writer.write(await self._answer(head))
+            async with asyncio.timeout(self._timeout_s):
+                await writer.drain()
+        except asyncio.LimitOverrunError:
+            writer.write(_response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, b"head too long\n"))
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            writer.transport.abort()
+        finally:
+            writer.close()
+
+    async def _answer(self, head: bytes) -> bytes:
+        line = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+        if len(line) != 3 or not line[2].startswith("HTTP/1."):
+            return _response(HTTPStatus.BAD_REQUEST, b"not an HTTP/1 request\n")
+        method, target, _ = line
+        answers: dict[str, Callable[[], bytes]] = {"/ready": self._ready, "/metrics": self._metrics}
+        answer = answers.get(target.split("?", 1)[0])
+        if answer is None:
+            return _response(HTTPStatus.NOT_FOUND, b"known are /ready and /metrics\n")
+        if method not in {"GET", "HEAD"}:
+            return _response(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET and HEAD\n", allow=True)
+        try:
+            # Ages of lagging queues are reads of the store: not on the event loop.
+            made = await asyncio.get_running_loop().run_in_executor(None, answer)
+        except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
+            _log.warning("status request failed target=%s reason=%r", target[:100], error)
+            made = _response(
+                HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}\n".encode())
+        return made if method == "GET" else made[: made.index(b"\r\n\r\n") + 4]
+
+    def _ready(self) -> bytes:
+        if self._state == "ready":
+            return _response(HTTPStatus.OK, b"ready\n")
+        text, done = self._state, self._done()
+        if text == "starting" and done is not None:
+            text = f"recovering {done * 100:.0f} %"
+        return _response(HTTPStatus.SERVICE_UNAVAILABLE, f"{text}\n".encode())
+
+    def _metrics(self) -> bytes:
+        self._exposition.progress = self._done()
+        return _response(HTTPStatus.OK, self._exposition.text(), METRICS_TEXT)
+
+    def _done(self) -> float | None:
+        done = self._progress()
+        return None if done is None else min(1.0, max(0.0, done))
+
+
+def _response(
+    status: HTTPStatus, body: bytes, content_type: str = TEXT, *, allow: bool = False
+) -> bytes:
+    lines = [
+        f"HTTP/1.1 {status.value} {status.phrase}", f"Content-Type: {content_type}",
+        f"Content-Length: {len(body)}", "Connection: close",
+    ]
+    if allow:
+        lines.append("Allow: GET, HEAD")
+    return "\r\n".join((*lines, "", "")).encode("latin-1") + body

@@ -1,0 +1,70 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The chains of an index file, followed from its entries alone.
+
+Entries come in the order of the log and each names the one before it in its slot, so the entries
+tell what the slots must hold: a file whose slots are torn or stale is put right from them.
+"""
+
+import cython
+
+SOURCE_SHA256 = ""
+
+_ENTRY = cython.declare(cython.Py_ssize_t, 20)
+_MASK_32 = cython.declare(cython.longlong, 0xFFFFFFFF)
+_SIGN_32 = cython.declare(cython.longlong, 0x80000000)
+_TWO_32 = cython.declare(cython.longlong, 0x100000000)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _be32(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
+    return (
+        (
+            (cython.cast(cython.longlong, b[p]) << 24)
+            | (cython.cast(cython.longlong, b[p + 1]) << 16)
+            | (cython.cast(cython.longlong, b[p + 2]) << 8)
+            | b[p + 3]
+        )
+        ^ _SIGN_32
+    ) - _SIGN_32
+
+
+def follow(
+    entries: cython.const[cython.uchar][::1],
+    count: cython.longlong,
+    before: cython.longlong,
+    heads: cython.longlong[::1],
+):
+    """Check entries 1 to ``count`` in turn and leave in ``heads`` the newest entry of each slot.
+
+    Stops at the first one that cannot be right (hash, position, time, or the entry it names) or
+    whose position is not below ``before``. Returns (number of the entry it stopped at, position
+    of the last good one or -1). ``heads`` has a place for every slot and is cleared first.
+    """
+    i: cython.longlong = 1
+    at: cython.Py_ssize_t
+    slots: cython.Py_ssize_t = heads.shape[0]
+    slot: cython.Py_ssize_t
+    h: cython.longlong
+    phy: cython.longlong
+    last: cython.longlong = -1
+    if slots < 1 or count < 0 or len(entries) < count * 20:
+        raise ValueError(f"{count} entries in {len(entries)} bytes, {slots} slots")
+    with cython.nogil:
+        for slot in range(slots):
+            heads[slot] = 0
+        while i < count:
+            at = cython.cast(cython.Py_ssize_t, i) * _ENTRY
+            h = _be32(entries, at)
+            phy = _be32(entries, at + 4) * _TWO_32 + (_be32(entries, at + 8) & _MASK_32)
+            if h < 0 or phy < 0 or phy < last or phy >= before or _be32(entries, at + 12) < 0:
+                break
+            slot = cython.cast(cython.Py_ssize_t, h % slots)
+            if _be32(entries, at + 16) != heads[slot]:
+                break
+            heads[slot] = i
+            last = phy
+            i += 1
+    return i, last

@@ -1,0 +1,121 @@
+"""Every metric that ``/metrics`` shows, as data.
+
+Names, labels, units and buckets are those of RocketMQ 5 (BrokerMetricsConstant,
+DefaultStoreMetricsConstant), so its dashboards work; ``exposed`` is what its Prometheus exporter
+makes of a name and a unit. Names that begin with ``tailrace_`` have no counterpart there.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Final
+
+__all__ = ["BASE_LABELS", "METRICS", "Metric", "MetricKind"]
+
+BASE_LABELS: Final = ("cluster", "node_type", "node_id")
+"""On every sample: name of the cluster, ``broker``, name of the broker."""
+_STORAGE: Final = ("storage_type", "storage_medium")
+_IN: Final = ("topic", "message_type", "is_system")
+_OUT: Final = ("topic", "consumer_group", "is_system")
+_LAG: Final = ("consumer_group", "topic", "is_retry", "is_system")
+
+
+class MetricKind(enum.Enum):
+    """How a metric moves."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One metric. ``labels`` come behind `BASE_LABELS`; ``buckets`` are upper bounds."""
+
+    name: str
+    kind: MetricKind
+    description: str
+    unit: str = ""
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def exposed(self) -> str:
+        """The name in the text that Prometheus reads."""
+        if not self.unit or self.unit in self.name:
+            return self.name
+        return f"{self.name}_{self.unit}"
+
+
+def _counter(name: str, description: str, labels: tuple[str, ...]) -> Metric:
+    return Metric(name=name, kind=MetricKind.COUNTER, description=description, labels=labels)
+
+
+def _gauge(
+    name: str, description: str, labels: tuple[str, ...] = (), *, unit: str = ""
+) -> Metric:
+    return Metric(
+        name=name, kind=MetricKind.GAUGE, description=description, labels=labels, unit=unit)
+
+
+MESSAGES_IN: Final = _counter(
+    "rocketmq_messages_in_total", "Messages stored for producers.", _IN)
+MESSAGES_OUT: Final = _counter(
+    "rocketmq_messages_out_total", "Messages handed to consumers.", _OUT)
+THROUGHPUT_IN: Final = _counter(
+    "rocketmq_throughput_in_total", "Bytes that the log took for producers.", _IN)
+THROUGHPUT_OUT: Final = _counter(
+    "rocketmq_throughput_out_total", "Bytes of stored messages handed to consumers.", _OUT)
+MESSAGE_SIZE: Final = Metric(
+    name="rocketmq_message_size", kind=MetricKind.HISTOGRAM, labels=_IN,
+    description="Bytes that a message takes of the log; a batch counts with its mean.",
+    buckets=(1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20),
+)
+SEND_TO_DLQ: Final = _counter(
+    "rocketmq_send_to_dlq_messages_total", "Messages that became dead letters of a group.",
+    ("consumer_group",))
+PROCESSOR_WATERMARK: Final = _gauge(
+    "rocketmq_processor_watermark",
+    "Requests under way: sends that wait for the disk, pulls that wait for a message.",
+    ("processor",))
+BROKER_PERMISSION: Final = _gauge(
+    "rocketmq_broker_permission", "6 when messages can be read and written, 4 when only read.")
+TOPIC_NUMBER: Final = _gauge("rocketmq_topic_number", "Topics.")
+GROUP_NUMBER: Final = _gauge("rocketmq_consumer_group_number", "Subscription groups.")
+PRODUCER_CONNECTIONS: Final = _gauge(
+    "rocketmq_producer_connections", "Connected producers.",
+    ("language", "version", "protocol_type"))
+CONSUMER_CONNECTIONS: Final = _gauge(
+    "rocketmq_consumer_connections", "Connected consumers.",
+    ("consumer_group", "language", "version", "consume_mode", "protocol_type", "is_system"))
+LAG_MESSAGES: Final = _gauge(
+    "rocketmq_consumer_lag_messages", "Messages that a group has not acknowledged.", _LAG)
+LAG_LATENCY: Final = _gauge(
+    "rocketmq_consumer_lag_latency", "Age of the oldest of them; 0 when there is none.", _LAG,
+    unit="milliseconds")
+INFLIGHT_MESSAGES: Final = _gauge(
+    "rocketmq_consumer_inflight_messages", "Messages handed out and not acknowledged.", _LAG)
+QUEUEING_LATENCY: Final = _gauge(
+    "rocketmq_consumer_queueing_latency", "Age of the oldest message not handed out.", _LAG,
+    unit="milliseconds")
+READY_MESSAGES: Final = _gauge(
+    "rocketmq_consumer_ready_messages", "Messages that are not handed out yet.", _LAG)
+STORAGE_SIZE: Final = _gauge(
+    "rocketmq_storage_size", "Bytes in use on the file system of the store.", _STORAGE, unit="bytes")
+FLUSH_BEHIND: Final = _gauge(
+    "rocketmq_storage_flush_behind_bytes", "Bytes of the log that are not synced yet.", _STORAGE,
+    unit="bytes")
+DISPATCH_BEHIND: Final = _gauge(
+    "rocketmq_storage_dispatch_behind_bytes", "Bytes of the log that cannot be read by queue yet.",
+    _STORAGE, unit="bytes")
+RESERVE_TIME: Final = _gauge(
+    "rocketmq_storage_message_reserve_time", "Age of the oldest message of the log.", _STORAGE,
+    unit="milliseconds")
+READY: Final = _gauge("tailrace_ready", "1 once clients are served, 0 while the store recovers.")
+RECOVERED_RATIO: Final = _gauge(
+    "tailrace_recovered_ratio", "Part of the recovery that is done, where the store can tell.")
+WRITEABLE: Final = _gauge(
+    "tailrace_store_writeable", "0 when the store takes no more writes; the log says why.")
+
+METRICS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

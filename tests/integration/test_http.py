@@ -1,0 +1,132 @@
+"""`tailrace serve --http`: /ready from the first moment of the process, /metrics of real traffic."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+
+import pytest
+
+from tailrace.client import Producer, PullConsumer
+from tailrace.model import Message
+
+pytestmark = pytest.mark.integration
+
+SERVE = (sys.executable, "-m", "tailrace.cli", "serve")
+PORTS = ("--listen", "127.0.0.1:0", "--namesrv-listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
+
+# Serves with an open that waits for a line on stdin, and a progress that a second thread moves.
+SLOW = """
+import sys, threading
+from tailrace.cli import main, serve
+from tailrace.node.message_store import MessageStore
+done = [0.25]
+serve.recovery_progress = lambda: (lambda: done[0])
+real = MessageStore.open
+def slow(*args, **options):
+    for line in iter(sys.stdin.readline, "go\\n"):
+        done[0] = float(line)
+        print("at", done[0], flush=True)
+    return real(*args, **options)
+MessageStore.open = slow
+main()
+"""
+
+
+def get(address, path):
+    try:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def http_address(process):
+    for line in process.stderr:
+        if line.startswith("http="):
+            address = line.strip().removeprefix("http=")
+            # What else is logged must not fill the pipe.
+            threading.Thread(target=process.stderr.read, daemon=True).start()
+            return address
+    raise AssertionError("serve never said where it answers http")
+
+
+@pytest.fixture
+def started():
+    running = []
+
+    def start(*command):
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True)
+        running.append(process)
+        return process
+
+    yield start
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def test_ready_answers_before_and_while_the_store_is_opened(tmp_path, started):
+    process = started(sys.executable, "-c", SLOW, "serve", str(tmp_path / "store"), *PORTS)
+    address = http_address(process)
+    assert get(address, "/ready") == (503, "recovering 25 %\n")
+    process.stdin.write("0.9\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "at 0.9\n"
+    assert get(address, "/ready") == (503, "recovering 90 %\n")
+    assert "tailrace_ready{" in get(address, "/metrics")[1]
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    assert process.stdout.readline().startswith("ready broker=")
+    assert get(address, "/ready") == (200, "ready\n")
+    process.terminate()
+    assert process.wait(20) == 0
+
+
+def test_a_signal_while_the_store_is_opened_ends_the_process_at_once(tmp_path, started):
+    process = started(sys.executable, "-c", SLOW, "serve", str(tmp_path / "store"), *PORTS)
+    http_address(process)
+    process.terminate()
+    assert process.wait(5) == -15
+
+
+def test_metrics_count_what_clients_do(tmp_path, started):
+    process = started(*SERVE, str(tmp_path / "store"), *PORTS)
+    address = http_address(process)
+    ready = dict(part.split("=", 1) for part in process.stdout.readline().split()[1:])
+    with Producer(broker=ready["broker"], group="g") as producer:
+        for n in range(7):
+            producer.send(Message(topic="orders", body=b"%d" % n))
+    with PullConsumer(broker=ready["broker"], group="c") as consumer:
+        came = consumer.messages("orders", start="first")
+        assert {next(came).body for _ in range(7)} == {b"%d" % n for n in range(7)}
+        queue = consumer.queues("orders")[0]
+        consumer.commit(queue, 1)
+    text = get(address, "/metrics")[1]
+    taken = {line.rpartition(" ")[0].partition("{")[0]: float(line.rpartition(" ")[2])
+             for line in text.splitlines() if 'topic="orders"' in line}
+    assert taken["rocketmq_messages_in_total"] == 7
+    assert taken["rocketmq_messages_out_total"] == 7
+    assert taken["rocketmq_throughput_in_total"] == taken["rocketmq_throughput_out_total"] > 7 * 91
+    assert taken["rocketmq_consumer_lag_messages"] >= 0
+    assert 'rocketmq_consumer_lag_latency_milliseconds{' in text
+    process.terminate()
+    assert process.wait(20) == 0
+
+
+def test_a_taken_http_port_is_one_line_and_exit_1(tmp_path, started):
+    process = started(*SERVE, str(tmp_path / "store"), *PORTS)
+    address = http_address(process)
+    second = subprocess.run(
+        [*SERVE, str(tmp_path / "other"), "--listen", "127.0.0.1:0", "--namesrv-listen",
+         "127.0.0.1:0", "--http", address], capture_output=True, text=True, timeout=30, check=False)
+    assert second.returncode == 1
+    assert second.stderr.splitlines()[-1] == (
+        f"tailrace: cannot listen on --http {address}: Address already in use")
+    assert not (tmp_path / "other").exists()

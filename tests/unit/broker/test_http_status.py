@@ -1,0 +1,215 @@
+"""`/ready` and `/metrics` over a real socket, with a broker on a store in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from types import SimpleNamespace
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tailrace.broker.http_status import HttpStatusServer
+from tailrace.config import BrokerConfig
+from tailrace.metrics import METRICS, Metric, MetricKind
+
+BASE = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "broker-a"}
+
+
+def run(test):
+    asyncio.run(asyncio.wait_for(test(), 20))
+
+
+@contextlib.asynccontextmanager
+async def serving(**options):
+    server = HttpStatusServer(BrokerConfig(), **options)
+    address = await server.start("127.0.0.1", 0)
+
+    async def ask(data):
+        if isinstance(data, str):
+            data = f"GET {data} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(data)
+        answer = await reader.read()
+        writer.close()
+        head, _, body = answer.partition(b"\r\n\r\n")
+        status = int(head.split()[1]) if head else 0
+        return SimpleNamespace(status=status, head=head.decode(), body=body.decode())
+
+    try:
+        yield server, ask
+    finally:
+        await server.stop()
+
+
+def samples(text):
+    return {
+        (s.name, tuple(sorted((k, v) for k, v in s.labels.items() if k not in BASE))): s
+        for family in text_string_to_metric_families(text) for s in family.samples
+    }
+
+
+def value(found, name, **labels):
+    return found[name, tuple(sorted(labels.items()))].value
+
+
+def test_ready_tells_how_far_the_recovery_has_come():
+    done = [None]
+
+    async def test():
+        async with serving(progress=lambda: done[0]) as (server, ask):
+            first = await ask("/ready")
+            assert (first.status, first.body) == (503, "starting\n")
+            done[0] = 0.426
+            second = await ask("/ready?x=1")
+            assert (second.status, second.body) == (503, "recovering 43 %\n")
+            found = samples((await ask("/metrics")).body)
+            assert value(found, "tailrace_recovered_ratio") == 0.426
+            assert value(found, "tailrace_ready") == 0
+            server.stopping()
+            assert (await ask("/ready")).body == "stopping\n"
+
+    run(test)
+
+
+def test_ready_is_200_once_clients_are_served(store):
+    async def test():
+        async with serving() as (server, ask):
+            server.serving(None)
+            answer = await ask("/ready")
+            assert (answer.status, answer.body) == (200, "ready\n")
+            assert "Connection: close" in answer.head
+
+    run(test)
+
+
+def test_metrics_show_what_went_in_and_out_and_what_waits(store, broker, kit):
+    broker.traffic.take_in("orders", "normal", 1, 229)
+    broker.traffic.take_in("orders", "normal", 2, 9000)
+    broker.traffic.take_in("orders", "fifo", 1, 5 << 20)
+    broker.traffic.hand_out("orders", "readers", 2, 500)
+    broker.traffic.dead_letters["readers"] += 3
+    broker.topics.create_if_missing("orders", 2)
+    message = SimpleNamespace(
+        topic="orders", queue_id=0, body=b"x", properties=b"", flag=0, sys_flag=0,
+        born_timestamp=0, born_host=b"\x7f\0\0\1\0\0\0\1", reconsume_times=0)
+    for _ in range(5):
+        store.put_inner(message)
+    store.clock.ms += 1500
+    broker.offsets.commit("readers", "orders", 0, 1)
+    broker.offsets.commit_pull("readers", "orders", 0, 4)
+    request = kit.request(34, version=479)
+    broker.producers.register(kit.FakeChannel(), request, "client", "senders")
+    broker.consumers.register(
+        kit.FakeChannel(), request, "client",
+        {"groupName": "readers", "consumeType": "CONSUME_PASSIVELY"})
+    store.is_writeable = False
+    store.stats = lambda: {"commitLogMaxOffset": 700, "flushedWhere": 400}
+
+    async def test():
+        async with serving() as (server, ask):
+            server.serving(broker)
+            answer = await ask("/metrics")
+            assert "text/plain; version=0.0.4" in answer.head
+            found = samples(answer.body)
+        assert all(BASE.items() <= s.labels.items() for (name, _), s in found.items()
+                   if name.startswith(("rocketmq_", "tailrace_")))
+        normal = {"topic": "orders", "message_type": "normal", "is_system": "false"}
+        assert value(found, "rocketmq_messages_in_total", **normal) == 3
+        assert value(found, "rocketmq_throughput_in_total", **normal) == 9229
+        assert value(found, "rocketmq_message_size_bucket", le="1024.0", **normal) == 1
+        assert value(found, "rocketmq_message_size_bucket", le="4096.0", **normal) == 1
+        assert value(found, "rocketmq_message_size_bucket", le="+Inf", **normal) == 3
+        fifo = {**normal, "message_type": "fifo"}
+        assert value(found, "rocketmq_message_size_bucket", le="4194304.0", **fifo) == 0
+        assert value(found, "rocketmq_message_size_sum", **fifo) == 5 << 20
+        out = {"topic": "orders", "consumer_group": "readers", "is_system": "false"}
+        assert value(found, "rocketmq_messages_out_total", **out) == 2
+        assert value(found, "rocketmq_send_to_dlq_messages_total", consumer_group="readers") == 3
+        lag = {**out, "is_retry": "false"}
+        assert value(found, "rocketmq_consumer_lag_messages", **lag) == 4
+        assert value(found, "rocketmq_consumer_inflight_messages", **lag) == 3
+        assert value(found, "rocketmq_consumer_ready_messages", **lag) == 1
+        assert value(found, "rocketmq_consumer_lag_latency_milliseconds", **lag) == 1500
+        local = {"storage_type": "local", "storage_medium": "disk"}
+        assert value(found, "rocketmq_storage_flush_behind_bytes", **local) == 300
+        assert value(found, "rocketmq_storage_size_bytes", **local) > 0
+        assert value(found, "rocketmq_broker_permission") == 4
+        assert value(found, "rocketmq_producer_connections", language="java", version="479",
+                     protocol_type="remoting") == 1
+        assert value(found, "rocketmq_consumer_connections", language="java", version="479",
+                     consumer_group="readers", consume_mode="push", protocol_type="remoting",
+                     is_system="false") == 1
+
+    run(test)
+
+
+def test_every_declared_metric_is_exposed_and_none_else(store, broker):
+    store.is_writeable = True
+    store.earliest_message_time = lambda: 1
+    store.stats = lambda: {"commitLogMaxOffset": 0, "flushedWhere": 0}
+    broker.topics.create_if_missing("orders", 1)
+
+    async def test():
+        async with serving(progress=lambda: 0.5) as (server, ask):
+            recovering = (await ask("/metrics")).body
+            server.serving(broker)
+            text = recovering + (await ask("/metrics")).body
+        shown = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")}
+        declared = {m.exposed for m in METRICS}
+        assert {n for n in shown if not n.startswith("process_")} == declared
+
+    run(test)
+
+
+def test_units_are_put_behind_names_as_the_references_exporter_does():
+    def made(name, unit):
+        return Metric(name=name, kind=MetricKind.GAUGE, description="", unit=unit).exposed
+
+    assert made("rocketmq_storage_size", "bytes") == "rocketmq_storage_size_bytes"
+    assert made("rocketmq_storage_flush_behind_bytes", "bytes") == (
+        "rocketmq_storage_flush_behind_bytes")
+    assert made("rocketmq_topic_number", "") == "rocketmq_topic_number"
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"GET /nothing HTTP/1.1\r\n\r\n", 404), (b"POST /ready HTTP/1.1\r\n\r\n", 405),
+        (b"nonsense\r\n\r\n", 400), (b"GET /ready HTTP/1.1\r\nX: " + bytes(70_000), 431),
+    ],
+)
+def test_bad_requests_are_answered_so(data, status):
+    async def test():
+        async with serving() as (_, ask):
+            assert (await ask(data)).status == status
+            assert (await ask("/ready")).status == 503
+
+    run(test)
+
+
+def test_head_has_no_body_and_a_silent_client_is_let_go():
+    async def test():
+        async with serving(request_timeout_s=0.05) as (_, ask):
+            answer = await ask(b"HEAD /ready HTTP/1.1\r\n\r\n")
+            assert (answer.status, answer.body) == (503, "")
+            with contextlib.suppress(ConnectionError):
+                assert (await ask(b"GET /rea")).status == 0
+
+    run(test)
+
+
+def test_a_store_that_fails_while_asked_is_a_500(store, broker):
+    def failing():
+        raise OSError(5, "Input/output error")
+
+    store.stats = failing
+    store.is_writeable = True
+
+    async def test():
+        async with serving() as (server, ask):
+            server.serving(broker)
+            assert (await ask("/metrics")).status == 500
+            assert (await ask("/ready")).status == 200
+
+    run(test)
