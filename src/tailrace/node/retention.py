@@ -8,6 +8,8 @@ from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler
 from tailrace.formats import filenames
+from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.group_pins import GroupPins
 from tailrace.store.clean_commit_log import CleanCommitLogService
 from tailrace.store.clean_consume_queue import CleanConsumeQueueService
 from tailrace.store.default_message_store import DefaultMessageStore
@@ -50,6 +52,22 @@ class Retention:
         scheduler.every(
             "CleanConsumeQueueService", max(config.delete_consume_queue_files_interval, 1),
             self.clean_consume_queue.step)
+
+    def follow_groups(self, offsets: ConsumerOffsetManager) -> None:
+        """Keep what the groups of ``pinGroups`` have not consumed, by these offsets."""
+        self.clean_commit_log.pin_sources.append(GroupPins(
+            self._config.pin_groups, offsets, self._queues_of, self._position_of))
+
+    def _queues_of(self, topic: str) -> list[int]:
+        return [queue_id for name, queue_id in list(self._store.queues.table) if name == topic]
+
+    def _position_of(self, topic: str, queue_id: int, offset: int) -> int:
+        queue = self._store.queues.get(topic, queue_id)
+        if queue is None:
+            return -1
+        at = queue.first_message(max(offset, queue.min_offset), lambda _: True)
+        unit = queue.unit(at)
+        return unit.phy_offset if unit is not None else -1
 
     def delete_now(self) -> int:
         """One whole pass by hand, queues and index too; how many CommitLog files went."""

@@ -87,8 +87,12 @@ class CleanCommitLogService:
     # -- asked from outside
 
     def execute_delete_files_manually(self) -> None:
-        """Have the next 20 passes delete expired files, whatever the hour (request 329)."""
+        """Have the next 20 passes delete expired files, whatever the hour (request 329).
+
+        The first of them is made at once.
+        """
         self.manual_times = MANUAL_DELETE_TIMES
+        self._next_pass_ns = min(self._next_pass_ns, self._clock.monotonic_ns())
         _log.info("expired files are deleted by hand passes=%d", self.manual_times)
 
     def verdicts(self, trigger: Trigger | None = None, most: int | None = None) -> list[SegmentVerdict]:
