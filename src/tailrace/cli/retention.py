@@ -159,6 +159,8 @@ def _verdict(verdict: SegmentVerdict, config: StoreConfig) -> str:
         return f"kept until {when} ({source})"
     if rule in {Rule.PINNED, Rule.REFUSED}:
         return f"kept, {rule.value}{_pins(verdict.pins)}"
+    if rule is Rule.BEHIND_KEPT:
+        return f"kept, {rule.value}; its own time is {when}"
     return f"kept, {rule.value}"
 
 
