@@ -222,8 +222,8 @@ class FlushConsumeQueueService:
             position = self._reput.position
             if position is None or (position == self._written and not clean):
                 return None
-            return replace(
-                make_progress(position, self._commit_log, [], self._queues, self._index), clean=clean)
+            return make_progress(
+                position, self._commit_log, [], self._queues, self._index, clean=clean)
 
     def _tell(self) -> None:
         """Write progress and checkpoint, once the log itself is durable so far.

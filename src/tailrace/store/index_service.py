@@ -171,11 +171,15 @@ class IndexService:
         header = self.header(files[-1])
         return header.end_phy_offset if header.index_count > 1 else -1
 
-    def snapshot(self) -> dict[str, Any]:
-        """Names of the files and what the last one covers; for progress."""
+    def snapshot(self, *, clean: bool = False) -> dict[str, Any]:
+        """Names of the files, when they were changed, what the last one covers; for progress.
+
+        The time of the last one is -1 while it grows.
+        """
         header = self.header(self.files[-1]) if self.files else None
+        times = [file.mtime_ms() for file in (self.files if clean else self.files[:-1])]
         return {
-            "files": self.names(), "count": header.index_count if header else 0,
+            "files": self.names(), "times": [*times, -1][: len(self.files)], "count": header.index_count if header else 0,
             "end": header.end_phy_offset if header else 0,
         }
 
@@ -189,7 +193,7 @@ class IndexService:
             self._reserve(file, rows, done, count)
             done, key = index_entries.put_rows(
                 file.buffer, self._slots, self._entries, buffer, rows, done, count, key)
-            file.flushed_position = 0
+            file.touched()
             if done < count:
                 self._half_done = int(rows[done, record.C_PHY]), key
                 self._create(file, int(rows[done, record.C_STORE_TIMESTAMP]))
