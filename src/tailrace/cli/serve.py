@@ -113,8 +113,7 @@ async def _serve_open_store(
     try:
         await controller.start(listen, namesrv_listen, vip=listen[1] > 2)
     except OSError as error:
-        raise StoreError(f"cannot listen on {listen[0]}:{listen[1]} and "
-                         f"{namesrv_listen[0]}:{namesrv_listen[1]}: {_why(error)}") from error
+        raise StoreError(error.strerror or str(error)) from error
     hint = Path(store.path) / SERVE
     hint.parent.mkdir(exist_ok=True)
     hint.write_text(json.dumps({
