@@ -38,11 +38,13 @@ class FlushDiskType(enum.Enum):
 
 def _option(
     default: Any, about: str, *, unit: str = "", low: int | None = None, high: int | None = None,
-    name: str = "",
+    name: str = "", choices: tuple[str, ...] = (),
 ) -> Any:
     return field(
         default=default,
-        metadata={"about": about, "unit": unit, "low": low, "high": high, "name": name},
+        metadata={
+            "about": about, "unit": unit, "low": low, "high": high, "name": name, "choices": choices,
+        },
     )
 
 
@@ -62,6 +64,9 @@ class _Config:
                 problems.append(
                     f"{option_name(f)}={value} is outside {low} to {'any' if high is None else high}"
                 )
+            if f.metadata["choices"] and value not in f.metadata["choices"]:
+                problems.append(
+                    f"{option_name(f)}={value} is none of {', '.join(f.metadata['choices'])}")
         return problems
 
     @classmethod
@@ -191,6 +196,79 @@ class StoreConfig(_Config):
     commit_log_allocate_step: int = _option(
         64 * MIB, "Disk blocks are reserved ahead of the write position in steps of this size.",
         unit="bytes", low=4 * KIB)
+    file_reserved_time: float = _option(
+        72.0, "How long messages are kept; fractions are allowed.", unit="hours", low=0)
+    delete_when: str = _option(
+        "04", "Local hours in which expired files are deleted, whole ones from 0 to 23, by `;`.")
+    expire_by: str = _option(
+        "storeTimestamp", "What tells the age of a CommitLog file: `storeTimestamp`, of the first "
+        "message behind it, or `mtime`, as a Java broker does.", choices=("storeTimestamp", "mtime"))
+    clean_resource_interval: int = _option(
+        10_000, "Period of looking for files to delete and at the disks.", unit="ms", low=1)
+    delete_commit_log_files_interval: int = _option(
+        100, "Pause after the deletion of a CommitLog file.", unit="ms", low=0)
+    delete_consume_queue_files_interval: int = _option(
+        100, "Pause after a queue that deleted files.", unit="ms", low=0)
+    delete_file_batch_max: int = _option(
+        10, "CommitLog files that one pass deletes at most.", low=1)
+    delete_rate: int = _option(
+        2 * GIB, "How fast files on their way out are given back to the disk; 0: at once.",
+        unit="bytes/s", low=0)
+    destroy_maped_file_interval_forcibly: int = _option(
+        120_000, "How long readers may keep a file that is to go.", unit="ms", low=0)
+    redelete_hanged_file_interval: int = _option(
+        120_000, "Period of trying a first file again that readers kept.", unit="ms", low=1)
+    clean_file_forcibly_enable: bool = _option(
+        True, "Whether the oldest files go before their time when a disk fills up.")
+    disk_max_used_space_ratio: int = _option(
+        75, "Use above which expired files go at any hour, 10 to 99.", unit="percent", low=0, high=100)
+    disk_space_clean_forcibly_ratio: int = _option(
+        85, "Use above which the oldest files go before their time, 30 to 99.", unit="percent",
+        low=0, high=100)
+    disk_space_warning_level_ratio: int = _option(
+        90, "Use above which puts are refused, 35 to 99.", unit="percent", low=0, high=100)
+    broker_disk_space_clean_forcibly_ratio: float = _option(
+        0.0, "As diskSpaceCleanForciblyRatio, as a fraction; 0: not set.", low=0, high=1,
+        name="rocketmq.broker.diskSpaceCleanForciblyRatio")
+    broker_disk_space_warning_level_ratio: float = _option(
+        0.0, "As diskSpaceWarningLevelRatio, as a fraction; 0: not set.", low=0, high=1,
+        name="rocketmq.broker.diskSpaceWarningLevelRatio")
+    disk_free_bytes_delete: int = _option(
+        0, "Free space that takes the place of diskMaxUsedSpaceRatio; 0: not set.", unit="bytes", low=0)
+    disk_free_bytes_clean_forcibly: int = _option(
+        0, "Free space that takes the place of diskSpaceCleanForciblyRatio; 0: not set.",
+        unit="bytes", low=0)
+    disk_free_bytes_warning_level: int = _option(
+        0, "Free space that takes the place of diskSpaceWarningLevelRatio; 0: not set.",
+        unit="bytes", low=0)
+    disk_full_hysteresis: str = _option(
+        "onePoint", "When writes return: `onePoint` below the warning level, or at the forcible "
+        "level as `reference`.", choices=("onePoint", "reference"))
+    max_store_bytes: int = _option(
+        0, "Size of log, queues and index above which the oldest files go; 0: none.", unit="bytes", low=0)
+    replicas_per_disk_partition: int = _option(
+        1, "Brokers that share the partition.", low=1)
+    logical_disk_space_clean_forcibly_threshold: float = _option(
+        0.8, "With several of them: share of its part above which a broker deletes its oldest files.",
+        low=0, high=1)
+    pin_policy_groups: str = _option(
+        "delete-oldest", "When space is short and a listed group has not consumed the oldest file: "
+        "`delete-oldest` or `refuse-writes`.", choices=("delete-oldest", "refuse-writes"))
+    pin_policy_timers: str = _option(
+        "delete-oldest", "The same for pending timers.", choices=("delete-oldest", "refuse-writes"))
+    pin_policy_archive: str = _option(
+        "refuse-writes", "The same for messages that are not archived yet.",
+        choices=("delete-oldest", "refuse-writes"))
+    pin_groups: str = _option(
+        "", "Consumer groups, by `;`, whose unconsumed messages are not deleted by age.")
+
+    def validate(self) -> list[str]:
+        """Every violated bound, a sentence each."""
+        problems = _Config.validate(self)
+        hours = [hour.strip() for hour in self.delete_when.split(";")]
+        if not all(hour.isdigit() and int(hour) < 24 for hour in hours):
+            problems.append(f"deleteWhen={self.delete_when} is no list of hours from 0 to 23")
+        return problems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,7 @@ from tailrace.node.put_forms import (
     stored_properties,
     topic_of,
 )
+from tailrace.node.retention import Retention
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.flush import DurableCallback
@@ -74,11 +75,13 @@ class MessageStore:
     """
 
     def __init__(
-        self, path: str, store: DefaultMessageStore, topics: TopicConfigManager, lock: LockHandle,
-        file_system: FileSystem, clock: Clock, entropy: Entropy, scheduler: Scheduler | None,
+        self, path: str, store: DefaultMessageStore, topics: TopicConfigManager, retention: Retention,
+        lock: LockHandle, file_system: FileSystem, clock: Clock, entropy: Entropy, scheduler: Scheduler | None,
     ) -> None:
         self.path = path
         self.topics = topics
+        self.retention = retention
+        """Deletion of expired files and the check of the disks."""
         self._store = store
         self._lock = lock
         self._file_system = file_system
@@ -140,10 +143,12 @@ class MessageStore:
                 file_system, f"{root}/{filenames.CONFIG}", broker_config or BrokerConfig(), clock)
             topics.load()
             _name_orphans(store, topics)
+            retention = Retention(clock, file_system, store)
             if services:
                 running = scheduler or ThreadScheduler()
                 store.start(running, os.getpid())
-            return cls(root, store, topics, lock, file_system, clock, entropy, running)
+                retention.start(running)
+            return cls(root, store, topics, retention, lock, file_system, clock, entropy, running)
         except BaseException as error:
             _log.error("cannot open the store path=%s cause=%s", root, str(error) or type(error).__name__)
             if running is not None:
@@ -238,7 +243,7 @@ class MessageStore:
 
     def stats(self) -> dict[str, Any]:
         """Counters and positions, as RocketMQ's StoreStatsService has them."""
-        return self._store.stats_dict()
+        return {**self._store.stats_dict(), **self.retention.stats()}
 
     def queues(self) -> list[tuple[str, int, int, int]]:
         """(topic, queue id, least offset, next offset) of every queue."""
@@ -488,6 +493,11 @@ class MessageStore:
         """Offset that the next message of a queue gets, as far as it can be read."""
         queue = self._store.queues.get(topic, queue_id)
         return queue.max_offset if queue is not None else 0
+
+    def execute_delete_files_manually(self) -> None:
+        """Have the next 20 passes delete expired files, whatever the hour (request 329)."""
+        self._check_open()
+        self.retention.clean_commit_log.execute_delete_files_manually()
 
     def delete_topics(self, topics: set[str]) -> None:
         """Remove the queues of topics; their records stay in the log until retention."""

@@ -66,6 +66,7 @@ class MappedFile:
         self._failed: str = ""
         self._holds = 1
         self._available = True
+        self._retired_ms = 0
         self._lock = threading.RLock()
 
     def __repr__(self) -> str:
@@ -120,7 +121,7 @@ class MappedFile:
             with self._lock:
                 file = self._file
                 if file is None:
-                    if not self._available:
+                    if not self._holds:
                         raise StoreClosedError(f"{self.path} is closed")
                     file = self._file_system.open(self.path, writable=True, create=create)
                     self._file = file
@@ -142,6 +143,35 @@ class MappedFile:
                 return
             self._available = False
         self.release()
+
+    @property
+    def available(self) -> bool:
+        """Whether new readers are let in."""
+        return self._available
+
+    @property
+    def leased(self) -> bool:
+        """Whether somebody reads it right now."""
+        return self._holds > self._available
+
+    def retire(self, now_ms: int, forcibly_after_ms: int) -> bool:
+        """Let no more readers in; whether the file may go (ReferenceResource.shutdown).
+
+        It may once the last reader has left, or that long after the first call, by a clock that
+        never steps back. Readers that still hold it then keep its bytes, but not its name.
+        """
+        with self._lock:
+            first = self._available
+            if first:
+                self._retired_ms = now_ms
+        self.close()
+        return not self.leased or (not first and now_ms - self._retired_ms >= forcibly_after_ms)
+
+    def move_to(self, path: str) -> None:
+        """Rename the file, for those who read it, too; the caller syncs the directories."""
+        with self._lock:
+            self._file_system.rename(self.path, path)
+            self.path = path
 
     def hold(self) -> bool:
         """Keep the file usable; False when it is already closed."""

@@ -5,17 +5,19 @@ Owns the files of one or more directories. Invariants:
   Q2  ``files`` is an immutable snapshot, replaced as a whole: readers need no lock.
   Q3  ``flushed_where`` covers a file only when all files before it are covered.
 Commit point of a new file: its name is durable before its first byte is written.
-Concurrency: one writer (``last_file``, ``truncate_dirty_files``), one flusher, any readers.
+Concurrency: one writer (``last_file``, ``truncate_dirty_files``), one deleter (``drop_head``), one
+flusher, any readers.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Sequence
 from typing import final
 
 from tailrace.env.filesystem import FileSystem
-from tailrace.errors import CorruptionError
+from tailrace.errors import CorruptionError, FatalStorageError
 from tailrace.formats.filenames import file_name_to_offset, offset_to_file_name
 from tailrace.segments.allocate_service import AllocateMappedFileService
 from tailrace.segments.mapped_file import MappedFile
@@ -51,6 +53,7 @@ class MappedFileQueue:
         self._step = allocate_step
         self._open_files = open_files
         self._allocate_service = allocate_service
+        self._list_lock = threading.Lock()
 
     # -- life
 
@@ -163,8 +166,31 @@ class MappedFileQueue:
         else:
             start = create_at - create_at % self.file_size
         made = self._create(start)
-        self.files = (*files, made)
+        with self._list_lock:  # a head file may have gone meanwhile
+            self.files = (*self.files, made)
         return made
+
+    def drop_head(self, file: MappedFile) -> None:
+        """Take the oldest file, whose name is gone already, off the list; never the last one."""
+        with self._list_lock:
+            assert len(self.files) > 1, "the last file stays"
+            assert self.files[0] is file, "only the oldest file goes"
+            self.files = self.files[1:]
+
+    def delete_head(self, file: MappedFile) -> None:
+        """Delete the oldest file, durably; the list changes only after success.
+
+        Raises OSError; FatalStorageError when a sync fails.
+        """
+        file.flush()  # a flusher that has the old list must find nothing to do
+        self._file_system.remove(file.path)
+        directory = file.path.rpartition("/")[0]
+        try:
+            self._file_system.sync_dir(directory)
+        except OSError as error:
+            raise FatalStorageError(directory, str(error)) from error
+        self.drop_head(file)
+        file.close()
 
     def _create(self, start: int) -> MappedFile:
         path = self.path_of(start)

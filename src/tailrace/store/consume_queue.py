@@ -18,7 +18,7 @@ import numpy as np
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import CorruptionError
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE, CqUnit
-from tailrace.segments import MappedFileQueue, OpenFiles
+from tailrace.segments import MappedFile, MappedFileQueue, OpenFiles
 
 __all__ = ["ConsumeQueue", "ConsumeQueueStore", "count_units"]
 
@@ -156,6 +156,28 @@ class ConsumeQueue:
             (trimmed and at < self.files.min_offset)
             or (at in there and there[at].mtime_ms() == mtime)
             for at, mtime in stamps)
+    def delete_expired_file(self, min_phy_offset: int) -> bool:
+        """Delete the oldest file when the log has none of its messages any more, durably.
+
+        The last file always stays, so that the queue's end is known. Raises OSError, and
+        FatalStorageError when a sync fails.
+        """
+        files = self.files.files
+        if len(files) < 2 or self._last_phy_offset(files[0]) >= min_phy_offset:
+            return False
+        self.min_offset = max(self.min_offset, files[1].file_from_offset // _UNIT)
+        self.files.delete_head(files[0])
+        return True
+
+    @staticmethod
+    def _last_phy_offset(file: MappedFile) -> int:
+        """Position of the last message that a full file names, -1 when it names none."""
+        last = CQ_UNIT.unpack_from(file.read(file.size - _UNIT, _UNIT))
+        if last.size != PRE_BLANK_SIZE:
+            return last.phy_offset
+        units = CQ_UNIT.view(file.read(0, file.size))
+        real = np.flatnonzero(units["size"] != PRE_BLANK_SIZE)
+        return int(units["phy_offset"][real[-1]]) if len(real) else -1
 
     # -- reading
 

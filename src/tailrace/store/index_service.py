@@ -17,6 +17,7 @@ import numpy as np
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
+from tailrace.errors import FatalStorageError
 from tailrace.formats.indexfile import (
     INDEX_ENTRY,
     INDEX_HEADER,
@@ -149,8 +150,32 @@ class IndexService:
         file.flushed_position = 0
 
     def header(self, file: MappedFile) -> IndexHeader:
-        """What a file covers."""
-        return INDEX_HEADER.unpack_from(file.read(0, INDEX_HEADER.size))
+        """What a file covers; nothing when retention was faster."""
+        data = file.read(0, INDEX_HEADER.size)
+        return INDEX_HEADER.unpack_from(data) if data else IndexHeader(0, 0, 0, 0, 0, 1)
+
+    def delete_expired_files(self, min_phy_offset: int) -> int:
+        """Delete the oldest files, but the last, that end below a position; how many went.
+
+        Raises OSError, and FatalStorageError when the directory cannot be synced.
+        """
+        count = 0
+        while len(self.files) > 1:
+            file = self.files[0]
+            if self.header(file).end_phy_offset >= min_phy_offset or file in self.full_unflushed:
+                break
+            _log.info("deleted an expired index file file=%s", file.path)
+            self._file_system.remove(file.path)
+            with self._lock:
+                self.files = self.files[1:]
+            file.close()
+            count += 1
+        if count:
+            try:
+                self._file_system.sync_dir(self._directory)
+            except OSError as error:
+                raise FatalStorageError(self._directory, str(error)) from error
+        return count
 
     def clear(self) -> None:
         """Remove every file, to build them anew."""

@@ -129,6 +129,10 @@ class CrashFileSystem:
         self.before = before
         self.operations = 0
         self.locked: set[str] = set()
+        self.usage = _Usage()
+        """What ``disk_usage`` says; set its fields to fill the disk up."""
+        self.mtimes: dict[str, int] = {}
+        """Times of last change in ms that ``stat`` says; 0 for the others."""
         self._files: dict[str, _Data] = {}
         self._directories: set[str] = {"/"}
         self._durable_files: dict[str, _Data] = {}
@@ -195,7 +199,7 @@ class CrashFileSystem:
         if path not in self._files:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         size = len(self._files[path].volatile)
-        return _Stat(size, size, 0, is_dir=False)
+        return _Stat(size, size, self.mtimes.get(path, 0), is_dir=False)
 
     def list(self, path: str) -> list[str]:
         """Names in a directory, sorted."""
@@ -255,9 +259,9 @@ class CrashFileSystem:
         return os.getpid() if path in self.locked else None
 
     def disk_usage(self, path: str) -> _Usage:
-        """A disk that is half full."""
+        """A disk that is half full, unless ``usage`` says otherwise."""
         _ = path
-        return _Usage()
+        return self.usage
 
 
 def _copy(volatile: bytes, durable: bytes) -> _Data:

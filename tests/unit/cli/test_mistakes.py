@@ -103,7 +103,7 @@ def test_wrong_use_is_2(tailrace, arguments, complaint, tmp_path):
     (("dump", "store", "--config", "other"), "other: Is a directory"),
     (("dump", "store", "--config", "binary"), "binary is no text in UTF-8: byte 0"),
     (("serve", "new", "--config", "wrong"),
-     "mappedFileSizeCommitLog=abc is not a whole number; flushDiskType=NOPE is not SYNC_FLUSH"),
+     "mappedFileSizeCommitLog=abc is not a whole number; flushDiskType=NOPE is not one of SYNC_FLUSH"),
     (("tail", "store", "--topic", "nobody", "--no-follow"), "has no topic nobody"),
     (("tail", "store", "--topic", "orders"), "nobody serves this directory"),
     (("send", "store", "--topic", "a b", "x"), "topic: 'a b' must be"),

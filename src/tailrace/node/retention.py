@@ -1,0 +1,96 @@
+"""Retention of an open store: trash, disk check and the two deleting services, composed."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from tailrace.env.clock import Clock
+from tailrace.env.filesystem import FileSystem
+from tailrace.env.scheduler import Scheduler
+from tailrace.formats import filenames
+from tailrace.store.clean_commit_log import CleanCommitLogService
+from tailrace.store.clean_consume_queue import CleanConsumeQueueService
+from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.store.disk_check import DiskCheckService
+from tailrace.store.trash import Trash
+
+__all__ = ["Retention"]
+
+_TRASH_MS = 100
+
+
+@final
+class Retention:
+    """Everything that gives disk space back, for one open store."""
+
+    def __init__(self, clock: Clock, file_system: FileSystem, store: DefaultMessageStore) -> None:
+        config, log = store.config, store.commit_log
+        self._config = config
+        self._store = store
+        self.trash = Trash(clock, file_system, store.root, log.queue.directories, config.delete_rate)
+        self.disk = DiskCheckService(
+            file_system, config, store.flags, self.trash, log.queue.directories,
+            f"{store.root}/{filenames.CONSUMEQUEUE}", self.store_bytes)
+        self.clean_commit_log = CleanCommitLogService(
+            clock, file_system, config, log, store.flags, self.trash, self.disk,
+            self._store_timestamp, lambda: store.reput.reput_from_offset)
+        self.clean_consume_queue = CleanConsumeQueueService(
+            clock, config, log, store.queues, store.index, store.flags)
+        self.trash.load()
+
+    def start(self, scheduler: Scheduler) -> None:
+        """Check the disks once and start the services."""
+        config = self._config
+        self.disk.check()
+        scheduler.every("DiskCheckService", config.clean_resource_interval, self.disk.step)
+        scheduler.every("EmptyTrashService", _TRASH_MS, self.trash.step)
+        scheduler.every(
+            "CleanCommitLogService", max(config.delete_commit_log_files_interval, 1),
+            self.clean_commit_log.step)
+        scheduler.every(
+            "CleanConsumeQueueService", max(config.delete_consume_queue_files_interval, 1),
+            self.clean_consume_queue.step)
+
+    def delete_now(self) -> int:
+        """One whole pass by hand, queues and index too; how many CommitLog files went."""
+        count = self.clean_commit_log.run_pass(manual=True)
+        self.clean_consume_queue.run_pass()
+        return count
+
+    def store_bytes(self) -> int:
+        """Written bytes of log and queues and the index files, as maxStoreBytes counts them."""
+        store = self._store
+        log = store.commit_log
+        size = max(log.max_offset - max(log.min_offset, 0), 0)
+        for queue in list(store.queues.table.values()):
+            size += max(queue.files.max_offset - max(queue.files.min_offset, 0), 0)
+        return size + sum(file.size for file in (store.index.files if store.index else ()))
+
+    def stats(self) -> dict[str, Any]:
+        """Counters, and the disks as the last check saw them."""
+        usages = self.disk.usages
+        log, queue = (usages[0], usages[-1]) if usages else (None, None)
+        return {
+            "commitLogDiskRatio": log.percent / 100 if log else -1.0,
+            "consumeQueueDiskRatio": queue.percent / 100 if queue else -1.0,
+            "commitLogDirCapacity": (
+                f"Total : {_human(log.total)}, Free : {_human(log.available)}." if log else ""),
+            **self.clean_commit_log.stats(),
+            "deletedQueueFiles": self.clean_consume_queue.deleted_queue_files,
+            "deletedIndexFiles": self.clean_consume_queue.deleted_index_files,
+        }
+
+    def _store_timestamp(self, phy_offset: int) -> int:
+        """Store time of the record at a position, -1 when there is no sound one."""
+        found = self._store.reader.decode_at(phy_offset)
+        return found.store_timestamp if found is not None else -1
+
+
+def _human(size: int) -> str:
+    """Bytes as RocketMQ's admin tools show them."""
+    value = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"

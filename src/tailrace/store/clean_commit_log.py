@@ -1,0 +1,261 @@
+"""Deletes CommitLog files from the oldest on (RocketMQ's CleanCommitLogService).
+
+Invariants, for a kill or a power loss anywhere:
+  D1  Only the oldest file goes, one at a time, each name durably gone before the next goes.
+  D2  The least offset moves after the name is gone and before the bytes are.
+  D3  A file that cannot be renamed stays in the list; nothing behind it goes.
+  D4  No new reader gets a file that is to go; those who have it keep its bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Final, final
+
+from tailrace.config import StoreConfig
+from tailrace.env.clock import Clock
+from tailrace.env.filesystem import FileSystem
+from tailrace.errors import FatalStorageError
+from tailrace.segments import MappedFile
+from tailrace.store.commit_log import CommitLog
+from tailrace.store.disk_check import DiskCheckService
+from tailrace.store.retention import (
+    MANUAL_DELETE_TIMES,
+    Pin,
+    PinSource,
+    Rule,
+    SegmentFacts,
+    SegmentVerdict,
+    Trigger,
+    explain,
+    is_time_to_delete,
+    pin_policies,
+    segment_time,
+)
+from tailrace.store.running_flags import NOT_WRITEABLE, RunningFlags
+from tailrace.store.trash import Trash
+
+__all__ = ["FIRST_PASS_NS", "CleanCommitLogService"]
+
+_log = logging.getLogger(__name__)
+FIRST_PASS_NS: Final = 60_000_000_000
+"""How long after the start the first pass is made."""
+_MS: Final = 1_000_000
+
+
+@final
+class CleanCommitLogService:
+    """A pass at each ``cleanResourceInterval``; a step deletes one file, so steps are the pause.
+
+    ``store_timestamp`` gives the store time of the record at a position or -1;
+    ``dispatched_until`` where dispatch is.
+    """
+
+    def __init__(
+        self, clock: Clock, file_system: FileSystem, config: StoreConfig, commit_log: CommitLog,
+        flags: RunningFlags, trash: Trash, disk: DiskCheckService, store_timestamp: Callable[[int], int],
+        dispatched_until: Callable[[], int],
+    ) -> None:
+        self._clock = clock
+        self._file_system = file_system
+        self._config = config
+        self._log = commit_log
+        self._flags = flags
+        self._trash = trash
+        self._disk = disk
+        self._store_timestamp = store_timestamp
+        self._dispatched_until = dispatched_until
+        self._policies = pin_policies(config)
+        self._lock = threading.Lock()
+        now = clock.monotonic_ns()
+        self._next_pass_ns = now + FIRST_PASS_NS
+        self._last_redelete_ns = now
+        self._trigger = Trigger()
+        self._left = 0
+        self._deleted_in_pass = 0
+        self._warned = ""
+        self.pin_sources: list[PinSource] = []
+        self.manual_times = 0
+        self.deleted_files = 0
+        self.forced_files = 0
+        self.deleted_bytes = 0
+        self.fruitless_passes = 0
+
+    # -- asked from outside
+
+    def execute_delete_files_manually(self) -> None:
+        """Have the next 20 passes delete expired files, whatever the hour (request 329)."""
+        self.manual_times = MANUAL_DELETE_TIMES
+        _log.info("expired files are deleted by hand passes=%d", self.manual_times)
+
+    def verdicts(self, trigger: Trigger | None = None, most: int | None = None) -> list[SegmentVerdict]:
+        """What a pass would find now, for the ``most`` oldest files or all."""
+        files = self._log.queue.files
+        trigger = trigger or self.trigger()
+        return explain(
+            self._facts(files if most is None else files[:most]), now_ms=self._clock.now_ms(),
+            reserved_hours=self._config.file_reserved_time, clean_at_once=trigger.clean_at_once,
+            pins=self._pins(), policies=self._policies)
+
+    def trigger(self) -> Trigger:
+        """Why a pass would be made now."""
+        verdict, config = self._disk.verdict, self._config
+        now = datetime.fromtimestamp(self._clock.now_ms() / 1000)  # noqa: DTZ006 - local hours
+        return Trigger(
+            is_time_to_delete(config.delete_when, now.hour), verdict.clean, self.manual_times > 0,
+            verdict.clean_immediately and config.clean_file_forcibly_enable)
+
+    def run_pass(self, *, manual: bool = False) -> int:
+        """One whole pass without pauses, for tools; how many files went."""
+        with self._lock:
+            self._begin_pass(manual=manual)
+            while self._left:
+                self._pass_step()
+                self._trash.empty()
+            return self._deleted_in_pass
+
+    # -- the service
+
+    def step(self) -> bool:
+        """Begin a pass when it is time; delete at most one file. True asks to go on at once."""
+        with self._lock:
+            now = self._clock.monotonic_ns()
+            if not self._left and now >= self._next_pass_ns:
+                self._next_pass_ns = now + self._config.clean_resource_interval * _MS
+                self._begin_pass()
+            if self._left:
+                return self._pass_step() and not self._config.delete_commit_log_files_interval
+            self._redelete_hanged_file(now)
+            return False
+
+    def _begin_pass(self, *, manual: bool = False) -> None:
+        self._disk.check()
+        self._trigger = self.trigger()._replace(manual=manual or self.manual_times > 0)
+        self._deleted_in_pass = 0
+        self._left = self._config.delete_file_batch_max if self._trigger.any else 0
+        if self.manual_times:
+            self.manual_times -= 1
+        if self._left:
+            _log.debug("look for files to delete trigger=%s", self._trigger)
+
+    def _pass_step(self) -> bool:
+        """Delete the oldest file when it may go; whether it went. Ends the pass when it stays."""
+        if self._trigger.clean_at_once and self._trash.draining_bytes:
+            return False  # what is on its way out may be enough
+        if self._trigger.clean_at_once and self._deleted_in_pass:
+            self._trigger = self._trigger._replace(
+                clean_at_once=self._disk.check().clean_immediately)
+        found = self.verdicts(self._trigger, 2)
+        if not found or not found[0].rule.deletable:
+            self._end_pass(found[0] if found else None)
+            return False
+        verdict = found[0]
+        self._disk.blocked = ""
+        if not self._delete(self._log.queue.files[0], verdict):
+            self._end_pass(verdict)
+            return False
+        self._deleted_in_pass += 1
+        self._left -= 1
+        if not self._left:
+            self._end_pass(None)
+        return True
+
+    def _end_pass(self, kept: SegmentVerdict | None) -> None:
+        self._left = 0
+        refused = kept is not None and kept.rule is Rule.REFUSED
+        self._disk.blocked = _held(kept) if kept is not None and refused else ""
+        if self._deleted_in_pass or not self._trigger.space:
+            self._warned = ""
+            return
+        self.fruitless_passes += 1
+        why = "there is no file" if kept is None else (
+            f"{kept.facts.path} stays: {_held(kept) or kept.rule.value}")
+        if why != self._warned:
+            self._warned = why
+            _log.warning("space is short and nothing was deleted reason=%s cause=%s",
+                         self._disk.verdict.reason, why)
+
+    def _delete(self, file: MappedFile, verdict: SegmentVerdict | None) -> bool:
+        """Take the oldest file away; False when it has to stay for now."""
+        now_ms = self._clock.monotonic_ns() // _MS
+        if (file.leased or not file.available) and not file.retire(
+            now_ms, self._config.destroy_maped_file_interval_forcibly
+        ):
+            _log.warning("a file to delete is being read file=%s", file.path)
+            return False
+        path, directory = file.path, file.path.rpartition("/")[0]
+        try:
+            self._trash.take(file)
+        except OSError as error:
+            _log.warning("cannot delete a file file=%s cause=%s", path, error)
+            return False
+        except FatalStorageError as error:
+            self._flags.set(NOT_WRITEABLE, str(error))
+            raise
+        self._log.queue.drop_head(file)
+        file.close()
+        self._trash.add(file, directory)
+        self.deleted_files += 1
+        self.deleted_bytes += file.size
+        if verdict is not None and verdict.forced:
+            self.forced_files += 1
+            _log.warning(
+                "deleted before its time file=%s expires_ms=%d reason=%s pins=%s min_phy_offset=%d",
+                path, verdict.expires_ms, self._disk.verdict.reason, _held(verdict) or "none",
+                self._log.min_offset)
+        else:
+            _log.info("deleted an expired file file=%s min_phy_offset=%d", path, self._log.min_offset)
+        return True
+
+    def _redelete_hanged_file(self, now_ns: int) -> None:
+        """Try again, now and then, to delete a first file that readers kept."""
+        if now_ns - self._last_redelete_ns < self._config.redelete_hanged_file_interval * _MS:
+            return
+        self._last_redelete_ns = now_ns
+        files = self._log.queue.files
+        if len(files) > 1 and not files[0].available:
+            self._delete(files[0], None)
+
+    # -- facts
+
+    def _facts(self, files: tuple[MappedFile, ...]) -> list[SegmentFacts]:
+        now_ms = self._clock.now_ms()
+        flushed, dispatched = self._log.queue.flushed_where, self._dispatched_until()
+        found = []
+        for file, following in zip(files, (*files[1:], None), strict=True):
+            stored = self._store_timestamp(following.file_from_offset) if following else -1
+            time_ms, source = segment_time(
+                self._config.expire_by, stored, self._mtime_ms(file, now_ms), now_ms)
+            until = file.file_from_offset + file.size
+            found.append(SegmentFacts(
+                file.path, file.file_from_offset, file.size, time_ms, source, until <= flushed,
+                until <= dispatched))
+        return found
+
+    def _mtime_ms(self, file: MappedFile, now_ms: int) -> int:
+        try:
+            return self._file_system.stat(file.path).mtime_ms
+        except OSError:
+            return now_ms  # nothing is known of it: it stays
+
+    def _pins(self) -> list[Pin]:
+        return [pin for source in self.pin_sources for pin in source()]
+
+    def stats(self) -> dict[str, Any]:
+        """Counters, for people and metrics."""
+        files = self._log.queue.files
+        return {
+            "deletedFiles": self.deleted_files, "forcedDeletedFiles": self.forced_files,
+            "deletedBytes": self.deleted_bytes, "fruitlessCleanPasses": self.fruitless_passes,
+            "trashBytes": self._trash.total_bytes, "trashFailures": self._trash.failures,
+            "manualDeletePassesLeft": self.manual_times,
+            "hangedFile": "" if not files or files[0].available else files[0].path,
+        }
+
+
+def _held(verdict: SegmentVerdict) -> str:
+    """What pins a file, in words."""
+    return ", ".join(f"{pin.kind.value} {pin.holder} from {pin.phy_offset}" for pin in verdict.pins)

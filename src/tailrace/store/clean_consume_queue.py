@@ -1,0 +1,112 @@
+"""Lets queues and index follow the CommitLog (RocketMQ's CleanConsumeQueueService).
+
+Once the least offset of the log has moved, every queue deletes the files whose messages are all
+gone, but its last one, and corrects its least offset; then the index does the same. Files go oldest
+first, each name durably gone before the next goes, so that a queue never has a hole. All of it is
+derived from the log: what a crash leaves undone the next pass does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import final
+
+from tailrace.config import StoreConfig
+from tailrace.env.clock import Clock
+from tailrace.errors import FatalStorageError
+from tailrace.store.clean_commit_log import FIRST_PASS_NS
+from tailrace.store.commit_log import CommitLog
+from tailrace.store.consume_queue import ConsumeQueue, ConsumeQueueStore
+from tailrace.store.index_service import IndexService
+from tailrace.store.running_flags import NOT_WRITEABLE, RunningFlags
+
+__all__ = ["CleanConsumeQueueService"]
+
+_log = logging.getLogger(__name__)
+_MS = 1_000_000
+
+
+@final
+class CleanConsumeQueueService:
+    """A pass at each ``cleanResourceInterval``; a step ends behind a queue that deleted files."""
+
+    def __init__(
+        self, clock: Clock, config: StoreConfig, commit_log: CommitLog, queues: ConsumeQueueStore,
+        index: IndexService | None, flags: RunningFlags,
+    ) -> None:
+        self._clock = clock
+        self._config = config
+        self._log = commit_log
+        self._queues = queues
+        self._index = index
+        self._flags = flags
+        self._next_pass_ns = clock.monotonic_ns() + FIRST_PASS_NS
+        self._done_until = 0
+        self._min_phy_offset = 0
+        self._pending: Iterator[ConsumeQueue] | None = None
+        self._failed = False
+        self.deleted_queue_files = 0
+        self.deleted_index_files = 0
+
+    def run_pass(self) -> None:
+        """One whole pass without pauses, for tools."""
+        if self._pending is None:
+            self._begin_pass()
+        while self._pending is not None:
+            self._pass_step()
+
+    def step(self) -> bool:
+        """Begin a pass when it is time, or go on with one. True asks to go on at once."""
+        now = self._clock.monotonic_ns()
+        if self._pending is None and now >= self._next_pass_ns:
+            self._next_pass_ns = now + self._config.clean_resource_interval * _MS
+            self._begin_pass()
+        if self._pending is None:
+            return False
+        self._pass_step()
+        return not self._config.delete_consume_queue_files_interval
+
+    def _begin_pass(self) -> None:
+        low = self._log.min_offset
+        if low > self._done_until:
+            self._min_phy_offset = low
+            self._failed = False
+            self._pending = iter(list(self._queues.table.values()))
+
+    def _pass_step(self) -> None:
+        assert self._pending is not None
+        try:
+            for queue in self._pending:
+                if self._clean(queue):
+                    return
+            if self._index is not None:
+                self.deleted_index_files += self._index.delete_expired_files(self._min_phy_offset)
+        except FatalStorageError as error:
+            self._flags.set(NOT_WRITEABLE, str(error))
+            raise
+        except OSError as error:
+            self._failed = True
+            _log.warning("cannot delete an index file cause=%s", error)
+        self._pending = None
+        if not self._failed:
+            self._done_until = self._min_phy_offset
+
+    def _clean(self, queue: ConsumeQueue) -> int:
+        """Delete the files of one queue that are due and correct its least offset; how many went."""
+        count = 0
+        try:
+            while queue.delete_expired_file(self._min_phy_offset):
+                count += 1
+            unit = queue.unit(queue.min_offset)
+            if unit is not None and unit.phy_offset < self._min_phy_offset:
+                queue.correct_min_offset(self._min_phy_offset)
+        except OSError as error:
+            self._failed = True
+            _log.warning("cannot delete a queue file topic=%s queue_id=%d cause=%s", queue.topic,
+                         queue.queue_id, error)
+        if count:
+            _log.info("deleted queue files topic=%s queue_id=%d files=%d min_offset=%d", queue.topic,
+                      queue.queue_id, count, queue.min_offset)
+        self.deleted_queue_files += count
+        return count
