@@ -32,6 +32,7 @@ from isal import isal_zlib
 from tailrace.config import RecoveryMode
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
+from tailrace.env.read_ahead import in_background
 from tailrace.errors import CorruptionError, DiskFullError
 from tailrace.formats.checkpoint import Checkpoint
 from tailrace.formats.filenames import file_name_to_offset
@@ -56,6 +57,7 @@ _BODY: Final = record.CHECK_BODY_CRC
 _PLACE: Final = record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
 _LAST_FILES: Final = 3
 _LAST_QUEUE_FILES: Final = 2
+_SMALL: Final = 64 << 20
 _FEW_UNITS: Final = 4_000_000
 _MARGIN_MS: Final = 3000
 _TELL_NS: Final = 1_000_000_000
@@ -129,6 +131,7 @@ class Recovery:
         self._bad_index = ""
         self._is_clean = False
         self._last_exit_ok = False
+        self._synced: Callable[[], None] = lambda: None
         self.report = RecoveryReport(check_crc=check_crc)
 
     def run(self, *, last_exit_ok: bool, read_only: str = "") -> RecoveryReport:
@@ -144,6 +147,7 @@ class Recovery:
             self._decide(last_exit_ok=last_exit_ok)  # pass 2
             _log.info("recover %s from=%d why=%s", report.mode, report.start, report.why)
             self._rewind(last_exit_ok=last_exit_ok)  # pass 3
+            self._sync_log_meanwhile()
             self._walk()  # passes 4 to 6
         else:
             self._commit_log.queue.flushed_where = 0
@@ -151,8 +155,6 @@ class Recovery:
             self._forget_queues()
         self._sync()  # pass 7
         self._compute_offsets()  # pass 8
-        if self._last_record[0] >= 0 and not self._is_clean and not report.read_only:
-            self._save()
         report.ms = (self._clock.monotonic_ns() - began) / 1e6
         _log.info("recover over mode=%s to=%d scanned=%d ms=%.1f", report.mode, report.end,
                   report.scanned, report.ms)
@@ -383,7 +385,11 @@ class Recovery:
                 self._queues.dirty.add(queue)
         self._is_clean = known is not None and known.clean and last_exit_ok
         if self._index is not None and not self._is_clean:
-            self._index.rewind(start, self._commit_log.store_timestamp_at)
+            timestamp_at = self._commit_log.store_timestamp_at
+            if known is not None:  # entries behind the start are ours, of this log
+                self._index.drop_unfinished(timestamp_at)
+            else:
+                self._index.rewind(start, timestamp_at)
         self._dispatcher.recovering = True
 
     # -- passes 4 to 6
@@ -485,6 +491,8 @@ class Recovery:
                 {"file": file.path, "position": at, "length": kept, "reason": reason})
         self._lower_checkpoint(end.phy_offset)
         self._dispatcher.recovering = False
+        if self._index is not None and self._index.end_phy_offset >= end.phy_offset:
+            self._index.rewind(end.phy_offset, self._commit_log.store_timestamp_at)  # W7
         if self.report.read_only:
             self._commit_log.queue.set_end(end.phy_offset)
             return
@@ -550,18 +558,33 @@ class Recovery:
 
     # -- pass 7 and progress
 
+    def _sync_log_meanwhile(self) -> None:
+        """Start to sync what a killed process left in the page cache; pass 7 waits for the rest."""
+        if self._is_clean or self._commit_log.max_offset - self.report.start < _SMALL:
+            return
+        files = [
+            file for file in self._commit_log.queue.files
+            if file.file_from_offset + file.size > self._sync_from
+        ]
+
+        def sync() -> None:
+            for file in files:
+                file.flushed_position = 0
+                file.flush()
+
+        self._synced = in_background(sync)
+
     def _sync(self) -> None:
+        """The log is durable before a message is served; units and entries follow it, see flush."""
+        self._synced()
         if self.report.read_only:
             return
         log = self._commit_log.queue
         for file in log.files:
-            if file.file_from_offset + file.size > self._sync_from:
+            if file.file_from_offset + file.size > self._sync_from and not self._is_clean:
                 file.flushed_position = 0
                 file.flush()
         log.flushed_where = log.max_offset
-        self._queues.flush(0)
-        if self._index is not None:
-            self._index.flush()
 
     def _save(self) -> None:
         """Write progress in the middle of a walk, so that a second kill goes on from here."""
