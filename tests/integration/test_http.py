@@ -18,18 +18,17 @@ pytestmark = pytest.mark.integration
 SERVE = (sys.executable, "-m", "tailrace.cli", "serve")
 PORTS = ("--listen", "127.0.0.1:0", "--namesrv-listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
 
-# Serves with an open that waits for a line on stdin, and a progress that a second thread moves.
+# Serves with an open that waits for a line on stdin, and tells how far it is.
 SLOW = """
-import sys, threading
-from tailrace.cli import main, serve
+import sys
+from tailrace.cli import main
 from tailrace.node.message_store import MessageStore
-done = [0.25]
-serve.recovery_progress = lambda: (lambda: done[0])
 real = MessageStore.open
 def slow(*args, **options):
+    options["on_recovery"](0.25)
     for line in iter(sys.stdin.readline, "go\\n"):
-        done[0] = float(line)
-        print("at", done[0], flush=True)
+        options["on_recovery"](float(line))
+        print("at", float(line), flush=True)
     return real(*args, **options)
 MessageStore.open = slow
 main()

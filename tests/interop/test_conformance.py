@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,21 +10,6 @@ from pathlib import Path
 import pytest
 
 CHECKS = Path(__file__).parent / "conformance"
-REFERENCE = Path(__file__).parent / "reference" / "rocketmq"
-
-
-@pytest.fixture(scope="session")
-def reference() -> None:
-    """Skip unless the reference is here or can be fetched."""
-    for program, of in (("mvn", "Maven"), ("javac", "a Java 17 JDK")):
-        if shutil.which(program) is None:
-            pytest.skip(f"the reference needs {of}, and {program} is not on the PATH")
-    done = subprocess.run(
-        [REFERENCE, "setup"], capture_output=True, text=True, timeout=900, check=False)
-    if done.returncode:
-        if os.environ.get("CI"):
-            pytest.fail(f"the reference cannot be set up: {done.stderr[-500:]}")
-        pytest.skip(f"the reference cannot be set up: {done.stderr.strip()[-200:]}")
 
 
 def holds(check: str, tmp_path: Path) -> None:

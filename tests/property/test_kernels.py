@@ -127,7 +127,7 @@ def test_index_files_are_the_same(items, entries):
         chained = bytearray(files[0][40 + 28 :])
         if flips and made > 1:
             chained[20 + (end * 7) % (20 * (made - 1))] ^= 1 << (end % 8)
-        heads = [np.ones(7, dtype=np.int64) for _ in range(2)]
+        heads = [np.ones(7, dtype=np.int32) for _ in range(2)]
         followed = [
             module.follow(memoryview(bytes(chained)), made, before, head)
             for module, head in zip((CHAINS, kernels.index_chains), heads, strict=True)

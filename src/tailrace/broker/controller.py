@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import os
 import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol, final
@@ -113,7 +114,7 @@ class BrokerController:
             self._correct_offsets()
         send = self._build(self._broker)
         server = self._server(fast=False)
-        host, port = await server.start(*listen)
+        host, port = await _listening(server, listen)
         advertised = self._config.broker_ip1 or _reachable(host)
         self.broker_address = self._broker.address = f"{advertised}:{port}"
         store_host = _packed(advertised) + port.to_bytes(4, "big")
@@ -229,7 +230,7 @@ class BrokerController:
         )
         name_server.register(server)
         self._servers.append(server)
-        host, port = await server.start(*listen)
+        host, port = await _listening(server, listen)
         self.namesrv_address = self._broker.namesrv_address = f"{_reachable(host)}:{port}"
         self._settings["namesrvAddr"] = self.namesrv_address
         settings["listenPort"] = str(port)
@@ -291,6 +292,17 @@ class BrokerController:
             step()
 
         self._timers[name] = loop.call_later(seconds, run)
+
+
+async def _listening(server: RemotingServer, listen: Address) -> Address:
+    """Start a server; raises OSError that names the address in one way for all loops."""
+    try:
+        return await server.start(*listen)
+    except OSError as error:
+        known = error.errno is not None and error.errno > 0
+        reason = os.strerror(error.errno or 0) if known else str(error)
+        raise OSError(
+            error.errno, f"cannot listen on {listen[0]}:{listen[1]}: {reason}") from error
 
 
 class _Registers(Protocol):

@@ -11,7 +11,9 @@ from typing import Annotated, Any, Optional
 import orjson
 import typer
 
-from tailrace.config import BrokerConfig, StoreConfig, parse_properties
+from tailrace import __version__
+from tailrace.cli.problems import explained, read_config_file, unknown_settings
+from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.errors import StoreError
 
 __all__ = ["app", "run"]
@@ -20,7 +22,7 @@ app = typer.Typer(
     name="tailrace",
     help="A durable message store and broker that speaks Apache RocketMQ 5.",
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+    rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
 )
 topic_app = typer.Typer(
     help="Topics of a directory or of a running broker.", no_args_is_help=True, rich_markup_mode=None)
@@ -42,7 +44,7 @@ Topic = Annotated[str, typer.Option("--topic", help="Name of a topic.")]
 def run() -> None:
     """Run the command; an error that is ours is one line and exit code 1."""
     try:
-        app()
+        app(prog_name="tailrace")
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(0) from None
@@ -56,7 +58,7 @@ def errors() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except (StoreError, OSError) as error:
-        print(f"tailrace: {error}", file=sys.stderr)
+        print(f"tailrace: {explained(error)}", file=sys.stderr)
         raise typer.Exit(1) from None
     except ModuleNotFoundError as error:
         print(f"tailrace: {error.name} is not installed", file=sys.stderr)
@@ -65,7 +67,7 @@ def errors() -> Iterator[None]:
 
 def read_properties(config: Path | None) -> dict[str, str]:
     """The settings of a ``--config`` file."""
-    return parse_properties(config.read_text("utf-8")) if config else {}
+    return read_config_file(config) if config else {}
 
 
 def print_lines(lines: Iterable[dict[str, Any]]) -> None:
@@ -86,6 +88,21 @@ def one_target(directory: list[str], broker: str, namesrv: str) -> str:
     if len(directory) + bool(broker) + bool(namesrv) != 1:
         raise usage("say one of STORE, --broker and --namesrv")
     return directory[0] if directory else ""
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"tailrace {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """A durable message store and broker that speaks Apache RocketMQ 5."""
 
 
 @app.command()
@@ -128,6 +145,8 @@ def serve(
                 "say --allow-remote if that is meant")
     with errors():
         values = read_properties(config)
+        if unknown := unknown_settings(values, (StoreConfig, BrokerConfig)):
+            print(f"tailrace: settings of {config} not used here: {', '.join(unknown)}", file=sys.stderr)
         serve_store(
             str(store), *addresses, StoreConfig.from_properties(values),
             BrokerConfig.from_properties(values), http_address)
@@ -296,7 +315,7 @@ def tail(
     broker: Broker = "",
     namesrv: Namesrv = "",
     start: Annotated[str, typer.Option("--from", help="first, last or an offset.")] = "last",
-    most: Annotated[int, typer.Option("--max", help="End after this many messages; 0: none.")] = 0,
+    most: Annotated[int, typer.Option("--max", min=0, help="End after this many messages; 0: no end.")] = 0,
     follow: Annotated[bool, typer.Option(help="Wait for more.")] = True,
 ) -> None:
     """Print the messages of a topic as they come, a JSON line each."""

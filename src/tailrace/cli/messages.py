@@ -70,6 +70,8 @@ def tail_messages(
         try:
             with MessageStore.open(store, services=False, create=False) as opened:
                 queues = [entry for entry in opened.queues() if entry[0] == topic]
+                if not queues and opened.topics.select(topic) is None:
+                    raise StoreError(f"{store} has no topic {topic}")
                 for _, queue_id, low, high in queues:
                     at = {"first": low, "last": high}.get(start)
                     at = int(start) if at is None else at

@@ -18,7 +18,7 @@ from tailrace.formats.filenames import SERVE
 from tailrace.node.message_store import MessageStore
 
 if TYPE_CHECKING:
-    from tailrace.broker.http_status import HttpStatusServer, RecoveryProgress
+    from tailrace.broker.http_status import HttpStatusServer
 
 __all__ = ["parse_address", "serve_store"]
 
@@ -33,11 +33,17 @@ def parse_address(text: str, option: str) -> Address:
     return host.strip("[]"), int(port)
 
 
-def recovery_progress() -> RecoveryProgress:
-    """Who tells how far the opening of the store has come: connect a store that can here."""
-    from tailrace.broker.http_status import unknown_progress  # noqa: PLC0415 - only with --http
+class _Progress:
+    """How far the opening of the store has come; the store says it, ``/ready`` asks."""
 
-    return unknown_progress
+    def __init__(self) -> None:
+        self.done: float | None = None
+
+    def say(self, done: float) -> None:
+        self.done = done
+
+    def ask(self) -> float | None:
+        return self.done
 
 
 def serve_store(
@@ -51,8 +57,11 @@ def serve_store(
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
-    opening = partial(MessageStore.open, path, config=store_config, broker_config=broker_config)
-    serving = _serve(opening, listen, namesrv_listen, broker_config, http_listen)
+    progress = _Progress()
+    opening = partial(
+        MessageStore.open, path, config=store_config, broker_config=broker_config,
+        on_recovery=progress.say)
+    serving = _serve(opening, progress, listen, namesrv_listen, broker_config, http_listen)
     try:
         import uvloop  # noqa: PLC0415 - not everywhere
     except ImportError:
@@ -62,10 +71,11 @@ def serve_store(
 
 
 async def _serve(
-    opening: partial[MessageStore], listen: Address, namesrv_listen: Address,
+    opening: partial[MessageStore], progress: _Progress, listen: Address, namesrv_listen: Address,
     broker_config: BrokerConfig, http_listen: Address | None,
 ) -> None:
-    http = None if http_listen is None else await _start_http(http_listen, broker_config)
+    http = None if http_listen is None else await _start_http(
+        http_listen, broker_config, progress)
     try:
         store = await asyncio.get_running_loop().run_in_executor(None, opening)
         try:
@@ -77,10 +87,12 @@ async def _serve(
             await http.stop()
 
 
-async def _start_http(listen: Address, broker_config: BrokerConfig) -> HttpStatusServer:
+async def _start_http(
+    listen: Address, broker_config: BrokerConfig, progress: _Progress
+) -> HttpStatusServer:
     from tailrace.broker.http_status import HttpStatusServer  # noqa: PLC0415 - only with --http
 
-    http = HttpStatusServer(broker_config, recovery_progress())
+    http = HttpStatusServer(broker_config, progress.ask)
     try:
         host, port = await http.start(*listen)
     except OSError as error:
@@ -101,8 +113,7 @@ async def _serve_open_store(
     try:
         await controller.start(listen, namesrv_listen, vip=listen[1] > 2)
     except OSError as error:
-        raise StoreError(f"cannot listen on {listen[0]}:{listen[1]} and "
-                         f"{namesrv_listen[0]}:{namesrv_listen[1]}: {_why(error)}") from error
+        raise StoreError(error.strerror or str(error)) from error
     hint = Path(store.path) / SERVE
     hint.parent.mkdir(exist_ok=True)
     hint.write_text(json.dumps({

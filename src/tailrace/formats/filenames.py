@@ -6,8 +6,8 @@ from typing import Final
 
 __all__ = [
     "ABORT", "CHECKPOINT", "COMMITLOG", "CONFIG", "CONSUMEQUEUE", "FLUSHED", "GEOMETRY", "INDEX",
-    "LOCK", "OWN", "PROGRESS", "QUARANTINE", "SEGMENT_TRASH", "SERVE", "TRASH", "file_name_to_offset",
-    "offset_to_file_name",
+    "LOCK", "OWN", "PROGRESS", "QUARANTINE", "SEGMENT_TRASH", "SERVE", "TRASH",
+    "file_name_to_offset", "offset_to_file_name",
 ]
 
 COMMITLOG: Final = "commitlog"
@@ -22,12 +22,12 @@ OWN: Final = "tailrace"
 QUARANTINE: Final = "tailrace/quarantine"
 FLUSHED: Final = "tailrace/flushed"
 SERVE: Final = "tailrace/serve.json"
+PROGRESS: Final = "tailrace/progress"
+GEOMETRY: Final = "tailrace/geometry.json"
 TRASH: Final = "tailrace/trash"
 SEGMENT_TRASH: Final = ".tailrace-trash"
 """The same inside a directory of segments on another device. With its dot it sorts before every
 segment: a Java broker deletes or refuses what follows a last file of length zero."""
-PROGRESS: Final = "tailrace/progress"
-GEOMETRY: Final = "tailrace/geometry.json"
 
 _DIGITS: Final = 20
 

@@ -35,7 +35,7 @@ def follow(
     entries: cython.const[cython.uchar][::1],
     count: cython.longlong,
     before: cython.longlong,
-    heads: cython.longlong[::1],
+    heads: cython.int[::1],
 ):
     """Check entries 1 to ``count`` in turn and leave in ``heads`` the newest entry of each slot.
 
@@ -64,7 +64,7 @@ def follow(
             slot = cython.cast(cython.Py_ssize_t, h % slots)
             if _be32(entries, at + 16) != heads[slot]:
                 break
-            heads[slot] = i
+            heads[slot] = cython.cast(cython.int, i)
             last = phy
             i += 1
     return i, last

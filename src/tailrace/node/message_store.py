@@ -8,13 +8,12 @@ goes when the stop was clean, the lock goes last.
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, Final, Self, final, overload
+from typing import Any, Final, Self, final
 
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.clock import Clock, SystemClock
@@ -25,9 +24,7 @@ from tailrace.errors import (
     FatalStorageError,
     FlushDiskTimeoutError,
     MessageIllegalError,
-    NotAStoreError,
     StoreClosedError,
-    StoreError,
     StoreNotWritableError,
 )
 from tailrace.formats import filenames
@@ -47,12 +44,20 @@ from tailrace.model import (
     PutMessageStatus,
 )
 from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.directory_opening import check_directory, write_abort
 from tailrace.node.lock import lock_store
+from tailrace.node.put_forms import (
+    PutResults,
+    plain_items,
+    raise_refused,
+    stored_properties,
+    topic_of,
+)
 from tailrace.node.retention import Retention
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.flush import DurableCallback
-from tailrace.store.geometry import recognise
+from tailrace.store.geometry import recognise, write_geometry
 from tailrace.store.hooks import MessageArrivingListener
 
 __all__ = ["MessageStore"]
@@ -61,7 +66,6 @@ _log = logging.getLogger(__name__)
 _READ_COUNT: Final = 32
 _READ_BYTES: Final = 1 << 20
 _DEFAULT_QUEUES: Final = 4
-_UNKNOWN_DIRECTORIES: Final = ("batchconsumequeue", "consumequeue_ext")
 
 
 @final
@@ -106,12 +110,14 @@ class MessageStore:
         file_system: FileSystem | None = None,
         scheduler: Scheduler | None = None,
         entropy: Entropy | None = None,
+        on_recovery: Callable[[float], None] | None = None,
     ) -> Self:
         """Open a store directory, recovering it when it was not closed; make it when missing.
 
         File sizes of an existing directory are taken from its files, whatever ``config`` says.
         ``services=False`` runs no background service, for tools: the store then dispatches and
-        flushes when it is read or closed.
+        flushes when it is read or closed. ``on_recovery`` hears about once a second how much of a
+        recovery is done, from 0 to 1. On a full disk the store opens read-only and cuts nothing.
 
         Raises StoreLockedError, NotAStoreError, ConfigError, CorruptionError or OSError; then
         everything is closed again.
@@ -121,21 +127,23 @@ class MessageStore:
         file_system = file_system or OsFileSystem()
         entropy = entropy or SystemEntropy()
         config = config or StoreConfig()
-        _check_directory(file_system, root, create=create)
+        check_directory(file_system, root, create=create)
         file_system.makedirs(root)
         lock = lock_store(file_system, root)
         store: DefaultMessageStore | None = None
         running: Scheduler | None = None
         try:
             last_exit_ok = not file_system.exists(f"{root}/{filenames.ABORT}")
-            _write_abort(file_system, root)
+            read_only = write_abort(file_system, root)
             file_system.makedirs(f"{root}/{filenames.COMMITLOG}")
             config = recognise(file_system, root, config)
             store = DefaultMessageStore(clock, file_system, config, root)
-            store.load(last_exit_ok=last_exit_ok)
+            store.load(last_exit_ok=last_exit_ok, tell=on_recovery, read_only=read_only)
+            write_geometry(file_system, root, config)
             topics = TopicConfigManager(
                 file_system, f"{root}/{filenames.CONFIG}", broker_config or BrokerConfig(), clock)
             topics.load()
+            _name_orphans(store, topics)
             retention = Retention(clock, file_system, store)
             if services:
                 running = scheduler or ThreadScheduler()
@@ -266,10 +274,10 @@ class MessageStore:
         self._topic_queues(message.topic, queue_id)
         result = store.put(MessageExtBrokerInner(
             message.topic, queue_id, message.body,
-            _stored_properties(message, self._unique_key()), message.flag, 0, clock.now_ms(),
+            stored_properties(message, self._unique_key()), message.flag, 0, clock.now_ms(),
             store.commit_log.store_host))
         if result.status is not PutMessageStatus.PUT_OK:
-            _raise_refused(result)
+            raise_refused(result)
         if store.flush_commit_log.sync and message.wait_store_msg_ok:
             self._wait(result.until, timeout_ms)
         store.stats.put_took(clock.monotonic_ns() - began)
@@ -286,17 +294,17 @@ class MessageStore:
         """
         self._check_open()
         runs: list[tuple[MessageExtBrokerInner, list[tuple[int, bytes, bytes]]]] = []
-        for topic, run in itertools.groupby(messages, key=_topic_of):
+        for topic, run in itertools.groupby(messages, key=topic_of):
             part = list(run)
             self._topic_queues(topic, queue_id)
             prefix, number = self._unique_prefix, self._unique_number
             shared = MessageExtBrokerInner(
                 topic, queue_id, b"", born_timestamp=self._clock.now_ms(),
                 born_host=self.store_host)
-            items = _plain_items(part, prefix, number)
+            items = plain_items(part, prefix, number)
             if items is None:
                 items = [
-                    (message.flag, message.body, _stored_properties(message, self._unique_key()))
+                    (message.flag, message.body, stored_properties(message, self._unique_key()))
                     for message in part
                 ]
             self._store.commit_log.check_items(topic, items, 2 * len(self.store_host))
@@ -305,7 +313,7 @@ class MessageStore:
         for shared, items in runs:
             result = self._store.put_items(shared, items)
             if not result.status.appended:
-                _raise_refused(result)
+                raise_refused(result)
             results.append(result)
         if (
             results and self._store.flush_commit_log.sync
@@ -502,148 +510,12 @@ class MessageStore:
         self._store.delete_topics(topics)
 
 
-def _check_directory(file_system: FileSystem, root: str, *, create: bool) -> None:
-    names = [] if not file_system.exists(root) else file_system.list(root)
-    if not file_system.exists(root):
-        if not create:
-            raise NotAStoreError(root, "it does not exist")
-        return
-    if not file_system.stat(root).is_dir:
-        raise NotAStoreError(root, "it is a file")
-    if filenames.COMMITLOG not in names and set(names) - {filenames.LOCK, filenames.ABORT}:
-        raise NotAStoreError(root, "it is not empty and has no commitlog")
-    if not names and not create:
-        raise NotAStoreError(root, "it is empty")
-    for name in _UNKNOWN_DIRECTORIES:
-        if file_system.list(f"{root}/{name}"):
-            raise NotAStoreError(root, f"it uses {name}, which is not supported")
-
-
-def _write_abort(file_system: FileSystem, root: str) -> None:
-    file = file_system.open(f"{root}/{filenames.ABORT}", writable=True, create=True)
-    try:
-        file.truncate(0)
-        file.pwrite(str(os.getpid()).encode(), 0)
-        file.sync_data()
-    finally:
-        file.close()
-    file_system.sync_dir(root)
-
-
-def _topic_of(message: Message) -> str:
-    return message.topic
-
-
-def _plain_items(
-    messages: list[Message], prefix: str, numbers: Iterator[int]
-) -> list[tuple[int, bytes, bytes]] | None:
-    """(flag, body, stored properties) when every message has one tag, one key and nothing else.
-
-    None when one of them is of another shape, or its texts hold what they must not: the careful
-    way then finds out. This is what makes ``put_many`` fast, so it checks all texts at once.
-    """
-    try:
-        items = [
-            (
-                m.flag, m.body,
-                f"TAGS\x01{m.tags}\x02KEYS\x01{m.keys[0]}\x02UNIQ_KEY\x01{prefix}{n:012X}\x02".encode(),
-            )
-            for m, n in zip(messages, numbers, strict=False)
-            if m.tags and m.keys.__class__ is list and len(m.keys) == 1 and m.keys[0]
-            and not m.properties and m.wait_store_msg_ok
-        ]
-    except (TypeError, UnicodeEncodeError):
-        return None
-    text = b"".join([properties for _, _, properties in items])
-    count = len(messages)
-    if len(items) != count or text.count(b" ") or not (
-        text.count(b"\x01") == text.count(b"\x02") == 3 * count
-    ):
-        return None
-    return items
-
-
-def _stored_properties(message: Message, unique_key: str) -> bytes:
-    """Stored form of a message's tag, keys and properties, with a unique key when it has none."""
-    text, count = "", 0
-    if message.tags:
-        text, count = f"TAGS\x01{message.tags}\x02", 1
-    if message.keys:
-        if isinstance(message.keys, str):
-            raise MessageIllegalError("keys", "must be a list of strings, not a string")
-        for key in message.keys:
-            if not key or " " in key:
-                raise MessageIllegalError("keys", f"{key!r} is empty or has a blank")
-        text += f"KEYS\x01{' '.join(message.keys)}\x02"
-        count += 1
-    if message.properties:
-        own = {
-            name: value for name, value in message.properties.items()
-            if not ((name == "TAGS" and message.tags) or (name == "KEYS" and message.keys))
-        }
-        for name, value in own.items():
-            if not name or not value:
-                raise MessageIllegalError("properties", f"{name!r}: name and value must not be empty")
-            text += f"{name}\x01{value}\x02"
-        count += len(own)
-        if "UNIQ_KEY" in own:
-            unique_key = ""
-    if unique_key:
-        text += f"UNIQ_KEY\x01{unique_key}\x02"
-        count += 1
-    if not message.wait_store_msg_ok and "WAIT" not in message.properties:
-        text += "WAIT\x01false\x02"
-        count += 1
-    if text.count("\x01") != count or text.count("\x02") != count:
-        raise MessageIllegalError("properties", "tag, keys, names and values must not hold 0x01 or 0x02")
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise MessageIllegalError("properties", f"cannot be stored as UTF-8: {error}") from None
-
-
-@final
-class PutResults(Sequence[PutMessageResult]):
-    """The result of each message of a ``put_many``, made when it is looked at."""
-
-    __slots__ = ("_ends", "_host", "_runs")
-
-    def __init__(self, runs: list[PutMessageResult], store_host: bytes) -> None:
-        self._runs = runs
-        self._host = store_host
-        self._ends = list(itertools.accumulate(run.msg_num for run in runs))
-
-    def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
-
-    @overload
-    def __getitem__(self, index: int) -> PutMessageResult: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[PutMessageResult]: ...
-
-    def __getitem__(self, index: int | slice) -> PutMessageResult | list[PutMessageResult]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        number = index + len(self) if index < 0 else index
-        if not 0 <= number < len(self):
-            raise IndexError(index)
-        place = bisect.bisect_right(self._ends, number)
-        run = self._runs[place]
-        number -= self._ends[place] - run.msg_num
-        phy_offset = int(run.phy_offsets[number])
-        following = number + 1
-        until = int(run.phy_offsets[following]) if following < run.msg_num else run.until
-        return PutMessageResult(
-            PutMessageStatus.PUT_OK, phy_offset, until, run.queue_id, run.queue_offset + number,
-            run.store_timestamp, 1, msg_id=create_message_id(self._host, phy_offset))
-
-
-def _raise_refused(result: PutMessageResult) -> None:
-    refusals: dict[PutMessageStatus, Callable[[str], StoreError]] = {
-        PutMessageStatus.MESSAGE_ILLEGAL: lambda text: MessageIllegalError(*text.split(": ", 1))
-        if ": " in text else MessageIllegalError("message", text),
-        PutMessageStatus.PROPERTIES_SIZE_EXCEEDED: lambda text: MessageIllegalError(
-            "properties", text.removeprefix("properties: ")),
-    }
-    raise refusals.get(result.status, StoreNotWritableError)(result.remark)
+def _name_orphans(store: DefaultMessageStore, topics: TopicConfigManager) -> None:
+    """Give a topic that has queues and no config one, with as many queues as it has."""
+    queues: dict[str, int] = {}
+    for topic, queue_id in store.queues.table:
+        if topics.table.get(topic) is None:
+            queues[topic] = max(queues.get(topic, 0), queue_id + 1)
+    for topic, count in sorted(queues.items()):
+        _log.warning("a topic has queues and no config, it gets one topic=%s queues=%d", topic, count)
+        topics.create_if_missing(topic, max(count, _DEFAULT_QUEUES))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 from typing import final
 
 from tailrace.errors import (
@@ -146,7 +147,9 @@ class RemotingClient:
                 raise RemotingConnectError(
                     address, f"no answer in {self._connect_timeout_ms} ms") from None
             except OSError as error:
-                raise RemotingConnectError(address, str(error)) from error
+                # asyncio's own text repeats the address in its way.
+                text = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+                raise RemotingConnectError(address, text) from error
             if self._closed:
                 made.close()
                 raise RemotingError("the client is closed")

@@ -55,6 +55,7 @@ class MappedFile:
         self.wrote_position = 0
         self.flushed_position = 0
         self.store_timestamp = 0
+        self._mtime_ms = -1
         self._file_system = file_system
         self._mapped = mapped
         self._step = allocate_step or size
@@ -212,6 +213,17 @@ class MappedFile:
                     self._mapping = mapping
         return mapping.view
 
+    def mtime_ms(self) -> int:
+        """When the file was changed last, as the file system says; asked again after a write."""
+        if self._mtime_ms < 0:
+            self._mtime_ms = self._file_system.stat(self.path).mtime_ms
+        return self._mtime_ms
+
+    def touched(self) -> None:
+        """Bytes were stored through ``buffer`` anywhere: nothing of the file counts as flushed."""
+        self.flushed_position = 0
+        self._mtime_ms = -1
+
     def is_full(self) -> bool:
         """Whether every byte was written."""
         return self.wrote_position == self.size
@@ -256,6 +268,7 @@ class MappedFile:
                 raise DiskFullError(self.path, str(error)) from error
             raise
         self.flushed_position = min(self.flushed_position, at)
+        self._mtime_ms = -1
 
     def zero_tail(self, start: int) -> None:
         """Clear every byte from ``start`` on, so that nothing stale is ever read there again.

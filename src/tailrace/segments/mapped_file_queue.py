@@ -61,7 +61,8 @@ class MappedFileQueue:
         """Take the files of the directories, by name; all of them count as written and flushed.
 
         Last files of length zero are removed, as they never held anything. Sub-directories are left
-        alone. Raises CorruptionError for any other name or length, and changes nothing then.
+        and files of other names are left alone. Raises CorruptionError for a place or length that
+        cannot be, and changes nothing then.
         """
         found: list[tuple[int, str]] = []
         empty: list[str] = []
@@ -82,7 +83,10 @@ class MappedFileQueue:
             path = f"{directory}/{name}"
             offset = file_name_to_offset(name)
             size = self._file_system.stat(path).size
-            if offset is None or offset % self.file_size:
+            if offset is None:
+                _log.warning("not a segment file, it is left alone file=%s", path)
+                continue
+            if offset % self.file_size:
                 raise CorruptionError("not the name of a segment file", path=path)
             if size == 0 and place >= tail:
                 empty.append(path)

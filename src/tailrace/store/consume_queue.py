@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Final, final
+from typing import Any, Final, final
 
 import numpy as np
 
@@ -105,7 +105,16 @@ class ConsumeQueue:
                 return
             high = start
         self.last_phy_offset = -1
-        self.set_end(low)
+        # Without a message there the pre-blank units at its start say where the queue begins.
+        end = low
+        while end < self.max_offset:
+            data = self.units(end, min(_LOOK, self.max_offset - end))
+            blank = CQ_UNIT.view(data)["size"] == PRE_BLANK_SIZE
+            count = len(blank) if bool(blank.all()) else int(np.argmin(blank))
+            end += count
+            if count < len(blank) or not count:
+                break
+        self.set_end(end)
 
     def settle(self, *, look_behind: bool, unflushed_files: int) -> bool:
         """Take the end for what is written; whether there was something behind it.
@@ -135,6 +144,18 @@ class ConsumeQueue:
         self.min_offset = self.first_message(
             max(self.files.min_offset, 0) // _UNIT, lambda unit: unit.phy_offset >= min_phy_offset)
 
+    def stamps(self, *, last: bool) -> list[list[int]]:
+        """Position and time of change of each full file, with ``last`` also of the last one."""
+        files = self.files.files
+        return [[file.file_from_offset, file.mtime_ms()] for file in (files if last else files[:-1])]
+
+    def has_stamps(self, stamps: list[list[int]], *, trimmed: bool) -> bool:
+        """Whether the files are as they were; ``trimmed``: but for first ones that are gone."""
+        there = {file.file_from_offset: file for file in self.files.files}
+        return all(
+            (trimmed and at < self.files.min_offset)
+            or (at in there and there[at].mtime_ms() == mtime)
+            for at, mtime in stamps)
     def delete_expired_file(self, min_phy_offset: int) -> bool:
         """Delete the oldest file when the log has none of its messages any more, durably.
 
@@ -239,6 +260,13 @@ class ConsumeQueue:
             self._extend(self.max_offset, gap * (offset - self.max_offset))
         self._extend(offset, units)
 
+    def restart_at(self, offset: int) -> None:
+        """Begin an empty queue at ``offset``, which pre-blank units in its first file say."""
+        per_file = self.files.file_size // _UNIT
+        start = max(offset - 1, 0) // per_file * per_file
+        self._extend(start, PRE_BLANK * (offset - start))
+        self.min_offset = self.max_offset = offset
+
     def _extend(self, offset: int, units: bytes | memoryview) -> None:
         if not units:
             return
@@ -299,11 +327,12 @@ class ConsumeQueueStore:
         self.table[topic, queue_id] = queue
         return queue
 
-    def snapshot(self) -> dict[str, dict[str, list[int]]]:
-        """Topic, queue id: next offset, position of the last record; for progress."""
-        found: dict[str, dict[str, list[int]]] = {}
+    def snapshot(self, *, clean: bool = False) -> dict[str, dict[str, list[Any]]]:
+        """Topic, queue id: next offset, position of the last record, stamps; for progress."""
+        found: dict[str, dict[str, list[Any]]] = {}
         for (topic, queue_id), queue in list(self.table.items()):
-            found.setdefault(topic, {})[str(queue_id)] = [queue.max_offset, queue.last_phy_offset]
+            found.setdefault(topic, {})[str(queue_id)] = [
+                queue.max_offset, queue.last_phy_offset, queue.stamps(last=clean)]
         return found
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:

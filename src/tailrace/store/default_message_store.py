@@ -87,10 +87,12 @@ class DefaultMessageStore:
     # -- life
 
     def load(
-        self, *, last_exit_ok: bool, tell: Callable[[float], None] | None = None
+        self, *, last_exit_ok: bool, tell: Callable[[float], None] | None = None,
+        read_only: str = "",
     ) -> None:
         """Load and recover; ``tell`` hears how much of it is done, from 0 to 1.
 
+        ``read_only`` says why nothing may be cut or put.
         Raises CorruptionError, FatalStorageError or OSError.
         """
         config = self.config
@@ -101,7 +103,7 @@ class DefaultMessageStore:
             self._clock, self._file_system, self.commit_log, self.queues, self.index,
             self.dispatcher, quarantine, self.checkpoint, self.progress, mode=config.recovery_mode,
             check_crc=config.check_crc_on_recover, tell=tell)
-        self.report = recovery.run(last_exit_ok=last_exit_ok)
+        self.report = recovery.run(last_exit_ok=last_exit_ok, read_only=read_only)
         if self.report.read_only:
             self.flags.set(NOT_WRITEABLE, self.report.read_only)
         self.reput.start_from(self.commit_log.max_offset, recovery.position)

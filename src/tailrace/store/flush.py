@@ -35,7 +35,7 @@ __all__ = ["DurableCallback", "FlushCommitLogService", "FlushConsumeQueueService
 
 _log = logging.getLogger(__name__)
 DurableCallback = Callable[[PutMessageStatus], None]
-_PROGRESS_BYTES: Final = 128 << 20
+_PROGRESS_BYTES: Final = 64 << 20
 
 
 @final
@@ -171,8 +171,8 @@ class FlushConsumeQueueService:
     def step(self) -> None:
         """One pass: large dirty queues, and now and then all of them.
 
-        Then is after the configured interval, or after 128 MiB of records, so that an open after a
-        kill has no more than that to walk, but never for more than a tenth of the time.
+        Then is after the configured interval, or after 64 MiB of records, so that an open after a
+        kill has little more than that to walk, but for a fifth of the time at most.
         """
         now = self._clock.monotonic_ns()
         since = now - self._last_thorough_ns
@@ -180,7 +180,7 @@ class FlushConsumeQueueService:
         much = (
             position is not None
             and position.until - (written.until if written else 0) >= _PROGRESS_BYTES
-            and since >= 10 * self._took_ns
+            and since >= 4 * self._took_ns
         )
         thorough = much or self._last_thorough_ns < 0 or (
             since >= self._config.flush_consume_queue_thorough_interval * 1_000_000)
@@ -222,8 +222,8 @@ class FlushConsumeQueueService:
             position = self._reput.position
             if position is None or (position == self._written and not clean):
                 return None
-            return replace(
-                make_progress(position, self._commit_log, [], self._queues, self._index), clean=clean)
+            return make_progress(
+                position, self._commit_log, [], self._queues, self._index, clean=clean)
 
     def _tell(self) -> None:
         """Write progress and checkpoint, once the log itself is durable so far.

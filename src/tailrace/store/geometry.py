@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
+import itertools
+import logging
 from typing import Any, Final
+
+import orjson
 
 from tailrace.config import StoreConfig
 from tailrace.env.filesystem import FileSystem
@@ -11,38 +16,103 @@ from tailrace.formats import filenames
 from tailrace.formats.consumequeue import CQ_UNIT
 from tailrace.formats.indexfile import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT, index_file_size
 
-__all__ = ["recognise"]
+__all__ = ["recognise", "write_geometry"]
 
+_log = logging.getLogger(__name__)
+_QUEUES: Final = 256
 _ENTRIES_PER_SLOT: Final = 4
 
 
 def recognise(file_system: FileSystem, root: str, config: StoreConfig) -> StoreConfig:
-    """``config`` with the file sizes that the directory at ``root`` really has."""
+    """``config`` with the file sizes that the directory at ``root`` really has.
+
+    Our own hint counts when a file agrees with it, or all are shorter (cut off); else the distance
+    of two names or the most frequent length.
+    """
+    hint = _read_hint(file_system, root)
     found: dict[str, Any] = {}
-    if size := _segment_size(file_system, f"{root}/{filenames.COMMITLOG}"):
+    names = _segments(file_system, f"{root}/{filenames.COMMITLOG}")
+    if size := _size(names, hint.get("mappedFileSizeCommitLog", 0)):
         found["mapped_file_size_commit_log"] = size
-    if size := _queue_file_size(file_system, f"{root}/{filenames.CONSUMEQUEUE}"):
+    queues = f"{root}/{filenames.CONSUMEQUEUE}"
+    paths = (
+        f"{queues}/{topic}/{queue}"
+        for topic in file_system.list(queues) for queue in file_system.list(f"{queues}/{topic}")
+    )
+    units = [
+        file for path in itertools.islice(paths, _QUEUES) for file in _segments(file_system, path)
+        if file[1] % CQ_UNIT.size == 0
+    ]
+    if size := _most_frequent(units, hint.get("mappedFileSizeConsumeQueue", 0)):
         found["mapped_file_size_consume_queue"] = size
+    if (slots := hint.get("maxHashSlotNum")) and (entries := hint.get("maxIndexNum")):
+        found.update(max_hash_slot_num=slots, max_index_num=entries)
+        config = dataclasses.replace(config, **found)
     found.update(_index_geometry(file_system, f"{root}/{filenames.INDEX}", config))
     return dataclasses.replace(config, **found) if found else config
 
 
-def _segment_size(file_system: FileSystem, directory: str) -> int:
+def write_geometry(file_system: FileSystem, root: str, config: StoreConfig) -> None:
+    """Leave the hint that ``recognise`` reads; a full disk is no reason to fail."""
+    sizes = {
+        "mappedFileSizeCommitLog": config.mapped_file_size_commit_log,
+        "mappedFileSizeConsumeQueue": config.mapped_file_size_consume_queue,
+        "maxHashSlotNum": config.max_hash_slot_num, "maxIndexNum": config.max_index_num,
+    }
+    if _read_hint(file_system, root) == sizes:
+        return
+    path = f"{root}/{filenames.GEOMETRY}"
+    try:
+        file_system.makedirs(f"{root}/{filenames.OWN}")
+        file = file_system.open(path, writable=True, create=True)
+        try:
+            file.truncate(0)
+            file.pwrite(orjson.dumps(sizes), 0)
+        finally:
+            file.close()
+    except OSError as error:
+        _log.warning("cannot write the geometry hint file=%s cause=%s", path, error)
+
+
+def _read_hint(file_system: FileSystem, root: str) -> dict[str, int]:
+    path = f"{root}/{filenames.GEOMETRY}"
+    if not file_system.exists(path):
+        return {}
+    file = file_system.open(path)
+    try:
+        found = orjson.loads(file.pread(4096, 0))
+    except ValueError:
+        return {}
+    finally:
+        file.close()
+    good = isinstance(found, dict) and all(isinstance(n, int) and n > 0 for n in found.values())
+    return found if good else {}
+
+
+def _segments(file_system: FileSystem, directory: str) -> list[tuple[int, int]]:
+    """(position by name, length) of the segment files that are not empty."""
+    found = []
     for name in file_system.list(directory):
-        if filenames.file_name_to_offset(name) is not None:
-            size = file_system.stat(f"{directory}/{name}").size
-            if size:
-                return size
-    return 0
+        offset = filenames.file_name_to_offset(name)
+        if offset is not None and (size := file_system.stat(f"{directory}/{name}").size):
+            found.append((offset, size))
+    return found
 
 
-def _queue_file_size(file_system: FileSystem, directory: str) -> int:
-    for topic in file_system.list(directory):
-        for queue in file_system.list(f"{directory}/{topic}"):
-            size = _segment_size(file_system, f"{directory}/{topic}/{queue}")
-            if size and size % CQ_UNIT.size == 0:
-                return size
-    return 0
+def _size(files: list[tuple[int, int]], hint: int) -> int:
+    steps = [b - a for (a, _), (b, _) in itertools.pairwise(files)]
+    if steps and min(steps) in {size for _, size in files}:
+        return min(steps)
+    return _most_frequent(files, hint)
+
+
+def _most_frequent(files: list[tuple[int, int]], hint: int) -> int:
+    sizes = collections.Counter(size for _, size in files)
+    if not sizes:
+        return 0
+    if hint in sizes or max(sizes) < hint:
+        return hint
+    return max(sizes, key=lambda size: (sizes[size], size))
 
 
 def _index_geometry(

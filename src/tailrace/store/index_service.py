@@ -98,7 +98,7 @@ class IndexService:
         for file in reversed(self.files):
             count = self.header(file).index_count
             if count > 1:
-                heads = np.empty(self._slots, dtype=np.int64)
+                heads = np.empty(self._slots, dtype=np.int32)
                 with self._entries_of(file) as lease:
                     _, last = index_chains.follow(lease.buffer, count, 1 << 62, heads)
                 return last if last >= 0 else self.header(file).begin_phy_offset
@@ -111,9 +111,16 @@ class IndexService:
         assert lease is not None
         return lease
 
-    def rewind(self, phy_offset: int, timestamp_of: Callable[[int], int]) -> None:
+    def drop_unfinished(self, timestamp_of: Callable[[int], int]) -> None:
+        """After a kill: keep what the entries tell without a break, but for the last record."""
+        self.rewind(1 << 62, timestamp_of, but_last=True)
+
+    def rewind(
+        self, phy_offset: int, timestamp_of: Callable[[int], int], *, but_last: bool = False
+    ) -> None:
         """Forget every entry of records from ``phy_offset`` on; the rest is made whole.
 
+        ``but_last`` forgets the last record that is left, too: its keys may be incomplete.
         ``timestamp_of`` is the store time of a record, in ms. Files that end up empty are removed.
         """
         known = set(self.names())
@@ -124,7 +131,7 @@ class IndexService:
             file = self.files[-1]
             header = self.header(file)
             if header.index_count > 1 and header.begin_phy_offset < phy_offset:
-                self._rewind_file(file, header, phy_offset, timestamp_of)
+                self._rewind_file(file, header, phy_offset, timestamp_of, but_last=but_last)
                 if self.header(file).index_count > 1:
                     return
             self.files = self.files[:-1]
@@ -132,11 +139,19 @@ class IndexService:
 
     def _rewind_file(
         self, file: MappedFile, header: IndexHeader, phy_offset: int,
-        timestamp_of: Callable[[int], int],
+        timestamp_of: Callable[[int], int], *, but_last: bool,
     ) -> None:
-        heads = np.empty(self._slots, dtype=np.int64)
+        heads = np.empty(self._slots, dtype=np.int32)
         with self._entries_of(file) as lease:
             count, last = index_chains.follow(lease.buffer, header.index_count, phy_offset, heads)
+            unfinished = last
+            while but_last and count > 1:
+                entry = INDEX_ENTRY.unpack_from(lease.buffer, (count - 1) * INDEX_ENTRY.size)
+                last = entry.phy_offset
+                if last != unfinished:
+                    break
+                heads[entry.key_hash % self._slots] = entry.prev_index
+                count, last = count - 1, -1
         start = INDEX_HEADER.size + self._slots * INDEX_SLOT.size
         slots = heads.astype(">i4").tobytes()
         if file.read(INDEX_HEADER.size, len(slots)) != slots:
@@ -147,7 +162,7 @@ class IndexService:
             hash_slot_count=int(np.count_nonzero(heads)), index_count=count)
         if made != header:
             file.write_at(INDEX_HEADER.pack(*made), 0)
-        file.flushed_position = 0
+        file.touched()
 
     def header(self, file: MappedFile) -> IndexHeader:
         """What a file covers; nothing when retention was faster."""
@@ -196,11 +211,15 @@ class IndexService:
         header = self.header(files[-1])
         return header.end_phy_offset if header.index_count > 1 else -1
 
-    def snapshot(self) -> dict[str, Any]:
-        """Names of the files and what the last one covers; for progress."""
+    def snapshot(self, *, clean: bool = False) -> dict[str, Any]:
+        """Names of the files, when they were changed, what the last one covers; for progress.
+
+        The time of the last one is -1 while it grows.
+        """
         header = self.header(self.files[-1]) if self.files else None
+        times = [file.mtime_ms() for file in (self.files if clean else self.files[:-1])]
         return {
-            "files": self.names(), "count": header.index_count if header else 0,
+            "files": self.names(), "times": [*times, -1][: len(self.files)], "count": header.index_count if header else 0,
             "end": header.end_phy_offset if header else 0,
         }
 
@@ -214,7 +233,7 @@ class IndexService:
             self._reserve(file, rows, done, count)
             done, key = index_entries.put_rows(
                 file.buffer, self._slots, self._entries, buffer, rows, done, count, key)
-            file.flushed_position = 0
+            file.touched()
             if done < count:
                 self._half_done = int(rows[done, record.C_PHY]), key
                 self._create(file, int(rows[done, record.C_STORE_TIMESTAMP]))

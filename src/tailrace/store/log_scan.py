@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol, final
 
 import numpy as np
 
+from tailrace.env.read_ahead import read_ahead
 from tailrace.formats.commitlog import (
     BLANK,
     BLANK_MAGIC,
@@ -45,6 +46,7 @@ _HEAD: Final = 36
 _MAGICS: Final = (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2)
 _MAGIC_START: Final = MESSAGE_MAGIC_V1.to_bytes(4, "big")[:3]
 _SHORTEST: Final = 91
+_LONG: Final = 4 * CHUNK
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -196,7 +198,10 @@ class LogWalk:
         while True:
             torn = False
             held: LogChunk | None = None
-            for chunk in scan_files(self._files, start, self._until, self._check, self.end):
+            chunks = scan_files(self._files, start, self._until, self._check, self.end)
+            if self._length(start) > _LONG:  # reading and checking, and what is done with it, overlap
+                chunks = read_ahead(chunks)
+            for chunk in chunks:
                 if held is not None:
                     yield held
                 held = chunk
@@ -215,6 +220,11 @@ class LogWalk:
                 return
             yield damage
             start = damage.until
+
+    def _length(self, start: int) -> int:
+        last = self._files[-1] if self._files else None
+        end = last.file_from_offset + last.size if last is not None else 0
+        return min(end, self._until) - start
 
     def _is_behind_last_file(self) -> bool:
         last = self._files[-1] if self._files else None

@@ -49,6 +49,8 @@ class Progress:
     start: int
     """A record at least 64 records before ``until``, or the first one: where a walk begins."""
     until: int
+    min: int
+    """Least position of the log: while it is the same, retention removed no queue or index file."""
     last: int
     """Start of the record that ends at ``until``, -1 when there is none."""
     last_crc: int
@@ -60,9 +62,11 @@ class Progress:
     checkpoints: list[str]
     """Hexadecimal bytes that the checkpoint may have: before and after it was written."""
     index: dict[str, Any] | None
-    """``files`` names, oldest first, and of the last one ``count`` and ``end``; None without index."""
-    queues: dict[str, dict[str, list[int]]]
-    """Topic, queue id: next offset, position of the last record (-1 without)."""
+    """``files`` names, oldest first, ``times`` of change (-1: may grow), and of the last one
+    ``count`` and ``end``; None without index."""
+    queues: dict[str, dict[str, list[Any]]]
+    """Topic, queue id: next offset, position of the last record (-1 without), and position and time
+    of change of the files that will not change any more."""
     clean: bool = False
     """Whether the store was closed when this was written."""
     v: int = _VERSION

@@ -14,14 +14,15 @@ __all__ = ["make_progress"]
 
 def make_progress(
     position: Position, commit_log: CommitLog, checkpoints: list[str], queues: ConsumeQueueStore,
-    index: IndexService | None,
+    index: IndexService | None, *, clean: bool = False,
 ) -> Progress:
     """What may be written once all of it is durable; nothing may be dispatched during the call."""
     segment = commit_log.queue.find(position.last)
     return Progress(
-        start=position.start, until=position.until, last=position.last,
+        start=position.start, until=position.until, min=commit_log.min_offset, last=position.last,
         last_crc=isal_zlib.crc32(commit_log.read(position.last, position.size)),
         last_timestamp=position.timestamp,
         segment=segment.path.rpartition("/")[2] if segment is not None else "",
         segment_size=commit_log.queue.file_size, checkpoints=checkpoints,
-        index=index.snapshot() if index is not None else None, queues=queues.snapshot())
+        index=index.snapshot(clean=clean) if index is not None else None,
+        queues=queues.snapshot(clean=clean), clean=clean)

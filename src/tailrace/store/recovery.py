@@ -32,8 +32,10 @@ from isal import isal_zlib
 from tailrace.config import RecoveryMode
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
+from tailrace.env.read_ahead import in_background
 from tailrace.errors import CorruptionError, DiskFullError
 from tailrace.formats.checkpoint import Checkpoint
+from tailrace.formats.filenames import file_name_to_offset
 from tailrace.kernels import record
 from tailrace.segments import MappedFile
 from tailrace.store.commit_log import CommitLog
@@ -55,6 +57,8 @@ _BODY: Final = record.CHECK_BODY_CRC
 _PLACE: Final = record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
 _LAST_FILES: Final = 3
 _LAST_QUEUE_FILES: Final = 2
+_SMALL: Final = 64 << 20
+_FEW_UNITS: Final = 4_000_000
 _MARGIN_MS: Final = 3000
 _TELL_NS: Final = 1_000_000_000
 _SAVE_NS: Final = 5_000_000_000
@@ -126,17 +130,24 @@ class Recovery:
         self._found: Progress | None = None
         self._bad_index = ""
         self._is_clean = False
+        self._last_exit_ok = False
+        self._synced: Callable[[], None] = lambda: None
         self.report = RecoveryReport(check_crc=check_crc)
 
-    def run(self, *, last_exit_ok: bool) -> RecoveryReport:
-        """All passes. Raises CorruptionError or OSError, and leaves the log uncut then."""
+    def run(self, *, last_exit_ok: bool, read_only: str = "") -> RecoveryReport:
+        """All passes. Raises CorruptionError or OSError, and leaves the log uncut then.
+
+        ``read_only`` says why nothing may be cut.
+        """
         began = self._clock.monotonic_ns()
         report = self.report
+        report.read_only = read_only
         self._load()  # pass 1
         if self._commit_log.queue.files:
             self._decide(last_exit_ok=last_exit_ok)  # pass 2
             _log.info("recover %s from=%d why=%s", report.mode, report.start, report.why)
             self._rewind(last_exit_ok=last_exit_ok)  # pass 3
+            self._sync_log_meanwhile()
             self._walk()  # passes 4 to 6
         else:
             self._commit_log.queue.flushed_where = 0
@@ -144,8 +155,6 @@ class Recovery:
             self._forget_queues()
         self._sync()  # pass 7
         self._compute_offsets()  # pass 8
-        if self._last_record[0] >= 0 and not self._is_clean and not report.read_only:
-            self._save()
         report.ms = (self._clock.monotonic_ns() - began) / 1e6
         _log.info("recover over mode=%s to=%d scanned=%d ms=%.1f", report.mode, report.end,
                   report.scanned, report.ms)
@@ -154,6 +163,7 @@ class Recovery:
     # -- pass 1
 
     def _load(self) -> None:
+        self._mend_lengths()
         self._commit_log.queue.load()
         for (topic, queue_id), why in self._queues.load().items():
             _log.warning("queue files are removed, to be rebuilt topic=%s queue_id=%d cause=%s",
@@ -162,9 +172,37 @@ class Recovery:
             self.report.rebuilt.append(f"queue {topic}/{queue_id}: {why}")
         self._bad_index = self._index.load() if self._index is not None else ""
 
+    def _mend_lengths(self) -> None:
+        """Give segments of a wrong length the right one: what lacks is a hole, what is too much goes."""
+        log = self._commit_log.queue
+        paths = sorted(
+            (name, f"{directory}/{name}")
+            for directory in log.directories for name in self._file_system.list(directory)
+            if file_name_to_offset(name) is not None
+        )
+        for number, (name, path) in enumerate(paths):
+            stat = self._file_system.stat(path)
+            if stat.is_dir or stat.size == log.file_size or self.report.read_only:
+                continue
+            if not stat.size and number == len(paths) - 1:
+                continue  # never held anything; load removes it
+            file = self._file_system.open(path, writable=True)
+            try:
+                if stat.size > log.file_size:
+                    more = file.pread(stat.size - log.file_size, log.file_size)
+                    self._keep(path, log.file_size, int(name) + log.file_size, more, "file too long")
+                _log.error("segment file of a wrong length is mended file=%s expected=%d actual=%d",
+                           path, log.file_size, stat.size)
+                file.truncate(log.file_size)
+                file.sync_data()
+            finally:
+                file.close()
+            self.report.rebuilt.append(f"length of segment {name}, was {stat.size}")
+
     # -- pass 2
 
     def _decide(self, *, last_exit_ok: bool) -> None:
+        self._last_exit_ok = last_exit_ok
         report, log = self.report, self._commit_log
         low = log.min_offset
         found = self._progress.read()
@@ -205,33 +243,62 @@ class Recovery:
             return "the log is shorter"
         if found.segment and found.segment_size != queue.file_size:
             return "segments have another length"
-        return self._index_mismatch(found) or self._queue_mismatch(found)
+        return (
+            self._index_mismatch(found) or self._queue_mismatch(found)
+            or self._uncovered_mismatch(found)
+        )
+
+    def _uncovered_mismatch(self, found: Progress) -> str:
+        """Whether units of files that were still growing are gone; looked at while that is cheap."""
+        queues = self._queues.table.values()
+        if found.clean and self._last_exit_ok:
+            return ""  # the stamps speak for every file
+        if sum(queue.max_offset - queue.first_offset for queue in queues) > _FEW_UNITS:
+            return ""
+        ends = {key: queue.max_offset for key, queue in self._queues.table.items()}
+        coverage = Coverage(self._commit_log.queue.files)
+        coverage.add_queues(queues)
+        for (topic, queue_id), end in ends.items():
+            if self._queues.table[topic, queue_id].max_offset != end:
+                return f"units of queue {topic}/{queue_id} are gone"
+        segment = self._commit_log.queue.find(found.start)
+        low = segment.file_from_offset if segment is not None else 0
+        gap = coverage.first_gap(low)
+        return "" if gap == low else f"queues do not tell of all messages from {gap} on"
 
     def _index_mismatch(self, found: Progress) -> str:
         if self._index is None:
             return ""
         if self._bad_index or found.index is None:
             return self._bad_index or "there was no index"
-        names, wanted = self._index.names(), found.index["files"]
-        while wanted and wanted[0] not in names:  # retention removes old ones
-            wanted = wanted[1:]
-            if not names:
-                return "index files are gone"
+        names, wanted, times = self._index.names(), found.index["files"], found.index["times"]
+        gone = 0
+        while gone < len(wanted) and wanted[gone] not in names:  # retention removes old ones
+            gone += 1
+        wanted, times = wanted[gone:], times[gone:]
         if names[: len(wanted)] != wanted or (not wanted and found.index["count"] > 1):
             return "index files are others"
         if not wanted:
             return ""
+        for file, time in zip(self._index.files, times, strict=False):
+            if time not in {-1, file.mtime_ms()}:
+                return f"index file {file.path.rpartition('/')[2]} was changed"
+        if gone and self._commit_log.min_offset == found.min:
+            return "index files are gone"
         header = self._index.header(self._index.files[len(wanted) - 1])
         if header.index_count < found.index["count"] or header.end_phy_offset < found.index["end"]:
             return f"index file {wanted[-1]} is older"
         return ""
 
     def _queue_mismatch(self, found: Progress) -> str:
+        log_min = self._commit_log.min_offset
         for topic, queues in found.queues.items():
-            for queue_id, (end, last) in queues.items():
+            for queue_id, (end, last, stamps) in queues.items():
                 queue = self._queues.get(topic, int(queue_id))
                 if queue is None or (end and not queue.files.files):
                     return f"queue {topic}/{queue_id} is gone"
+                if not queue.has_stamps(stamps, trimmed=log_min > found.min):
+                    return f"files of queue {topic}/{queue_id} were changed"
                 queue.set_end(end)
                 if last >= 0:
                     unit = queue.unit(end - 1)
@@ -318,7 +385,11 @@ class Recovery:
                 self._queues.dirty.add(queue)
         self._is_clean = known is not None and known.clean and last_exit_ok
         if self._index is not None and not self._is_clean:
-            self._index.rewind(start, self._commit_log.store_timestamp_at)
+            timestamp_at = self._commit_log.store_timestamp_at
+            if known is not None:  # entries behind the start are ours, of this log
+                self._index.drop_unfinished(timestamp_at)
+            else:
+                self._index.rewind(start, timestamp_at)
         self._dispatcher.recovering = True
 
     # -- passes 4 to 6
@@ -420,6 +491,8 @@ class Recovery:
                 {"file": file.path, "position": at, "length": kept, "reason": reason})
         self._lower_checkpoint(end.phy_offset)
         self._dispatcher.recovering = False
+        if self._index is not None and self._index.end_phy_offset >= end.phy_offset:
+            self._index.rewind(end.phy_offset, self._commit_log.store_timestamp_at)  # W7
         if self.report.read_only:
             self._commit_log.queue.set_end(end.phy_offset)
             return
@@ -453,12 +526,27 @@ class Recovery:
             self._checkpoint.flush()
 
     def _forget_queues(self) -> None:
-        """Without a log no unit names a message; offsets go on where the queues ended."""
+        """Without a log no unit names a message: the files are evidence, offsets go on.
+
+        Consumers that have come to some offset then miss no later message, and none is read twice.
+        """
         for queue in self._queues.table.values():
             queue.find_end()
-            if queue.max_offset:
-                _log.warning("the log is empty, its messages are gone topic=%s queue_id=%d max=%d",
-                             queue.topic, queue.queue_id, queue.max_offset)
+            last = queue.max_offset
+            if not last or self.report.read_only:
+                continue
+            _log.warning("the log is empty, its messages are gone topic=%s queue_id=%d max=%d",
+                         queue.topic, queue.queue_id, last)
+            queue.rewind(0)
+            if queue.max_offset == last:
+                continue  # nothing but pre-blank units: done by an earlier open
+            for file in queue.files.files:
+                file.wrote_position = file.size
+                self._keep(file.path, 0, file.file_from_offset, file.read(0, file.size),
+                           f"queue {queue.topic}/{queue.queue_id} without a log")
+            queue.remove_files()
+            queue.restart_at(last)
+            self._queues.dirty.add(queue)
         if self._index is not None and (self._index.files or self._bad_index):
             self._index.clear()
 
@@ -470,18 +558,33 @@ class Recovery:
 
     # -- pass 7 and progress
 
+    def _sync_log_meanwhile(self) -> None:
+        """Start to sync what a killed process left in the page cache; pass 7 waits for the rest."""
+        if self._is_clean or self._commit_log.max_offset - self.report.start < _SMALL:
+            return
+        files = [
+            file for file in self._commit_log.queue.files
+            if file.file_from_offset + file.size > self._sync_from
+        ]
+
+        def sync() -> None:
+            for file in files:
+                file.flushed_position = 0
+                file.flush()
+
+        self._synced = in_background(sync)
+
     def _sync(self) -> None:
+        """The log is durable before a message is served; units and entries follow it, see flush."""
+        self._synced()
         if self.report.read_only:
             return
         log = self._commit_log.queue
         for file in log.files:
-            if file.file_from_offset + file.size > self._sync_from:
+            if file.file_from_offset + file.size > self._sync_from and not self._is_clean:
                 file.flushed_position = 0
                 file.flush()
         log.flushed_where = log.max_offset
-        self._queues.flush(0)
-        if self._index is not None:
-            self._index.flush()
 
     def _save(self) -> None:
         """Write progress in the middle of a walk, so that a second kill goes on from here."""

@@ -35,7 +35,8 @@ def test_searches_step_over_places_without_a_message(seed):
     # A rewind ends the queue behind its last message below a position; nothing is cleared yet.
     queue.rewind(limit)
     kept = [start + n for n, u in enumerate(units) if u is not None and u < limit]
-    assert queue.max_offset == (kept[-1] + 1 if kept else queue.first_offset)
+    leading = next((n for n, u in enumerate(units) if u is not None), len(units))
+    assert queue.max_offset == (kept[-1] + 1 if kept else start + leading)
     assert queue.last_phy_offset == (units[kept[-1] - start] if kept else -1)
 
 

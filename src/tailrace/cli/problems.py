@@ -1,0 +1,64 @@
+"""What went wrong, in one line for people, with the way on where there is one."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from tailrace.config import option_name, parse_properties
+from tailrace.errors import ConfigError, RemotingCommandError, StoreLockedError
+from tailrace.formats.filenames import SERVE
+
+__all__ = ["explained", "read_config_file", "unknown_settings"]
+
+NOT_SUPPORTED = 3
+"""Response code of a peer that does not know a request."""
+
+
+def explained(error: Exception) -> str:
+    """The line for an error."""
+    if isinstance(error, StoreLockedError):
+        return f"{error}{_server(error.path)}"
+    if isinstance(error, RemotingCommandError):
+        text = str(error).splitlines()[0]
+        if error.code == NOT_SUPPORTED:
+            text += "; --broker takes the address of a broker, --namesrv that of a name server"
+        return text
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return str(error) or type(error).__name__
+
+
+def _server(path: str) -> str:
+    """Who serves a locked directory, where its server has left a note of that."""
+    try:
+        hint = json.loads((Path(path) / SERVE).read_text())
+        return f"; tailrace serve, process {hint['pid']}, serves it at {hint['broker']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def read_config_file(path: Path) -> dict[str, str]:
+    """The settings of a ``.properties`` file; raises ConfigError or OSError."""
+    try:
+        return parse_properties(path.read_text("utf-8"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is no text in UTF-8: byte {error.start}") from None
+
+
+def unknown_settings(values: Mapping[str, str], configs: Iterable[type]) -> list[str]:
+    """Names that no config has, each with the one that may have been meant.
+
+    They are no error: a RocketMQ file has many settings that mean nothing here.
+    """
+    known = {option_name(f) for config in configs for f in dataclasses.fields(config)}
+    found = []
+    for name in sorted(values.keys() - known):
+        near = difflib.get_close_matches(name, known, 1, 0.85)
+        found.append(f"{name} (is {near[0]} meant?)" if near else name)
+    return found
+

@@ -1,0 +1,180 @@
+"""Mistakes on the command line: one line that says what to do, and the exit code of its kind.
+
+0 fine, 1 refused, 2 usage, 3 something is not installed.
+"""
+
+from __future__ import annotations
+
+import builtins
+import logging
+import signal
+import socket
+import sys
+
+import pytest
+
+from tailrace.cli import main
+from tailrace.cli.problems import explained, unknown_settings
+from tailrace.config import BrokerConfig, StoreConfig
+from tailrace.errors import RemotingCommandError, StoreLockedError
+from tailrace.model import Message
+from tailrace.node.message_store import MessageStore
+
+
+@pytest.fixture
+def tailrace(monkeypatch, capsys, tmp_path):
+    """Run the command here; its exit code, what it printed, and its complaint."""
+    monkeypatch.chdir(tmp_path)
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["tailrace", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        assert "Traceback" not in printed.err
+        return ended.value.code or 0, printed.out, printed.err
+
+    yield run
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def store(tmp_path):
+    with MessageStore.open(tmp_path / "store") as opened:
+        opened.put(Message(topic="orders", body=b"x", keys=["k"]))
+    return tmp_path / "store"
+
+
+@pytest.mark.parametrize("arguments", [
+    ("--help",), ("-h",), ("--version",), ("serve", "--help"), ("dump", "--help"),
+    ("query", "-h"), ("recover", "-h"), ("disk-usage", "-h"), ("send", "-h"), ("tail", "-h"),
+    ("topic", "-h"), ("topic", "list", "-h"), ("topic", "create", "-h"),
+])
+def test_help_is_fine_and_names_the_command(tailrace, arguments):
+    code, out, err = tailrace(*arguments)
+    assert (code, err) == (0, "")
+    assert "tailrace" in out
+    assert "python -m" not in out
+
+
+@pytest.mark.parametrize(("arguments", "complaint"), [
+    ((), "Commands:"),
+    (("nonsense",), "No such command 'nonsense'"),
+    (("serve",), "Missing argument 'STORE'"),
+    (("serve", "s", "--listen", "10911"), "--listen 10911 is not HOST:PORT"),
+    (("serve", "s", "--listen", "127.0.0.1:65536"), "is not HOST:PORT"),
+    (("serve", "s", "--http", ":80"), "--http :80 is not HOST:PORT"),
+    (("serve", "s", "--http", "0.0.0.0:80"), "--allow-remote"),
+    (("serve", "s", "--listen", "0.0.0.0:0"), "--allow-remote"),
+    (("serve", "s", "--log-level", "loud"), "--log-level loud is not"),
+    (("dump", "s", "--only", "all"), "--only all: known are"),
+    (("query", "s", "--topic", "t"), "Missing option '--key'"),
+    (("send", "--topic", "t", "x"), "say one of STORE, --broker and --namesrv"),
+    (("send", "s", "--broker", "h:1", "--topic", "t", "x"), "say one of STORE, --broker"),
+    (("send", "s", "--topic", "t", "--property", "a", "x"), "--property 'a' is not NAME=VALUE"),
+    (("send", "s", "--topic", "t", "--queue", "x", "b"), "--queue"),
+    (("tail", "s", "--topic", "t", "--from", "yesterday"), "--from yesterday is not"),
+    (("tail", "s", "--topic", "t", "--max", "-1"), "--max"),
+    (("topic", "list"), "say one of STORE"),
+    (("topic", "create", "s", "t", "--queues", "0"), "--queues"),
+])
+def test_wrong_use_is_2(tailrace, arguments, complaint, tmp_path):
+    code, out, err = tailrace(*arguments)
+    assert code == 2
+    assert complaint in out + err
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize(("arguments", "complaint"), [
+    (("dump", "gone"), "is not a store directory: it does not exist"),
+    (("recover", "gone"), "is not a store directory: it does not exist"),
+    (("tail", "gone", "--topic", "t"), "is not a store directory: it does not exist"),
+    (("topic", "list", "gone"), "is not a store directory: it does not exist"),
+    (("disk-usage", "gone"), "is not a store directory"),
+    (("serve", "file"), "is not a store directory: it is a file"),
+    (("recover", "other"), "it is not empty and has no commitlog"),
+    (("dump", "store", "--config", "gone.properties"), "gone.properties: No such file or directory"),
+    (("dump", "store", "--config", "other"), "other: Is a directory"),
+    (("dump", "store", "--config", "binary"), "binary is no text in UTF-8: byte 0"),
+    (("serve", "new", "--config", "wrong"),
+     "mappedFileSizeCommitLog=abc is not a whole number; flushDiskType=NOPE is not one of SYNC_FLUSH"),
+    (("tail", "store", "--topic", "nobody", "--no-follow"), "has no topic nobody"),
+    (("tail", "store", "--topic", "orders"), "nobody serves this directory"),
+    (("send", "store", "--topic", "a b", "x"), "topic: 'a b' must be"),
+    (("send", "store", "--topic", "orders", "--queue", "9", "x"), "orders has queues 0 to 3"),
+    (("topic", "create", "store", "a b"), "illegal characters"),
+    (("send", "--broker", "127.0.0.1:1", "--topic", "t", "x"),
+     "cannot connect to 127.0.0.1:1: Connection refused"),
+    (("tail", "--namesrv", "127.0.0.1:1", "--topic", "t"),
+     "cannot connect to 127.0.0.1:1: Connection refused"),
+    (("send", "--broker", "nonsense", "--topic", "t", "x"), "it is not HOST:PORT"),
+])
+def test_what_is_refused_is_1_with_one_line(tailrace, store, tmp_path, arguments, complaint):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "x").write_text("x")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe=1\n")
+    (tmp_path / "wrong").write_text("flushDiskType=NOPE\nmappedFileSizeCommitLog=abc\n")
+    code, out, err = tailrace(*arguments)
+    assert (code, out) == (1, "")
+    assert complaint in err
+    assert [line for line in err.splitlines() if line.startswith("tailrace: ")] == [
+        err.splitlines()[-1]]
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_port_in_use_is_named(tailrace, tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for option, other in (("--listen", "--namesrv-listen"), ("--namesrv-listen", "--listen")):
+            code, out, err = tailrace("serve", "new", option, address, other, "127.0.0.1:0")
+            assert (code, out) == (1, "")
+            assert err.splitlines()[-1] == (
+                f"tailrace: cannot listen on {address}: Address already in use")
+    with MessageStore.open(tmp_path / "new"):  # it was closed again, cleanly
+        assert not list((tmp_path / "new").glob("abort.*"))
+
+
+def test_what_is_not_installed_is_3(tailrace, monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *rest, **more):
+        if name.startswith("tailrace.broker.http_status"):
+            raise ModuleNotFoundError("No module named 'prometheus_client'", name="prometheus_client")
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    code, _, err = tailrace("serve", "new", "--http", "127.0.0.1:0")
+    assert code == 3
+    assert err.splitlines()[-1] == "tailrace: prometheus_client is not installed"
+
+
+def test_settings_without_a_meaning_are_named_and_misspelt_ones_guessed():
+    values = {"flushDiskTyp": "x", "brokerRole": "ASYNC_MASTER", "maxMessageSize": "1"}
+    assert unknown_settings(values, (StoreConfig, BrokerConfig)) == [
+        "brokerRole", "flushDiskTyp (is flushDiskType meant?)"]
+
+
+def test_a_lock_says_who_serves_where_that_is_known(tmp_path):
+    (tmp_path / "tailrace").mkdir()
+    hint = tmp_path / "tailrace" / "serve.json"
+    error = StoreLockedError(str(tmp_path))
+    assert explained(error) == f"{tmp_path} is locked by another process"
+    hint.write_text('{"pid": 7, "broker": "127.0.0.1:5", "namesrv": ""}')
+    assert explained(error).endswith("; tailrace serve, process 7, serves it at 127.0.0.1:5")
+    hint.write_text("[")
+    assert explained(error) == f"{tmp_path} is locked by another process"
+
+
+def test_the_answer_of_a_peer_is_one_line_and_a_wrong_kind_of_server_is_guessed():
+    error = RemotingCommandError(17, "no route\nSee the manual.", "h:1")
+    assert explained(error) == "code 17 from h:1: no route"
+    assert "--namesrv that of a name server" in explained(RemotingCommandError(3, "what", "h:1"))
