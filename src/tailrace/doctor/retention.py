@@ -65,7 +65,9 @@ def explain_directory(
         log_path, found.total, found.free, found.usable,
         sum(file_system.stat(name).size for name in trash))
     levels = disk_levels(config)
-    size = max(directory.max_phy_offset - directory.min_phy_offset, 0)
+    size = sum(
+        file_system.stat(f"{log_path}/{name}").allocated
+        for name in file_system.list(log_path) if filenames.file_name_to_offset(name) is not None)
     size += sum(q.max_offset - q.min_offset for q in directory.queues()) * CQ_UNIT.size
     size += sum(
         file_system.stat(f"{root}/{filenames.INDEX}/{name}").size

@@ -10,6 +10,7 @@ from tailrace.env.scheduler import Scheduler
 from tailrace.formats import filenames
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.group_pins import GroupPins
+from tailrace.segments import MappedFile
 from tailrace.store.clean_commit_log import CleanCommitLogService
 from tailrace.store.clean_consume_queue import CleanConsumeQueueService
 from tailrace.store.default_message_store import DefaultMessageStore
@@ -28,6 +29,7 @@ class Retention:
     def __init__(self, clock: Clock, file_system: FileSystem, store: DefaultMessageStore) -> None:
         config, log = store.config, store.commit_log
         self._config = config
+        self._file_system = file_system
         self._store = store
         self.trash = Trash(clock, file_system, store.root, log.queue.directories, config.delete_rate)
         self.disk = DiskCheckService(
@@ -76,13 +78,18 @@ class Retention:
         return count
 
     def store_bytes(self) -> int:
-        """Written bytes of log and queues and the index files, as maxStoreBytes counts them."""
+        """What the log takes of the disk, units and index files, as maxStoreBytes counts them."""
         store = self._store
-        log = store.commit_log
-        size = max(log.max_offset - max(log.min_offset, 0), 0)
+        size = sum(self._allocated(file) for file in store.commit_log.queue.files)
         for queue in list(store.queues.table.values()):
             size += max(queue.files.max_offset - max(queue.files.min_offset, 0), 0)
         return size + sum(file.size for file in (store.index.files if store.index else ()))
+
+    def _allocated(self, file: MappedFile) -> int:
+        try:
+            return self._file_system.stat(file.path).allocated
+        except OSError:
+            return 0  # it has just been deleted
 
     def stats(self) -> dict[str, Any]:
         """Counters, and the disks as the last check saw them."""

@@ -18,7 +18,7 @@ from typing import Any, Final, final
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
-from tailrace.errors import FatalStorageError
+from tailrace.errors import DiskFullError, FatalStorageError
 from tailrace.segments import MappedFile
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.disk_check import DiskCheckService
@@ -44,6 +44,7 @@ _log = logging.getLogger(__name__)
 FIRST_PASS_NS: Final = 60_000_000_000
 """How long after the start the first pass is made."""
 _MS: Final = 1_000_000
+_HOUR_MS: Final = 3_600_000
 
 
 @final
@@ -129,6 +130,7 @@ class CleanCommitLogService:
             now = self._clock.monotonic_ns()
             if not self._left and now >= self._next_pass_ns:
                 self._next_pass_ns = now + self._config.clean_resource_interval * _MS
+                self._roll_by_age()
                 self._begin_pass()
             if self._left:
                 return self._pass_step() and not self._config.delete_commit_log_files_interval
@@ -144,6 +146,21 @@ class CleanCommitLogService:
             self.manual_times -= 1
         if self._left:
             _log.debug("look for files to delete trigger=%s", self._trigger)
+
+    def _roll_by_age(self) -> None:
+        """End the last file when its first message is old, so that a quiet store expires, too."""
+        files = self._log.queue.files
+        if not self._config.commit_log_roll_time or not files or not self._flags.is_writeable():
+            return
+        latest_ms = self._clock.now_ms() - round(self._config.commit_log_roll_time * _HOUR_MS)
+        if files[-1].wrote_position and 0 < self._store_timestamp(
+            files[-1].file_from_offset
+        ) <= latest_ms:
+            try:
+                if self._log.roll(files[-1]):
+                    _log.info("ended a file by its age file=%s", files[-1].path)
+            except (DiskFullError, OSError) as error:
+                _log.warning("cannot end a file by its age file=%s cause=%s", files[-1].path, error)
 
     def _pass_step(self) -> bool:
         """Delete the oldest file when it may go; whether it went. Ends the pass when it stays."""
