@@ -14,7 +14,7 @@ from tailrace.testing import CrashFileSystem, SimClock, SimulatedCrash
 
 pytestmark = pytest.mark.crash
 
-SIZE = 4096
+SIZE = 8192
 HOUR = 3_600_000
 QUEUES = [("orders", 0), ("orders", 1), ("other", 0)]
 CONFIG = StoreConfig(
@@ -51,7 +51,7 @@ class Life:
     def put(self, store, count):
         for number in range(count):
             key = QUEUES[number % 3]
-            body = b"%s-%d-%d" % (key[0].encode(), key[1], len(self.sent[key])) + bytes(500)
+            body = b"%s-%d-%d" % (key[0].encode(), key[1], len(self.sent[key])) + bytes(1000)
             self.clock.advance(10)
             self.sent[key].append(body)
             self.times[body] = self.clock.now_ms()
@@ -69,7 +69,7 @@ class Life:
             store._store.flush()
             self.deleting_from = files.operations
             self.delete(store)
-            self.put(store, 6)
+            self.put(store, 3)
             self.clock.advance(HOUR // 6)
             store.retention.clean_commit_log.step()
             self.put(store, 3)
@@ -113,8 +113,8 @@ class Life:
             assert store.put(Message(topic=key[0], body=b"after"), queue_id=key[1]).queue_offset == high
         self.clock.advance(2 * HOUR)
         for key in QUEUES:
-            store.put(Message(topic=key[0], body=bytes(1500)), queue_id=key[1])
-            store.put(Message(topic=key[0], body=bytes(1500)), queue_id=key[1])
+            store.put(Message(topic=key[0], body=bytes(3000)), queue_id=key[1])
+            store.put(Message(topic=key[0], body=bytes(3000)), queue_id=key[1])
         self.delete(store)
         assert store.min_phy_offset > low, what
         assert files.list("/s/tailrace/trash") == [], (what, "a ghost")
