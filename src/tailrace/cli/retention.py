@@ -102,6 +102,12 @@ def answer_lines(view: RetentionView, store: str, config: StoreConfig) -> Iterat
         yield f"disk: {view.disk.reason}"
     if view.trash_files:
         yield f"trash: {view.trash_files} files, {_size(usage.trash)} on their way out"
+    if view.forced:
+        yield f"deleted before their time: {len(view.forced)} files on record, the last ones:"
+        for entry in view.forced[-3:]:
+            lost = ", ".join(f"{n} of {topic}" for topic, n in entry.get("messages", {}).items())
+            yield (f"  {entry.get('file')} at {_time(entry.get('time', 0))}: {entry.get('reason')}; "
+                   f"lost: {lost or 'no messages'}")
     if view.state is not DirectoryState.CLEAN:
         yield (f"the directory is {view.state.value}: who serves it may have other settings than "
                "these, and knows more pins")
@@ -124,6 +130,8 @@ def json_lines(view: RetentionView) -> Iterator[dict[str, Any]]:
         "availableBytes": view.usage.available, "trashBytes": view.usage.trash,
         "full": view.disk.full, "reason": view.disk.reason, **view.trigger._asdict(),
     }
+    for entry in view.forced:
+        yield {"kind": "forcedDeletion", **entry}
     for verdict in view.segments:
         yield {
             "kind": "file", "path": verdict.facts.path, "deletable": verdict.rule.deletable,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import final
+from typing import Any, final
 
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
@@ -18,6 +18,7 @@ from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.group_pins import GroupPins
 from tailrace.store.directory import DirectoryState, FileView, StoreDirectory
 from tailrace.store.disk_state import DiskLevels, DiskVerdict, PathUsage, decide, disk_levels
+from tailrace.store.forced_deletions import ForcedDeletions
 from tailrace.store.retention import (
     Pin,
     SegmentFacts,
@@ -46,6 +47,8 @@ class RetentionView:
     trigger: Trigger
     segments: list[SegmentVerdict]
     trash_files: int = 0
+    forced: list[dict[str, Any]] = field(default_factory=list)
+    """What was deleted before its time, oldest first, as far as it is on record."""
 
 
 def explain_directory(
@@ -88,7 +91,8 @@ def explain_directory(
         pins=_pins(directory, config, clock), policies=pin_policies(config))
     return RetentionView(
         state=directory.state, levels=levels, usage=usage, disk=disk, trigger=trigger,
-        segments=segments, trash_files=len(trash))
+        segments=segments, trash_files=len(trash),
+        forced=ForcedDeletions(file_system, root).read())
 
 
 def _facts(

@@ -15,6 +15,7 @@ from tailrace.store.clean_commit_log import CleanCommitLogService
 from tailrace.store.clean_consume_queue import CleanConsumeQueueService
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.disk_check import DiskCheckService
+from tailrace.store.forced_deletions import ForcedDeletions
 from tailrace.store.trash import Trash
 
 __all__ = ["Retention"]
@@ -37,7 +38,8 @@ class Retention:
             f"{store.root}/{filenames.CONSUMEQUEUE}", self.store_bytes)
         self.clean_commit_log = CleanCommitLogService(
             clock, file_system, config, log, store.flags, self.trash, self.disk,
-            self._store_timestamp, lambda: store.reput.reput_from_offset)
+            self._store_timestamp, lambda: store.reput.reput_from_offset, self._count_messages,
+            ForcedDeletions(file_system, store.root))
         self.clean_consume_queue = CleanConsumeQueueService(
             clock, config, log, store.queues, store.index, store.flags)
         self.trash.load()
@@ -84,6 +86,14 @@ class Retention:
         for queue in list(store.queues.table.values()):
             size += max(queue.files.max_offset - max(queue.files.min_offset, 0), 0)
         return size + sum(file.size for file in (store.index.files if store.index else ()))
+
+    def _count_messages(self, low_phy_offset: int, high_phy_offset: int) -> dict[str, int]:
+        """Messages by topic between two positions of the log."""
+        found: dict[str, int] = {}
+        for (topic, _), queue in list(self._store.queues.table.items()):
+            if count := queue.count_between(low_phy_offset, high_phy_offset):
+                found[topic] = found.get(topic, 0) + count
+        return found
 
     def _allocated(self, file: MappedFile) -> int:
         try:

@@ -22,6 +22,7 @@ from tailrace.errors import DiskFullError, FatalStorageError
 from tailrace.segments import MappedFile
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.disk_check import DiskCheckService
+from tailrace.store.forced_deletions import ForcedDeletions
 from tailrace.store.retention import (
     MANUAL_DELETE_TIMES,
     Pin,
@@ -52,13 +53,15 @@ class CleanCommitLogService:
     """A pass at each ``cleanResourceInterval``; a step deletes one file, so steps are the pause.
 
     ``store_timestamp`` gives the store time of the record at a position or -1;
-    ``dispatched_until`` where dispatch is.
+    ``dispatched_until`` where dispatch is, ``count_messages`` the messages by topic between two
+    positions.
     """
 
     def __init__(
         self, clock: Clock, file_system: FileSystem, config: StoreConfig, commit_log: CommitLog,
         flags: RunningFlags, trash: Trash, disk: DiskCheckService, store_timestamp: Callable[[int], int],
-        dispatched_until: Callable[[], int],
+        dispatched_until: Callable[[], int], count_messages: Callable[[int, int], dict[str, int]],
+        forced_deletions: ForcedDeletions,
     ) -> None:
         self._clock = clock
         self._file_system = file_system
@@ -69,6 +72,8 @@ class CleanCommitLogService:
         self._disk = disk
         self._store_timestamp = store_timestamp
         self._dispatched_until = dispatched_until
+        self._count_messages = count_messages
+        self._forced_deletions = forced_deletions
         self._policies = pin_policies(config)
         self._lock = threading.Lock()
         now = clock.monotonic_ns()
@@ -82,6 +87,7 @@ class CleanCommitLogService:
         self.manual_times = 0
         self.deleted_files = 0
         self.forced_files = 0
+        self.forced_messages = 0
         self.deleted_bytes = 0
         self.fruitless_passes = 0
 
@@ -208,6 +214,9 @@ class CleanCommitLogService:
             _log.warning("a file to delete is being read file=%s", file.path)
             return False
         path, directory = file.path, file.path.rpartition("/")[0]
+        forced = verdict is not None and verdict.forced
+        until = file.file_from_offset + file.size
+        lost = self._count_messages(file.file_from_offset, until) if forced else {}
         try:
             self._trash.take(file)
         except OSError as error:
@@ -223,10 +232,14 @@ class CleanCommitLogService:
         self.deleted_bytes += file.size
         if verdict is not None and verdict.forced:
             self.forced_files += 1
+            self.forced_messages += sum(lost.values())
+            reason, pins = self._disk.verdict.reason, _held(verdict)
             _log.warning(
-                "deleted before its time file=%s expires_ms=%d reason=%s pins=%s min_phy_offset=%d",
-                path, verdict.expires_ms, self._disk.verdict.reason, _held(verdict) or "none",
-                self._log.min_offset)
+                "deleted before its time file=%s expires_ms=%d reason=%s pins=%s lost=%s", path,
+                verdict.expires_ms, reason, pins or "none", lost)
+            self._forced_deletions.note({
+                "time": self._clock.now_ms(), "file": path.rpartition("/")[2],
+                "expires": verdict.expires_ms, "reason": reason, "pins": pins, "messages": lost})
         else:
             _log.info("deleted an expired file file=%s min_phy_offset=%d", path, self._log.min_offset)
         return True
@@ -270,7 +283,7 @@ class CleanCommitLogService:
         files = self._log.queue.files
         return {
             "deletedFiles": self.deleted_files, "forcedDeletedFiles": self.forced_files,
-            "deletedBytes": self.deleted_bytes, "fruitlessCleanPasses": self.fruitless_passes,
+            "forcedDeletedMessages": self.forced_messages, "deletedBytes": self.deleted_bytes, "fruitlessCleanPasses": self.fruitless_passes,
             "trashBytes": self._trash.total_bytes, "trashFailures": self._trash.failures,
             "manualDeletePassesLeft": self.manual_times,
             "hangedFile": "" if not files or files[0].available else files[0].path,

@@ -11,6 +11,7 @@ import pytest
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.errors import FatalStorageError, StoreNotWritableError
 from tailrace.model import GetMessageStatus, MessageExtBrokerInner, PutMessageStatus
+from tailrace.store.forced_deletions import ForcedDeletions
 from tailrace.store.retention import Pin, PinKind, Rule
 from tailrace.testing import CrashFileSystem, SimClock
 
@@ -423,6 +424,35 @@ def test_forced_deletion_frees_what_is_needed_and_no_more():
     assert place.store.stats()["forcedDeletedFiles"] > 0
     used = 80 + len([n for n in place.files.list("/s/commitlog") if len(n) == 20])
     assert used == 85, "at the forcible level it stops"
+    gone = place.store.min_phy_offset // SIZE
+    queue = place.store._store.queues.get("t", 0)
+    before = next(
+        n for n in range(queue.max_offset)
+        if (unit := queue.unit(n)) and unit.phy_offset >= place.store.min_phy_offset)
+    assert place.store.stats()["forcedDeletedMessages"] == before
+    record = ForcedDeletions(place.files, "/s").read()
+    assert [e["file"] for e in record] == [f"{n * SIZE:020d}" for n in range(gone)]
+    assert sum(e["messages"]["t"] for e in record) == before
+    assert "FORCIBLE" in record[0]["reason"] or "disk" in record[0]["reason"]
+
+
+def test_the_record_of_forced_deletions_keeps_the_newest_and_survives_damage():
+    files = CrashFileSystem()
+    record = ForcedDeletions(files, "/s")
+    assert record.read() == []
+    for number in range(250):
+        record.note({"file": number})
+    assert [e["file"] for e in record.read()] == list(range(50, 250))
+    file = files.open("/s/tailrace/forced-deletions.jsonl", writable=True)
+    file.pwrite(b"xx", 0)
+    assert [e["file"] for e in record.read()] == list(range(51, 250))
+
+    def refuse(_number, name, path):
+        raise OSError(errno.ENOSPC, "full", path)
+
+    files.before = refuse
+    record.note({"file": 1})
+    assert len(record.read()) == 199
 
 
 def test_without_the_switch_nothing_goes_before_its_time():
