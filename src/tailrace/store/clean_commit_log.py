@@ -83,6 +83,8 @@ class CleanCommitLogService:
         self._left = 0
         self._deleted_in_pass = 0
         self._warned = ""
+        self._hanged: SegmentVerdict | None = None
+        """Why the first file is to go that readers keep."""
         self.pin_sources: list[PinSource] = []
         self.manual_times = 0
         self.deleted_files = 0
@@ -212,6 +214,7 @@ class CleanCommitLogService:
             now_ms, self._config.destroy_maped_file_interval_forcibly
         ):
             _log.warning("a file to delete is being read file=%s", file.path)
+            self._hanged = verdict
             return False
         path, directory = file.path, file.path.rpartition("/")[0]
         forced = verdict is not None and verdict.forced
@@ -251,7 +254,7 @@ class CleanCommitLogService:
         self._last_redelete_ns = now_ns
         files = self._log.queue.files
         if len(files) > 1 and not files[0].available:
-            self._delete(files[0], None)
+            self._delete(files[0], self._hanged)
 
     # -- facts
 
