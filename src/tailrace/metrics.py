@@ -117,5 +117,14 @@ RECOVERED_RATIO: Final = _gauge(
     "tailrace_recovered_ratio", "Part of the recovery that is done, where the store can tell.")
 WRITEABLE: Final = _gauge(
     "tailrace_store_writeable", "0 when the store takes no more writes; the log says why.")
+RETENTION_DELETED: Final = _counter(
+    "tailrace_retention_deleted_files_total", "CommitLog files that retention deleted.", ("forced",))
+RETENTION_LOST: Final = _counter(
+    "tailrace_retention_forced_messages_total", "Messages deleted before their time.", ())
+RETENTION_FRUITLESS: Final = _counter(
+    "tailrace_retention_fruitless_passes_total",
+    "Passes that should have freed space and freed none; the log says why.", ())
+RETENTION_TRASH: Final = _gauge(
+    "tailrace_retention_trash_bytes", "Bytes of deleted files that are not given back yet.")
 
 METRICS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

@@ -104,6 +104,14 @@ class Exposition(Collector):
         yield self._family(metrics.FLUSH_BEHIND, {
             _LOCAL_DISK: max(0, stats["commitLogMaxOffset"] - stats["flushedWhere"])})
         yield self._family(metrics.DISPATCH_BEHIND, {_LOCAL_DISK: store.dispatch_behind_bytes})
+        forced = stats.get("forcedDeletedFiles", 0)
+        yield self._family(metrics.RETENTION_DELETED, {
+            ("false",): stats.get("deletedFiles", 0) - forced, ("true",): forced})
+        yield self._family(
+            metrics.RETENTION_LOST, {(): stats.get("forcedDeletedMessages", 0)})
+        yield self._family(
+            metrics.RETENTION_FRUITLESS, {(): stats.get("fruitlessCleanPasses", 0)})
+        yield self._family(metrics.RETENTION_TRASH, {(): stats.get("trashBytes", 0)})
         if earliest > 0:
             yield self._family(
                 metrics.RESERVE_TIME, {_LOCAL_DISK: max(0, broker.clock.now_ms() - earliest)})

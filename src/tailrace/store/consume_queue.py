@@ -24,6 +24,7 @@ __all__ = ["ConsumeQueue", "ConsumeQueueStore", "count_units"]
 
 _UNIT = CQ_UNIT.size
 _LOOK: Final = 4096
+_NEVER: Final = 1 << 62
 
 
 def count_units(data: bytes) -> int:
@@ -180,7 +181,10 @@ class ConsumeQueue:
     @staticmethod
     def _last_phy_offset(file: MappedFile) -> int:
         """Position of the last message that a full file names, -1 when it names none."""
-        last = CQ_UNIT.unpack_from(file.read(file.size - _UNIT, _UNIT))
+        data = file.read(file.size - _UNIT, _UNIT)
+        if len(data) < _UNIT:
+            return _NEVER  # its topic is being deleted
+        last = CQ_UNIT.unpack_from(data)
         if last.size != PRE_BLANK_SIZE:
             return last.phy_offset
         units = CQ_UNIT.view(file.read(0, file.size))

@@ -336,6 +336,15 @@ def test_queues_and_index_follow_the_log_and_keep_their_last_files():
     assert [q[:3] for q in place.store.queues()] == [q[:3] for q in queues]
 
 
+def test_a_queue_whose_topic_is_being_deleted_is_left_alone(place):
+    place.fill(3)
+    queue = place.store._store.queues.get("t", 0)
+    count = len(queue.files.files)
+    queue.files.files[0].close()
+    assert not queue.delete_expired_file(1 << 60)
+    assert len(queue.files.files) == count > 1
+
+
 def test_queues_wait_for_the_log_and_pause_behind_one_that_deleted():
     place = Place(delete_when="12", file_reserved_time=0.0)
     for topic in ("a", "b"):
