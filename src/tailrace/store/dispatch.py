@@ -13,6 +13,7 @@ from tailrace.store.consume_queue import ConsumeQueue, ConsumeQueueStore
 from tailrace.store.hooks import MessageArrivingListener
 from tailrace.store.index_service import IndexService
 from tailrace.store.log_scan import Damage, group_rows
+from tailrace.store.sealing import sealed_rows
 
 __all__ = [
     "SCHEDULE_TOPIC", "Dispatcher", "damaged_unit", "deliver_time_codes", "parse_delay_levels",
@@ -57,6 +58,7 @@ class Dispatcher:
 
         Raises DiskFullError or OSError; doing the same rows again is then right.
         """
+        self._damage += sealed_rows(data, rows)
         for chosen in group_rows(rows):
             self._dispatch_queue(data, rows, chosen)
         if self._index is not None:
