@@ -295,6 +295,8 @@ class Recovery:
             return "index files are others"
         if not wanted:
             return ""
+        if not self._last_exit_ok:
+            times = [*times[:-1], -1]  # a clean one was written when the last file did not grow
         for file, time in zip(self._index.files, times, strict=False):
             if time not in {-1, file.mtime_ms()}:
                 return f"index file {file.path.rpartition('/')[2]} was changed"
@@ -312,7 +314,10 @@ class Recovery:
                 queue = self._queues.get(topic, int(queue_id))
                 if queue is None or (end and not queue.files.files):
                     return f"queue {topic}/{queue_id} is gone"
-                if not queue.has_stamps(stamps, trimmed=log_min > found.min):
+                if not queue.has_stamps(
+                    stamps, trimmed=log_min > found.min,
+                    grown=found.clean and not self._last_exit_ok,
+                ):
                     return f"files of queue {topic}/{queue_id} were changed"
                 queue.set_end(end)
                 if last >= 0:
