@@ -198,6 +198,9 @@ class StoreConfig(_Config):
         unit="bytes", low=4 * KIB)
     file_reserved_time: float = _option(
         72.0, "How long messages are kept; fractions are allowed.", unit="hours", low=0)
+    commit_log_roll_time: float = _option(
+        24.0, "A CommitLog file ends when its first message is so old, full or not, so that a quiet "
+        "store expires; 0: only when it is full.", unit="hours", low=0)
     delete_when: str = _option(
         "04", "Local hours in which expired files are deleted, whole ones from 0 to 23, by `;`.")
     expire_by: str = _option(

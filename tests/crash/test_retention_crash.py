@@ -14,13 +14,13 @@ from tailrace.testing import CrashFileSystem, SimClock, SimulatedCrash
 
 pytestmark = pytest.mark.crash
 
-SIZE = 4096
+SIZE = 8192
 HOUR = 3_600_000
 QUEUES = [("orders", 0), ("orders", 1), ("other", 0)]
 CONFIG = StoreConfig(
     mapped_file_size_commit_log=SIZE, mapped_file_size_consume_queue=100, max_hash_slot_num=8,
     max_index_num=12, commit_log_allocate_step=4096, flush_disk_type=FlushDiskType.SYNC_FLUSH,
-    file_reserved_time=1.0, delete_rate=0)
+    file_reserved_time=1.0, delete_rate=0, commit_log_roll_time=0.1)
 
 
 class Idle:
@@ -51,7 +51,7 @@ class Life:
     def put(self, store, count):
         for number in range(count):
             key = QUEUES[number % 3]
-            body = b"%s-%d-%d" % (key[0].encode(), key[1], len(self.sent[key])) + bytes(500)
+            body = b"%s-%d-%d" % (key[0].encode(), key[1], len(self.sent[key])) + bytes(1000)
             self.clock.advance(10)
             self.sent[key].append(body)
             self.times[body] = self.clock.now_ms()
@@ -59,7 +59,7 @@ class Life:
             self.acknowledged[key] = len(self.sent[key])
 
     def run(self, files):
-        """Fill, let it age, fill, delete with queues, put, delete again, close."""
+        """Fill, let it age, fill, delete with queues, put, end a file by age, put, delete, close."""
         store = open_store(files, self.clock)
         try:
             self.put(store, 30)
@@ -69,7 +69,10 @@ class Life:
             store._store.flush()
             self.deleting_from = files.operations
             self.delete(store)
-            self.put(store, 6)
+            self.put(store, 3)
+            self.clock.advance(HOUR // 6)
+            store.retention.clean_commit_log.step()
+            self.put(store, 3)
             self.clock.advance(2 * HOUR)
             self.put(store, 12)
             self.delete(store)
@@ -110,8 +113,8 @@ class Life:
             assert store.put(Message(topic=key[0], body=b"after"), queue_id=key[1]).queue_offset == high
         self.clock.advance(2 * HOUR)
         for key in QUEUES:
-            store.put(Message(topic=key[0], body=bytes(1500)), queue_id=key[1])
-            store.put(Message(topic=key[0], body=bytes(1500)), queue_id=key[1])
+            store.put(Message(topic=key[0], body=bytes(3000)), queue_id=key[1])
+            store.put(Message(topic=key[0], body=bytes(3000)), queue_id=key[1])
         self.delete(store)
         assert store.min_phy_offset > low, what
         assert files.list("/s/tailrace/trash") == [], (what, "a ghost")
@@ -123,8 +126,10 @@ class Life:
 
 def operations():
     life = Life()
-    files = CrashFileSystem()
+    seen = set()
+    files = CrashFileSystem(lambda _number, name, _path: seen.add(name))
     life.run(files)
+    assert {"rename", "remove", "punch_hole"} <= seen
     assert next(n for n in files.list("/s/commitlog") if n.isdigit()) != "0" * 20
     return life.deleting_from, files.operations
 

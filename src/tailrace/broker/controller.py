@@ -32,6 +32,7 @@ from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
 from tailrace.broker.processors.client_manage import ClientManageProcessor
 from tailrace.broker.processors.pull import PullMessageProcessor
 from tailrace.broker.processors.query import QueryProcessor
+from tailrace.broker.processors.retention import RetentionProcessor
 from tailrace.broker.processors.send import SendMessageProcessor
 from tailrace.broker.rebalance_lock import RebalanceLockManager
 from tailrace.broker.runtime_info import RuntimeInfo
@@ -139,6 +140,7 @@ class BrokerController:
         groups.ensure_system_groups()
         offsets = ConsumerOffsetManager(self._file_system, config_dir, clock)
         offsets.load()
+        self._store.keep_unconsumed(offsets)
 
         def notify_enabled(group: str) -> bool:
             found = groups.select(group)
@@ -189,7 +191,7 @@ class BrokerController:
         )
         self._processors: list[_Registers] = [
             send, QueryProcessor(broker), ClientManageProcessor(broker),
-            AdminTopicsProcessor(broker), AdminProcessor(
+            AdminTopicsProcessor(broker), RetentionProcessor(broker), AdminProcessor(
                 broker, RuntimeInfo(broker, self._file_system), self._settings),
         ]
         return send

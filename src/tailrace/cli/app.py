@@ -281,6 +281,40 @@ def disk_usage(
         print(f"{entry.kind:14} {entry.files:6} {entry.apparent_bytes:16,} {entry.allocated_bytes:16,}")
 
 
+@app.command()
+def retention(
+    store: Store,
+    delete: Annotated[bool, typer.Option("--delete-now", help="Delete what may go.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON lines.")] = False,
+    config: Config = None,
+) -> None:
+    """Say of each CommitLog file whether it may go, since when, and what keeps the others.
+
+    --delete-now asks the server of the directory to delete (as mqadmin deleteExpiredCommitLog), or
+    makes one pass when nobody serves it. Settings are those of --config, not those of a server.
+    """
+    from tailrace.cli.retention import (  # noqa: PLC0415
+        answer_lines,
+        delete_now,
+        explain_retention,
+        json_lines,
+    )
+
+    with errors():
+        settings = StoreConfig.from_properties(read_properties(config))
+        gone, by = delete_now(str(store), settings) if delete else ([], "")
+        view = explain_retention(str(store), settings)
+    if as_json:
+        if delete:
+            print_lines([{"kind": "deleted", "by": by, "files": gone}])
+        print_lines(json_lines(view))
+        return
+    if delete:
+        print(f"deleted by {by}: {' '.join(gone) or 'nothing'}")
+    for line in answer_lines(view, str(store), settings):
+        print(line)
+
+
 def _key_values(items: list[str]) -> dict[str, str]:
     values = {}
     for item in items:

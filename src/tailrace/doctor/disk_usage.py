@@ -27,7 +27,7 @@ class Usage:
 
 
 def disk_usage(file_system: FileSystem, root: str) -> list[Usage]:
-    """Usage by kind, largest first; the quarantine is a kind of its own."""
+    """Usage by kind, largest first; quarantine and trash are kinds of their own."""
     found: dict[str, Usage] = {}
     pending = [(name, name) for name in file_system.list(root)]
     while pending:
@@ -39,6 +39,8 @@ def disk_usage(file_system: FileSystem, root: str) -> list[Usage]:
         kind = _KINDS.get(top, "other")
         if relative.startswith(filenames.QUARANTINE):
             kind = "quarantine"
+        elif relative.startswith(filenames.TRASH) or f"/{filenames.SEGMENT_TRASH}/" in relative:
+            kind = "trash"
         elif top == filenames.OWN:
             kind = "hints"
         usage = found.setdefault(kind, Usage(kind))

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -111,6 +112,10 @@ class File(Protocol):
         """Parts of a range, as (start, end), outside of which every byte is zero."""
         ...
 
+    def punch_hole(self, pos: int, n: int) -> None:
+        """Give the blocks of a range back; it reads as zero, the length stays."""
+        ...
+
     def sync_data(self) -> None:
         """Make all bytes durable, stores through mappings included."""
         ...
@@ -182,6 +187,12 @@ class FileSystem(Protocol):
     def disk_usage(self, path: str) -> DiskUsage:
         """Room of the partition of ``path``."""
         ...
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2
+"""Flags of Linux' ``fallocate``, which Python has no face for."""
 
 
 @final
@@ -274,6 +285,11 @@ class _OsFile:
             found.append((low, high))
             start = high
         return found
+
+    def punch_hole(self, pos: int, n: int) -> None:
+        if _libc.fallocate(self._fd, _KEEP_SIZE | _PUNCH_HOLE, pos, n):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), self.path)
 
     def sync_data(self) -> None:
         os.fdatasync(self._fd)

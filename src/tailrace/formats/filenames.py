@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 __all__ = [
-    "ABORT", "CHECKPOINT", "COMMITLOG", "CONFIG", "CONSUMEQUEUE", "FLUSHED", "GEOMETRY", "INDEX",
+    "ABORT", "CHECKPOINT", "COMMITLOG", "CONFIG", "CONSUMEQUEUE", "FLUSHED",
+    "FORCED_DELETIONS", "GEOMETRY", "INDEX",
     "LOCK", "OWN", "PROGRESS", "QUARANTINE", "SEGMENT_TRASH", "SERVE", "TRASH",
     "file_name_to_offset", "offset_to_file_name",
 ]
@@ -25,6 +26,7 @@ SERVE: Final = "tailrace/serve.json"
 PROGRESS: Final = "tailrace/progress"
 GEOMETRY: Final = "tailrace/geometry.json"
 TRASH: Final = "tailrace/trash"
+FORCED_DELETIONS: Final = "tailrace/forced-deletions.jsonl"
 SEGMENT_TRASH: Final = ".tailrace-trash"
 """The same inside a directory of segments on another device. With its dot it sorts before every
 segment: a Java broker deletes or refuses what follows a last file of length zero."""

@@ -43,6 +43,7 @@ from tailrace.model import (
     PutMessageResult,
     PutMessageStatus,
 )
+from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.directory_opening import check_directory, write_abort
 from tailrace.node.lock import lock_store
 from tailrace.node.put_forms import (
@@ -504,6 +505,10 @@ class MessageStore:
         """Have the next 20 passes delete expired files, whatever the hour (request 329)."""
         self._check_open()
         self.retention.clean_commit_log.execute_delete_files_manually()
+
+    def keep_unconsumed(self, offsets: ConsumerOffsetManager) -> None:
+        """Keep what the groups of ``pinGroups`` have not consumed, by these offsets."""
+        self.retention.follow_groups(offsets)
 
     def delete_topics(self, topics: set[str]) -> None:
         """Remove the queues of topics; their records stay in the log until retention."""

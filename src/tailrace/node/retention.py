@@ -8,10 +8,14 @@ from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler
 from tailrace.formats import filenames
+from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.group_pins import GroupPins
+from tailrace.segments import MappedFile
 from tailrace.store.clean_commit_log import CleanCommitLogService
 from tailrace.store.clean_consume_queue import CleanConsumeQueueService
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.disk_check import DiskCheckService
+from tailrace.store.forced_deletions import ForcedDeletions
 from tailrace.store.trash import Trash
 
 __all__ = ["Retention"]
@@ -26,6 +30,7 @@ class Retention:
     def __init__(self, clock: Clock, file_system: FileSystem, store: DefaultMessageStore) -> None:
         config, log = store.config, store.commit_log
         self._config = config
+        self._file_system = file_system
         self._store = store
         self.trash = Trash(clock, file_system, store.root, log.queue.directories, config.delete_rate)
         self.disk = DiskCheckService(
@@ -33,7 +38,8 @@ class Retention:
             f"{store.root}/{filenames.CONSUMEQUEUE}", self.store_bytes)
         self.clean_commit_log = CleanCommitLogService(
             clock, file_system, config, log, store.flags, self.trash, self.disk,
-            self._store_timestamp, lambda: store.reput.reput_from_offset)
+            self._store_timestamp, lambda: store.reput.reput_from_offset, self._count_messages,
+            ForcedDeletions(file_system, store.root))
         self.clean_consume_queue = CleanConsumeQueueService(
             clock, config, log, store.queues, store.index, store.flags)
         self.trash.load()
@@ -51,6 +57,22 @@ class Retention:
             "CleanConsumeQueueService", max(config.delete_consume_queue_files_interval, 1),
             self.clean_consume_queue.step)
 
+    def follow_groups(self, offsets: ConsumerOffsetManager) -> None:
+        """Keep what the groups of ``pinGroups`` have not consumed, by these offsets."""
+        self.clean_commit_log.pin_sources.append(GroupPins(
+            self._config.pin_groups, offsets, self._queues_of, self._position_of))
+
+    def _queues_of(self, topic: str) -> list[int]:
+        return [queue_id for name, queue_id in list(self._store.queues.table) if name == topic]
+
+    def _position_of(self, topic: str, queue_id: int, offset: int) -> int:
+        queue = self._store.queues.get(topic, queue_id)
+        if queue is None:
+            return -1
+        at = queue.first_message(max(offset, queue.min_offset), lambda _: True)
+        unit = queue.unit(at)
+        return unit.phy_offset if unit is not None else -1
+
     def delete_now(self) -> int:
         """One whole pass by hand, queues and index too; how many CommitLog files went."""
         count = self.clean_commit_log.run_pass(manual=True)
@@ -58,13 +80,26 @@ class Retention:
         return count
 
     def store_bytes(self) -> int:
-        """Written bytes of log and queues and the index files, as maxStoreBytes counts them."""
+        """What the log takes of the disk, units and index files, as maxStoreBytes counts them."""
         store = self._store
-        log = store.commit_log
-        size = max(log.max_offset - max(log.min_offset, 0), 0)
+        size = sum(self._allocated(file) for file in store.commit_log.queue.files)
         for queue in list(store.queues.table.values()):
             size += max(queue.files.max_offset - max(queue.files.min_offset, 0), 0)
         return size + sum(file.size for file in (store.index.files if store.index else ()))
+
+    def _count_messages(self, low_phy_offset: int, high_phy_offset: int) -> dict[str, int]:
+        """Messages by topic between two positions of the log."""
+        found: dict[str, int] = {}
+        for (topic, _), queue in list(self._store.queues.table.items()):
+            if count := queue.count_between(low_phy_offset, high_phy_offset):
+                found[topic] = found.get(topic, 0) + count
+        return found
+
+    def _allocated(self, file: MappedFile) -> int:
+        try:
+            return self._file_system.stat(file.path).allocated
+        except OSError:
+            return 0  # it has just been deleted
 
     def stats(self) -> dict[str, Any]:
         """Counters, and the disks as the last check saw them."""

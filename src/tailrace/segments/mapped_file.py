@@ -15,6 +15,7 @@ Durable on return: ``flush`` all bytes below the position it returns; nothing el
 from __future__ import annotations
 
 import errno
+import logging
 import threading
 from collections.abc import Iterator
 from typing import final
@@ -26,7 +27,9 @@ from tailrace.segments.open_files import OpenFiles
 
 __all__ = ["MappedFile"]
 
+_log = logging.getLogger(__name__)
 _CHUNK = 1 << 20
+_BLOCK = 4096
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -240,6 +243,21 @@ class MappedFile:
                 raise DiskFullError(self.path, str(error)) from error
             raise
         self._reserved = until
+
+    def give_back(self, start: int) -> None:
+        """Give the blocks behind ``start`` back, which nobody will write any more.
+
+        A file system that cannot keeps them.
+        """
+        start = -(-start // _BLOCK) * _BLOCK
+        if start >= self.size or not self.hold():
+            return
+        try:
+            self._open().punch_hole(start, self.size - start)
+        except OSError as error:
+            _log.info("blocks are kept file=%s cause=%s", self.path, error)
+        finally:
+            self.release()
 
     def advance(self, n: int) -> None:
         """Publish ``n`` bytes that were stored through ``buffer``."""

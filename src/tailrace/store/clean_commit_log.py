@@ -18,10 +18,11 @@ from typing import Any, Final, final
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
-from tailrace.errors import FatalStorageError
+from tailrace.errors import DiskFullError, FatalStorageError
 from tailrace.segments import MappedFile
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.disk_check import DiskCheckService
+from tailrace.store.forced_deletions import ForcedDeletions
 from tailrace.store.retention import (
     MANUAL_DELETE_TIMES,
     Pin,
@@ -44,6 +45,7 @@ _log = logging.getLogger(__name__)
 FIRST_PASS_NS: Final = 60_000_000_000
 """How long after the start the first pass is made."""
 _MS: Final = 1_000_000
+_HOUR_MS: Final = 3_600_000
 
 
 @final
@@ -51,13 +53,15 @@ class CleanCommitLogService:
     """A pass at each ``cleanResourceInterval``; a step deletes one file, so steps are the pause.
 
     ``store_timestamp`` gives the store time of the record at a position or -1;
-    ``dispatched_until`` where dispatch is.
+    ``dispatched_until`` where dispatch is, ``count_messages`` the messages by topic between two
+    positions.
     """
 
     def __init__(
         self, clock: Clock, file_system: FileSystem, config: StoreConfig, commit_log: CommitLog,
         flags: RunningFlags, trash: Trash, disk: DiskCheckService, store_timestamp: Callable[[int], int],
-        dispatched_until: Callable[[], int],
+        dispatched_until: Callable[[], int], count_messages: Callable[[int, int], dict[str, int]],
+        forced_deletions: ForcedDeletions,
     ) -> None:
         self._clock = clock
         self._file_system = file_system
@@ -68,6 +72,8 @@ class CleanCommitLogService:
         self._disk = disk
         self._store_timestamp = store_timestamp
         self._dispatched_until = dispatched_until
+        self._count_messages = count_messages
+        self._forced_deletions = forced_deletions
         self._policies = pin_policies(config)
         self._lock = threading.Lock()
         now = clock.monotonic_ns()
@@ -77,18 +83,25 @@ class CleanCommitLogService:
         self._left = 0
         self._deleted_in_pass = 0
         self._warned = ""
+        self._hanged: SegmentVerdict | None = None
+        """Why the first file is to go that readers keep."""
         self.pin_sources: list[PinSource] = []
         self.manual_times = 0
         self.deleted_files = 0
         self.forced_files = 0
+        self.forced_messages = 0
         self.deleted_bytes = 0
         self.fruitless_passes = 0
 
     # -- asked from outside
 
     def execute_delete_files_manually(self) -> None:
-        """Have the next 20 passes delete expired files, whatever the hour (request 329)."""
+        """Have the next 20 passes delete expired files, whatever the hour (request 329).
+
+        The first of them is made at once.
+        """
         self.manual_times = MANUAL_DELETE_TIMES
+        self._next_pass_ns = min(self._next_pass_ns, self._clock.monotonic_ns())
         _log.info("expired files are deleted by hand passes=%d", self.manual_times)
 
     def verdicts(self, trigger: Trigger | None = None, most: int | None = None) -> list[SegmentVerdict]:
@@ -125,6 +138,7 @@ class CleanCommitLogService:
             now = self._clock.monotonic_ns()
             if not self._left and now >= self._next_pass_ns:
                 self._next_pass_ns = now + self._config.clean_resource_interval * _MS
+                self._roll_by_age()
                 self._begin_pass()
             if self._left:
                 return self._pass_step() and not self._config.delete_commit_log_files_interval
@@ -140,6 +154,21 @@ class CleanCommitLogService:
             self.manual_times -= 1
         if self._left:
             _log.debug("look for files to delete trigger=%s", self._trigger)
+
+    def _roll_by_age(self) -> None:
+        """End the last file when its first message is old, so that a quiet store expires, too."""
+        files = self._log.queue.files
+        if not self._config.commit_log_roll_time or not files or not self._flags.is_writeable():
+            return
+        latest_ms = self._clock.now_ms() - round(self._config.commit_log_roll_time * _HOUR_MS)
+        if files[-1].wrote_position and 0 < self._store_timestamp(
+            files[-1].file_from_offset
+        ) <= latest_ms:
+            try:
+                if self._log.roll(files[-1]):
+                    _log.info("ended a file by its age file=%s", files[-1].path)
+            except (DiskFullError, OSError) as error:
+                _log.warning("cannot end a file by its age file=%s cause=%s", files[-1].path, error)
 
     def _pass_step(self) -> bool:
         """Delete the oldest file when it may go; whether it went. Ends the pass when it stays."""
@@ -185,8 +214,12 @@ class CleanCommitLogService:
             now_ms, self._config.destroy_maped_file_interval_forcibly
         ):
             _log.warning("a file to delete is being read file=%s", file.path)
+            self._hanged = verdict
             return False
         path, directory = file.path, file.path.rpartition("/")[0]
+        forced = verdict is not None and verdict.forced
+        until = file.file_from_offset + file.size
+        lost = self._count_messages(file.file_from_offset, until) if forced else {}
         try:
             self._trash.take(file)
         except OSError as error:
@@ -202,10 +235,14 @@ class CleanCommitLogService:
         self.deleted_bytes += file.size
         if verdict is not None and verdict.forced:
             self.forced_files += 1
+            self.forced_messages += sum(lost.values())
+            reason, pins = self._disk.verdict.reason, _held(verdict)
             _log.warning(
-                "deleted before its time file=%s expires_ms=%d reason=%s pins=%s min_phy_offset=%d",
-                path, verdict.expires_ms, self._disk.verdict.reason, _held(verdict) or "none",
-                self._log.min_offset)
+                "deleted before its time file=%s expires_ms=%d reason=%s pins=%s lost=%s", path,
+                verdict.expires_ms, reason, pins or "none", lost)
+            self._forced_deletions.note({
+                "time": self._clock.now_ms(), "file": path.rpartition("/")[2],
+                "expires": verdict.expires_ms, "reason": reason, "pins": pins, "messages": lost})
         else:
             _log.info("deleted an expired file file=%s min_phy_offset=%d", path, self._log.min_offset)
         return True
@@ -217,7 +254,7 @@ class CleanCommitLogService:
         self._last_redelete_ns = now_ns
         files = self._log.queue.files
         if len(files) > 1 and not files[0].available:
-            self._delete(files[0], None)
+            self._delete(files[0], self._hanged)
 
     # -- facts
 
@@ -249,7 +286,7 @@ class CleanCommitLogService:
         files = self._log.queue.files
         return {
             "deletedFiles": self.deleted_files, "forcedDeletedFiles": self.forced_files,
-            "deletedBytes": self.deleted_bytes, "fruitlessCleanPasses": self.fruitless_passes,
+            "forcedDeletedMessages": self.forced_messages, "deletedBytes": self.deleted_bytes, "fruitlessCleanPasses": self.fruitless_passes,
             "trashBytes": self._trash.total_bytes, "trashFailures": self._trash.failures,
             "manualDeletePassesLeft": self.manual_times,
             "hangedFile": "" if not files or files[0].available else files[0].path,

@@ -331,6 +331,22 @@ class CommitLog:
             PutMessageStatus.PUT_OK, int(positions[0]), until, message.queue_id, first_offset, now,
             len(items), positions.tolist())
 
+    def roll(self, file: MappedFile) -> bool:
+        """End the last file before it is full, and begin the next one; its unused blocks go back.
+
+        False when it is not the last any more, or holds nothing. Raises DiskFullError or OSError.
+        """
+        with self._lock:
+            at = file.wrote_position
+            if not at or self.queue.files[-1] is not file:
+                return False
+            if file.is_full():
+                self._tail()
+                return True
+            self._roll(file)
+        file.give_back(at + END_FILE_MIN_BLANK_LENGTH)
+        return True
+
     def _tail(self) -> MappedFile:
         file = self.queue.last_file(0)
         assert file is not None

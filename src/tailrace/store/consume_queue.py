@@ -193,6 +193,14 @@ class ConsumeQueue:
         self.files.delete_head(files[0])
         return True
 
+    def count_between(self, low_phy_offset: int, high_phy_offset: int) -> int:
+        """Messages at positions from ``low_phy_offset`` on and below ``high_phy_offset``.
+
+        Places without a message between them count, too.
+        """
+        low = self.first_message(self.min_offset, lambda unit: unit.phy_offset >= low_phy_offset)
+        return self.first_message(low, lambda unit: unit.phy_offset >= high_phy_offset) - low
+
     @staticmethod
     def _last_phy_offset(file: MappedFile) -> int:
         """Position of the last message that a full file names, -1 when it names none."""

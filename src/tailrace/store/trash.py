@@ -36,6 +36,8 @@ _SECOND_NS: Final = 1_000_000_000
 class _Entry:
     path: str
     size: int
+    taken: int
+    """Bytes of the disk that it really takes."""
     directory: str
     file: MappedFile | None
     retry_ns: int = 0
@@ -72,8 +74,8 @@ class Trash:
         for place, directory in places:
             for name in self._file_system.list(place):
                 path = f"{place}/{name}"
-                self._entries.append(
-                    _Entry(path, self._file_system.stat(path).size, directory, None))
+                stat = self._file_system.stat(path)
+                self._entries.append(_Entry(path, stat.size, stat.allocated, directory, None))
 
     def bytes_of(self, directory: str) -> int:
         """Bytes on the device of a directory of segments that will be free soon.
@@ -82,19 +84,19 @@ class Trash:
         """
         with self._lock:
             return sum(
-                e.size for e in self._entries if e.directory == directory and not e.retry_ns)
+                e.taken for e in self._entries if e.directory == directory and not e.retry_ns)
 
     @property
     def draining_bytes(self) -> int:
         """The same for all directories."""
         with self._lock:
-            return sum(entry.size for entry in self._entries if not entry.retry_ns)
+            return sum(entry.taken for entry in self._entries if not entry.retry_ns)
 
     @property
     def total_bytes(self) -> int:
         """Bytes of every file here."""
         with self._lock:
-            return sum(entry.size for entry in self._entries)
+            return sum(entry.taken for entry in self._entries)
 
     # -- the deleter's side
 
@@ -139,8 +141,12 @@ class Trash:
 
     def add(self, file: MappedFile, directory: str) -> None:
         """Have a file that was taken from ``directory`` deleted; it is in no list and closed."""
+        try:
+            taken = self._file_system.stat(file.path).allocated
+        except OSError:
+            return  # there was no room for its name here: it is gone
         with self._lock:
-            self._entries.append(_Entry(file.path, file.size, directory, file))
+            self._entries.append(_Entry(file.path, file.size, taken, directory, file))
 
     # -- the service
 
@@ -153,7 +159,7 @@ class Trash:
 
     def empty(self) -> None:
         """Give back everything at once."""
-        self._room = self.total_bytes
+        self._room = sum(entry.size for entry in self._entries)
         self._drain(self._clock.monotonic_ns())
 
     def _drain(self, now: int) -> None:
@@ -178,9 +184,9 @@ class Trash:
             try:
                 self._file_system.remove(entry.path)
             except FileNotFoundError:
-                pass  # there was no room for its name here, or somebody else was faster
+                pass  # somebody else was faster
             self._room = max(self._room - entry.size, 0)
-            self.freed_bytes += entry.size
+            self.freed_bytes += entry.taken
             if leased:
                 _log.warning("a deleted file is still read, its room comes back later file=%s",
                              entry.path)
@@ -192,6 +198,7 @@ class Trash:
                 file.truncate(size)
             finally:
                 file.close()
-            self.freed_bytes += self._room
-            entry.size, self._room = size, 0
+            taken = min(entry.taken, size)
+            self.freed_bytes += entry.taken - taken
+            entry.size, entry.taken, self._room = size, taken, 0
         return False

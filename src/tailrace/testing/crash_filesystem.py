@@ -100,6 +100,11 @@ class _File:
     def data_ranges(self, start: int, until: int) -> list[tuple[int, int]]:
         return [(start, min(until, self.size()))] if start < self.size() else []
 
+    def punch_hole(self, pos: int, n: int) -> None:
+        self._owner.operation("punch_hole", self.path)
+        n = min(n, len(self._data.volatile) - pos)
+        self._data.volatile[pos : pos + n] = bytes(n)
+
     def sync_data(self) -> None:
         self._owner.operation("sync_data", self.path)
         self._data.durable = bytes(self._data.volatile)

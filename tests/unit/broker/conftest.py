@@ -64,6 +64,9 @@ class FakeStore:
         self.waiting = []
         self.listener = None
 
+    def keep_unconsumed(self, offsets):
+        self.kept_for = offsets
+
     def put_inner(self, m):
         if self.next_status is not None:
             return PutMessageResult(self.next_status, remark="as the test wants it")

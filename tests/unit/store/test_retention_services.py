@@ -11,6 +11,7 @@ import pytest
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.errors import FatalStorageError, StoreNotWritableError
 from tailrace.model import GetMessageStatus, MessageExtBrokerInner, PutMessageStatus
+from tailrace.store.forced_deletions import ForcedDeletions
 from tailrace.store.retention import Pin, PinKind, Rule
 from tailrace.testing import CrashFileSystem, SimClock
 
@@ -58,7 +59,7 @@ class Place:
         self.config = StoreConfig(**{
             "mapped_file_size_commit_log": SIZE, "mapped_file_size_consume_queue": 100,
             "max_hash_slot_num": 16, "max_index_num": 20, "commit_log_allocate_step": 4096,
-            "delete_rate": 0, **config})
+            "delete_rate": 0, "commit_log_roll_time": 0.0, **config})
         self.open()
 
     def open(self):
@@ -423,6 +424,35 @@ def test_forced_deletion_frees_what_is_needed_and_no_more():
     assert place.store.stats()["forcedDeletedFiles"] > 0
     used = 80 + len([n for n in place.files.list("/s/commitlog") if len(n) == 20])
     assert used == 85, "at the forcible level it stops"
+    gone = place.store.min_phy_offset // SIZE
+    queue = place.store._store.queues.get("t", 0)
+    before = next(
+        n for n in range(queue.max_offset)
+        if (unit := queue.unit(n)) and unit.phy_offset >= place.store.min_phy_offset)
+    assert place.store.stats()["forcedDeletedMessages"] == before
+    record = ForcedDeletions(place.files, "/s").read()
+    assert [e["file"] for e in record] == [f"{n * SIZE:020d}" for n in range(gone)]
+    assert sum(e["messages"]["t"] for e in record) == before
+    assert "FORCIBLE" in record[0]["reason"] or "disk" in record[0]["reason"]
+
+
+def test_the_record_of_forced_deletions_keeps_the_newest_and_survives_damage():
+    files = CrashFileSystem()
+    record = ForcedDeletions(files, "/s")
+    assert record.read() == []
+    for number in range(250):
+        record.note({"file": number})
+    assert [e["file"] for e in record.read()] == list(range(50, 250))
+    file = files.open("/s/tailrace/forced-deletions.jsonl", writable=True)
+    file.pwrite(b"xx", 0)
+    assert [e["file"] for e in record.read()] == list(range(51, 250))
+
+    def refuse(_number, name, path):
+        raise OSError(errno.ENOSPC, "full", path)
+
+    files.before = refuse
+    record.note({"file": 1})
+    assert len(record.read()) == 199
 
 
 def test_without_the_switch_nothing_goes_before_its_time():
@@ -463,6 +493,59 @@ def test_w29_a_stop_while_the_disk_is_full_is_a_clean_one(place):
     place.use(50)
     place.open()
     assert place.store.recovery_report["mode"] == "normal"
+
+
+def test_a_quiet_store_expires_because_its_last_file_ends_by_age():
+    place = Place(commit_log_roll_time=10.0, delete_when="12", file_reserved_time=20.0)
+    first = [place.store.put(Message(topic="t", body=b"%d" % n)) for n in range(3)]
+    place.store._store.flush()
+    place.clock.advance(9 * HOUR)
+    place.run(61_000)
+    assert len(place.names()) == 1, "too young to end"
+    place.clock.advance(HOUR)
+    place.run(10_000)
+    assert len(place.names()) == 2
+    place.files.mtimes[place.names()[0]] = place.clock.now_ms()  # of the record that ends it
+    place.run(60_000)
+    assert len(place.names()) == 2, "an empty file does not end"
+    place.store._store.flush()
+    assert [m.body for m in place.store.read("t")] == [b"0", b"1", b"2"]
+    place.store.close()
+    place.open()
+    assert [m.body for m in place.store.read("t")] == [b"0", b"1", b"2"]
+    place.run(70_000)
+    assert len(place.names()) == 2, "a full last file has one behind it"
+    place.files.mtimes[place.names()[0]] = place.clock.now_ms() - 21 * HOUR
+    place.store._store.flush()
+    assert place.store.retention.delete_now() == 1
+    assert list(place.store.read("t")) == []
+    place.store.close()
+    place.open()
+    put = place.store.put(Message(topic="t", body=b"later"))
+    assert (put.queue_offset, put.phy_offset) == (3, SIZE), "offsets go on"
+    assert put.phy_offset > first[-1].phy_offset
+    place.store._store.flush()
+    assert [m.body for m in place.store.read("t")] == [b"later"]
+
+
+def test_a_file_that_ended_by_age_gives_its_unused_blocks_back(tmp_path):
+    size = 1 << 20
+    config = StoreConfig(
+        mapped_file_size_commit_log=size, commit_log_allocate_step=size, commit_log_roll_time=1.0,
+        max_hash_slot_num=16, max_index_num=64)
+    clock = SimClock(at_hour(12))
+    with MessageStore.open(tmp_path / "s", config=config, services=False, clock=clock) as store:
+        store.put(Message(topic="t", body=bytes(9000)))
+        file = tmp_path / "s" / "commitlog" / ("0" * 20)
+        assert file.stat().st_blocks * 512 >= size
+        clock.advance(2 * HOUR)
+        store.retention.clean_commit_log.step()
+        assert file.stat().st_size == size
+        assert file.stat().st_blocks * 512 <= 64 << 10
+        store.put(Message(topic="t", body=b"next"))
+        assert [len(m.body) for m in store.read("t")] == [9000, 4]
+    with MessageStore.open(tmp_path / "s", services=False) as store:
+        assert [len(m.body) for m in store.read("t")] == [9000, 4]
 
 
 def test_trash_is_given_back_at_the_rate_in_slices():

@@ -1,0 +1,194 @@
+"""``tailrace retention``: which files may go, why the others stay, and deleting now."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tailrace.config import StoreConfig
+from tailrace.doctor.retention import RetentionView, explain_directory
+from tailrace.env import OsFileSystem, SystemClock
+from tailrace.errors import RemotingCommandError, StoreLockedError
+from tailrace.formats.filenames import COMMITLOG, SERVE
+from tailrace.formats.remoting import RequestCode, ResponseCode
+from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.message_store import MessageStore
+from tailrace.remoting.client import RemotingClient
+from tailrace.store.directory import DirectoryState
+from tailrace.store.retention import Pin, Rule, SegmentVerdict
+
+__all__ = ["answer_lines", "delete_now", "explain_retention", "json_lines"]
+
+_WAITS = 50
+_WAIT_S = 0.1
+
+
+def explain_retention(store: str, config: StoreConfig) -> RetentionView:
+    """What a pass would find in a directory now."""
+    return explain_directory(store, config, SystemClock(), OsFileSystem())
+
+
+def delete_now(store: str, config: StoreConfig) -> tuple[list[str], str]:
+    """Delete what may go: names of the files that went, and who deleted them.
+
+    A directory that is being served is left to its server (request 329), which has settings of its
+    own; otherwise one pass is made under the lock. Raises StoreError or OSError.
+    """
+    before = after = _log_files(store)
+    try:
+        opened = MessageStore.open(store, config=config, services=False, create=False)
+    except StoreLockedError as error:
+        by = _ask_server(store, error)
+        for _ in range(_WAITS):
+            after = _log_files(store)
+            threading.Event().wait(_WAIT_S)
+            if after != before and _log_files(store) == after:
+                break
+    else:
+        by = "one pass under the lock"
+        with opened:
+            offsets = ConsumerOffsetManager(OsFileSystem(), opened.config_dir, SystemClock())
+            offsets.load()
+            opened.keep_unconsumed(offsets)
+            opened.retention.delete_now()
+        after = _log_files(store)
+    return sorted(set(before) - set(after)), by
+
+
+def _ask_server(store: str, error: StoreLockedError) -> str:
+    try:
+        address = str(json.loads((Path(store) / SERVE).read_text())["broker"])
+    except (OSError, ValueError, KeyError):
+        raise error from None
+
+    async def ask() -> None:
+        client = RemotingClient()
+        try:
+            answer = await client.invoke(address, RequestCode.DELETE_EXPIRED_COMMITLOG, {})
+            if answer.code != ResponseCode.SUCCESS:
+                raise RemotingCommandError(answer.code, answer.remark or "", address)
+        finally:
+            await client.close()
+
+    asyncio.run(ask())
+    return f"the server at {address}"
+
+
+def _log_files(store: str) -> list[str]:
+    return sorted(p.name for p in (Path(store) / COMMITLOG).glob("[0-9]*") if p.stat().st_size)
+
+
+# -- printing
+
+
+def answer_lines(view: RetentionView, store: str, config: StoreConfig) -> Iterator[str]:
+    """The view as sentences and a line per file."""
+    usage, levels = view.usage, view.levels
+    yield (
+        f"{store}: {len(view.segments)} CommitLog files, kept for {config.file_reserved_time:g} h "
+        f"(fileReservedTime, expireBy={config.expire_by}), deleted in the hours {config.delete_when} "
+        "(deleteWhen)")
+    yield (
+        f"disk: {usage.percent} % used, {_size(usage.available)} free; expired files go at any hour above "
+        f"{_level(levels.clean, levels.clean_bytes)}, the oldest files above "
+        f"{_level(levels.forcible, levels.forcible_bytes)}, puts are refused above "
+        f"{_level(levels.warning, levels.warning_bytes)}")
+    if view.disk.reason:
+        yield f"disk: {view.disk.reason}"
+    if view.trash_files:
+        yield f"trash: {view.trash_files} files, {_size(usage.trash)} on their way out"
+    if view.forced:
+        yield f"deleted before their time: {len(view.forced)} files on record, the last ones:"
+        for entry in view.forced[-3:]:
+            lost = ", ".join(f"{n} of {topic}" for topic, n in entry.get("messages", {}).items())
+            yield (f"  {entry.get('file')} at {_time(entry.get('time', 0))}: {entry.get('reason')}; "
+                   f"lost: {lost or 'no messages'}")
+    if view.state is not DirectoryState.CLEAN:
+        yield (f"the directory is {view.state.value}: who serves it may have other settings than "
+               "these, and knows more pins")
+    going = [v for v in view.segments if v.rule.deletable][: config.delete_file_batch_max]
+    if not going:
+        yield "a pass now would delete nothing"
+    elif view.trigger.any:
+        yield f"a pass now deletes {len(going)} files: {_why(view)}"
+    else:
+        yield (f"{len(going)} files may go, and do so in the hours {config.delete_when} or with "
+               "--delete-now")
+    for verdict in view.segments:
+        yield f"  {verdict.facts.path.rpartition('/')[2]}  {_verdict(verdict, config)}"
+
+
+def json_lines(view: RetentionView) -> Iterator[dict[str, Any]]:
+    """The view as JSON objects: one for the disk, one per file."""
+    yield {
+        "kind": "disk", "state": view.state.value, "usedPercent": view.usage.percent,
+        "availableBytes": view.usage.available, "trashBytes": view.usage.trash,
+        "full": view.disk.full, "reason": view.disk.reason, **view.trigger._asdict(),
+    }
+    for entry in view.forced:
+        yield {"kind": "forcedDeletion", **entry}
+    for verdict in view.segments:
+        yield {
+            "kind": "file", "path": verdict.facts.path, "deletable": verdict.rule.deletable,
+            "rule": verdict.rule.name, "lastMessageMs": verdict.facts.time_ms,
+            "timeSource": verdict.facts.time_source, "expiresMs": verdict.expires_ms,
+            "forced": verdict.forced,
+            "pins": [
+                {"kind": pin.kind.value, "physicalOffset": pin.phy_offset, "holder": pin.holder}
+                for pin in verdict.pins
+            ],
+        }
+
+
+def _why(view: RetentionView) -> str:
+    reasons = [
+        text for held, text in (
+            (view.trigger.time_up, "the hour is listed"),
+            (view.trigger.space, view.disk.reason),
+        ) if held
+    ]
+    return "; ".join(reasons)
+
+
+def _verdict(verdict: SegmentVerdict, config: StoreConfig) -> str:
+    facts, rule = verdict.facts, verdict.rule
+    when = _time(verdict.expires_ms)
+    source = f"{facts.time_source} {_time(facts.time_ms)} + {config.file_reserved_time:g} h"
+    if rule is Rule.EXPIRED:
+        return f"deletable since {when} ({source})"
+    if rule is Rule.FORCED:
+        return f"deletable, {rule.value}, before {when} ({source}){_pins(verdict.pins)}"
+    if rule is Rule.NOT_EXPIRED:
+        return f"kept until {when} ({source})"
+    if rule in {Rule.PINNED, Rule.REFUSED}:
+        return f"kept, {rule.value}{_pins(verdict.pins)}"
+    if rule is Rule.BEHIND_KEPT:
+        return f"kept, {rule.value}; its own time is {when}"
+    return f"kept, {rule.value}"
+
+
+def _pins(pins: tuple[Pin, ...]) -> str:
+    return "".join(f"; {pin.kind.value} {pin.holder}" for pin in pins)
+
+
+def _level(percent: float, free_bytes: int) -> str:
+    return f"{percent:g} %" if not free_bytes else f"the point where {_size(free_bytes)} are free"
+
+
+def _time(ms: int) -> str:
+    when = datetime.fromtimestamp(ms / 1000)  # noqa: DTZ006 - for people at this machine
+    return when.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _size(size: int) -> str:
+    value = float(size)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"

@@ -1,0 +1,146 @@
+"""Which files of a directory may go and why the others stay, without its lock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, final
+
+from tailrace.config import StoreConfig
+from tailrace.env.clock import Clock
+from tailrace.env.filesystem import FileSystem
+from tailrace.errors import CorruptionError
+from tailrace.formats import filenames
+from tailrace.formats.commitlog import BLANK, decode_message
+from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.group_pins import GroupPins
+from tailrace.store.directory import DirectoryState, FileView, StoreDirectory
+from tailrace.store.disk_state import DiskLevels, DiskVerdict, PathUsage, decide, disk_levels
+from tailrace.store.forced_deletions import ForcedDeletions
+from tailrace.store.retention import (
+    Pin,
+    SegmentFacts,
+    SegmentVerdict,
+    Trigger,
+    explain,
+    is_time_to_delete,
+    pin_policies,
+    segment_time,
+)
+
+__all__ = ["RetentionView", "explain_directory"]
+
+_LOOK = 4096
+
+
+@final
+@dataclass(slots=True, kw_only=True)
+class RetentionView:
+    """What a pass would find in a directory now, by the settings it was looked at with."""
+
+    state: DirectoryState
+    levels: DiskLevels
+    usage: PathUsage
+    disk: DiskVerdict
+    trigger: Trigger
+    segments: list[SegmentVerdict]
+    trash_files: int = 0
+    forced: list[dict[str, Any]] = field(default_factory=list)
+    """What was deleted before its time, oldest first, as far as it is on record."""
+
+
+def explain_directory(
+    path: str, config: StoreConfig, clock: Clock, file_system: FileSystem
+) -> RetentionView:
+    """Look at a directory. Raises NotAStoreError or OSError."""
+    directory = StoreDirectory(path, config=config, file_system=file_system)
+    root, now_ms = directory.path, clock.now_ms()
+    log_path = f"{root}/{filenames.COMMITLOG}"
+    trash = [
+        f"{place}/{name}"
+        for place in (f"{root}/{filenames.TRASH}", f"{log_path}/{filenames.SEGMENT_TRASH}")
+        for name in file_system.list(place)
+    ]
+    found = file_system.disk_usage(log_path)
+    usage = PathUsage(
+        log_path, found.total, found.free, found.usable,
+        sum(file_system.stat(name).size for name in trash))
+    levels = disk_levels(config)
+    size = sum(
+        file_system.stat(f"{log_path}/{name}").allocated
+        for name in file_system.list(log_path) if filenames.file_name_to_offset(name) is not None)
+    size += sum(q.max_offset - q.min_offset for q in directory.queues()) * CQ_UNIT.size
+    size += sum(
+        file_system.stat(f"{root}/{filenames.INDEX}/{name}").size
+        for name in file_system.list(f"{root}/{filenames.INDEX}"))
+    disk = decide(
+        levels, [usage], usage, was_full=False, store_bytes=size,
+        max_store_bytes=config.max_store_bytes)
+    hour = datetime.fromtimestamp(now_ms / 1000).hour  # noqa: DTZ006 - local hours
+    trigger = Trigger(
+        is_time_to_delete(config.delete_when, hour), disk.clean, manual=False,
+        clean_at_once=disk.clean_immediately and config.clean_file_forcibly_enable)
+    files = directory.log_files
+    if len(files) > 1 and not any(files[-1].read(0, BLANK.size)):
+        files = files[:-1]  # made ahead, for what comes next
+    segments = explain(
+        _facts(directory, files, config, now_ms), now_ms=now_ms,
+        reserved_hours=config.file_reserved_time, clean_at_once=trigger.clean_at_once,
+        pins=_pins(directory, config, clock), policies=pin_policies(config))
+    return RetentionView(
+        state=directory.state, levels=levels, usage=usage, disk=disk, trigger=trigger,
+        segments=segments, trash_files=len(trash),
+        forced=ForcedDeletions(file_system, root).read())
+
+
+def _facts(
+    directory: StoreDirectory, files: Sequence[FileView], config: StoreConfig, now_ms: int
+) -> list[SegmentFacts]:
+    found = []
+    for file, following in zip(files, (*files[1:], None), strict=True):
+        stored = _store_timestamp(directory, following.file_from_offset) if following else -1
+        try:
+            mtime_ms = directory.file_system.stat(file.path).mtime_ms
+        except OSError:
+            continue  # retention was faster
+        time_ms, source = segment_time(config.expire_by, stored, mtime_ms, now_ms)
+        found.append(SegmentFacts(file.path, file.file_from_offset, file.size, time_ms, source))
+    return found
+
+
+def _store_timestamp(directory: StoreDirectory, phy_offset: int) -> int:
+    """Store time of the record at a position, -1 when there is no sound one."""
+    head = directory.read(phy_offset, BLANK.size)
+    if len(head) < BLANK.size:
+        return -1
+    try:
+        return decode_message(
+            directory.read(phy_offset, max(BLANK.unpack_from(head).total_size, 0))).store_timestamp
+    except CorruptionError:
+        return -1
+
+
+def _pins(directory: StoreDirectory, config: StoreConfig, clock: Clock) -> list[Pin]:
+    if not config.pin_groups:
+        return []
+    offsets = ConsumerOffsetManager(
+        directory.file_system, f"{directory.path}/{filenames.CONFIG}", clock)
+    offsets.load()
+    queues = {(queue.topic, queue.queue_id): queue for queue in directory.queues()}
+
+    def position_of(topic: str, queue_id: int, offset: int) -> int:
+        queue = queues[topic, queue_id]
+        at = max(offset, queue.min_offset)
+        while data := queue.units(at, _LOOK):
+            units = CQ_UNIT.view(data[: len(data) - len(data) % CQ_UNIT.size])
+            for unit in units:
+                if unit["size"] != PRE_BLANK_SIZE:
+                    return int(unit["phy_offset"])
+            at += len(units)
+        return -1
+
+    return list(GroupPins(
+        config.pin_groups, offsets, lambda topic: [q for t, q in queues if t == topic],
+        position_of)())

@@ -1,0 +1,45 @@
+"""Pins of consumer groups: what a listed group has not consumed is not deleted by age."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import final
+
+from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.store.retention import Pin, PinKind
+
+__all__ = ["GroupPins"]
+
+PositionOf = Callable[[str, int, int], int]
+
+
+@final
+class GroupPins:
+    """A pin source over the committed offsets of the groups that ``pinGroups`` lists.
+
+    ``queues_of`` gives the queue ids of a topic, ``position_of`` the place in the log of the first
+    message of a queue from an offset on, -1 when there is none. A group has a need in the topics
+    for which it has committed an offset; a queue of them without one counts as not consumed.
+    """
+
+    def __init__(
+        self, groups: str, offsets: ConsumerOffsetManager, queues_of: Callable[[str], list[int]],
+        position_of: PositionOf,
+    ) -> None:
+        self._groups = [group.strip() for group in groups.split(";") if group.strip()]
+        self._offsets = offsets
+        self._queues_of = queues_of
+        self._position_of = position_of
+
+    def __call__(self) -> Iterator[Pin]:
+        """The least position that each group needs."""
+        for group in self._groups:
+            least: tuple[int, str] | None = None
+            for topic in self._offsets.topics_of(group):
+                for queue_id in self._queues_of(topic):
+                    offset = max(self._offsets.query(group, topic, queue_id), 0)
+                    position = self._position_of(topic, queue_id, offset)
+                    if position >= 0 and (least is None or position < least[0]):
+                        least = position, f"{group} at {topic}/{queue_id} offset {offset}"
+            if least is not None:
+                yield Pin(PinKind.GROUP, *least)

@@ -1,0 +1,65 @@
+"""What was deleted before its time: ``tailrace/forced-deletions.jsonl``, a JSON object a line.
+
+A record for people, not needed to open a store: the newest lines are kept, and a disk without room
+for one loses it to the log alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final, final
+
+import orjson
+
+from tailrace.env.filesystem import FileSystem
+from tailrace.formats.filenames import FORCED_DELETIONS
+
+__all__ = ["ForcedDeletions"]
+
+_log = logging.getLogger(__name__)
+_MOST_LINES: Final = 200
+
+
+@final
+class ForcedDeletions:
+    """The record of one store directory; one writer."""
+
+    def __init__(self, file_system: FileSystem, root: str) -> None:
+        self._file_system = file_system
+        self._path = f"{root}/{FORCED_DELETIONS}"
+
+    def read(self) -> list[dict[str, Any]]:
+        """Every line that can be read, oldest first."""
+        found = []
+        for line in self._lines():
+            try:
+                entry = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                continue
+            if isinstance(entry, dict):
+                found.append(entry)
+        return found
+
+    def _lines(self) -> list[bytes]:
+        if not self._file_system.exists(self._path):
+            return []
+        file = self._file_system.open(self._path)
+        try:
+            return file.pread(file.size(), 0).splitlines()
+        finally:
+            file.close()
+
+    def note(self, entry: dict[str, Any]) -> None:
+        """Add a line; the oldest goes when there are too many."""
+        try:
+            lines = [*self._lines()[1 - _MOST_LINES :], orjson.dumps(entry)]
+            self._file_system.makedirs(self._path.rpartition("/")[0])
+            file = self._file_system.open(self._path, writable=True, create=True)
+            try:
+                data = b"\n".join(lines) + b"\n"
+                file.pwrite(data, 0)
+                file.truncate(len(data))
+            finally:
+                file.close()
+        except OSError as error:
+            _log.warning("a forced deletion is not on record file=%s cause=%s", self._path, error)

@@ -1,0 +1,108 @@
+"""`tailrace retention` on real directories, served and not."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tailrace import Message, MessageStore, StoreConfig
+
+pytestmark = pytest.mark.integration
+
+SIZE = 64 * 1024
+SETTINGS = f"mappedFileSizeCommitLog={SIZE}\n"
+
+
+def tailrace(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "tailrace.cli", *map(str, arguments)], capture_output=True, text=True,
+        timeout=60, check=False)
+
+
+@pytest.fixture
+def store(tmp_path):
+    path = tmp_path / "store"
+    config = StoreConfig(
+        mapped_file_size_commit_log=SIZE, mapped_file_size_consume_queue=2000,
+        max_hash_slot_num=100, max_index_num=400)
+    with MessageStore.open(path, config=config, services=False) as store:
+        for _ in range(80):
+            store.put(Message(topic="t", body=bytes(4000)))
+    return path
+
+
+@pytest.fixture
+def settings(tmp_path):
+    def write(text):
+        path = tmp_path / "broker.conf"
+        path.write_text(SETTINGS + text)
+        return path
+    return write
+
+
+def segments(store):
+    return sorted(p.name for p in (store / "commitlog").iterdir())
+
+
+def test_it_reads_like_an_answer_and_changes_nothing(store, settings):
+    before = segments(store)
+    kept = tailrace("retention", store, "--config", settings("diskMaxUsedSpaceRatio=95\n"))
+    assert kept.returncode == 0, kept.stderr
+    lines = kept.stdout.splitlines()
+    assert f"{len(before)} CommitLog files, kept for 72 h" in lines[0]
+    assert "puts are refused above 90 %" in lines[1]
+    assert "a pass now would delete nothing" in lines
+    assert re.search(r"kept until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \(storeTimestamp .* \+ 72 h\)", lines[-len(before)])
+    assert lines[-1].endswith("kept, it is the last file")
+    may_go = tailrace("retention", store, "--config", settings("fileReservedTime=0\n"), "--json")
+    shown = [json.loads(line) for line in may_go.stdout.splitlines()]
+    assert [f["rule"] for f in shown[1:]] == ["EXPIRED"] * (len(before) - 1) + ["LAST_FILE"]
+    assert segments(store) == before
+
+
+def test_delete_now_makes_one_pass_under_the_lock_and_says_what_went(store, settings):
+    before = segments(store)
+    done = tailrace("retention", store, "--delete-now", "--config", settings(
+        "fileReservedTime=0\ndeleteFileBatchMax=3\n"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == (
+        f"deleted by one pass under the lock: {' '.join(before[:3])}")
+    assert segments(store) == before[3:]
+    assert not (store / "abort").exists()
+    assert list((store / "tailrace" / "trash").iterdir()) == []
+    with MessageStore.open(store, services=False) as opened:
+        assert opened.recovery_report["mode"] == "normal"
+        assert opened.min_phy_offset == 3 * SIZE
+        found = list(opened.read("t"))
+        assert found[0].queue_offset == opened.min_offset_in_queue("t", 0) > 0
+        assert found[-1].queue_offset == 79
+
+
+def test_delete_now_asks_the_server_of_a_served_directory(store, settings):
+    config = settings("fileReservedTime=0\n")
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tailrace.cli", "serve", str(store), "--listen", "127.0.0.1:0",
+         "--namesrv-listen", "127.0.0.1:0", "--config", str(config)],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert server.stdout.readline().startswith("ready ")
+        before = segments(store)
+        done = tailrace("retention", store, "--delete-now", "--config", config)
+        assert done.returncode == 0, done.stderr
+        first = done.stdout.splitlines()[0]
+        assert re.match(r"deleted by the server at 127\.0\.0\.1:\d+: \d{20}", first)
+        assert segments(store)[0] > before[0]
+    finally:
+        server.terminate()
+        assert server.wait(20) == 0
+        server.stdout.close()
+
+
+def test_what_is_no_store_is_one_line(tmp_path):
+    done = tailrace("retention", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("tailrace: ")

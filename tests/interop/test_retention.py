@@ -1,0 +1,83 @@
+"""Deletion by time beside the reference: the same files go, and it opens what is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from tailrace import Message, MessageStore, StoreConfig
+from tailrace.env.clock import SystemClock
+
+pytestmark = [pytest.mark.slow, pytest.mark.interop, pytest.mark.integration]
+
+SIZE = 64 * 1024
+HOUR_S = 3600
+CONF = f"""mappedFileSizeCommitLog={SIZE}
+mappedFileSizeConsumeQueue=400
+maxHashSlotNum=50
+maxIndexNum=200
+"""
+
+
+def make(path):
+    config = StoreConfig(
+        mapped_file_size_commit_log=SIZE, mapped_file_size_consume_queue=400, max_hash_slot_num=50,
+        max_index_num=200)
+    with MessageStore.open(path, config=config, services=False) as store:
+        for number in range(240):
+            topic = "early" if number < 70 else f"t{number % 3}"
+            store.put(
+                Message(topic=topic, body=bytes(2500), keys=[f"k{number}"]), queue_id=number % 2)
+
+
+def files(path):
+    return sorted(
+        str(p.relative_to(path)) for kind in ("commitlog", "consumequeue", "index")
+        for p in (path / kind).rglob("*") if p.is_file())
+
+
+def dump(reference, path, conf, out):
+    copy = shutil.copytree(path, out.with_suffix(".copy"))
+    subprocess.run(
+        [reference, "store-dump", copy, conf, out], capture_output=True, timeout=120, check=True)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert not [r for r in rows if "missing" in r]
+    [store] = [r["store"] for r in rows if "store" in r]
+    queues = {
+        (q["topic"], q["queueId"]): (q["min"], q["max"]) for r in rows if (q := r.get("queue"))}
+    return store["minPhyOffset"], queues
+
+
+@pytest.mark.parametrize(("ages_h", "batch"), [
+    ([100] * 20, 10), ([100] * 20, 3), ([100, 80, 73, 71, 90], 10), ([71, 100, 100], 10)])
+def test_the_same_files_go_as_by_the_reference(reference, tmp_path, ages_h, batch):
+    made = tmp_path / "made"
+    make(made)
+    conf = tmp_path / "store.properties"
+    conf.write_text(CONF)
+    now_s = SystemClock().now_ms() / 1000
+    segments = sorted((made / "commitlog").iterdir())
+    assert len(segments) > 8
+    for number, path in enumerate(segments):
+        age_h = ages_h[number] if number < len(ages_h) else 0
+        os.utime(path, (now_s, now_s - age_h * HOUR_S))
+    theirs = shutil.copytree(made, tmp_path / "theirs")
+    ours = shutil.copytree(made, tmp_path / "ours")
+    before = files(made)
+    done = subprocess.run(
+        [reference, "store-expire", theirs, conf, "72", str(batch)], capture_output=True, text=True,
+        timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    config = StoreConfig(expire_by="mtime", delete_file_batch_max=batch, delete_rate=0)
+    with MessageStore.open(ours, config=config, services=False) as store:
+        count = store.retention.delete_now()
+        queues = {(topic, queue): (low, high) for topic, queue, low, high in store.queues()}
+        low = store.min_phy_offset
+    assert f"deleted={count} minPhyOffset={low}" in done.stdout
+    assert files(ours) == files(theirs)
+    assert len(files(ours)) < len(before) or ages_h[0] == 71
+    assert dump(reference, ours, conf, tmp_path / "dump.jsonl") == (low, queues)

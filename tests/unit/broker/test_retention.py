@@ -1,0 +1,57 @@
+"""Deletion by hand over the wire, and groups that keep what they have not consumed."""
+
+from __future__ import annotations
+
+from tailrace import Message, MessageStore, StoreConfig
+from tailrace.broker.processors.retention import RetentionProcessor
+from tailrace.env.filesystem import OsFileSystem
+from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.store.retention import PinKind, Rule
+from tailrace.testing import CrashFileSystem, SimClock
+
+HOUR = 3_600_000
+
+
+def opened(files, clock, **config):
+    return MessageStore.open(
+        "/s", services=False, file_system=files, clock=clock, config=StoreConfig(
+            mapped_file_size_commit_log=8192, mapped_file_size_consume_queue=200,
+            max_hash_slot_num=16, max_index_num=64, commit_log_allocate_step=4096, delete_rate=0,
+            **config))
+
+
+def test_request_329_asks_for_twenty_passes(broker, kit, channel):
+    clock = SimClock()
+    with opened(CrashFileSystem(), clock) as store:
+        broker.store = store
+        answer = RetentionProcessor(broker).delete_expired_commit_log(channel, kit.request(329))
+        assert answer.code == 0
+        assert store.retention.clean_commit_log.manual_times == 20
+        assert store.stats()["manualDeletePassesLeft"] == 20
+
+
+def test_a_listed_group_keeps_what_it_has_not_consumed(tmp_path):
+    clock = SimClock()
+    offsets = ConsumerOffsetManager(OsFileSystem(), str(tmp_path), clock)
+    with opened(CrashFileSystem(), clock, pin_groups="audit; billing") as store:
+        store.keep_unconsumed(offsets)
+        for _ in range(40):
+            store.put(Message(topic="t", body=bytes(900)))
+        store.wait_dispatched()
+        store._store.flush()
+        clock.advance(80 * HOUR)
+        clean = store.retention.clean_commit_log
+        assert clean.verdicts()[0].rule is Rule.EXPIRED, "no group has come so far as to commit"
+        offsets.commit("other", "t", 0, 0)
+        assert clean.verdicts()[0].rule is Rule.EXPIRED, "a group that is not listed keeps nothing"
+        offsets.commit("audit", "t", 0, 12)
+        offsets.commit("billing", "t", 0, 40)
+        place = store._store.queues.get("t", 0).unit(12).phy_offset
+        held = [v for v in clean.verdicts() if v.pins]
+        assert held[0].pins[0][:2] == (PinKind.GROUP, place)
+        assert "audit at t/0 offset 12" in held[0].pins[0].holder
+        assert store.retention.delete_now() == place // 8192
+        assert store.get_message("t", 0, 12, 1).records
+        offsets.commit("audit", "t", 0, 40)
+        assert store.retention.delete_now() > 0
+        assert not store.get_message("t", 0, 12, 1).records
