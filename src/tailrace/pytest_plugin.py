@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import select
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import final
+from typing import Final, final
 
 import pytest
 
 __all__ = ["TailraceBroker", "tailrace_broker"]
+
+START_TIMEOUT_S: Final = 60.0
 
 
 @final
@@ -37,10 +40,13 @@ class TailraceBroker:
                  "127.0.0.1:0", "--namesrv-listen", "127.0.0.1:0", *self._options],
                 stdout=subprocess.PIPE, stderr=log, text=True)
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        # The line comes in one piece; a server that never gets ready must not hang a test run.
+        told, _, _ = select.select([self._process.stdout], [], [], START_TIMEOUT_S)
+        line = self._process.stdout.readline() if told else ""
         if not line.startswith("ready "):
             self.kill()
-            raise RuntimeError(f"tailrace serve did not start: {self.log_path.read_text()[-2000:]}")
+            raise RuntimeError(
+                f"tailrace serve did not get ready: {self.log_path.read_text()[-2000:]}")
         fields = dict(part.split("=", 1) for part in line.split()[1:])
         self.broker, self.namesrv = fields["broker"], fields["namesrv"]
         self.recovered_ms = int(fields["recovered_ms"])

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tailrace import pytest_plugin
 from tailrace.client import AsyncProducer, Producer, PullConsumer
 from tailrace.errors import MessageIllegalError, RemotingCommandError, RemotingConnectError
 from tailrace.model import Message
@@ -193,3 +194,13 @@ def test_commands_on_a_running_server(tailrace_broker):
     refused = tailrace("tail", "--broker", address, "--topic", "nobody")
     assert refused.returncode == 1
     assert "nobody" in refused.stderr
+
+
+def test_the_fixture_does_not_wait_for_ever_for_a_server_that_never_gets_ready(tmp_path, monkeypatch):
+    silent = tmp_path / "silent"
+    silent.write_text(f"#!{sys.executable}\nimport time\ntime.sleep(60)\n")
+    silent.chmod(0o755)
+    monkeypatch.setattr(pytest_plugin, "START_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(sys, "executable", str(silent))
+    with pytest.raises(RuntimeError, match="did not get ready"):
+        pytest_plugin.TailraceBroker(tmp_path / "store").start()

@@ -300,7 +300,7 @@ async def _listening(server: RemotingServer, listen: Address) -> Address:
         return await server.start(*listen)
     except OSError as error:
         known = error.errno is not None and error.errno > 0
-        reason = os.strerror(error.errno or 0) if known else str(error)
+        reason = os.strerror(error.errno or 0) if known else error.strerror or str(error)
         raise OSError(
             error.errno, f"cannot listen on {listen[0]}:{listen[1]}: {reason}") from error
 

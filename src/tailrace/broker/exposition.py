@@ -8,7 +8,7 @@ read of its oldest message.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, final
@@ -168,7 +168,7 @@ class Exposition(Collector):
         lags = {
             (group, topic, _flag(topic.startswith(RETRY_GROUP_TOPIC_PREFIX)),
              _flag(broker.topics.is_system_topic(topic) or _system_group(group))): lag
-            for group, topic, lag in _consumed(broker)
+            for (group, topic), lag in _consumed(broker).items()
         }
         yield self._family(metrics.LAG_MESSAGES, {k: v.behind for k, v in lags.items()})
         yield self._family(
@@ -179,29 +179,34 @@ class Exposition(Collector):
         yield self._family(metrics.READY_MESSAGES, {k: v.ready for k, v in lags.items()})
 
 
-def _consumed(broker: BrokerContext) -> Iterable[tuple[str, str, _Lag]]:
-    """(group, topic, lag) of everything that has been consumed and still exists."""
-    store, offsets = broker.store, broker.offsets
-    for config in list(broker.topics.table.values()):
-        topic = config.topic_name
-        for group in offsets.groups_of(topic):
-            lag = _Lag()
-            for queue_id in range(config.read_queue_nums):
-                consumed = offsets.query(group, topic, queue_id)
-                if consumed < 0:
-                    continue
-                until = max(0, store.max_offset_in_queue(topic, queue_id))
-                at = max(consumed, store.min_offset_in_queue(topic, queue_id))
-                handed_out = min(max(at, offsets.query_pull(group, topic, queue_id)), until)
-                lag.behind += max(0, until - at)
-                lag.in_flight += max(0, handed_out - at)
-                lag.ready += until - handed_out
-                for name, first in (("oldest_ms", at), ("oldest_ready_ms", handed_out)):
-                    if first < until:
-                        stored = store.get_message_store_timestamp(topic, queue_id, first)
-                        if stored > 0:
-                            setattr(lag, name, min(getattr(lag, name) or stored, stored))
-            yield group, topic, lag
+def _consumed(broker: BrokerContext) -> dict[tuple[str, str], _Lag]:
+    """Lags by group and topic, of everything that has been consumed and still exists."""
+    store, offsets, lags = broker.store, broker.offsets, dict[tuple[str, str], _Lag]()
+    for topic, group, queue_id, consumed in offsets.entries():
+        config = broker.topics.select(topic)
+        if config is None or consumed < 0 or not 0 <= queue_id < config.read_queue_nums:
+            continue
+        lag = lags.setdefault((group, topic), _Lag())
+        until = max(0, store.max_offset_in_queue(topic, queue_id))
+        at = min(max(consumed, store.min_offset_in_queue(topic, queue_id)), until)
+        handed_out = min(max(at, offsets.query_pull(group, topic, queue_id)), until)
+        lag.behind += until - at
+        lag.in_flight += handed_out - at
+        lag.ready += until - handed_out
+        lag.oldest_ms = _older(lag.oldest_ms, broker, topic, queue_id, at, until)
+        lag.oldest_ready_ms = _older(
+            lag.oldest_ready_ms, broker, topic, queue_id, handed_out, until)
+    return lags
+
+
+def _older(
+    known_ms: int, broker: BrokerContext, topic: str, queue_id: int, offset: int, until: int
+) -> int:
+    """The earlier of ``known_ms``, if there is any, and the store time of a message that waits."""
+    if offset >= until:
+        return known_ms
+    stored_ms = broker.store.get_message_store_timestamp(topic, queue_id, offset)
+    return min(known_ms or stored_ms, stored_ms) if stored_ms > 0 else known_ms
 
 
 def _age(now_ms: int, stored_ms: int) -> int:

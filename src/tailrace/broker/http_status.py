@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final, Protocol, final
@@ -18,6 +19,7 @@ from tailrace.broker.context import BrokerContext
 from tailrace.broker.exposition import Exposition
 from tailrace.config import BrokerConfig
 from tailrace.env.filesystem import FileSystem, OsFileSystem
+from tailrace.remoting.server import one_address
 
 __all__ = ["HttpStatusServer", "RecoveryProgress", "unknown_progress"]
 
@@ -61,7 +63,9 @@ class HttpStatusServer:
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; the address taken. Raises OSError."""
-        self._server = await asyncio.start_server(self._accepted, host, port, limit=REQUEST_MAX)
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        self._server = await asyncio.start_server(
+            self._accepted, one_address(found), port, limit=REQUEST_MAX)
         taken = self._server.sockets[0].getsockname()
         return str(taken[0]), int(taken[1])
 

@@ -155,8 +155,12 @@ def serve(
 @app.command()
 def dump(
     store: Store,
-    only: Annotated[str, typer.Option(help="Comma list of store, queues, messages, checkpoint.")] = "",
+    only: Annotated[
+        str, typer.Option(help="Comma list of store, queues, messages, index, checkpoint.")] = "",
     topic: Annotated[str, typer.Option(help="This topic alone.")] = "",
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Queues as their files are, not as recovery leaves them.")
+    ] = False,
     body: Annotated[bool, typer.Option("--body", help="Bodies as base64, not only their hash.")] = False,
     config: Config = None,
 ) -> None:
@@ -172,8 +176,8 @@ def dump(
         raise usage(f"--only {','.join(sorted(unknown))}: known are {', '.join(doctor.KINDS)}")
     with errors():
         directory = StoreDirectory(
-            str(store), config=StoreConfig.from_properties(read_properties(config)))
-        if directory.state is DirectoryState.UNCLEAN:
+            str(store), config=StoreConfig.from_properties(read_properties(config)), raw=raw)
+        if directory.state is DirectoryState.UNCLEAN and not raw:
             print("tailrace: the store was not closed; shown is what recovery would leave",
                   file=sys.stderr)
         print_lines(doctor.dump(directory, only=kinds, topic=topic, body=body))
@@ -205,6 +209,51 @@ def recover(store: Store, config: Config = None) -> None:
     with errors():
         settings = StoreConfig.from_properties(read_properties(config))
         with MessageStore.open(store, config=settings, services=False, create=False) as opened:
+            report = opened.recovery_report
+        print_lines([report])
+
+
+@app.command()
+def verify(store: Store, config: Config = None) -> None:
+    """Audit a directory without changing it: every record, queue unit and index entry.
+
+    A JSON line for each finding and a summary; exit code 1 when there are findings.
+    """
+    from tailrace.doctor.verify import verify as audit  # noqa: PLC0415 - NumPy and kernels
+
+    with errors():
+        found = 0
+        settings = StoreConfig.from_properties(read_properties(config))
+        for line in audit(str(store), settings):
+            print_lines([line])
+            found += "finding" in line
+    if found:
+        raise typer.Exit(1)
+
+
+@app.command()
+def repair(
+    store: Store,
+    plan: Annotated[bool, typer.Option("--plan", help="Only say what would be done.")] = False,
+    seal_damage: Annotated[
+        bool, typer.Option("--seal-damage", help="Write placeholder records over damage, so that a "
+                           "Java broker does not end the log there.")] = False,
+    config: Config = None,
+) -> None:
+    """Build queues and index anew from the log, whatever is there; damage goes to quarantine."""
+    from tailrace.doctor.verify import repair_plan  # noqa: PLC0415
+    from tailrace.node.message_store import MessageStore  # noqa: PLC0415
+
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(message)s")
+    with errors():
+        settings = StoreConfig.from_properties(read_properties(config))
+        if plan:
+            print_lines(repair_plan(str(store), settings, seal_damage=seal_damage))
+            return
+        with MessageStore.open(
+            store, config=settings, services=False, create=False, rebuild=True,
+            seal_damage=seal_damage,
+        ) as opened:
             report = opened.recovery_report
         print_lines([report])
 

@@ -8,7 +8,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Self, final
 
-from tailrace.client.routes import AUTO_CREATE_TOPIC, MessageQueue, Route, Routes
+from tailrace.client.routes import (
+    AUTO_CREATE_TOPIC,
+    DEFAULT_QUEUES,
+    MessageQueue,
+    Route,
+    Routes,
+)
 from tailrace.client.send_result import SendResult
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.entropy import SystemEntropy
@@ -37,7 +43,6 @@ _RETRIED: Final = frozenset({
     ResponseCode.SYSTEM_BUSY, ResponseCode.GO_AWAY,
 })
 _SEPARATORS: Final = frozenset("\x01\x02")
-DEFAULT_QUEUES: Final = 4
 
 
 @final
@@ -54,7 +59,8 @@ class AsyncProducer:
         self._clock = clock or SystemClock()
         self._remoting = RemotingClient(connect_timeout_ms=timeout_ms)
         self._routes = Routes(self._remoting, self._clock, namesrv, broker)
-        self._turn = itertools.count()
+        # Programs that send one message each must not all take the first queue.
+        self._turn = itertools.count(SystemEntropy().randrange(1 << 16))
         self._ids = itertools.count()
         self._id_base = f"{os.getpid() & 0xFFFF:04X}{SystemEntropy().u64():016X}"
 

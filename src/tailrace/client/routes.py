@@ -12,10 +12,13 @@ from tailrace.formats import fastjson
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.remoting.client import RemotingClient
 
-__all__ = ["MessageQueue", "Route", "Routes"]
+__all__ = ["DEFAULT_QUEUES", "MessageQueue", "Route", "Routes"]
 
 _log = logging.getLogger(__name__)
 AUTO_CREATE_TOPIC = "TBW102"
+DEFAULT_QUEUES = 4
+"""Queues that a send asks for when it creates its topic; it must not choose one beyond them."""
+QUEUES_MAX = 1 << 31
 REFRESH_NS = 30_000_000_000
 _READ, _WRITE = 4, 2
 
@@ -91,7 +94,8 @@ class Routes:
                 continue
             if answer.code != ResponseCode.SUCCESS:
                 raise RemotingCommandError(answer.code, answer.remark or "", address)
-            return _route(fastjson.loads(answer.body), topic)
+            most = DEFAULT_QUEUES if asked != topic else QUEUES_MAX
+            return _route(fastjson.loads(answer.body), topic, most)
         assert last is not None
         raise last
 
@@ -104,14 +108,15 @@ class Routes:
         config = config.get("topicConfig", config)
         reads, writes = int(config["readQueueNums"]), int(config["writeQueueNums"])
         if asked != topic:
-            reads, writes = min(reads, 4), min(writes, 4)
+            reads, writes = min(reads, DEFAULT_QUEUES), min(writes, DEFAULT_QUEUES)
         return Route(
             tuple(MessageQueue(topic, self._broker, n) for n in range(writes)),
             tuple(MessageQueue(topic, self._broker, n) for n in range(reads)),
             {self._broker: self._broker})
 
 
-def _route(data: dict[str, Any], topic: str) -> Route:
+def _route(data: dict[str, Any], topic: str, most: int) -> Route:
+    """The route in an answer, with at most ``most`` queues of each broker."""
     addresses = {}
     for broker in data.get("brokerDatas", ()):
         masters = {str(k): v for k, v in broker["brokerAddrs"].items()}
@@ -124,7 +129,9 @@ def _route(data: dict[str, Any], topic: str) -> Route:
         if name not in addresses:
             continue
         if queue["perm"] & _WRITE:
-            writes += [MessageQueue(topic, name, n) for n in range(int(queue["writeQueueNums"]))]
+            count = min(int(queue["writeQueueNums"]), most)
+            writes += [MessageQueue(topic, name, n) for n in range(count)]
         if queue["perm"] & _READ:
-            reads += [MessageQueue(topic, name, n) for n in range(int(queue["readQueueNums"]))]
+            count = min(int(queue["readQueueNums"]), most)
+            reads += [MessageQueue(topic, name, n) for n in range(count)]
     return Route(tuple(sorted(writes)), tuple(sorted(reads)), addresses)

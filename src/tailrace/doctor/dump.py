@@ -10,6 +10,7 @@ from typing import Any
 from tailrace.errors import CorruptionError
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.filenames import CHECKPOINT
+from tailrace.formats.indexfile import INDEX_HEADER
 from tailrace.model import MessageExt
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.log_scan import is_record
@@ -17,7 +18,7 @@ from tailrace.store.store_checkpoint import read_checkpoint
 
 __all__ = ["KINDS", "dump", "message_line", "query"]
 
-KINDS = ("store", "queues", "messages", "checkpoint")
+KINDS = ("store", "queues", "messages", "checkpoint", "index")
 
 
 def _host(host: tuple[str, int]) -> str:
@@ -79,6 +80,13 @@ def dump(
     if "checkpoint" in only and only is not KINDS:
         fields = read_checkpoint(directory.file_system, f"{directory.path}/{CHECKPOINT}")
         yield {"checkpoint": fields._asdict()}
+    if "index" in only and only is not KINDS:
+        for file in directory.index_files():
+            header = file.read(0, INDEX_HEADER.size)
+            if len(header) == INDEX_HEADER.size:
+                yield {"index": {
+                    "file": file.path.rpartition("/")[2], "size": file.size,
+                    **INDEX_HEADER.unpack_from(header)._asdict()}}
     for queue in directory.queues():
         if topic and queue.topic != topic:
             continue

@@ -7,6 +7,7 @@ Everything on a RocketMQ disk is big-endian.
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, get_args, get_type_hints
@@ -47,7 +48,7 @@ class Layout(Generic[_R]):
         if not self.struct.size == at == size:
             raise AssertionError(f"{record.__name__} has {self.struct.size} bytes, not {size}")
 
-    @property
+    @functools.cached_property
     def dtype(self) -> np.dtype[np.void]:
         """The record as a NumPy structure."""
         import numpy as np  # noqa: PLC0415 - most users of formats never need arrays

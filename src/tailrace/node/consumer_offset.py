@@ -46,10 +46,13 @@ class ConsumerOffsetManager(ConfigManager):
 
     def entries(self) -> list[tuple[str, str, int, int]]:
         """(topic, group, queue id, next offset) of everything known."""
-        return [
-            (topic, group, queue_id, offset) for topic, group in self._keys()
-            for queue_id, offset in self._table[f"{topic}{TOPIC_GROUP_SEPARATOR}{group}"].items()
-        ]
+        found = []
+        # list() and dict() copy in one step each, so commits may go on meanwhile.
+        for key, queues in list(self._table.items()):
+            topic, separator, group = key.partition(TOPIC_GROUP_SEPARATOR)
+            if separator:
+                found += [(topic, group, q, o) for q, o in dict(queues).items()]
+        return found
 
     def commit_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Remember up to where a queue was handed out; not written to the file."""

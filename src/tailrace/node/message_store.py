@@ -111,13 +111,17 @@ class MessageStore:
         scheduler: Scheduler | None = None,
         entropy: Entropy | None = None,
         on_recovery: Callable[[float], None] | None = None,
+        rebuild: bool = False,
+        seal_damage: bool = False,
     ) -> Self:
         """Open a store directory, recovering it when it was not closed; make it when missing.
 
         File sizes of an existing directory are taken from its files, whatever ``config`` says.
         ``services=False`` runs no background service, for tools: the store then dispatches and
         flushes when it is read or closed. ``on_recovery`` hears about once a second how much of a
-        recovery is done, from 0 to 1. On a full disk the store opens read-only and cuts nothing.
+        recovery is done, from 0 to 1. ``rebuild`` builds queues and index anew whatever is there;
+        ``seal_damage`` writes placeholder records over damage that is stepped over, for Java
+        brokers. On a full disk the store opens read-only and cuts nothing.
 
         Raises StoreLockedError, NotAStoreError, ConfigError, CorruptionError or OSError; then
         everything is closed again.
@@ -138,7 +142,9 @@ class MessageStore:
             file_system.makedirs(f"{root}/{filenames.COMMITLOG}")
             config = recognise(file_system, root, config)
             store = DefaultMessageStore(clock, file_system, config, root)
-            store.load(last_exit_ok=last_exit_ok, tell=on_recovery, read_only=read_only)
+            store.load(
+                last_exit_ok=last_exit_ok, tell=on_recovery, read_only=read_only, rebuild=rebuild,
+                seal_damage=seal_damage)
             write_geometry(file_system, root, config)
             topics = TopicConfigManager(
                 file_system, f"{root}/{filenames.CONFIG}", broker_config or BrokerConfig(), clock)

@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 import os
-from typing import final
+from typing import cast, final
 
 from tailrace.errors import (
     RemotingConnectError,
@@ -44,8 +44,8 @@ class _Connection(asyncio.Protocol):
         self._going = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        # Not asked by isinstance: uvloop's transports are no subclass of asyncio's.
+        self.transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         if self._rest:

@@ -15,8 +15,9 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
-from collections.abc import Callable
-from typing import Final, Protocol, cast, final
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol, cast, final
 
 from tailrace.errors import (
     RemotingConnectError,
@@ -336,8 +337,9 @@ class RemotingServer:
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; the address that was taken, with the real port for port 0."""
         self.loop = asyncio.get_running_loop()
+        found = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         self._server = await self.loop.create_server(
-            lambda: Channel(self), host, port, backlog=BACKLOG
+            lambda: Channel(self), one_address(found), port, backlog=BACKLOG
         )
         self._idle_timer = self.loop.call_later(
             min(IDLE_CHECK_S, self._idle_s), self._close_idle
@@ -390,3 +392,12 @@ class RemotingServer:
         self._idle_timer = self.loop.call_later(
             min(IDLE_CHECK_S, self._idle_s), self._close_idle
         )
+
+
+def one_address(found: Sequence[tuple[Any, ...]]) -> str:
+    """One address of what a name was resolved to, IPv4 where there is one.
+
+    A name such as localhost may have two, and port 0 would then be another port on each.
+    """
+    addresses = [(family, str(address[0])) for family, _, _, _, address in found]
+    return next((a for family, a in addresses if family == socket.AF_INET), addresses[0][1])

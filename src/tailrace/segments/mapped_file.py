@@ -308,6 +308,11 @@ class MappedFile:
                 if data.count(0) != len(data):
                     yield at, data
 
+    def data_end(self) -> int:
+        """Position behind which the file system has nothing but a hole."""
+        ranges = self._open().data_ranges(0, self.size)
+        return ranges[-1][1] if ranges else 0
+
     # -- reading
 
     def read(self, at: int, n: int) -> bytes:

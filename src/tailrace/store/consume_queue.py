@@ -25,6 +25,7 @@ __all__ = ["ConsumeQueue", "ConsumeQueueStore", "count_units"]
 _UNIT = CQ_UNIT.size
 _LOOK: Final = 4096
 _NEVER: Final = 1 << 62
+_LAST: Final = 256
 
 
 def count_units(data: bytes) -> int:
@@ -32,6 +33,14 @@ def count_units(data: bytes) -> int:
     units = CQ_UNIT.view(data[: len(data) - len(data) % _UNIT])
     valid = (units["size"] > 0) & (units["phy_offset"] >= 0)
     return len(units) if bool(valid.all()) else int(np.argmin(valid))
+
+
+def _is_unit(data: bytes) -> bool:
+    """Whether 20 bytes can be a unit."""
+    if len(data) < _UNIT:
+        return False
+    unit = CQ_UNIT.unpack_from(data)
+    return unit.size > 0 and unit.phy_offset >= 0
 
 
 @final
@@ -77,11 +86,17 @@ class ConsumeQueue:
         """Set the end to where the units of the last file that has any end."""
         self.min_offset = self.max_offset = max(self.files.min_offset, 0) // _UNIT
         for file in reversed(self.files.files):
-            low, high = 0, file.size // _UNIT
+            high = -(-file.data_end() // _UNIT)
+            low = max(high - _LAST, 0)  # a queue ends in the last block it has, but for zeros
+            if low and not _is_unit(file.read(low * _UNIT, _UNIT)):
+                low = 0
+            data = file.read(low * _UNIT, (high - low) * _UNIT) if high - low <= _LAST else b""
+            start, high = low, min(high, file.size // _UNIT)
             while low < high:
                 middle = (low + high) // 2
-                good = count_units(file.read(middle * _UNIT, _UNIT))
-                low, high = (middle + 1, high) if good else (low, middle)
+                at = (middle - start) * _UNIT
+                unit = data[at : at + _UNIT] if data else file.read(middle * _UNIT, _UNIT)
+                low, high = (middle + 1, high) if _is_unit(unit) else (low, middle)
             self.max_offset = file.file_from_offset // _UNIT + low
             if low:
                 return
@@ -142,16 +157,25 @@ class ConsumeQueue:
 
     def correct_min_offset(self, min_phy_offset: int) -> None:
         """Move the least offset to the first unit whose message is still in the log (W11)."""
+        first = self.unit(self.first_offset)
+        if first is not None and first.size != PRE_BLANK_SIZE and first.phy_offset >= min_phy_offset:
+            self.min_offset = self.first_offset  # nothing was removed yet: the usual case
+            return
         self.min_offset = self.first_message(
-            max(self.files.min_offset, 0) // _UNIT, lambda unit: unit.phy_offset >= min_phy_offset)
+            self.first_offset, lambda unit: unit.phy_offset >= min_phy_offset)
 
     def stamps(self, *, last: bool) -> list[list[int]]:
         """Position and time of change of each full file, with ``last`` also of the last one."""
         files = self.files.files
         return [[file.file_from_offset, file.mtime_ms()] for file in (files if last else files[:-1])]
 
-    def has_stamps(self, stamps: list[list[int]], *, trimmed: bool) -> bool:
-        """Whether the files are as they were; ``trimmed``: but for first ones that are gone."""
+    def has_stamps(self, stamps: list[list[int]], *, trimmed: bool, grown: bool) -> bool:
+        """Whether the files are as they were.
+
+        ``trimmed``: but for first ones that are gone; ``grown``: but for the last one.
+        """
+        if grown:
+            stamps = stamps[:-1]
         there = {file.file_from_offset: file for file in self.files.files}
         return all(
             (trimmed and at < self.files.min_offset)

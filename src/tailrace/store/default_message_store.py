@@ -88,11 +88,12 @@ class DefaultMessageStore:
 
     def load(
         self, *, last_exit_ok: bool, tell: Callable[[float], None] | None = None,
-        read_only: str = "",
+        read_only: str = "", rebuild: bool = False, seal_damage: bool = False,
     ) -> None:
         """Load and recover; ``tell`` hears how much of it is done, from 0 to 1.
 
-        ``read_only`` says why nothing may be cut or put.
+        ``read_only`` says why nothing may be cut or put; ``rebuild`` trusts no derived state,
+        ``seal_damage`` writes placeholders over damage.
         Raises CorruptionError, FatalStorageError or OSError.
         """
         config = self.config
@@ -102,7 +103,8 @@ class DefaultMessageStore:
         recovery = Recovery(
             self._clock, self._file_system, self.commit_log, self.queues, self.index,
             self.dispatcher, quarantine, self.checkpoint, self.progress, mode=config.recovery_mode,
-            check_crc=config.check_crc_on_recover, tell=tell)
+            check_crc=config.check_crc_on_recover, sync_log=self.flush_commit_log.sync,
+            rebuild=rebuild, seal_damage=seal_damage, tell=tell)
         self.report = recovery.run(last_exit_ok=last_exit_ok, read_only=read_only)
         if self.report.read_only:
             self.flags.set(NOT_WRITEABLE, self.report.read_only)

@@ -32,6 +32,7 @@ from tailrace.store.dispatch import (
 )
 from tailrace.store.geometry import recognise
 from tailrace.store.log_scan import Damage, LogEnd, LogWalk, RecordClaim, group_rows, scan_files
+from tailrace.store.sealing import sealed_rows
 from tailrace.store.store_checkpoint import read_checkpoint
 
 __all__ = ["DirectoryState", "FileView", "QueueView", "StoreDirectory"]
@@ -127,11 +128,14 @@ class QueueView:
 class StoreDirectory:
     """One look at a directory; open a new one to see what came later.
 
+    ``raw`` takes queues as their files are, also when recovery would make others of them.
+
     Raises NotAStoreError when ``path`` is no store.
     """
 
     def __init__(
-        self, path: str, *, config: StoreConfig | None = None, file_system: FileSystem | None = None
+        self, path: str, *, config: StoreConfig | None = None, file_system: FileSystem | None = None,
+        raw: bool = False,
     ) -> None:
         self.path = path.rstrip("/") or "/"
         self.file_system = file_system or OsFileSystem()
@@ -141,12 +145,15 @@ class StoreDirectory:
             raise NotAStoreError(self.path, "it has no commitlog")
         self.config = recognise(self.file_system, self.path, config or StoreConfig())
         self.state, self.bound, self.time_bound = self._look()
+        self.odd_files: list[tuple[str, int, int]] = []
+        """Path, length and wanted length of segment and queue files that are left out."""
         self.log_files = self._files(
             f"{self.path}/{filenames.COMMITLOG}", self.config.mapped_file_size_commit_log)
         self.min_phy_offset = self.log_files[0].file_from_offset if self.log_files else 0
         self.damaged: list[Damage] = []
+        self._sealed: list[Damage] = []
         self._queues = self._load_queues()
-        if self.state is DirectoryState.UNCLEAN:
+        if self.state is DirectoryState.UNCLEAN and not raw:
             self.max_phy_offset = self._complete_queues()
         else:
             self.max_phy_offset = self._find_end()
@@ -185,7 +192,11 @@ class StoreDirectory:
         for name in self.file_system.list(directory):
             offset = filenames.file_name_to_offset(name)
             path = f"{directory}/{name}"
-            if offset is not None and self.file_system.stat(path).size == size:
+            if offset is None:
+                continue
+            if (there := self.file_system.stat(path).size) != size:
+                self.odd_files.append((path, there, size))
+            else:
                 found.append(FileView(self.file_system, path, offset, size))
         return found
 
@@ -288,6 +299,7 @@ class StoreDirectory:
                 self.damaged.append(item)
                 self._take_damage(item, seen)
                 continue
+            self._sealed += sealed_rows(item.data, item.rows)
             for chosen in group_rows(item.rows):
                 self._take_rows(item.data, item.rows, chosen, levels, seen)
         for key, queue in self._queues.items():
@@ -310,7 +322,7 @@ class StoreDirectory:
     def _gap_unit(self, queue: QueueView, phy_offset: int) -> bytes:
         assert queue.memory is not None
         last = CQ_UNIT.unpack_from(queue.memory, len(queue.memory) - _UNIT) if queue.memory else None
-        for damage in self.damaged:
+        for damage in (*self.damaged, *self._sealed):
             if (last.phy_offset if last else -1) < damage.phy_offset < phy_offset:
                 return damaged_unit(damage)
         return PRE_BLANK
@@ -385,7 +397,7 @@ class StoreDirectory:
         wanted = hashes.index_hash(topic.encode(), name.encode())
         slots, entries = self.config.max_hash_slot_num, self.config.max_index_num
         found: set[int] = set()
-        for file in self._index_files():
+        for file in self.index_files():
             data = file.read(0, file.size)
             if len(data) == file.size and INDEX_HEADER.unpack_from(data).index_count > 1:
                 room = np.empty(min(entries, 1 << 20), dtype=np.int64)
@@ -393,7 +405,20 @@ class StoreDirectory:
                 found.update(room[:n].tolist())
         return sorted(found)
 
-    def _index_files(self) -> list[FileView]:
+    @property
+    def readable_until(self) -> int:
+        """Where a walk over the log has to stop: behind what may be shown of a live store."""
+        return self.bound if self.time_bound == _FOREVER else self.max_phy_offset
+
+    def log_path(self, phy_offset: int) -> str:
+        """The segment file that holds a position, or where it would be."""
+        for file in self.log_files:
+            if 0 <= phy_offset - file.file_from_offset < file.size:
+                return file.path
+        return f"{self.path}/{filenames.COMMITLOG}"
+
+    def index_files(self) -> list[FileView]:
+        """The index files, oldest first, whatever their length."""
         directory = f"{self.path}/{filenames.INDEX}"
         return [
             FileView(self.file_system, f"{directory}/{name}", 0,

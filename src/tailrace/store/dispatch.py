@@ -13,6 +13,7 @@ from tailrace.store.consume_queue import ConsumeQueue, ConsumeQueueStore
 from tailrace.store.hooks import MessageArrivingListener
 from tailrace.store.index_service import IndexService
 from tailrace.store.log_scan import Damage, group_rows
+from tailrace.store.sealing import sealed_rows
 
 __all__ = [
     "SCHEDULE_TOPIC", "Dispatcher", "damaged_unit", "deliver_time_codes", "parse_delay_levels",
@@ -48,6 +49,7 @@ class Dispatcher:
         self._levels = parse_delay_levels()
         self._topics: dict[bytes, str] = {}
         self._damage: list[Damage] = []
+        self._newest = 0
         self.recovering = False
         """Units behind the end of a queue may be right already: they are compared, then written."""
         self.listener: MessageArrivingListener | None = None
@@ -57,8 +59,11 @@ class Dispatcher:
 
         Raises DiskFullError or OSError; doing the same rows again is then right.
         """
+        self._damage += sealed_rows(data, rows)
         for chosen in group_rows(rows):
             self._dispatch_queue(data, rows, chosen)
+        if len(rows):
+            self._newest = max(self._newest, int(rows[-1, record.C_STORE_TIMESTAMP]))
         if self._index is not None:
             self._index.put_rows(data, rows, len(rows))
 
@@ -123,8 +128,7 @@ class Dispatcher:
                 queue.topic, queue.queue_id, queue.max_offset,
                 rows[chosen[skip:], record.C_TAGS_CODE].tolist())
 
-    @staticmethod
-    def _known(queue: ConsumeQueue, rows: Rows, chosen: Rows, start: int) -> int:
+    def _known(self, queue: ConsumeQueue, rows: Rows, chosen: Rows, start: int) -> int:
         """How many of these records have their unit already, none when the queue began anew."""
         skip = min(queue.max_offset - start, len(chosen))
         if not queue.files.files:
@@ -137,6 +141,15 @@ class Dispatcher:
         there = queue.unit(start)
         assert there is not None
         if there.size == PRE_BLANK_SIZE or there.phy_offset < int(rows[chosen[0], record.C_PHY]):
+            before = rows[: chosen[0], record.C_STORE_TIMESTAMP]
+            newest = max(self._newest, int(before.max()) if len(before) else 0)
+            if there.size != PRE_BLANK_SIZE and (
+                int(rows[chosen[0], record.C_STORE_TIMESTAMP]) < newest
+            ):
+                _log.warning("records are stale, left behind an old end of the log topic=%s "
+                             "queue_id=%d queue_offset=%d phy_offset=%d", queue.topic,
+                             queue.queue_id, start, rows[chosen[0], record.C_PHY])
+                return len(chosen)
             # The topic was deleted and made again: the log still has what the old queue held.
             _log.warning("queue begins anew topic=%s queue_id=%d queue_offset=%d phy_offset=%d",
                          queue.topic, queue.queue_id, start, rows[chosen[0], record.C_PHY])

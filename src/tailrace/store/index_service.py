@@ -111,8 +111,25 @@ class IndexService:
         assert lease is not None
         return lease
 
-    def drop_unfinished(self, timestamp_of: Callable[[int], int]) -> None:
-        """After a kill: keep what the entries tell without a break, but for the last record."""
+    def drop_unfinished(self, durable: str, timestamp_of: Callable[[int], int]) -> None:
+        """After a kill: keep what the entries tell without a break, but for the last record.
+
+        ``durable`` is the last file that was synced; pages of it and of later ones may be lost.
+        """
+        names = self.names()
+        first = names.index(durable) if durable in names else 0
+        for number, file in enumerate(self.files[first:-1], first):
+            heads = np.empty(self._slots, dtype=np.int32)
+            with self._entries_of(file) as lease:
+                count, _ = index_chains.follow(
+                    lease.buffer, self.header(file).index_count, 1 << 62, heads)
+            if count < self._entries:  # only the last file may have room
+                _log.warning("index file is not whole, later ones are built anew file=%s", file.path)
+                later, self.files = self.files[number + 1 :], self.files[: number + 1]
+                for other in later:
+                    other.destroy()
+                self._file_system.sync_dir(self._directory)
+                break
         self.rewind(1 << 62, timestamp_of, but_last=True)
 
     def rewind(
@@ -127,6 +144,7 @@ class IndexService:
         for name in self._file_system.list(self._directory):
             if name.isdigit() and name not in known:
                 self._file_system.remove(f"{self._directory}/{name}")
+                self._file_system.sync_dir(self._directory)
         while self.files:
             file = self.files[-1]
             header = self.header(file)
@@ -136,6 +154,7 @@ class IndexService:
                     return
             self.files = self.files[:-1]
             file.destroy()
+            self._file_system.sync_dir(self._directory)  # or it comes back beside other entries
 
     def _rewind_file(
         self, file: MappedFile, header: IndexHeader, phy_offset: int,

@@ -34,7 +34,8 @@ from tailrace.formats.commitlog import (
 from tailrace.kernels import record
 
 __all__ = [
-    "CHUNK", "Damage", "LogChunk", "LogEnd", "LogFile", "LogWalk", "RecordClaim", "group_rows",
+    "CHUNK", "Damage", "LogChunk", "LogEnd", "LogFile", "LogWalk", "RecordClaim", "Rows",
+    "group_rows",
     "is_record", "scan_files",
 ]
 
@@ -354,12 +355,17 @@ class LogWalk:
 
 
 def is_record(data: bytes, phy_offset: int) -> bool:
-    """Whether ``data`` is one whole record that belongs at ``phy_offset``, checksums included."""
+    """Whether ``data`` is one whole record that belongs at ``phy_offset``, checksums included.
+
+    Records that have no unit, which placeholders over damage are, too, are none.
+    """
     rows = np.empty((1, record.COLUMNS), dtype=np.int64)
     count, stop, _ = record.scan(
         data, 0, len(data), phy_offset,
         record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC, rows)
-    return bool(count == 1 and stop == len(data))
+    transaction = int(rows[0, record.C_SYS_FLAG]) & SysFlag.TRANSACTION_MASK if count == 1 else 0
+    return bool(count == 1 and stop == len(data)) and transaction not in {
+        SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK}
 
 
 def group_rows(rows: Rows) -> Iterator[Rows]:

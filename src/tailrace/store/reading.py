@@ -1,7 +1,13 @@
-"""Reading messages: by queue, by time, by key (RocketMQ's getMessage, getOffsetInQueueByTime ...)."""
+"""Reading messages: by queue, by time, by key (RocketMQ's getMessage, getOffsetInQueueByTime ...).
+
+Invariant: nothing is served but a whole record, checksums and place included, which is the message
+of its queue that the unit says it is. What is not is stepped over, and named once in the log (W14).
+"""
 
 from __future__ import annotations
 
+import logging
+import struct
 from collections.abc import Collection
 from typing import Final, final
 
@@ -11,7 +17,7 @@ from tailrace.config import StoreConfig
 from tailrace.errors import CorruptionError
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
-from tailrace.kernels import tag_filter
+from tailrace.kernels import record, tag_filter
 from tailrace.model import BoundaryType, GetMessageResult, GetMessageStatus, MessageExt
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueue, ConsumeQueueStore
@@ -20,8 +26,15 @@ from tailrace.store.log_scan import is_record
 
 __all__ = ["MessageReader"]
 
+_log = logging.getLogger(__name__)
 _UNIT: Final = CQ_UNIT.size
 _TIME_AT: Final = (56, 68)
+_CHECK: Final = record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
+_QUEUE_PLACE: Final = struct.Struct(">i4xq")
+"""Queue id and queue offset, as they are from byte 12 of a record on."""
+_MOST_TOLD: Final = 1000
+_LMQ_PREFIX: Final = "%LMQ%"
+"""Such queues name messages of other topics."""
 
 
 @final
@@ -39,6 +52,7 @@ class MessageReader:
         self._log = commit_log
         self._queues = queues
         self._index = index
+        self._told: set[int] = set()
 
     def get_message(
         self,
@@ -84,18 +98,20 @@ class MessageReader:
             numbers = chosen[:n].tolist()
         else:
             numbers = list(range(count))
-        self._collect(data, numbers, offset, most, room, result)
+        self._collect(queue, data, numbers, offset, most, room, result)
         return result
 
     def _collect(
-        self, data: bytes, numbers: list[int], offset: int, most: int, room: int,
-        result: GetMessageResult,
+        self, queue: ConsumeQueue, data: bytes, numbers: list[int], offset: int, most: int,
+        room: int, result: GetMessageResult,
     ) -> None:
+        row = np.empty((1, record.COLUMNS), dtype=np.int64)
+        topic = b"" if queue.topic.startswith(_LMQ_PREFIX) else queue.topic.encode()
         total = 0
         removed = False
         unpack = CQ_UNIT.struct.unpack_from
         for number in numbers:
-            phy_offset, size, tags_code = unpack(data, number * _UNIT)
+            phy_offset, size, _ = unpack(data, number * _UNIT)
             if size == PRE_BLANK_SIZE:
                 continue  # a place without a message: step over this one only (W11, W12)
             if result.records and (len(result.records) >= most or total + size > room):
@@ -105,8 +121,17 @@ class MessageReader:
             if len(found) != size:
                 removed = True
                 continue
-            if not tags_code and not is_record(found, phy_offset):
-                continue  # a place whose message is damaged: its unit has no tags code
+            count, stop, _ = record.scan(found, 0, size, phy_offset, _CHECK, row)
+            right = count == 1 and stop == size
+            if right and topic:
+                at = int(row[0, record.C_TOPIC_POS])
+                right = (
+                    _QUEUE_PLACE.unpack_from(found, 12) == (queue.queue_id, offset + number)
+                    and int(row[0, record.C_TOPIC_LEN]) == len(topic)
+                    and found.startswith(topic, at))
+            if not right:
+                self._tell(queue, offset + number, phy_offset)
+                continue  # its place stays empty
             result.records.append(found)
             result.queue_offsets.append(offset + number)
             total += size
@@ -116,6 +141,13 @@ class MessageReader:
             result.status = GetMessageStatus.FOUND
         elif removed:
             result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
+
+    def _tell(self, queue: ConsumeQueue, offset: int, phy_offset: int) -> None:
+        if phy_offset in self._told or len(self._told) >= _MOST_TOLD:
+            return
+        self._told.add(phy_offset)
+        _log.error("a message is damaged, it is not served topic=%s queue_id=%d queue_offset=%d "
+                   "phy_offset=%d", queue.topic, queue.queue_id, offset, phy_offset)
 
     def store_timestamp(self, phy_offset: int) -> int:
         """Store time of the record at a position, -1 when there is none."""
@@ -162,13 +194,12 @@ class MessageReader:
     def decode_at(self, phy_offset: int) -> MessageExt | None:
         """The message at a position, or None when no whole record starts there."""
         data = self._log.record_at(phy_offset)
-        if data is None:
+        if data is None or not is_record(data, phy_offset):
             return None
         try:
-            found = decode_message(data)
+            return decode_message(data)
         except CorruptionError:
             return None
-        return found if found.phy_offset == phy_offset else None
 
     def query(
         self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int, index_type: str

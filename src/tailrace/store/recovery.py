@@ -48,6 +48,7 @@ from tailrace.store.progress import Position, Progress, ProgressFile, checkpoint
 from tailrace.store.progress_snapshot import make_progress
 from tailrace.store.quarantine import Quarantine
 from tailrace.store.recovery_table import StartDecision, StopDecision, decide_start, decide_stop
+from tailrace.store.sealing import placeholder
 from tailrace.store.store_checkpoint import StoreCheckpoint
 
 __all__ = ["Recovery", "RecoveryReport"]
@@ -75,6 +76,7 @@ class RecoveryReport:
     scanned: int = 0
     cut: list[dict[str, Any]] = field(default_factory=list)
     stepped_over: list[dict[str, Any]] = field(default_factory=list)
+    sealed: list[dict[str, Any]] = field(default_factory=list)
     rebuilt: list[str] = field(default_factory=list)
     quarantined_bytes: int = 0
     read_only: str = ""
@@ -86,7 +88,7 @@ class RecoveryReport:
         return {
             "mode": self.mode, "from": self.start, "why": self.why, "to": self.end,
             "scanned": self.scanned, "cut": self.cut, "steppedOver": self.stepped_over,
-            "rebuilt": self.rebuilt, "quarantinedBytes": self.quarantined_bytes,
+            "sealed": self.sealed, "rebuilt": self.rebuilt, "quarantinedBytes": self.quarantined_bytes,
             "checkCRCOnRecover": self.check_crc, "readOnly": self.read_only or None,
             "ms": round(self.ms, 1),
         }
@@ -110,6 +112,9 @@ class Recovery:
         *,
         mode: RecoveryMode,
         check_crc: bool,
+        sync_log: bool,
+        rebuild: bool = False,
+        seal_damage: bool = False,
         tell: Callable[[float], None] | None = None,
     ) -> None:
         self._clock = clock
@@ -123,6 +128,9 @@ class Recovery:
         self._progress = progress
         self._mode = mode
         self._tell = tell or (lambda _: None)
+        self._sync_log = sync_log
+        self._rebuild = rebuild
+        self._seal_damage = seal_damage
         self._last_record = (-1, 0, 0)
         self._recent: list[int] = []
         self._check = _PLACE | (_BODY if check_crc else 0)
@@ -205,7 +213,7 @@ class Recovery:
         self._last_exit_ok = last_exit_ok
         report, log = self.report, self._commit_log
         low = log.min_offset
-        found = self._progress.read()
+        found = self._progress.read() if not self._rebuild else None
         wrong = "there is none" if found is None else self._mismatch(found)
         sane = self._checkpoint_is_sane()
         decision = decide_start({
@@ -218,6 +226,13 @@ class Recovery:
             self._sync_from = report.start
             return
         files = log.queue.files
+        if self._rebuild:
+            report.mode, report.why, report.start = "rebuild", "asked for", low
+            for queue in self._queues.table.values():
+                queue.find_end()
+            Coverage(files).add_queues(self._queues.table.values())  # ends them at what is no unit
+            report.rebuilt += ["queues", "index"]
+            return
         if decision is StartDecision.LAST_FILES:
             start = files[max(len(files) - _LAST_FILES, 0)].file_from_offset
         elif decision is StartDecision.CHECKPOINT:
@@ -280,6 +295,8 @@ class Recovery:
             return "index files are others"
         if not wanted:
             return ""
+        if not self._last_exit_ok:
+            times = [*times[:-1], -1]  # a clean one was written when the last file did not grow
         for file, time in zip(self._index.files, times, strict=False):
             if time not in {-1, file.mtime_ms()}:
                 return f"index file {file.path.rpartition('/')[2]} was changed"
@@ -297,7 +314,10 @@ class Recovery:
                 queue = self._queues.get(topic, int(queue_id))
                 if queue is None or (end and not queue.files.files):
                     return f"queue {topic}/{queue_id} is gone"
-                if not queue.has_stamps(stamps, trimmed=log_min > found.min):
+                if not queue.has_stamps(
+                    stamps, trimmed=log_min > found.min,
+                    grown=found.clean and not self._last_exit_ok,
+                ):
                     return f"files of queue {topic}/{queue_id} were changed"
                 queue.set_end(end)
                 if last >= 0:
@@ -387,7 +407,8 @@ class Recovery:
         if self._index is not None and not self._is_clean:
             timestamp_at = self._commit_log.store_timestamp_at
             if known is not None:  # entries behind the start are ours, of this log
-                self._index.drop_unfinished(timestamp_at)
+                files = known.index["files"] if known.index is not None else []
+                self._index.drop_unfinished(files[-1] if files else "", timestamp_at)
             else:
                 self._index.rewind(start, timestamp_at)
         self._dispatcher.recovering = True
@@ -456,6 +477,20 @@ class Recovery:
         _log.error("stepped over damage, a Java broker would end the log there file=%s phy_offset=%d "
                    "length=%d reason=%s", damage.path, damage.phy_offset, damage.size, damage.reason)
         self._dispatcher.note_damage(damage)
+        if self._seal_damage and not self.report.read_only:
+            self._seal(damage)
+
+    def _seal(self, damage: Damage) -> None:
+        """Write a placeholder over damage that is in quarantine already."""
+        file = self._commit_log.queue.find(damage.phy_offset)
+        made = placeholder(damage, file, self._last_record[2]) if file is not None else b""
+        if file is None or not made:
+            _log.warning("damage is too small to be sealed phy_offset=%d length=%d",
+                         damage.phy_offset, damage.size)
+            return
+        file.write_at(made, damage.phy_offset - file.file_from_offset)
+        self.report.sealed.append({"physicalOffset": damage.phy_offset, "length": damage.size})
+        _log.warning("damage is sealed phy_offset=%d length=%d", damage.phy_offset, damage.size)
 
     def _keep(self, path: str, at: int, phy_offset: int, data: bytes, reason: str) -> int:
         if self.report.read_only:
@@ -560,7 +595,8 @@ class Recovery:
 
     def _sync_log_meanwhile(self) -> None:
         """Start to sync what a killed process left in the page cache; pass 7 waits for the rest."""
-        if self._is_clean or self._commit_log.max_offset - self.report.start < _SMALL:
+        small = self._commit_log.max_offset - self.report.start < _SMALL
+        if self._is_clean or not self._sync_log or small:
             return
         files = [
             file for file in self._commit_log.queue.files
@@ -575,16 +611,22 @@ class Recovery:
         self._synced = in_background(sync)
 
     def _sync(self) -> None:
-        """The log is durable before a message is served; units and entries follow it, see flush."""
+        """Under SYNC_FLUSH the log is durable before a message is served.
+
+        Otherwise, and for units and entries, the flush services find it dirty.
+        """
         self._synced()
         if self.report.read_only:
             return
         log = self._commit_log.queue
-        for file in log.files:
-            if file.file_from_offset + file.size > self._sync_from and not self._is_clean:
-                file.flushed_position = 0
-                file.flush()
         log.flushed_where = log.max_offset
+        for file in log.files if not self._is_clean else ():
+            if file.file_from_offset + file.size > self._sync_from:
+                file.flushed_position = 0
+                if self._sync_log:
+                    file.flush()
+                else:
+                    log.flushed_where = min(log.flushed_where, file.file_from_offset)
 
     def _save(self) -> None:
         """Write progress in the middle of a walk, so that a second kill goes on from here."""

@@ -9,7 +9,9 @@ from types import SimpleNamespace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tailrace.broker.exposition import _consumed
 from tailrace.broker.http_status import HttpStatusServer
+from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
 from tailrace.config import BrokerConfig
 from tailrace.metrics import METRICS, Metric, MetricKind
 
@@ -142,6 +144,38 @@ def test_metrics_show_what_went_in_and_out_and_what_waits(store, broker, kit):
                      is_system="false") == 1
 
     run(test)
+
+
+def test_what_is_deleted_is_not_shown_any_more(broker, kit, channel):
+    topics = AdminTopicsProcessor(broker)
+    broker.topics.create_if_missing("orders", 1)
+    for topic, group in (("orders", "g"), ("others", "g"), ("orders", "h")):
+        broker.traffic.take_in(topic, "normal", 1, 100)
+        broker.traffic.hand_out(topic, group, 1, 100)
+    broker.traffic.dead_letters["g"] += 1
+    topics.delete_topic(channel, kit.request(215, {"topic": "orders"}))
+    assert (set(broker.traffic.came_in), set(broker.traffic.went_out)) == (
+        {("others", "normal")}, {("others", "g")})
+    topics.delete_group(channel, kit.request(207, {"groupName": "g"}))
+    assert not broker.traffic.went_out
+    assert not broker.traffic.dead_letters
+
+
+def test_a_lag_counts_from_what_is_still_there_and_never_below_zero(broker, store, monkeypatch):
+    broker.topics.create_if_missing("orders", 3)
+    message = SimpleNamespace(
+        topic="orders", queue_id=0, body=b"x", properties=b"", flag=0, sys_flag=0,
+        born_timestamp=0, born_host=b"\x7f\0\0\1\0\0\0\1", reconsume_times=0)
+    for message.queue_id in (0, 0, 0, 0, 1):
+        store.put_inner(message)
+    monkeypatch.setattr(store, "min_offset_in_queue", lambda topic, queue: 2 if queue == 0 else 0)
+    for queue_id, offset in ((0, 1), (1, 7), (2, 0), (9, 5)):
+        broker.offsets.commit("g", "orders", queue_id, offset)
+    broker.offsets.commit("g", "gone", 0, 5)
+    [(key, lag)] = _consumed(broker).items()
+    assert key == ("g", "orders")
+    # Queue 0 lost two of its messages to retention, queue 1 is committed beyond its end.
+    assert (lag.behind, lag.in_flight, lag.ready) == (2, 0, 2)
 
 
 def test_every_declared_metric_is_exposed_and_none_else(store, broker):

@@ -143,6 +143,15 @@ def test_a_port_in_use_is_named(tailrace, tmp_path):
         assert not list((tmp_path / "new").glob("abort.*"))
 
 
+def test_a_host_that_is_no_host_is_named(tailrace):
+    code, _, err = tailrace(
+        "serve", "new", "--listen", "no-such-host.invalid:0", "--allow-remote")
+    assert code == 1
+    assert err.splitlines()[-1].startswith(
+        "tailrace: cannot listen on no-such-host.invalid:0: ")
+    assert "Errno" not in err
+
+
 def test_what_is_not_installed_is_3(tailrace, monkeypatch):
     real = builtins.__import__
 

@@ -142,13 +142,13 @@ def test_a_closed_client_says_so_and_opens_nothing():
     run(test)
 
 
-def route_of(*brokers):
+def route_of(*brokers, queues=1):
     return fastjson.dumps({
         "brokerDatas": [
             {"brokerName": name, "brokerAddrs": {"0": address}, "cluster": "c"}
             for name, address in brokers],
         "queueDatas": [
-            {"brokerName": name, "perm": 6, "readQueueNums": 1, "writeQueueNums": 1,
+            {"brokerName": name, "perm": 6, "readQueueNums": queues, "writeQueueNums": queues,
              "topicSysFlag": 0} for name, _ in brokers],
     })
 
@@ -186,6 +186,40 @@ def test_a_send_is_tried_again_on_another_broker():
             assert sorted(map(str, found)) == ["2", "b"]
         for server in (one, two, names):
             await server.stop(0.0)
+
+    run(test)
+
+
+@pytest.mark.parametrize("by_broker", [False, True])
+def test_a_send_that_creates_its_topic_chooses_a_queue_that_it_asks_for(by_broker):
+    async def test():
+        chosen, topic_missing = [], ResponseCode.TOPIC_NOT_EXIST
+
+        def stored(channel, request):
+            chosen.append((int(request.ext["e"]), int(request.ext["d"])))
+            return request.answer(ext={"msgId": "00", "queueId": "0", "queueOffset": "5"})
+
+        def config(channel, request):
+            if request.ext["topic"] != "TBW102":
+                return request.answer(topic_missing)
+            return request.answer(body=b'{"readQueueNums":8,"writeQueueNums":8,"perm":7}')
+
+        broker, address = await server_with(c310=stored, c351=config)
+
+        def route(channel, request):
+            if request.ext["topic"] != "TBW102":
+                return request.answer(topic_missing)
+            return request.answer(body=route_of(("a", address), queues=8))
+
+        names, namesrv = await server_with(c105=route)
+        where = {"broker": address} if by_broker else {"namesrv": namesrv}
+        async with AsyncProducer(group="g", **where) as producer:
+            for _ in range(9):
+                await producer.send(Message(topic="new", body=b"x"))
+        assert {asked for _, asked in chosen} == {4}
+        assert {queue for queue, _ in chosen} == {0, 1, 2, 3}
+        await broker.stop(0.0)
+        await names.stop(0.0)
 
     run(test)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 import struct
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from tailrace.errors import RemotingConnectError, RemotingTimeoutError
 from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
 from tailrace.remoting import RemotingServer
+from tailrace.remoting.server import one_address
 
 
 class Client:
@@ -336,5 +338,21 @@ def test_a_stop_does_not_wait_for_a_client_that_never_reads():
             await server.stop(0.0)
             assert len(closed) == 1
             assert not server.channels
+
+    run(test)
+
+
+def test_a_name_with_two_addresses_is_listened_on_at_one():
+    six = (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0))
+    four = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))
+    assert one_address([six, four]) == "127.0.0.1"
+    assert one_address([six]) == "::1"
+
+    async def test():
+        server = RemotingServer()
+        host, port = await server.start("localhost", 0)
+        assert len(server._server.sockets) == 1
+        assert port > 0
+        await server.stop(0.0)
 
     run(test)

@@ -340,6 +340,7 @@ def test_a_queue_whose_topic_is_being_deleted_is_left_alone(place):
     place.fill(3)
     queue = place.store._store.queues.get("t", 0)
     count = len(queue.files.files)
+    place.store._store.flush()
     queue.files.files[0].close()
     assert not queue.delete_expired_file(1 << 60)
     assert len(queue.files.files) == count > 1

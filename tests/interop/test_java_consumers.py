@@ -1,4 +1,4 @@
-"""The reference's consumers that pull, against `tailrace serve`."""
+"""The reference's consumers, those that pull and those that are pushed to, against `tailrace serve`."""
 
 from __future__ import annotations
 
@@ -10,15 +10,21 @@ pytestmark = [pytest.mark.slow, pytest.mark.interop, pytest.mark.integration]
 COUNT = 40
 
 
-def test_the_pull_consumers_of_the_reference_work(reference, tailrace_broker):
+def said_by(reference, program, broker, topic):
+    """What a program of the reference printed: values by name."""
     done = subprocess.run(
-        [reference, "pull-clients", tailrace_broker.namesrv, "pulled", str(COUNT)],
-        capture_output=True, text=True, timeout=180, check=False)
+        [reference, program, broker.namesrv, topic, str(COUNT)],
+        capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     said = {}
     for line in done.stdout.splitlines():
         name, _, value = line.partition(" ")
         said.setdefault(name, []).append(value)
-    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    return said
+
+
+def test_the_pull_consumers_of_the_reference_work(reference, tailrace_broker):
+    said = said_by(reference, "pull-clients", tailrace_broker, "pulled")
     numbers = [str(n) for n in range(COUNT)]
     assert said == {
         "queues": ["4"], "end": ["true"] * 8, "illegal": ["OFFSET_ILLEGAL"] * 4,
@@ -30,3 +36,11 @@ def test_the_pull_consumers_of_the_reference_work(reference, tailrace_broker):
         "lite-assigned": ["4"], "assign-all": [str(COUNT + 1)], "assign-seek": ["1"],
         "done": ["true"],
     }
+
+
+def test_push_consumers_share_queues_at_once_and_take_over_and_keep_order(
+    reference, tailrace_broker
+):
+    names = ("shared", "all", "apart", "takes-over", "alone", "ordered-all", "ordered", "done")
+    assert said_by(reference, "push-clients", tailrace_broker, "pushed") == {
+        name: ["true"] for name in names}

@@ -1,0 +1,58 @@
+"""``tailrace verify`` and the plan of ``tailrace repair``: findings as JSON objects."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from tailrace.config import StoreConfig
+from tailrace.env.filesystem import FileSystem
+from tailrace.store.directory import StoreDirectory
+from tailrace.store.verification import Verification
+
+__all__ = ["repair_plan", "verify"]
+
+
+def verify(
+    path: str, config: StoreConfig | None = None, file_system: FileSystem | None = None
+) -> Iterator[dict[str, Any]]:
+    """A line for each finding, and a summary last; its ``findings`` is their number.
+
+    Raises NotAStoreError. A live directory is audited as far as it may be shown.
+    """
+    directory = StoreDirectory(path, config=config, file_system=file_system, raw=True)
+    verification = Verification(directory)
+    kinds: Counter[str] = Counter()
+    for finding in verification.findings():
+        kinds[finding.kind] += 1
+        yield finding.as_dict()
+    yield {"summary": {
+        "state": directory.state.value, "records": verification.records,
+        "units": verification.units, "indexEntries": verification.entries,
+        "findings": sum(kinds.values()), "kinds": dict(sorted(kinds.items())),
+    }}
+
+
+def repair_plan(
+    path: str, config: StoreConfig | None = None, *, seal_damage: bool
+) -> Iterator[dict[str, Any]]:
+    """What a repair would do; nothing is written."""
+    seals = 0
+    summary: dict[str, Any] = {}
+    for line in verify(path, config):
+        finding = line.get("finding")
+        if finding is None:
+            summary = line["summary"]
+            break
+        if finding["kind"] == "damaged-record":
+            seals += 1
+            yield {"plan": {
+                "do": "seal" if seal_damage else "step over", "file": finding["file"],
+                "physicalOffset": finding["position"], "detail": finding["detail"]}}
+        elif finding["kind"] in {"torn-end", "data-behind-end"}:
+            yield {"plan": {"do": "cut, after quarantine", "file": finding["file"],
+                            "position": finding["position"], "detail": finding["detail"]}}
+    yield {"plan": {
+        "do": "build queues and index anew", "records": summary["records"],
+        "findings": summary["findings"], "damaged": seals}}

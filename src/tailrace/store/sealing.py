@@ -1,0 +1,51 @@
+"""Placeholder records over damaged bytes, so that a Java broker does not end the log there.
+
+A placeholder is as long as the damage and of the type of a rolled back transaction, which no
+broker gives a queue unit or an index entry. Where the damage reaches the end of its segment a blank
+record takes its place. The units of the damaged messages stay as they are; we never serve them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tailrace.formats.commitlog import BLANK, BLANK_MAGIC, CRC_MASK, SysFlag
+from tailrace.kernels import record
+from tailrace.store.log_scan import Damage, LogFile, Rows
+
+__all__ = ["SEALED_TOPIC", "placeholder", "sealed_rows"]
+
+SEALED_TOPIC: Final = "TAILRACE_SEALED"
+_RAW_TOPIC: Final = SEALED_TOPIC.encode()
+_HOST: Final = bytes(8)
+
+
+def placeholder(damage: Damage, file: LogFile, timestamp_ms: int) -> bytes:
+    """The bytes to write at ``damage.phy_offset``; empty when the damage is too small for a record."""
+    end = file.file_from_offset + file.size
+    if damage.until >= end:
+        size = end - damage.phy_offset
+        return BLANK.pack(size, BLANK_MAGIC) if size >= BLANK.size else b""
+    least = record.record_size(len(_HOST), len(_HOST), 0, len(_RAW_TOPIC), 0)
+    if damage.size < least:
+        return b""
+    body = bytes(damage.size - least)
+    made = bytearray(damage.size + BLANK.size)
+    size = record.encode(
+        made, 0, len(made), damage.phy_offset, 0, 0, 0, SysFlag.TRANSACTION_ROLLBACK, timestamp_ms,
+        _HOST, timestamp_ms, _HOST, 0, 0, body, record.crc32(body, 0, len(body)) & CRC_MASK,
+        _RAW_TOPIC, b"", False)
+    assert size == damage.size
+    return bytes(made[:size])
+
+
+def sealed_rows(data: Any, rows: Rows) -> list[Damage]:
+    """The placeholders among record rows, as the damage they cover."""
+    found = []
+    mask = (rows[:, record.C_SYS_FLAG] & SysFlag.TRANSACTION_MASK) == SysFlag.TRANSACTION_ROLLBACK
+    for row in rows[mask] if bool(mask.any()) else ():
+        at = int(row[record.C_TOPIC_POS])
+        if bytes(data[at : at + int(row[record.C_TOPIC_LEN])]) == _RAW_TOPIC:
+            start = int(row[record.C_PHY])
+            found.append(Damage(start, start + int(row[record.C_SIZE]), "sealed", ""))
+    return found
