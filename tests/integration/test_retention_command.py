@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
+from tailrace.store.directory import StoreDirectory
 
 pytestmark = pytest.mark.integration
 
@@ -27,7 +28,7 @@ def tailrace(*arguments):
 def store(tmp_path):
     path = tmp_path / "store"
     config = StoreConfig(
-        mapped_file_size_commit_log=SIZE, mapped_file_size_consume_queue=2000,
+        mapped_file_size_commit_log=SIZE, mapped_file_size_consume_queue=200,
         max_hash_slot_num=100, max_index_num=400)
     with MessageStore.open(path, config=config, services=False) as store:
         for _ in range(80):
@@ -106,3 +107,42 @@ def test_what_is_no_store_is_one_line(tmp_path):
     done = tailrace("retention", tmp_path)
     assert done.returncode == 1
     assert done.stderr.startswith("tailrace: ")
+
+
+def test_readers_without_the_lock_see_expired_messages_as_gone_never_as_garbage(store):
+    config = StoreConfig(file_reserved_time=0.0, delete_file_batch_max=2, delete_rate=SIZE)
+    with MessageStore.open(store, config=config, services=False) as opened:
+        opened.put(Message(topic="t", body=b"last"))
+        opened.wait_dispatched()
+        opened.flush()
+        opened._store._tell_flushed()
+        before = StoreDirectory(str(store))
+        want = {
+            offset: data for queue in before.queues() for offset, _, data in before.records(queue)}
+        assert None not in want.values()
+        clean = opened.retention.clean_commit_log
+        clean.execute_delete_files_manually()
+        clean.step()
+        clean.step()
+        assert opened.min_phy_offset == 2 * SIZE
+        for _ in range(4):  # while the bytes are cut off slice by slice
+            found = {
+                offset: data for queue in before.queues()
+                for offset, _, data in before.records(queue)}
+            gone = [offset for offset, data in found.items() if data is None]
+            assert gone == list(range(len(gone)))
+            assert gone
+            assert all(data == want[offset] for offset, data in found.items() if data is not None)
+            opened.retention.trash.step()
+        opened.retention.clean_consume_queue.run_pass()
+        queues = opened._store.queues.get("t", 0).files.files
+        assert queues[0].file_from_offset > 0, "a queue file went, too"
+        found = {
+            offset: data for queue in before.queues() for offset, _, data in before.records(queue)}
+        assert max(found) == max(want), "what is behind a gone queue file is still shown"
+        assert all(data == want[offset] for offset, data in found.items() if data is not None)
+        assert {offset for offset, data in found.items() if data} == set(want) - set(gone)
+        after = StoreDirectory(str(store))
+        assert after.min_phy_offset == 2 * SIZE
+        [queue] = [q for q in after.queues() if q.max_offset]
+        assert queue.min_offset == len(gone)

@@ -115,8 +115,16 @@ class QueueView:
             low = max(at, file.file_from_offset)
             high = min(until, file.file_from_offset + file.size)
             if low < high:
-                parts.append(file.read(low - file.file_from_offset, high - low))
+                part = file.read(low - file.file_from_offset, high - low)
+                parts.append(part)
+                if len(part) < high - low:
+                    break  # retention was faster: what follows would get the wrong numbers
         return b"".join(parts)
+
+    def next_file(self, offset: int) -> int:
+        """Number of the first unit of the next file; the end of the queue behind the last one."""
+        starts = [file.file_from_offset // _UNIT for file in self.files]
+        return min((start for start in starts if start > offset), default=self.max_offset)
 
     def all_units(self) -> np.ndarray[Any, np.dtype[np.void]]:
         """Every unit from ``min_offset`` on as a structured array."""
@@ -378,7 +386,8 @@ class StoreDirectory:
         while offset < queue.max_offset:
             data = queue.units(offset, 4096)
             if not data:
-                return
+                offset = queue.next_file(offset)
+                continue
             for number in range(len(data) // _UNIT):
                 unit = CQ_UNIT.unpack_from(data, number * _UNIT)
                 if unit.size == PRE_BLANK_SIZE:
