@@ -146,3 +146,12 @@ def test_readers_without_the_lock_see_expired_messages_as_gone_never_as_garbage(
         assert after.min_phy_offset == 2 * SIZE
         [queue] = [q for q in after.queues() if q.max_offset]
         assert queue.min_offset == len(gone)
+
+
+def test_an_empty_store_is_explained(tmp_path):
+    with MessageStore.open(tmp_path / "empty", services=False):
+        pass
+    done = tailrace("retention", tmp_path / "empty", "--delete-now")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "deleted by one pass under the lock: nothing"
+    assert "0 CommitLog files" in done.stdout

@@ -99,7 +99,7 @@ def _facts(
     directory: StoreDirectory, files: Sequence[FileView], config: StoreConfig, now_ms: int
 ) -> list[SegmentFacts]:
     found = []
-    for file, following in zip(files, (*files[1:], None), strict=True):
+    for file, following in zip(files, (*files[1:], None), strict=False):
         stored = _store_timestamp(directory, following.file_from_offset) if following else -1
         try:
             mtime_ms = directory.file_system.stat(file.path).mtime_ms

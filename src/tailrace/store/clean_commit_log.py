@@ -262,7 +262,7 @@ class CleanCommitLogService:
         now_ms = self._clock.now_ms()
         flushed, dispatched = self._log.queue.flushed_where, self._dispatched_until()
         found = []
-        for file, following in zip(files, (*files[1:], None), strict=True):
+        for file, following in zip(files, (*files[1:], None), strict=False):
             stored = self._store_timestamp(following.file_from_offset) if following else -1
             time_ms, source = segment_time(
                 self._config.expire_by, stored, self._mtime_ms(file, now_ms), now_ms)

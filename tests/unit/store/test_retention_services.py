@@ -169,6 +169,14 @@ def test_by_hand_twenty_passes_are_made_and_age_still_counts(place):
     assert place.clean.manual_times == 0
 
 
+def test_an_empty_log_has_nothing_to_delete(place, caplog):
+    assert place.store.retention.delete_now() == 0
+    assert place.clean.verdicts() == []
+    place.use(95)
+    place.run(80_000)
+    assert "there is no file" in caplog.text
+
+
 def test_a_pass_stops_at_the_first_file_that_stays(place):
     place.fill(2)
     place.clock.advance(60 * HOUR)
