@@ -6,7 +6,8 @@ from typing import Final
 
 __all__ = [
     "ABORT", "CHECKPOINT", "COMMITLOG", "CONFIG", "CONSUMEQUEUE", "FLUSHED", "INDEX", "LOCK",
-    "OWN", "QUARANTINE", "SERVE", "file_name_to_offset", "offset_to_file_name",
+    "OWN", "QUARANTINE", "SERVE", "TIMERCHECK", "TIMERLOG", "TIMERMETRICS", "TIMERWHEEL",
+    "file_name_to_offset", "offset_to_file_name",
 ]
 
 COMMITLOG: Final = "commitlog"
@@ -16,6 +17,12 @@ CHECKPOINT: Final = "checkpoint"
 ABORT: Final = "abort"
 LOCK: Final = "lock"
 CONFIG: Final = "config"
+TIMERWHEEL: Final = "timerwheel"
+TIMERLOG: Final = "timerlog"
+TIMERCHECK: Final = "timercheck"
+"""Below ``config``."""
+TIMERMETRICS: Final = "timermetrics"
+"""Below ``config``."""
 OWN: Final = "tailrace"
 """Our own hints and evidence; nothing in it is needed to open a store."""
 QUARANTINE: Final = "tailrace/quarantine"
