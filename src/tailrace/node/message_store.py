@@ -47,6 +47,7 @@ from tailrace.model import (
     PutMessageStatus,
 )
 from tailrace.node.lock import lock_store
+from tailrace.node.timers import Timers
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.flush import DurableCallback
@@ -70,12 +71,14 @@ class MessageStore:
     """
 
     def __init__(
-        self, path: str, store: DefaultMessageStore, topics: TopicConfigManager, lock: LockHandle,
+        self, path: str, store: DefaultMessageStore, topics: TopicConfigManager, timers: Timers,
+        lock: LockHandle,
         file_system: FileSystem, clock: Clock, entropy: Entropy, scheduler: Scheduler | None,
     ) -> None:
         self.path = path
         self.topics = topics
         self._store = store
+        self._timers = timers
         self._lock = lock
         self._file_system = file_system
         self._clock = clock
@@ -132,10 +135,13 @@ class MessageStore:
             topics = TopicConfigManager(
                 file_system, f"{root}/{filenames.CONFIG}", broker_config or BrokerConfig(), clock)
             topics.load()
+            timers = Timers(clock, file_system, entropy, config, store, topics)
+            timers.load()
             if services:
                 running = scheduler or ThreadScheduler()
                 store.start(running, os.getpid())
-            return cls(root, store, topics, lock, file_system, clock, entropy, running)
+                timers.start(running)
+            return cls(root, store, topics, timers, lock, file_system, clock, entropy, running)
         except BaseException as error:
             _log.error("cannot open the store path=%s cause=%s", root, str(error) or type(error).__name__)
             if running is not None:
@@ -157,7 +163,8 @@ class MessageStore:
             self._scheduler.stop_all()
         self._store.flush_commit_log.handle = None
         try:
-            if self._store.close():
+            timers_clean = self._timers.close()
+            if self._store.close() and timers_clean:
                 self._file_system.remove(f"{self.path}/{filenames.ABORT}")
                 self._file_system.sync_dir(self.path)
             else:
@@ -230,7 +237,7 @@ class MessageStore:
 
     def stats(self) -> dict[str, Any]:
         """Counters and positions, as RocketMQ's StoreStatsService has them."""
-        return self._store.stats_dict()
+        return {**self._store.stats_dict(), **self._timers.stats()}
 
     def queues(self) -> list[tuple[str, int, int, int]]:
         """(topic, queue id, least offset, next offset) of every queue."""
@@ -258,7 +265,7 @@ class MessageStore:
         store, clock = self._store, self._clock
         began = clock.monotonic_ns()
         self._topic_queues(message.topic, queue_id)
-        result = store.put(MessageExtBrokerInner(
+        result = self._timers.put(MessageExtBrokerInner(
             message.topic, queue_id, message.body,
             _stored_properties(message, self._unique_key()), message.flag, 0, clock.now_ms(),
             store.commit_log.store_host))
@@ -312,7 +319,7 @@ class MessageStore:
         """Append a message that a broker prepared; waits for no sync and raises no refusal."""
         self._check_open()
         began = self._clock.monotonic_ns()
-        result = self._store.put(message)
+        result = self._timers.put(message)
         self._store.stats.put_took(self._clock.monotonic_ns() - began)
         return result
 

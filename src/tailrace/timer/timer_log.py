@@ -40,6 +40,8 @@ class TimerLog:
 
     def __init__(self, file_system: FileSystem, directory: str, file_size: int) -> None:
         self.files = MappedFileQueue(file_system, directory, file_size, mapped=False)
+        self.scan_end = 0
+        """Where the last complete ``scan`` found the end of the units."""
 
     @property
     def min_offset(self) -> int:
@@ -98,6 +100,7 @@ class TimerLog:
         ``acceptable`` may reject more of them, by an array of truth values.
         """
         follows = -1
+        self.scan_end = self.min_offset
         for file in self.files.files:
             if follows >= 0 and file.file_from_offset != follows:
                 return  # a file is missing in between
@@ -115,6 +118,7 @@ class TimerLog:
                 if count:
                     yield file.file_from_offset + at, units[:count]
                 at += count * _UNIT
+                self.scan_end = file.file_from_offset + at
                 if count < len(units):
                     if not self._is_blank(file, at):
                         return
@@ -122,6 +126,7 @@ class TimerLog:
             else:
                 if not self._is_blank(file, at):
                     return
+            self.scan_end = file.file_from_offset + file.size
 
     @staticmethod
     def _is_blank(file: MappedFile, at: int) -> bool:

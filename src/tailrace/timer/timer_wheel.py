@@ -38,11 +38,15 @@ class TimerWheel:
         self._path = path
         self._count = 2 * slots_total
         self._size = wheel_file_size(slots_total)
-        self._bytes = bytearray(self._size)
+        self._bytes = self._empty()
         self._dirty: set[int] = set()
         self._written: set[int] = set()
         self._lock = threading.Lock()
         self._fresh = True
+
+    def _empty(self) -> memoryview:
+        """Zeroes that take no memory before they are written, which a bytearray would."""
+        return memoryview(np.zeros(self._size, np.uint8))
 
     def _place(self, time_ms: int) -> int:
         return time_ms // self.precision_ms % self._count * SLOT.size
@@ -69,7 +73,7 @@ class TimerWheel:
         """Empty every slot."""
         with self._lock:
             self._dirty |= self._written
-            self._bytes = bytearray(self._size)
+            self._bytes = self._empty()
 
     def live_slots(self, begin_ms: int, until_ms: int | None = None) -> list[int]:
         """Times, ms, of the slots in a range that are not empty, in order."""
@@ -89,24 +93,35 @@ class TimerWheel:
         """How many timers the slots from a time on hold."""
         return sum(max(self.get_slot(time).num, 0) for time in self.live_slots(begin_ms))
 
-    def flush(self) -> bool:
-        """Write and sync what was put; whether there was anything. Raises OSError.
-
-        The first flush makes the file and clears what an earlier process had in it.
-        """
+    def take_dirty(self) -> dict[int, bytes]:
+        """Bytes of the pages that changed since the last time, for ``write``."""
         with self._lock:
-            if not self._dirty and not self._fresh:
-                return False
             taken, self._dirty = self._dirty, set()
-            pages = {page: bytes(self._bytes[page * _PAGE : (page + 1) * _PAGE]) for page in taken}
+            return {page: bytes(self._bytes[page * _PAGE : (page + 1) * _PAGE]) for page in taken}
+
+    def write(self, pages: dict[int, bytes]) -> bool:
+        """Write and sync pages; whether there was anything to do. Raises OSError.
+
+        The first time the file is made and cleared of what an earlier process had in it.
+        """
+        if not pages and not self._fresh:
+            return False
         try:
             self._write(pages)
         except OSError:
-            with self._lock:
-                self._dirty |= taken
+            self.give_back(pages)
             raise
         self._fresh = False
         return True
+
+    def give_back(self, pages: dict[int, bytes]) -> None:
+        """Pages that were taken and could not be written are dirty again."""
+        with self._lock:
+            self._dirty |= set(pages)
+
+    def flush(self) -> bool:
+        """Write and sync what was put; whether there was anything. Raises OSError."""
+        return self.write(self.take_dirty())
 
     def _write(self, pages: dict[int, bytes]) -> None:
         made = not self._file_system.exists(self._path)
