@@ -12,7 +12,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 
-KERNELS = ("record", "hashes", "queue_units", "index_entries", "tag_filter", "header")
+KERNELS = ("record", "hashes", "queue_units", "index_entries", "tag_filter", "header", "columns")
 SOURCES = Path("src/tailrace/kernels")
 
 

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 __all__ = [
+    "columns",
     "compiled",
     "hashes",
     "header",
@@ -50,7 +51,15 @@ def _load(name: str) -> ModuleType:
 
 
 if TYPE_CHECKING:
-    from tailrace.kernels import hashes, header, index_entries, queue_units, record, tag_filter
+    from tailrace.kernels import (
+        columns,
+        hashes,
+        header,
+        index_entries,
+        queue_units,
+        record,
+        tag_filter,
+    )
 else:
     record = _load("record")
     hashes = _load("hashes")
@@ -58,6 +67,7 @@ else:
     index_entries = _load("index_entries")
     tag_filter = _load("tag_filter")
     header = _load("header")
+    columns = _load("columns")
 
 
 def compiled() -> bool:
