@@ -3,14 +3,17 @@
 A store of one-KiB messages is scanned into the ``noop`` sink, all columns and two of them. The
 ceiling is a source whose tasks map one batch and yield that same batch again and again until they
 gave as many rows, in the same session, so that machine, JVM and settings are equal. Both run five
-times in turns; ``ratio`` is that of the third runs, ``ratio_of_best`` that of the fastest. Files are
-in the page cache.
+times in turns; ``ratio`` is that of the third runs, ``ratio_of_best`` that of the fastest, and
+``processor_ratio`` that of the processor time of JVM and workers, the median, which says most where
+other work shares the machine. Files are in the page cache.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import random
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -92,14 +95,34 @@ def keep_batch(path: str, columns: str, target: str) -> None:
         writer.write_batch(batch)
 
 
-def take_turns(*runs: Callable[[], Any]) -> list[list[float]]:
-    """Seconds of RUNS runs of each, in turns: what else the machine does meets all alike."""
-    found: list[list[float]] = [[] for _ in runs]
+def processor_seconds() -> float:
+    """What this process and all below it, the JVM and the workers, used so far."""
+    below: dict[int, list[int]] = {}
+    used: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:  # it has ended
+                continue
+            below.setdefault(int(fields[1]), []).append(int(entry.name))
+            used[int(entry.name)] = sum(map(int, fields[11:15]))
+    total, waiting = 0, [os.getpid()]
+    while waiting:
+        process = waiting.pop()
+        total += used.get(process, 0)
+        waiting += below.get(process, [])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def take_turns(*runs: Callable[[], Any]) -> list[list[tuple[float, float]]]:
+    """(seconds, processor seconds) of RUNS runs of each, in turns."""
+    found: list[list[tuple[float, float]]] = [[] for _ in runs]
     for _ in range(RUNS):
         for run, times in zip(runs, found, strict=True):
-            began = time.perf_counter()
+            began, used = time.perf_counter(), processor_seconds()
             run()
-            times.append(time.perf_counter() - began)
+            times.append((time.perf_counter() - began, processor_seconds() - used))
     return found
 
 
@@ -118,11 +141,14 @@ def measure(spark: SparkSession, path: str, count: int, scratch: str) -> dict[st
         ceilings, scans = take_turns(
             *(lambda frame=frame: frame.write.format("noop").mode("overwrite").save()
               for frame in (again, scan)))
-        ceiling, took = ceilings[2], scans[2]
+        ceiling, took = ceilings[2][0], scans[2][0]
+        least = [statistics.median(used for _, used in runs) for runs in (ceilings, scans)]
         found[name] = {
             "ratio": round(ceiling / took, 3), "rows_per_s": round(rows / took),
             "ceiling_rows_per_s": round(rows / ceiling), "partitions": partitions,
-            "ratio_of_best": round(min(ceilings) / min(scans), 3),
+            "ratio_of_best": round(min(ceilings)[0] / min(scans)[0], 3),
+            "processor_ratio": round(least[0] / least[1], 3),
+            "processor_s": round(least[1], 2), "ceiling_processor_s": round(least[0], 2),
             "gb_per_s": round(log_bytes / took / 1e9, 3),
         }
         note(f"{name}: {found[name]}")

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from tailrace.env.filesystem import OsFileSystem
+from tailrace.env.filesystem import File, OsFileSystem
 from tailrace.errors import CorruptionError, StoreError
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.kernels import columns as column_kernel
@@ -26,12 +26,13 @@ from tailrace.spark.offsets import Ranges
 from tailrace.spark.options import ReadOptions
 from tailrace.spark.planning import plan_splits
 from tailrace.spark.schema import arrow_schema
-from tailrace.store.directory import FileView, QueueView, StoreDirectory
-from tailrace.store.log_scan import LogChunk, LogEnd, scan_files
+from tailrace.store.directory import QueueView, StoreDirectory
+from tailrace.store.log_scan import CHUNK, LogChunk, LogEnd, scan_files
 
 __all__ = ["ScanTask", "plan_scan", "read_scan"]
 
 _log = logging.getLogger(__name__)
+_READ: Final = 2 << 20  # a record that is longer is read whole, as log_scan asks for more then
 _CHECK: Final = record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
 
 
@@ -76,6 +77,12 @@ def _units(queue: QueueView, start: int, end: int, least: int) -> Any:
     return units[(units["size"] != PRE_BLANK_SIZE) & (units["phy_offset"] >= least)]
 
 
+def _sorted(parts: list[Rows]) -> Rows:
+    """Positions of several queues in order, each once; every part is nearly sorted by itself."""
+    found = np.sort(np.concatenate(parts), kind="stable")
+    return found[np.append(True, found[1:] != found[:-1])] if len(found) else found
+
+
 def plan_scan(
     label: str, directory: StoreDirectory, ranges: Ranges, options: ReadOptions
 ) -> list[ScanTask]:
@@ -92,7 +99,7 @@ def plan_scan(
             until = max(until, int(places.max()) + int(units["size"][places.argmax()]))
             wanted.append(Wanted(
                 queue.topic, queue.queue_id, start, end, int(places.min()), int(places.max())))
-    positions = np.unique(np.concatenate(parts))
+    positions = _sorted(parts)
     damaged = [found for found in directory.damaged if not wanted or found[0] < until]
     tasks = []
     for low, high in plan_splits(positions, until, options.split_bytes, options.min_partitions):
@@ -136,14 +143,48 @@ class _Filter:
         return rows if keep.all() else rows[keep]
 
 
+class _Segment:
+    """A file of the log, opened once: what retention deletes meanwhile is read to its end.
+
+    Reads are short enough that a chunk stays in the processor's cache until its columns are made.
+    """
+
+    def __init__(self, path: str, file_from_offset: int, size: int) -> None:
+        self.path, self.file_from_offset, self.size = path, file_from_offset, size
+        self._file: File | None = None
+
+    def read(self, at: int, n: int) -> bytes:
+        """Up to ``n`` bytes; empty when the file is gone."""
+        if self._file is None:
+            try:
+                self._file = OsFileSystem().open(self.path)
+            except FileNotFoundError:
+                return b""
+        return self._file.pread(_READ if n == CHUNK else n, at)
+
+    def close(self) -> None:
+        """Give the file back."""
+        if self._file is not None:
+            self._file.close()
+
+
 def read_scan(task: ScanTask, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     """Arrow batches of a task, at most a chunk of the log each.
 
     Raises CorruptionError for a damaged record in mode FAILFAST, StoreError for records that are
     gone when ``failOnDataLoss`` is true.
     """
-    file_system = OsFileSystem()
-    files = [FileView(file_system, *file) for file in task.files]
+    files = [_Segment(*file) for file in task.files]
+    try:
+        yield from _read_files(files, task, options)
+    finally:
+        for file in files:
+            file.close()
+
+
+def _read_files(
+    files: list[_Segment], task: ScanTask, options: ReadOptions
+) -> Iterator[pa.RecordBatch]:
     keep = _Filter(task.wanted)
     found = 0
     start = task.start
@@ -221,7 +262,7 @@ class _Behind:
                     low = max(one.start, queue.min_offset)
                     units = _units(queue, low, one.end, task.start)
                     parts.append(units["phy_offset"].astype(np.int64))
-            places = np.unique(np.concatenate(parts))
+            places = _sorted(parts)
             self._known = places[(places >= task.start) & (places < task.end)]
         return self._known
 

@@ -160,3 +160,12 @@ def test_a_batch_has_no_limit_a_trigger_and_no_latest_start(root):
     for given in ({"maxOffsetsPerTrigger": "5"}, {"startingOffsets": "latest"}):
         with pytest.raises(ConfigError):
             tasks(root, **given)
+
+
+def test_records_longer_than_a_read_are_read_whole(root):
+    bodies = [bytes([number]) * size for number, size in enumerate((5, 3 << 20, 7, 3 << 20, 9))]
+    with MessageStore.open(str(root)) as store:
+        for body in bodies:
+            store.put(Message(topic="a", body=body))
+        store.wait_dispatched(60_000)
+    assert [row["body"] for row in rows(root, columns="body")] == bodies
