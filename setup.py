@@ -14,6 +14,7 @@ from setuptools import Extension, setup
 
 KERNELS = (
     "record", "hashes", "queue_units", "index_entries", "index_chains", "tag_filter", "header",
+    "columns",
 )
 SOURCES = Path("src/tailrace/kernels")
 

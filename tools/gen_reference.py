@@ -7,7 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tailrace import config, errors, metrics
-from tailrace.formats import checkpoint, commitlog, consumequeue, indexfile
+from tailrace.formats import (
+    checkpoint,
+    commitlog,
+    consumequeue,
+    indexfile,
+    timercheckpoint,
+    timerlog,
+    timerwheel,
+)
 
 OUT = Path("docs/reference")
 SOURCES = Path("src/tailrace")
@@ -20,6 +28,10 @@ LAYOUTS = {
     "Index file slot": indexfile.INDEX_SLOT,
     "Index file entry": indexfile.INDEX_ENTRY,
     "Checkpoint": checkpoint.CHECKPOINT,
+    "Timer wheel slot": timerwheel.SLOT,
+    "Timer log unit": timerlog.TIMER_UNIT,
+    "Timer log blank unit": timerlog.TIMER_BLANK,
+    "Timer checkpoint": timercheckpoint.TIMER_CHECKPOINT,
 }
 HEAD = "<!-- Written by `make gen` from the code; change it there. -->\n\n"
 

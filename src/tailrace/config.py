@@ -265,6 +265,25 @@ class StoreConfig(_Config):
     pin_groups: str = _option(
         "", "Consumer groups, by `;`, whose unconsumed messages are not deleted by age.")
 
+    timer_wheel_enable: bool = _option(True, "Whether messages may be sent for a later moment.")
+    timer_precision_ms: int = _option(
+        1000, "Width of a slot of the timer wheel.", unit="ms", low=1, high=60_000)
+    timer_roll_window_slot: int = _option(
+        172_800, "A timer due later than so many slots waits in several rounds.", unit="slots", low=2)
+    timer_max_delay_sec: int = _option(
+        3 * 86_400, "Longest delay of a timer message.", unit="s", low=1, high=10 * 366 * 86_400)
+    timer_congest_num_each_slot: int = _option(
+        0x7FFFFFFF, "Timers of a slot from which on more are refused by chance, all from twice as "
+        "many on.", low=1)
+    timer_flush_interval_ms: int = _option(
+        1000, "Period of the timer flush.", unit="ms", low=1)
+    timer_progress_log_interval_ms: int = _option(
+        10_000, "Period of the timer progress line.", unit="ms", low=1)
+    timer_stop_enqueue: bool = _option(False, "Whether timers are kept out of the wheel.")
+    timer_stop_dequeue: bool = _option(False, "Whether due timers are kept back.")
+    mapped_file_size_timer_log: int = _option(
+        100 * MIB, "Length of a timer log file.", unit="bytes", low=128, high=2 * GIB - 1)
+
     def validate(self) -> list[str]:
         """Every violated bound, a sentence each."""
         problems = _Config.validate(self)

@@ -48,6 +48,9 @@ class PutMessageStatus(enum.Enum):
     PROPERTIES_SIZE_EXCEEDED = 7
     OS_PAGE_CACHE_BUSY = 8
     UNKNOWN_ERROR = 9
+    WHEEL_TIMER_FLOW_CONTROL = 10
+    WHEEL_TIMER_MSG_ILLEGAL = 11
+    WHEEL_TIMER_NOT_ENABLE = 12
 
     @property
     def appended(self) -> bool:

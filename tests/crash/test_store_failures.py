@@ -249,8 +249,8 @@ def test_the_sweep_catches_progress_that_is_ahead_of_its_units(monkeypatch):
 
     monkeypatch.setattr("tailrace.store.consume_queue.ConsumeQueueStore.flush", lies)
     # The comparison with the queues' last units and the coverage of the log would both notice.
-    monkeypatch.setattr("tailrace.store.recovery.Recovery._queue_mismatch", lambda *_: "")
-    monkeypatch.setattr("tailrace.store.recovery.Coverage.first_gap", lambda _, until: until)
+    monkeypatch.setattr("tailrace.store.recovery_start.RecoveryStart._queue_mismatch", lambda *_: "")
+    monkeypatch.setattr("tailrace.store.recovery_start.Coverage.first_gap", lambda _, until: until)
     assert sweep_finds_something()
 
 

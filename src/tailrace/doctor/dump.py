@@ -13,7 +13,7 @@ from tailrace.formats.filenames import CHECKPOINT
 from tailrace.formats.indexfile import INDEX_HEADER
 from tailrace.model import MessageExt
 from tailrace.store.directory import StoreDirectory
-from tailrace.store.log_scan import is_record
+from tailrace.store.log_scan import has_unit
 from tailrace.store.store_checkpoint import read_checkpoint
 
 __all__ = ["KINDS", "dump", "message_line", "query"]
@@ -101,7 +101,7 @@ def dump(
             try:
                 if data is None:
                     raise CorruptionError("the record is gone")
-                if not unit.tags_code and not is_record(data, unit.phy_offset):
+                if not unit.tags_code and not has_unit(data, unit.phy_offset):
                     raise CorruptionError("the record is damaged")
                 message = decode_message(data)
             except CorruptionError as error:

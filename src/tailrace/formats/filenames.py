@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 __all__ = [
-    "ABORT", "CHECKPOINT", "COMMITLOG", "CONFIG", "CONSUMEQUEUE", "FLUSHED",
-    "FORCED_DELETIONS", "GEOMETRY", "INDEX",
-    "LOCK", "OWN", "PROGRESS", "QUARANTINE", "SEGMENT_TRASH", "SERVE", "TRASH",
-    "file_name_to_offset", "offset_to_file_name",
+    "ABORT", "CHECKPOINT", "COMMITLOG", "CONFIG", "CONSUMEQUEUE", "FLUSHED", "FORCED_DELETIONS",
+    "GEOMETRY", "INDEX", "LOCK", "OWN", "PROGRESS", "QUARANTINE", "SEGMENT_TRASH", "SERVE",
+    "TIMERCHECK", "TIMERLOG", "TIMERMETRICS", "TIMERWHEEL", "TRASH", "file_name_to_offset",
+    "offset_to_file_name",
 ]
 
 COMMITLOG: Final = "commitlog"
@@ -18,6 +18,12 @@ CHECKPOINT: Final = "checkpoint"
 ABORT: Final = "abort"
 LOCK: Final = "lock"
 CONFIG: Final = "config"
+TIMERWHEEL: Final = "timerwheel"
+TIMERLOG: Final = "timerlog"
+TIMERCHECK: Final = "timercheck"
+"""Below ``config``."""
+TIMERMETRICS: Final = "timermetrics"
+"""Below ``config``."""
 OWN: Final = "tailrace"
 """Our own hints and evidence; nothing in it is needed to open a store."""
 QUARANTINE: Final = "tailrace/quarantine"

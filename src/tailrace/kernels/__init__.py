@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 __all__ = [
+    "columns",
     "compiled",
     "hashes",
     "header",
@@ -52,6 +53,7 @@ def _load(name: str) -> ModuleType:
 
 if TYPE_CHECKING:
     from tailrace.kernels import (
+        columns,
         hashes,
         header,
         index_chains,
@@ -68,6 +70,7 @@ else:
     index_chains = _load("index_chains")
     tag_filter = _load("tag_filter")
     header = _load("header")
+    columns = _load("columns")
 
 
 def compiled() -> bool:

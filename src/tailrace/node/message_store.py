@@ -54,6 +54,7 @@ from tailrace.node.put_forms import (
     topic_of,
 )
 from tailrace.node.retention import Retention
+from tailrace.node.timers import Timers
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.flush import DurableCallback
@@ -77,13 +78,15 @@ class MessageStore:
 
     def __init__(
         self, path: str, store: DefaultMessageStore, topics: TopicConfigManager, retention: Retention,
-        lock: LockHandle, file_system: FileSystem, clock: Clock, entropy: Entropy, scheduler: Scheduler | None,
+        timers: Timers, lock: LockHandle, file_system: FileSystem, clock: Clock, entropy: Entropy,
+        scheduler: Scheduler | None,
     ) -> None:
         self.path = path
         self.topics = topics
         self.retention = retention
         """Deletion of expired files and the check of the disks."""
         self._store = store
+        self._timers = timers
         self._lock = lock
         self._file_system = file_system
         self._clock = clock
@@ -151,11 +154,15 @@ class MessageStore:
             topics.load()
             _name_orphans(store, topics)
             retention = Retention(clock, file_system, store)
+            timers = Timers(clock, file_system, entropy, config, store, topics)
+            timers.load()
             if services:
                 running = scheduler or ThreadScheduler()
                 store.start(running, os.getpid())
                 retention.start(running)
-            return cls(root, store, topics, retention, lock, file_system, clock, entropy, running)
+                timers.start(running)
+            return cls(
+                root, store, topics, retention, timers, lock, file_system, clock, entropy, running)
         except BaseException as error:
             _log.error("cannot open the store path=%s cause=%s", root, str(error) or type(error).__name__)
             if running is not None:
@@ -177,7 +184,8 @@ class MessageStore:
             self._scheduler.stop_all()
         self._store.flush_commit_log.handle = None
         try:
-            if self._store.close():
+            timers_clean = self._timers.close()
+            if self._store.close() and timers_clean:
                 self._file_system.remove(f"{self.path}/{filenames.ABORT}")
                 self._file_system.sync_dir(self.path)
             else:
@@ -250,7 +258,7 @@ class MessageStore:
 
     def stats(self) -> dict[str, Any]:
         """Counters and positions, as RocketMQ's StoreStatsService has them."""
-        return {**self._store.stats_dict(), **self.retention.stats()}
+        return {**self._store.stats_dict(), **self.retention.stats(), **self._timers.stats()}
 
     def queues(self) -> list[tuple[str, int, int, int]]:
         """(topic, queue id, least offset, next offset) of every queue."""
@@ -278,7 +286,7 @@ class MessageStore:
         store, clock = self._store, self._clock
         began = clock.monotonic_ns()
         self._topic_queues(message.topic, queue_id)
-        result = store.put(MessageExtBrokerInner(
+        result = self._timers.put(MessageExtBrokerInner(
             message.topic, queue_id, message.body,
             stored_properties(message, self._unique_key()), message.flag, 0, clock.now_ms(),
             store.commit_log.store_host))
@@ -332,7 +340,7 @@ class MessageStore:
         """Append a message that a broker prepared; waits for no sync and raises no refusal."""
         self._check_open()
         began = self._clock.monotonic_ns()
-        result = self._store.put(message)
+        result = self._timers.put(message)
         self._store.stats.put_took(self._clock.monotonic_ns() - began)
         return result
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-__all__ = ["COLUMN_NAMES", "arrow_schema", "spark_schema"]
+__all__ = ["COLUMN_NAMES", "arrow_schema", "column_names", "spark_schema"]
 
 _TIME = pa.timestamp("us", tz="UTC")
 _FIELDS: dict[str, tuple[pa.DataType, str]] = {
@@ -32,13 +32,20 @@ _FIELDS: dict[str, tuple[pa.DataType, str]] = {
     "deliverAt": (_TIME, "timestamp"),
 }
 COLUMN_NAMES = tuple(_FIELDS)
+# Why a record cannot be read, else null; there only when damaged records are rows.
+_FIELDS["damaged"] = (pa.string(), "string")
+
+
+def column_names(mode: str) -> tuple[str, ...]:
+    """Columns of a value of the option ``mode``."""
+    return (*COLUMN_NAMES, "damaged") if mode == "PERMISSIVE" else COLUMN_NAMES
 
 
 def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
     """The Arrow form of some columns, in their order."""
-    return pa.schema([pa.field(name, _FIELDS[name][0]) for name in columns or COLUMN_NAMES])
+    return pa.schema([pa.field(name, _FIELDS[name][0]) for name in columns])
 
 
 def spark_schema(columns: tuple[str, ...]) -> str:
     """The Spark form of the same columns, as DDL: where Spark asks for it there is no session."""
-    return ", ".join(f"`{name}` {_FIELDS[name][1]}" for name in columns or COLUMN_NAMES)
+    return ", ".join(f"`{name}` {_FIELDS[name][1]}" for name in columns)

@@ -75,5 +75,6 @@ def local_session(master: str = "local[2]", *, app_name: str = "tailrace") -> Sp
         .config("spark.ui.enabled", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.log.level", "ERROR")
+        .config("spark.ui.showConsoleProgress", "false")
         .getOrCreate()
     )

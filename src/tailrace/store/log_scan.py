@@ -36,7 +36,7 @@ from tailrace.kernels import record
 __all__ = [
     "CHUNK", "Damage", "LogChunk", "LogEnd", "LogFile", "LogWalk", "RecordClaim", "Rows",
     "group_rows",
-    "is_record", "scan_files",
+    "has_unit", "is_record", "scan_files",
 ]
 
 _log = logging.getLogger(__name__)
@@ -355,17 +355,26 @@ class LogWalk:
 
 
 def is_record(data: bytes, phy_offset: int) -> bool:
-    """Whether ``data`` is one whole record that belongs at ``phy_offset``, checksums included.
+    """Whether ``data`` is one whole record that belongs at ``phy_offset``, checksums included."""
+    return _record_type(data, phy_offset) >= 0
 
-    Records that have no unit, which placeholders over damage are, too, are none.
+
+def has_unit(data: bytes, phy_offset: int) -> bool:
+    """Whether ``data`` is such a record of a kind that has a unit.
+
+    Half messages have none, nor rolled back ones, which placeholders over damage are, too.
     """
+    return _record_type(data, phy_offset) in {0, SysFlag.TRANSACTION_COMMIT}
+
+
+def _record_type(data: bytes, phy_offset: int) -> int:
     rows = np.empty((1, record.COLUMNS), dtype=np.int64)
     count, stop, _ = record.scan(
         data, 0, len(data), phy_offset,
         record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC, rows)
-    transaction = int(rows[0, record.C_SYS_FLAG]) & SysFlag.TRANSACTION_MASK if count == 1 else 0
-    return bool(count == 1 and stop == len(data)) and transaction not in {
-        SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK}
+    if count != 1 or stop != len(data):
+        return -1
+    return int(rows[0, record.C_SYS_FLAG]) & SysFlag.TRANSACTION_MASK
 
 
 def group_rows(rows: Rows) -> Iterator[Rows]:

@@ -22,7 +22,7 @@ from tailrace.model import BoundaryType, GetMessageResult, GetMessageStatus, Mes
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueue, ConsumeQueueStore
 from tailrace.store.index_service import IndexService
-from tailrace.store.log_scan import is_record
+from tailrace.store.log_scan import has_unit, is_record
 
 __all__ = ["MessageReader"]
 
@@ -189,7 +189,7 @@ class MessageReader:
         return queue.first_message(queue.min_offset, is_not_before)
 
     def _is_whole(self, unit: CqUnit) -> bool:
-        return is_record(self._log.read(unit.phy_offset, unit.size), unit.phy_offset)
+        return has_unit(self._log.read(unit.phy_offset, unit.size), unit.phy_offset)
 
     def decode_at(self, phy_offset: int) -> MessageExt | None:
         """The message at a position, or None when no whole record starts there."""

@@ -122,9 +122,6 @@ def test_a_negative_queue_means_any(send):
         ({"f": "128"}, 13, "inner batches"),
         ({"i": "TRAN_MSG\x01true\x02"}, 16, "transactional"),
         ({"i": "A\x01b\x02DELAY\x013\x02"}, 13, "DELAY=3"),
-        ({"i": "TIMER_DELAY_SEC\x0110\x02"}, 13, "TIMER_DELAY_SEC=10"),
-        ({"i": "TIMER_DELAY_MS\x0110\x02"}, 13, "TIMER_DELAY_MS=10"),
-        ({"i": "TIMER_DELIVER_MS\x0110\x02"}, 13, "TIMER_DELIVER_MS=10"),
         ({"h": "2147483648"}, 29, "out of its range"),
     ],
 )

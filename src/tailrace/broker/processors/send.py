@@ -1,7 +1,7 @@
 """Sends: requests 10, 310 and 320 (SendMessageProcessor).
 
 Until their issues come, what would need another service is refused and not stored: transactional
-messages with NO_PERMISSION, delay levels and timers with MESSAGE_ILLEGAL.
+messages with NO_PERMISSION, delay levels with MESSAGE_ILLEGAL.
 """
 
 from __future__ import annotations
@@ -49,10 +49,9 @@ TRANSACTION_BITS: Final = 0xC
 INNER_BATCH_BITS: Final = 0xC0
 HOST_BITS: Final = 0x30
 INT_MIN, INT_MAX = -0x80000000, 0x7FFFFFFF
-TIMER_PROPERTIES: Final = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 # A property that makes a look at each of them necessary; such messages are rare.
 REMARKABLE: Final = (
-    "DELAY", "TIMER_D", "TRAN_MSG", "CLUSTER\x01", "MSG_REGION\x01", "TRACE_ON\x01", "POP_CK\x01",
+    "DELAY\x01", "TRAN_MSG", "CLUSTER\x01", "MSG_REGION\x01", "TRACE_ON\x01", "POP_CK\x01",
 )
 CODES: Final[Mapping[PutMessageStatus, ResponseCode]] = {
     PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,
@@ -65,6 +64,9 @@ CODES: Final[Mapping[PutMessageStatus, ResponseCode]] = {
     PutMessageStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
     PutMessageStatus.OS_PAGE_CACHE_BUSY: ResponseCode.SYSTEM_BUSY,
     PutMessageStatus.UNKNOWN_ERROR: ResponseCode.SYSTEM_ERROR,
+    PutMessageStatus.WHEEL_TIMER_FLOW_CONTROL: ResponseCode.SYSTEM_ERROR,
+    PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    PutMessageStatus.WHEEL_TIMER_NOT_ENABLE: ResponseCode.SYSTEM_ERROR,
 }
 REMARKS: Final[Mapping[PutMessageStatus, str]] = {
     PutMessageStatus.SERVICE_NOT_AVAILABLE: "service not available now.",
@@ -367,9 +369,3 @@ def _refuse_properties(properties: Mapping[str, str]) -> None:
             ResponseCode.MESSAGE_ILLEGAL, "the broker does not support delay levels yet: "
             f"DELAY={properties['DELAY']}"
         )
-    for name in TIMER_PROPERTIES:
-        if name in properties:
-            raise _RefusalError(
-                ResponseCode.MESSAGE_ILLEGAL, "the broker does not support timer messages yet: "
-                f"{name}={properties[name]}"
-            )

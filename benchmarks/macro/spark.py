@@ -1,0 +1,189 @@
+"""The Spark source beside the transport's ceiling. One JSON line; see docs/design/spark.md.
+
+A store of one-KiB messages is scanned into the ``noop`` sink, all columns and two of them. The
+ceiling is a source whose tasks map one batch and yield that same batch again and again until they
+gave as many rows, in the same session, so that machine, JVM and settings are equal. Both run five
+times in turns; ``ratio`` is that of the third runs, ``ratio_of_best`` that of the fastest, and
+``processor_ratio`` that of the processor time of JVM and workers, the median, which says most where
+other work shares the machine. Files are in the page cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from results import note, report
+
+from tailrace.model import Message
+from tailrace.node.message_store import MessageStore
+from tailrace.spark.data_source import TailraceDataSource
+from tailrace.spark.session import local_session
+
+COLUMNS = {"full": "", "body": "body,commitLogOffset"}
+BATCH = 10_000
+RUNS = 5
+
+
+class RepeatReader(DataSourceReader):
+    """Tasks that yield the batch of a file until they gave ``rows`` rows; the file is mapped."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self.options = options
+
+    def partitions(self):
+        count = int(self.options["partitions"])
+        return [InputPartition(int(self.options["rows"]) // count) for _ in range(count)]
+
+    def read(self, partition):
+        with pa.memory_map(self.options["path"]) as source:
+            batch = pa.ipc.open_file(source).get_batch(0)
+        left = partition.value
+        while left > 0:
+            yield batch.slice(0, left) if left < batch.num_rows else batch
+            left -= batch.num_rows
+
+
+class RepeatSource(DataSource):
+    @classmethod
+    def name(cls):
+        return "repeat"
+
+    def schema(self):
+        from tailrace.spark.schema import column_names, spark_schema
+
+        names = tuple(name for name in self.options["columns"].split(",") if name)
+        return spark_schema(names or column_names("FAILFAST"))
+
+    def reader(self, schema):
+        return RepeatReader(dict(self.options))
+
+
+def fill(path: str, count: int, size: int) -> None:
+    """Messages over 8 topics of 4 queues, each with keys, a tag and properties, as a client's."""
+    body = random.Random(1).randbytes(size)
+    with MessageStore.open(path) as store:
+        for first in range(0, count, BATCH):
+            items = [
+                Message(
+                    topic=f"Topic{first // BATCH % 8}", body=body,
+                    properties={
+                        "KEYS": f"key{number}", "TAGS": f"Tag{number % 3}", "WAIT": "true",
+                        "UNIQ_KEY": f"7F0000010000000000000000{number:08X}",
+                    })
+                for number in range(first, min(first + BATCH, count))
+            ]
+            store.put_many(items, queue_id=first // BATCH // 8 % 4)
+        store.wait_dispatched(120_000)
+
+
+def keep_batch(path: str, columns: str, target: str) -> None:
+    """The first batch of a store as an Arrow file."""
+    reader = TailraceDataSource({"path": path, "columns": columns}).reader(None)
+    batch = next(iter(reader.read(reader.partitions()[0])))
+    with pa.OSFile(target, "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+
+
+def processor_seconds() -> float:
+    """What this process and all below it, the JVM and the workers, used so far."""
+    below: dict[int, list[int]] = {}
+    used: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:  # it has ended
+                continue
+            below.setdefault(int(fields[1]), []).append(int(entry.name))
+            used[int(entry.name)] = sum(map(int, fields[11:15]))
+    total, waiting = 0, [os.getpid()]
+    while waiting:
+        process = waiting.pop()
+        total += used.get(process, 0)
+        waiting += below.get(process, [])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def take_turns(*runs: Callable[[], Any]) -> list[list[tuple[float, float]]]:
+    """(seconds, processor seconds) of RUNS runs of each, in turns."""
+    found: list[list[tuple[float, float]]] = [[] for _ in runs]
+    for _ in range(RUNS):
+        for run, times in zip(runs, found, strict=True):
+            began, used = time.perf_counter(), processor_seconds()
+            run()
+            times.append((time.perf_counter() - began, processor_seconds() - used))
+    return found
+
+
+def measure(spark: SparkSession, path: str, count: int, scratch: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    log_bytes = sum(
+        file.stat().st_blocks * 512 for file in (Path(path) / "commitlog").iterdir())
+    for name, columns in COLUMNS.items():
+        scan = spark.read.format("tailrace").option("columns", columns).load(path)
+        rows, partitions = scan.count(), scan.rdd.getNumPartitions()
+        assert rows == count, f"{rows} rows of {count}"
+        keep_batch(path, columns, f"{scratch}/{name}.arrow")
+        again = (
+            spark.read.format("repeat").option("path", f"{scratch}/{name}.arrow").option("columns", columns)
+            .option("rows", count).option("partitions", partitions).load())
+        ceilings, scans = take_turns(
+            *(lambda frame=frame: frame.write.format("noop").mode("overwrite").save()
+              for frame in (again, scan)))
+        ceiling, took = ceilings[2][0], scans[2][0]
+        least = [statistics.median(used for _, used in runs) for runs in (ceilings, scans)]
+        found[name] = {
+            "ratio": round(ceiling / took, 3), "rows_per_s": round(rows / took),
+            "ceiling_rows_per_s": round(rows / ceiling), "partitions": partitions,
+            "ratio_of_best": round(min(ceilings)[0] / min(scans)[0], 3),
+            "processor_ratio": round(least[0] / least[1], 3),
+            "processor_s": round(least[1], 2), "ceiling_processor_s": round(least[0], 2),
+            "gb_per_s": round(log_bytes / took / 1e9, 3),
+        }
+        note(f"{name}: {found[name]}")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--messages", type=int, default=300_000)
+    parser.add_argument("--size", type=int, default=1024)
+    parser.add_argument("--store", help="a store to use, made when it does not exist")
+    parser.add_argument("--unclean", action="store_true", help="as if its process had been killed")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as scratch:
+        path = arguments.store or f"{scratch}/store"
+        if not Path(path).exists():
+            note("filling the store")
+            fill(path, arguments.messages, arguments.size)
+        abort = Path(path) / "abort"
+        if arguments.unclean:
+            abort.write_text("1")
+        spark = local_session("local[2]", app_name="tailrace benchmark")
+        spark.dataSource.register(RepeatSource)
+        try:
+            metrics = measure(spark, path, arguments.messages, scratch)
+        finally:
+            spark.stop()
+            if arguments.unclean:
+                abort.unlink()
+    report(
+        "spark",
+        {"messages": arguments.messages, "size": arguments.size, "unclean": arguments.unclean,
+         "master": "local[2]", "sink": "noop", "run": 3},
+        metrics)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,517 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Column buffers in Arrow's layout from record rows.
+
+``rows`` is what ``kernels.record.scan`` fills, or a table of places made here: int64, positions are
+indexes into ``buf``. Offsets are int32, one more than there are rows; validity is one bit a row,
+least significant first. Every place is compared with the length of ``buf`` before it is read.
+"""
+
+import cython
+
+SOURCE_SHA256 = ""
+
+# Columns and bits of kernels.record; tests compare them.
+_C_PHY = cython.declare(cython.int, 0)
+_C_SYS_FLAG = cython.declare(cython.int, 4)
+_C_PROPS_POS = cython.declare(cython.int, 16)
+_C_PROPS_LEN = cython.declare(cython.int, 17)
+_C_STORE_HOST_POS = cython.declare(cython.int, 19)
+_C_KEYS_POS = cython.declare(cython.int, 22)
+_C_KEYS_LEN = cython.declare(cython.int, 23)
+_COLUMNS = cython.declare(cython.int, 28)
+_STORE_HOST_V6 = cython.declare(cython.longlong, 0x20)
+
+_NAME_POS = cython.declare(cython.int, 0)
+_NAME_LEN = cython.declare(cython.int, 1)
+_VALUE_POS = cython.declare(cython.int, 2)
+_VALUE_LEN = cython.declare(cython.int, 3)
+
+_LIMIT = cython.declare(cython.longlong, 0x7FFFFFFF)
+_SIGN_32 = cython.declare(cython.longlong, 0x80000000)
+_MASK_64 = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
+_MASK_62 = cython.declare(cython.ulonglong, 0x3FFFFFFFFFFFFFFF)
+_FNV_START = cython.declare(cython.ulonglong, 14695981039346656037)
+_FNV_PRIME = cython.declare(cython.ulonglong, 1099511628211)
+_MASK_32 = cython.declare(cython.longlong, 0xFFFFFFFF)
+
+NAME_POS = _NAME_POS
+NAME_LEN = _NAME_LEN
+VALUE_POS = _VALUE_POS
+VALUE_LEN = _VALUE_LEN
+PLACE_COLUMNS = 4
+HOST_BYTES = 32  # the longest text of an IPv4 host is shorter
+ID_BYTES = 56
+TOO_LONG = -1
+NO_ROOM = -2
+OTHER_HOST = -3
+
+
+def queue_hash(topic: cython.const[cython.uchar][::1], queue_id: cython.longlong):
+    """The hash by which ``kernels.record.scan`` names a queue."""
+    h: cython.ulonglong = _FNV_START
+    p: cython.Py_ssize_t
+    for p in range(len(topic)):
+        h = ((h ^ topic[p]) * _FNV_PRIME) & _MASK_64
+    h = ((h ^ cython.cast(cython.ulonglong, queue_id & _MASK_32)) * _FNV_PRIME) & _MASK_64
+    h = h ^ (h >> 29)
+    return h & _MASK_62
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _inside(
+    at: cython.longlong, length: cython.longlong, limit: cython.longlong
+) -> cython.bint:
+    return 0 <= length <= limit and 0 <= at <= limit - length
+
+
+def part_offsets(
+    buf: cython.const[cython.uchar][::1],
+    rows: cython.longlong[:, ::1],
+    at: cython.Py_ssize_t,
+    length: cython.Py_ssize_t,
+    offsets: cython.int[::1],
+    valid: cython.uchar[::1],
+):
+    """Offsets and validity of the parts that the columns ``at`` and ``length`` name.
+
+    A part at a negative position is missing. Returns (bytes in all, missing ones); the first is
+    TOO_LONG when they do not fit in one array.
+    """
+    n: cython.Py_ssize_t
+    count: cython.Py_ssize_t = rows.shape[0]
+    limit: cython.longlong = len(buf)
+    total: cython.longlong = 0
+    missing: cython.Py_ssize_t = 0
+    bad: cython.Py_ssize_t = -1
+    if offsets.shape[0] < count + 1 or len(valid) < (count + 7) // 8:
+        raise ValueError(f"{count} rows need more offsets or bits")
+    if count and not (0 <= at < rows.shape[1] and 0 <= length < rows.shape[1]):
+        raise ValueError(f"{rows.shape[1]} columns")
+    with cython.nogil:
+        for n in range((count + 7) // 8):
+            valid[n] = 0
+        offsets[0] = 0
+        for n in range(count):
+            if rows[n, at] < 0:
+                missing += 1
+            else:
+                if not _inside(rows[n, at], rows[n, length], limit):
+                    bad = n
+                    break
+                valid[n >> 3] = valid[n >> 3] | (1 << (n & 7))
+                total += rows[n, length]
+                if total > _LIMIT:
+                    break
+            offsets[n + 1] = cython.cast(cython.int, total)
+    if bad >= 0:
+        raise ValueError(f"row {bad} leads out of the buffer")
+    return (TOO_LONG if total > _LIMIT else total), missing
+
+
+def copy_parts(
+    buf: cython.const[cython.uchar][::1],
+    rows: cython.longlong[:, ::1],
+    at: cython.Py_ssize_t,
+    length: cython.Py_ssize_t,
+    out: cython.uchar[::1],
+):
+    """Copy the parts end to end into ``out``; the number of bytes, or NO_ROOM."""
+    n: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    p: cython.Py_ssize_t
+    size: cython.Py_ssize_t
+    q: cython.Py_ssize_t = 0
+    limit: cython.longlong = len(buf)
+    room: cython.Py_ssize_t = len(out)
+    if rows.shape[0] and not (0 <= at < rows.shape[1] and 0 <= length < rows.shape[1]):
+        raise ValueError(f"{rows.shape[1]} columns")
+    with cython.nogil:
+        for n in range(rows.shape[0]):
+            if rows[n, at] < 0:
+                continue
+            if not _inside(rows[n, at], rows[n, length], limit) or rows[n, length] > room - q:
+                q = -2
+                break
+            p = cython.cast(cython.Py_ssize_t, rows[n, at])
+            size = cython.cast(cython.Py_ssize_t, rows[n, length])
+            if cython.compiled:
+                for k in range(size):
+                    out[q + k] = buf[p + k]
+            else:
+                out[q : q + size] = buf[p : p + size]
+            q += size
+    return q
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _same(
+    buf: cython.const[cython.uchar][::1],
+    one: cython.longlong,
+    other: cython.longlong,
+    length: cython.longlong,
+) -> cython.bint:
+    k: cython.Py_ssize_t
+    for k in range(length):
+        if buf[one + k] != buf[other + k]:
+            return False
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _find_name(
+    buf: cython.const[cython.uchar][::1],
+    places: cython.longlong[:, ::1],
+    first: cython.Py_ssize_t,
+    until: cython.Py_ssize_t,
+    start: cython.Py_ssize_t,
+    length: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """The place from ``first`` on that has this name, or ``until``."""
+    k: cython.Py_ssize_t
+    for k in range(first, until):
+        if places[k, _NAME_LEN] == length and _same(buf, places[k, _NAME_POS], start, length):
+            return k
+    return until
+
+
+def find_properties(
+    buf: cython.const[cython.uchar][::1],
+    rows: cython.longlong[:, ::1],
+    places: cython.longlong[:, ::1],
+    offsets: cython.int[::1],
+):
+    """Where names and values of all properties are; a row's begin at its offset in ``places``.
+
+    Pieces without a name or a value are left out; of a name that comes twice the last value counts
+    at the first place. Returns how many, or NO_ROOM; a row has at most a quarter as many as bytes,
+    and one more.
+    """
+    n: cython.Py_ssize_t
+    p: cython.Py_ssize_t
+    e: cython.Py_ssize_t
+    start: cython.Py_ssize_t
+    value: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    first: cython.Py_ssize_t
+    found: cython.Py_ssize_t = 0
+    room: cython.Py_ssize_t = places.shape[0]
+    limit: cython.longlong = len(buf)
+    c: cython.uchar
+    bad: cython.Py_ssize_t = -1
+    if offsets.shape[0] < rows.shape[0] + 1:
+        raise ValueError(f"{rows.shape[0]} rows need more offsets")
+    if rows.shape[0] and (rows.shape[1] < _COLUMNS or places.shape[1] < 4):
+        raise ValueError(f"{rows.shape[1]} and {places.shape[1]} columns")
+    with cython.nogil:
+        offsets[0] = 0
+        for n in range(rows.shape[0]):
+            first = found
+            if not _inside(rows[n, _C_PROPS_POS], rows[n, _C_PROPS_LEN], limit):
+                bad = n
+                break
+            p = cython.cast(cython.Py_ssize_t, rows[n, _C_PROPS_POS])
+            e = p + cython.cast(cython.Py_ssize_t, rows[n, _C_PROPS_LEN])
+            start = p
+            value = -1
+            while p <= e:
+                c = buf[p] if p < e else 2
+                if c == 1:
+                    if value < 0:
+                        value = p + 1
+                elif c == 2:
+                    if value > start + 1 and p > value:
+                        k = _find_name(buf, places, first, found, start, value - 1 - start)
+                        if k == found:
+                            if found == room:
+                                bad = -2
+                                break
+                            places[k, _NAME_POS] = start
+                            places[k, _NAME_LEN] = value - 1 - start
+                            found += 1
+                        places[k, _VALUE_POS] = value
+                        places[k, _VALUE_LEN] = p - value
+                    start = p + 1
+                    value = -1
+                p += 1
+            if bad == -2:
+                break
+            offsets[n + 1] = cython.cast(cython.int, found)
+    if bad >= 0:
+        raise ValueError(f"row {bad} leads out of the buffer")
+    return NO_ROOM if bad == -2 else found
+
+
+def find_keys(
+    buf: cython.const[cython.uchar][::1],
+    rows: cython.longlong[:, ::1],
+    places: cython.longlong[:, ::1],
+    offsets: cython.int[::1],
+):
+    """Where the keys of all rows are, split at spaces; how many, or NO_ROOM."""
+    n: cython.Py_ssize_t
+    p: cython.Py_ssize_t
+    e: cython.Py_ssize_t
+    start: cython.Py_ssize_t
+    found: cython.Py_ssize_t = 0
+    room: cython.Py_ssize_t = places.shape[0]
+    limit: cython.longlong = len(buf)
+    bad: cython.Py_ssize_t = -1
+    if offsets.shape[0] < rows.shape[0] + 1:
+        raise ValueError(f"{rows.shape[0]} rows need more offsets")
+    if rows.shape[0] and (rows.shape[1] < _COLUMNS or places.shape[1] < 2):
+        raise ValueError(f"{rows.shape[1]} and {places.shape[1]} columns")
+    with cython.nogil:
+        offsets[0] = 0
+        for n in range(rows.shape[0]):
+            if rows[n, _C_KEYS_POS] >= 0:
+                if not _inside(rows[n, _C_KEYS_POS], rows[n, _C_KEYS_LEN], limit):
+                    bad = n
+                    break
+                p = cython.cast(cython.Py_ssize_t, rows[n, _C_KEYS_POS])
+                e = p + cython.cast(cython.Py_ssize_t, rows[n, _C_KEYS_LEN])
+                start = p
+                while p <= e:
+                    if p == e or buf[p] == 32:
+                        if p > start:
+                            if found == room:
+                                bad = -2
+                                break
+                            places[found, _NAME_POS] = start
+                            places[found, _NAME_LEN] = p - start
+                            found += 1
+                        start = p + 1
+                    p += 1
+                if bad == -2:
+                    break
+            offsets[n + 1] = cython.cast(cython.int, found)
+    if bad >= 0:
+        raise ValueError(f"row {bad} leads out of the buffer")
+    return NO_ROOM if bad == -2 else found
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _decimal(
+    out: cython.uchar[::1], q: cython.Py_ssize_t, value: cython.longlong
+) -> cython.Py_ssize_t:
+    """Write a number that is not negative; the position behind it."""
+    width: cython.Py_ssize_t = 1
+    rest: cython.longlong = value
+    k: cython.Py_ssize_t
+    while rest >= 10:
+        rest = rest // 10
+        width += 1
+    for k in range(width):
+        out[q + width - 1 - k] = 48 + value % 10
+        value = value // 10
+    return q + width
+
+
+def host_texts(
+    buf: cython.const[cython.uchar][::1],
+    rows: cython.longlong[:, ::1],
+    at: cython.Py_ssize_t,
+    v6: cython.longlong,
+    offsets: cython.int[::1],
+    out: cython.uchar[::1],
+):
+    """``address:port`` of every row's host at column ``at``; the number of bytes.
+
+    OTHER_HOST when a row has the bit ``v6`` in its system flag. ``out`` has HOST_BYTES a row.
+    """
+    n: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    p: cython.Py_ssize_t
+    q: cython.Py_ssize_t = 0
+    port: cython.longlong
+    count: cython.Py_ssize_t = rows.shape[0]
+    limit: cython.longlong = len(buf)
+    bad: cython.Py_ssize_t = -1
+    if offsets.shape[0] < count + 1 or len(out) < count * 32 or len(out) > _LIMIT:
+        raise ValueError(f"{count} rows into {len(out)} bytes")
+    if count and not (rows.shape[1] >= _COLUMNS and 0 <= at < rows.shape[1]):
+        raise ValueError(f"{rows.shape[1]} columns")
+    with cython.nogil:
+        offsets[0] = 0
+        for n in range(count):
+            if rows[n, _C_SYS_FLAG] & v6:
+                q = -3
+                break
+            if not _inside(rows[n, at], 8, limit):
+                bad = n
+                break
+            p = cython.cast(cython.Py_ssize_t, rows[n, at])
+            for k in range(4):
+                q = _decimal(out, q, buf[p + k])
+                out[q] = 46 if k < 3 else 58
+                q += 1
+            port = (
+                (cython.cast(cython.longlong, buf[p + 4]) << 24)
+                | (cython.cast(cython.longlong, buf[p + 5]) << 16)
+                | (cython.cast(cython.longlong, buf[p + 6]) << 8)
+                | buf[p + 7]
+            )
+            port = (port ^ _SIGN_32) - _SIGN_32
+            if port < 0:
+                out[q] = 45
+                q += 1
+                port = -port
+            q = _decimal(out, q, port)
+            offsets[n + 1] = cython.cast(cython.int, q)
+    if bad >= 0:
+        raise ValueError(f"row {bad} leads out of the buffer")
+    return q
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _hex_digit(value: cython.int) -> cython.uchar:
+    return 48 + value if value < 10 else 55 + value
+
+
+def message_ids(
+    buf: cython.const[cython.uchar][::1],
+    rows: cython.longlong[:, ::1],
+    offsets: cython.int[::1],
+    out: cython.uchar[::1],
+):
+    """The broker's id of every row, store host and position; the number of bytes.
+
+    ``out`` has ID_BYTES a row.
+    """
+    n: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    p: cython.Py_ssize_t
+    q: cython.Py_ssize_t = 0
+    size: cython.Py_ssize_t
+    count: cython.Py_ssize_t = rows.shape[0]
+    limit: cython.longlong = len(buf)
+    bad: cython.Py_ssize_t = -1
+    if offsets.shape[0] < count + 1 or len(out) < count * 56 or len(out) > _LIMIT:
+        raise ValueError(f"{count} rows into {len(out)} bytes")
+    if count and rows.shape[1] < _COLUMNS:
+        raise ValueError(f"{rows.shape[1]} columns")
+    with cython.nogil:
+        offsets[0] = 0
+        for n in range(count):
+            size = 20 if rows[n, _C_SYS_FLAG] & _STORE_HOST_V6 else 8
+            if not _inside(rows[n, _C_STORE_HOST_POS], size, limit):
+                bad = n
+                break
+            p = cython.cast(cython.Py_ssize_t, rows[n, _C_STORE_HOST_POS])
+            for k in range(size):
+                out[q] = _hex_digit(buf[p + k] >> 4)
+                out[q + 1] = _hex_digit(buf[p + k] & 15)
+                q += 2
+            for k in range(16):
+                out[q] = _hex_digit((rows[n, _C_PHY] >> (60 - 4 * k)) & 15)
+                q += 1
+            offsets[n + 1] = cython.cast(cython.int, q)
+    if bad >= 0:
+        raise ValueError(f"row {bad} leads out of the buffer")
+    return q
+
+
+_DELIVER: bytes = b"TIMER_DELIVER_MS"
+_OUT: bytes = b"TIMER_OUT_MS"
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _number(
+    buf: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, length: cython.Py_ssize_t
+) -> cython.longlong:
+    """A decimal number of at most 15 digits, or -1."""
+    value: cython.longlong = 0
+    k: cython.Py_ssize_t
+    if length < 1 or length > 15:
+        return -1
+    for k in range(length):
+        if not 48 <= buf[p + k] <= 57:
+            return -1
+        value = value * 10 + (buf[p + k] - 48)
+    return value
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _named(
+    buf: cython.const[cython.uchar][::1],
+    p: cython.Py_ssize_t,
+    length: cython.longlong,
+    name: cython.const[cython.uchar][::1],
+) -> cython.bint:
+    k: cython.Py_ssize_t
+    if length != len(name):
+        return False
+    for k in range(length):
+        if buf[p + k] != name[k]:
+            return False
+    return True
+
+
+def deliver_times(
+    buf: cython.const[cython.uchar][::1],
+    places: cython.longlong[:, ::1],
+    offsets: cython.const[cython.int][::1],
+    out: cython.longlong[::1],
+    valid: cython.uchar[::1],
+):
+    """When timer messages are due, in ms, from the places of their properties; how many are none.
+
+    TIMER_DELIVER_MS counts before TIMER_OUT_MS; what is no number is no time.
+    """
+    deliver: cython.const[cython.uchar][::1] = _DELIVER
+    late: cython.const[cython.uchar][::1] = _OUT
+    n: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    count: cython.Py_ssize_t = offsets.shape[0] - 1
+    value: cython.longlong
+    missing: cython.Py_ssize_t = 0
+    bad: cython.bint = False
+    limit: cython.longlong = len(buf)
+    if out.shape[0] < count or len(valid) < (count + 7) // 8:
+        raise ValueError(f"{count} rows into {out.shape[0]}")
+    if count > 0 and (places.shape[1] < 4 or offsets[0] < 0 or offsets[count] > places.shape[0]):
+        raise ValueError(f"{places.shape[1]} columns, {places.shape[0]} places")
+    with cython.nogil:
+        for n in range((count + 7) // 8):
+            valid[n] = 0
+        for n in range(count):
+            value = -1
+            if offsets[n] < offsets[0] or offsets[n + 1] > offsets[count]:
+                bad = True
+                break
+            for k in range(offsets[n], offsets[n + 1]):
+                if not _inside(places[k, _NAME_POS], places[k, _NAME_LEN], limit) or not _inside(
+                    places[k, _VALUE_POS], places[k, _VALUE_LEN], limit
+                ):
+                    bad = True
+                    break
+                if _named(buf, places[k, _NAME_POS], places[k, _NAME_LEN], deliver):
+                    value = _number(buf, places[k, _VALUE_POS], places[k, _VALUE_LEN])
+                    break
+                if _named(buf, places[k, _NAME_POS], places[k, _NAME_LEN], late):
+                    value = _number(buf, places[k, _VALUE_POS], places[k, _VALUE_LEN])
+            if bad:
+                break
+            out[n] = max(value, 0)
+            if value >= 0:
+                valid[n >> 3] = valid[n >> 3] | (1 << (n & 7))
+            else:
+                missing += 1
+    if bad:
+        raise ValueError("places lead out of the buffer")
+    return missing

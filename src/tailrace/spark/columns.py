@@ -1,0 +1,204 @@
+"""Arrow columns of record rows; the work on bytes is in ``kernels.columns``."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace.errors import CorruptionError
+from tailrace.formats.commitlog import (
+    SysFlag,
+    decode_properties,
+    decompress_body,
+    unpack_host,
+)
+from tailrace.kernels import columns, record
+
+__all__ = ["Columns", "Rows"]
+
+_MAX_BODY: Final = 64 << 20
+Rows = np.ndarray[Any, np.dtype[np.int64]]
+_NUMBERS: Final = {
+    "queueId": record.C_QUEUE_ID, "queueOffset": record.C_QUEUE_OFFSET,
+    "commitLogOffset": record.C_PHY, "storeSize": record.C_SIZE, "flag": record.C_FLAG,
+    "sysFlag": record.C_SYS_FLAG, "bodyCRC": record.C_BODY_CRC,
+    "reconsumeTimes": record.C_RECONSUME_TIMES, "preparedTransactionOffset": record.C_PREPARED,
+}
+_TIMES: Final = {
+    "bornTimestamp": record.C_BORN_TIMESTAMP, "storeTimestamp": record.C_STORE_TIMESTAMP,
+}
+_PARTS: Final = {
+    "topic": (record.C_TOPIC_POS, record.C_TOPIC_LEN),
+    "tags": (record.C_TAGS_POS, record.C_TAGS_LEN),
+    "uniqKey": (record.C_UNIQ_POS, record.C_UNIQ_LEN),
+    "body": (record.C_BODY_POS, record.C_BODY_LEN),
+}
+_HOSTS: Final = {
+    "bornHost": (record.C_BORN_HOST_POS, int(SysFlag.BORNHOST_V6)),
+    "storeHost": (record.C_STORE_HOST_POS, int(SysFlag.STOREHOST_V6)),
+}
+
+
+class Columns:
+    """Columns of some rows that point into ``data``; ``body`` is an option's value."""
+
+    def __init__(self, data: bytes, rows: Rows, store: str, body: str) -> None:
+        self._data = data
+        self._rows = np.ascontiguousarray(rows)
+        self._store = store
+        self._body = body
+        self._properties: tuple[Rows, np.ndarray[Any, np.dtype[np.int32]]] | None = None
+
+    def make(self, name: str, kind: pa.DataType) -> pa.Array:
+        """The column of that name in its type."""
+        rows = self._rows
+        if name in _NUMBERS:
+            return _fixed(rows[:, _NUMBERS[name]].astype(kind.to_pandas_dtype()), kind)
+        if name in _TIMES:
+            return _fixed(rows[:, _TIMES[name]] * 1000, kind)
+        if name in _HOSTS:
+            return self._hosts(*_HOSTS[name])
+        if name == "body" and self._body == "none":
+            return pa.nulls(len(rows), kind)
+        if name == "body" and self._body == "decoded":
+            return self._decoded(kind)
+        if name in _PARTS:
+            made = _gather(self._data, rows, *_PARTS[name])
+            return made if kind == pa.binary() else _text(made)
+        match name:
+            case "store":
+                return pa.repeat(pa.scalar(self._store, kind), len(rows))
+            case "damaged":
+                return pa.nulls(len(rows), kind)
+            case "properties":
+                return self._property_map(kind)
+            case "keys":
+                return self._keys(kind)
+            case "msgId":
+                return self._message_ids()
+            case "deliverAt":
+                return self._deliver_times(kind)
+            case _:
+                raise AssertionError(name)
+
+    def _places(self) -> tuple[Rows, np.ndarray[Any, np.dtype[np.int32]]]:
+        if self._properties is None:
+            rows = self._rows
+            room = int((rows[:, record.C_PROPS_LEN] // 4 + 1).sum())
+            places = np.empty((room, columns.PLACE_COLUMNS), dtype=np.int64)
+            offsets = np.empty(len(rows) + 1, dtype=np.int32)
+            count = columns.find_properties(self._data, rows, places, offsets)
+            assert count >= 0
+            self._properties = places[:count], offsets
+        return self._properties
+
+    def _property_map(self, kind: pa.DataType) -> pa.Array:
+        places, offsets = self._places()
+        names = _gather(self._data, places, columns.NAME_POS, columns.NAME_LEN)
+        values = _gather(self._data, places, columns.VALUE_POS, columns.VALUE_LEN)
+        try:
+            names = names.cast(pa.string())
+        except pa.ArrowInvalid:  # names that are equal when shown must come once: the slow way
+            at, length = record.C_PROPS_POS, record.C_PROPS_LEN
+            return pa.array(
+                [list(decode_properties(part).items()) for part in self._slices(at, length)], kind)
+        return pa.MapArray.from_arrays(
+            pa.Array.from_buffers(pa.int32(), len(offsets), [None, pa.py_buffer(offsets)]),
+            names, _text(values)).cast(kind)
+
+    def _keys(self, kind: pa.DataType) -> pa.Array:
+        rows = self._rows
+        room = int((np.maximum(rows[:, record.C_KEYS_LEN], 0) // 2 + 1).sum())
+        places = np.empty((room, columns.PLACE_COLUMNS), dtype=np.int64)
+        offsets = np.empty(len(rows) + 1, dtype=np.int32)
+        count = columns.find_keys(self._data, rows, places, offsets)
+        assert count >= 0
+        keys = _text(_gather(self._data, places[:count], columns.NAME_POS, columns.NAME_LEN))
+        return pa.ListArray.from_arrays(
+            pa.Array.from_buffers(pa.int32(), len(offsets), [None, pa.py_buffer(offsets)]),
+            keys).cast(kind)
+
+    def _hosts(self, at: int, v6: int) -> pa.Array:
+        rows = self._rows
+        offsets = np.empty(len(rows) + 1, dtype=np.int32)
+        out = np.empty(len(rows) * columns.HOST_BYTES, dtype=np.uint8)
+        if columns.host_texts(self._data, rows, at, v6, offsets, out) >= 0:
+            return _strings(offsets, out)
+        texts = []
+        for place, flag in zip(
+            rows[:, at].tolist(), rows[:, record.C_SYS_FLAG].tolist(), strict=True):
+            ip, port = unpack_host(self._data[place : place + (20 if flag & v6 else 8)])
+            texts.append(f"{ip}:{port}")
+        return pa.array(texts, pa.string())
+
+    def _message_ids(self) -> pa.Array:
+        offsets = np.empty(len(self._rows) + 1, dtype=np.int32)
+        out = np.empty(len(self._rows) * columns.ID_BYTES, dtype=np.uint8)
+        columns.message_ids(self._data, self._rows, offsets, out)
+        return _strings(offsets, out)
+
+    def _deliver_times(self, kind: pa.DataType) -> pa.Array:
+        places, offsets = self._places()
+        count = len(self._rows)
+        times = np.empty(count, dtype=np.int64)
+        valid = np.empty((count + 7) // 8, dtype=np.uint8)
+        missing = columns.deliver_times(self._data, places, offsets, times, valid)
+        return pa.Array.from_buffers(
+            kind, count, [pa.py_buffer(valid) if missing else None, pa.py_buffer(times * 1000)])
+
+    def _slices(self, at: int, length: int) -> list[bytes]:
+        return [
+            self._data[p : p + n]
+            for p, n in zip(
+                self._rows[:, at].tolist(), self._rows[:, length].tolist(), strict=True)
+        ]
+
+    def _decoded(self, kind: pa.DataType) -> pa.Array:
+        flags = self._rows[:, record.C_SYS_FLAG]
+        if not (flags & SysFlag.COMPRESSED).any():
+            return _gather(self._data, self._rows, *_PARTS["body"])
+        bodies = self._slices(*_PARTS["body"])
+        places = self._rows[:, record.C_PHY].tolist()
+        found = []
+        for body, flag, place in zip(bodies, flags.tolist(), places, strict=True):
+            try:
+                found.append(decompress_body(body, flag, _MAX_BODY))
+            except CorruptionError as error:
+                raise CorruptionError(str(error), phy_offset=place) from error
+        return pa.array(found, kind)
+
+
+def _fixed(values: np.ndarray[Any, Any], kind: pa.DataType) -> pa.Array:
+    return pa.Array.from_buffers(
+        kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
+
+
+def _strings(offsets: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> pa.Array:
+    return pa.Array.from_buffers(
+        pa.string(), len(offsets) - 1,
+        [None, pa.py_buffer(offsets), pa.py_buffer(out[: offsets[-1]])])
+
+
+def _gather(data: bytes, rows: Rows, at: int, length: int) -> pa.Array:
+    """Parts of the data end to end as one binary column."""
+    count = len(rows)
+    offsets = np.empty(count + 1, dtype=np.int32)
+    valid = np.empty((count + 7) // 8, dtype=np.uint8)
+    total, missing = columns.part_offsets(data, rows, at, length, offsets, valid)
+    assert total >= 0, "a chunk of the log is far below the limit"
+    out = np.empty(total, dtype=np.uint8)
+    columns.copy_parts(data, rows, at, length, out)
+    return pa.Array.from_buffers(
+        pa.binary(), count,
+        [pa.py_buffer(valid) if missing else None, pa.py_buffer(offsets), pa.py_buffer(out)])
+
+
+def _text(made: pa.Array) -> pa.Array:
+    try:
+        return made.cast(pa.string())
+    except pa.ArrowInvalid:  # bytes that are not UTF-8: show them as best we can
+        return pa.array(
+            [None if part is None else part.decode("utf-8", "replace") for part in made.to_pylist()],
+            pa.string())

@@ -1,0 +1,280 @@
+"""Offsets of queues: where a query starts and ends, and how a checkpoint holds it.
+
+In a checkpoint they are ``{topic: {queueId: next}}``, below the store's label when there are
+several stores. Spark compares offsets as text, so there is one order: labels and topics by name,
+queues by number. Ends are exclusive.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tailrace.errors import ConfigError, DataLossError, StoreError
+from tailrace.formats.commitlog import SysFlag
+from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.spark.options import EARLIEST, LATEST, Position, ReadOptions
+from tailrace.store.directory import QueueView, StoreDirectory
+
+__all__ = [
+    "Offsets", "Ranges", "batch_ranges", "from_json", "share", "starts", "stream_ranges", "tips",
+    "to_json",
+]
+
+_log = logging.getLogger(__name__)
+_UNIT: Final = CQ_UNIT.size
+_HEAD: Final = 88  # a record up to its store timestamp has at most these bytes
+Queue = tuple[str, str, int]  # label of the store, topic, queueId
+Offsets = dict[Queue, int]
+Ranges = dict[Queue, tuple[int, int]]
+Directories = Mapping[str, StoreDirectory]
+
+
+def to_json(offsets: Offsets, labels: tuple[str, ...]) -> dict[str, Any]:
+    """The canonical form."""
+    found: dict[str, dict[str, dict[str, int]]] = {label: {} for label in sorted(labels)}
+    for (label, topic, queue_id), offset in sorted(offsets.items()):
+        found.setdefault(label, {}).setdefault(topic, {})[str(queue_id)] = offset
+    return found if len(labels) > 1 else found[labels[0]]
+
+
+def from_json(found: Mapping[str, Any], labels: tuple[str, ...]) -> Offsets:
+    """Back from it; raises StoreError for anything else."""
+    try:
+        by_label = found if len(labels) > 1 else {labels[0]: found}
+        made = {
+            (label, topic, int(queue_id)): _offset(offset)
+            for label, topics in by_label.items()
+            for topic, queues in topics.items()
+            for queue_id, offset in queues.items()
+        }
+    except (AttributeError, ValueError, TypeError) as error:
+        raise StoreError(f"the checkpoint has no offsets of this source: {found!r}") from error
+    if strange := {label for label, _, _ in made} - set(labels):
+        raise StoreError(f"the checkpoint names stores that are not read: {', '.join(strange)}")
+    return made
+
+
+def _offset(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise TypeError(value)
+    return value
+
+
+def queues_of(directories: Directories, options: ReadOptions) -> dict[Queue, QueueView]:
+    """All queues that are read; raises ConfigError for a topic that does not exist."""
+    found = {}
+    topics = set()
+    for label, directory in directories.items():
+        for queue in directory.queues():
+            topics.add(queue.topic)
+            if options.wants(queue.topic, queue.queue_id):
+                found[label, queue.topic, queue.queue_id] = queue
+    problems = [f"topic {topic} does not exist" for topic in sorted(options.named_topics() - topics)]
+    for topic, numbers in options.assigned.items():
+        there = {queue_id for _, name, queue_id in found if name == topic}
+        problems += [
+            f"topic {topic} has no queue {number}" for number in sorted(numbers - there)
+            if topic in topics]
+    if problems:
+        raise ConfigError(*problems)
+    return found
+
+
+def _record_time(directory: StoreDirectory, queue: QueueView, offset: int) -> int | None:
+    """Store time in ms of the first message at or behind ``offset`` that is there."""
+    while offset < queue.max_offset:
+        data = queue.units(offset, 1)
+        if len(data) < _UNIT:
+            return None
+        unit = CQ_UNIT.unpack_from(data)
+        if unit.size != PRE_BLANK_SIZE:
+            head = directory.read(unit.phy_offset, _HEAD)
+            if len(head) < _HEAD:
+                return None
+            at = 68 if int.from_bytes(head[36:40], "big") & SysFlag.BORNHOST_V6 else 56
+            return int.from_bytes(head[at : at + 8], "big", signed=True)
+        offset += 1
+    return None
+
+
+def offset_by_time(directory: StoreDirectory, queue: QueueView, timestamp: int) -> int:
+    """The first offset stored at ``timestamp`` or later, or the queue's end."""
+    low, high = queue.min_offset, queue.max_offset
+    while low < high:
+        middle = (low + high) // 2
+        time = _record_time(directory, queue, middle)
+        low, high = (middle + 1, high) if time is not None and time < timestamp else (low, middle)
+    return low
+
+
+def _offset_by_position(queue: QueueView, phy_offset: int) -> int:
+    low, high = queue.min_offset, queue.max_offset
+    while low < high:
+        middle = (low + high) // 2
+        unit = CQ_UNIT.unpack_from(queue.units(middle, 1))
+        before = unit.size == PRE_BLANK_SIZE or unit.phy_offset < phy_offset
+        low, high = (middle + 1, high) if before else (low, middle)
+    return low
+
+
+def _resolve(
+    key: Queue, directory: StoreDirectory, queue: QueueView, position: Position, default: int
+) -> int:
+    """An offset in [min, max]; outside of it only when the position names it."""
+    _, topic, queue_id = key
+    match position.by:
+        case "earliest":
+            return queue.min_offset
+        case "latest":
+            return queue.max_offset
+        case "timestamp":
+            return offset_by_time(directory, queue, position.timestamp)
+        case "timestamps":
+            time = position.table.get(topic, {}).get(queue_id)
+            return default if time is None else offset_by_time(directory, queue, time)
+        case _:
+            offset = position.table.get(topic, {}).get(queue_id, default)
+            return {EARLIEST: queue.min_offset, LATEST: queue.max_offset}.get(offset, offset)
+
+
+def _check_named(position: Position, queues: Mapping[Queue, QueueView], name: str) -> list[str]:
+    there = {(topic, queue_id) for _, topic, queue_id in queues}
+    return [
+        f"{name} names {topic} queue {queue_id}, which is not read"
+        for topic, numbers in position.table.items() for queue_id in numbers
+        if (topic, queue_id) not in there
+    ]
+
+
+def _lost(key: Queue, asked: int, first: int, options: ReadOptions) -> None:
+    if options.fail_on_data_loss:
+        raise DataLossError(key[1], key[2], asked, first)
+    _log.warning(
+        "data lost store=%s topic=%s queue_id=%d from=%d until=%d skipped=%d",
+        *key, asked, first, first - asked)
+
+
+def _went_back(key: Queue, known: int, end: int, options: ReadOptions) -> None:
+    if options.fail_on_data_loss:
+        raise StoreError(
+            f"{key[1]} queue {key[2]} ends at {end}, but the checkpoint knows {known}: the topic "
+            "was made anew or the store replaced; failOnDataLoss=false goes on")
+    _log.warning("queue went back store=%s topic=%s queue_id=%d known=%d end=%d", *key, known, end)
+
+
+def _starts(
+    directories: Directories, queues: Mapping[Queue, QueueView], options: ReadOptions, default: str
+) -> Offsets:
+    position = Position(default) if not options.start.by else options.start
+    problems = _check_named(position, queues, "the start")
+    found = {}
+    for key, queue in queues.items():
+        directory = directories[key[0]]
+        start = _resolve(key, directory, queue, position, queue.min_offset)
+        by_time = position.by == "timestamp" or (
+            position.by == "timestamps" and key[2] in position.table.get(key[1], {}))
+        if by_time and start == queue.max_offset and options.starting_strategy == "error":
+            problems.append(
+                f"{key[1]} queue {key[2]} has no message at or after the starting timestamp; "
+                "startingOffsetsByTimestampStrategy=latest starts at its end")
+        if start > queue.max_offset:
+            problems.append(
+                f"{key[1]} queue {key[2]}: start {start} is behind the end {queue.max_offset}")
+        if start < queue.min_offset:
+            _lost(key, start, queue.min_offset, options)
+            start = queue.min_offset
+        if options.starting_commit_log_offset:
+            start = max(start, _offset_by_position(queue, options.starting_commit_log_offset))
+        found[key] = start
+    if problems:
+        raise ConfigError(*problems)
+    return found
+
+
+def starts(directories: Directories, options: ReadOptions) -> Offsets:
+    """Where a new stream starts: at the end unless told otherwise."""
+    return _starts(directories, queues_of(directories, options), options, "latest")
+
+
+def tips(directories: Directories, options: ReadOptions) -> Offsets:
+    """The end of every queue."""
+    return {key: queue.max_offset for key, queue in queues_of(directories, options).items()}
+
+
+def batch_ranges(directories: Directories, options: ReadOptions) -> Ranges:
+    """What a batch query reads of every queue."""
+    queues = queues_of(directories, options)
+    found = _starts(directories, queues, options, "earliest")
+    problems = _check_named(options.end, queues, "the end")
+    ranges = {}
+    for key, queue in queues.items():
+        end = _resolve(key, directories[key[0]], queue, options.end, queue.max_offset)
+        if end > queue.max_offset:
+            problems.append(f"{key[1]} queue {key[2]}: end {end} is behind {queue.max_offset}")
+        if options.end.by == "offsets" and end < found[key]:
+            problems.append(f"{key[1]} queue {key[2]}: end {end} is before start {found[key]}")
+        if options.ending_commit_log_offset >> 63 == 0:
+            end = min(end, _offset_by_position(queue, options.ending_commit_log_offset))
+        ranges[key] = (found[key], max(end, found[key]))
+    if problems:
+        raise ConfigError(*problems)
+    return ranges
+
+
+def share(start: Offsets, tip: Offsets, limit: int | None, options: ReadOptions) -> Offsets:
+    """The end of the next batch: at most ``limit`` messages, in proportion to what is waiting.
+
+    Never before ``start``: a queue that ends earlier, or is gone, is data lost. A new queue starts
+    at 0.
+    """
+    end = {}
+    for key in start.keys() | tip.keys():
+        first, last = start.get(key, 0), tip.get(key, 0)
+        if last < first:
+            _went_back(key, first, last, options)
+        end[key] = max(first, last)
+    total = sum(end[key] - start.get(key, 0) for key in end)
+    if limit is None or total <= limit:
+        return end
+    left = limit
+    parts: Offsets = {}
+    for key in sorted(end):
+        waiting = end[key] - start.get(key, 0)
+        parts[key] = limit * waiting // total
+        left -= parts[key]
+    for key in sorted(end, key=lambda key: (-(limit * (end[key] - start.get(key, 0)) % total), key)):
+        if left and parts[key] < end[key] - start.get(key, 0):
+            parts[key] += 1
+            left -= 1
+    return {key: start.get(key, 0) + parts[key] for key in end}
+
+
+def stream_ranges(
+    directories: Directories, start: Offsets, end: Offsets, options: ReadOptions
+) -> Ranges:
+    """What a batch of a stream reads; raises StoreError for offsets that go back."""
+    queues = {
+        (label, queue.topic, queue.queue_id): queue
+        for label, directory in directories.items() for queue in directory.queues()
+    }
+    ranges = {}
+    for key, stop in end.items():
+        first, last = start.get(key, 0), stop
+        if last < first:
+            raise StoreError(f"{key[1]} queue {key[2]}: offsets go back from {first} to {last}")
+        if last == first:
+            continue
+        queue = queues.get(key)
+        low = queue.min_offset if queue is not None else last
+        high = queue.max_offset if queue is not None else 0
+        if first < low:
+            _lost(key, first, min(low, last), options)
+            first = min(low, last)
+        if last > high and first < last:
+            _went_back(key, last, high, options)
+            last = max(high, first)
+        if first < last:
+            ranges[key] = (first, last)
+    return ranges

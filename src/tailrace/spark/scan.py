@@ -1,0 +1,300 @@
+"""A range of one store's log: planned on the driver, read in a task.
+
+The driver opens the directory once and finds what may be shown; a task gets the files, a range of
+positions and, for each queue in it, which offsets are wanted, and opens nothing else. It counts
+what it found: less than the driver planned is data lost, unless a damaged record explains it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from tailrace.env.filesystem import File, OsFileSystem
+from tailrace.errors import CorruptionError, StoreError
+from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.kernels import columns as column_kernel
+from tailrace.kernels import record
+from tailrace.spark.columns import Columns, Rows
+from tailrace.spark.offsets import Ranges
+from tailrace.spark.options import ReadOptions
+from tailrace.spark.planning import plan_splits
+from tailrace.spark.schema import arrow_schema
+from tailrace.store.directory import QueueView, StoreDirectory
+from tailrace.store.log_scan import CHUNK, LogChunk, LogEnd, scan_files
+
+__all__ = ["ScanTask", "plan_scan", "read_scan"]
+
+_log = logging.getLogger(__name__)
+_READ: Final = 2 << 20  # a record that is longer is read whole, as log_scan asks for more then
+_CHECK: Final = record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Offsets [start, end) of a queue, whose records are all in [first, last] of the log."""
+
+    topic: str
+    queue_id: int
+    start: int
+    end: int
+    first: int
+    last: int
+
+
+class ScanTask(InputPartition):
+    """Records that start in [start, end) of a store's log."""
+
+    def __init__(
+        self,
+        label: str,
+        path: str,
+        span: tuple[int, int],
+        files: list[tuple[str, int, int]],
+        wanted: list[Wanted],
+        expected: int,
+        damaged: list[tuple[int, int, str]],
+    ) -> None:
+        super().__init__(span)
+        self.label, self.path = label, path
+        self.start, self.end = span
+        self.files = files  # (path, position of its first byte, size)
+        self.wanted = wanted
+        self.expected = expected  # records in the range that a queue names
+        self.damaged = damaged  # (position, size, reason), found on the driver
+
+
+def _units(queue: QueueView, start: int, end: int, least: int) -> Any:
+    """Units of the messages in a range of a queue that are in the log from ``least`` on."""
+    data = queue.units(start, end - start)
+    units = CQ_UNIT.view(data[: len(data) - len(data) % CQ_UNIT.size])
+    return units[(units["size"] != PRE_BLANK_SIZE) & (units["phy_offset"] >= least)]
+
+
+def _sorted(parts: list[Rows]) -> Rows:
+    """Positions of several queues in order, each once; every part is nearly sorted by itself."""
+    found = np.sort(np.concatenate(parts), kind="stable")
+    return found[np.append(True, found[1:] != found[:-1])] if len(found) else found
+
+
+def plan_scan(
+    label: str, directory: StoreDirectory, ranges: Ranges, options: ReadOptions
+) -> list[ScanTask]:
+    """Tasks for one store: every wanted record is in exactly one of them."""
+    wanted, parts, until = [], [np.empty(0, dtype=np.int64)], 0
+    for queue in directory.queues():
+        start, end = ranges.get((label, queue.topic, queue.queue_id), (0, 0))
+        if start >= end:
+            continue
+        units = _units(queue, start, end, directory.min_phy_offset)
+        if len(units):
+            places = units["phy_offset"].astype(np.int64)
+            parts.append(places)
+            until = max(until, int(places.max()) + int(units["size"][places.argmax()]))
+            wanted.append(Wanted(
+                queue.topic, queue.queue_id, start, end, int(places.min()), int(places.max())))
+    positions = _sorted(parts)
+    damaged = [
+        (found.phy_offset, found.size, found.reason) for found in directory.damaged
+        if not wanted or found.phy_offset < until
+    ]
+    tasks = []
+    for low, high in plan_splits(positions, until, options.split_bytes, options.min_partitions):
+        first, last = np.searchsorted(positions, [low, high])
+        tasks.append(ScanTask(
+            label, directory.path, (low, high),
+            [
+                (file.path, file.file_from_offset, file.size) for file in directory.log_files
+                if file.file_from_offset < high and low < file.file_from_offset + file.size
+            ],
+            [one for one in wanted if one.first < high and low <= one.last],
+            int(last - first),
+            [found for found in damaged if low <= found[0] < high],
+        ))
+    return tasks
+
+
+class _Filter:
+    """Which rows are wanted."""
+
+    def __init__(self, wanted: list[Wanted]) -> None:
+        table = sorted(
+            (column_kernel.queue_hash(one.topic.encode(), one.queue_id),
+             one.start, one.end, one.first, one.last)
+            for one in wanted)
+        self._hash, self._start, self._end, self._first, self._last = (
+            np.array(column, dtype=np.int64) for column in zip(*table, strict=True))
+
+    def __call__(self, rows: Rows) -> Rows:
+        named = rows[:, record.C_QUEUE_HASH]
+        place = np.searchsorted(self._hash, named)
+        place[place == len(self._hash)] = 0
+        offset, phy = rows[:, record.C_QUEUE_OFFSET], rows[:, record.C_PHY]
+        transaction = rows[:, record.C_SYS_FLAG] & 0xC
+        keep = (
+            (self._hash[place] == named)
+            & (offset >= self._start[place]) & (offset < self._end[place])
+            & (phy >= self._first[place]) & (phy <= self._last[place])
+            & ((transaction == 0) | (transaction == 8))
+        )
+        return rows if keep.all() else rows[keep]
+
+
+class _Segment:
+    """A file of the log, opened once: what retention deletes meanwhile is read to its end.
+
+    Reads are short enough that a chunk stays in the processor's cache until its columns are made.
+    """
+
+    def __init__(self, path: str, file_from_offset: int, size: int) -> None:
+        self.path, self.file_from_offset, self.size = path, file_from_offset, size
+        self._file: File | None = None
+
+    def read(self, at: int, n: int) -> bytes:
+        """Up to ``n`` bytes; empty when the file is gone."""
+        if self._file is None:
+            try:
+                self._file = OsFileSystem().open(self.path)
+            except FileNotFoundError:
+                return b""
+        return self._file.pread(_READ if n == CHUNK else n, at)
+
+    def close(self) -> None:
+        """Give the file back."""
+        if self._file is not None:
+            self._file.close()
+
+
+def read_scan(task: ScanTask, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """Arrow batches of a task, at most a chunk of the log each.
+
+    Raises CorruptionError for a damaged record in mode FAILFAST, StoreError for records that are
+    gone when ``failOnDataLoss`` is true.
+    """
+    files = [_Segment(*file) for file in task.files]
+    try:
+        yield from _read_files(files, task, options)
+    finally:
+        for file in files:
+            file.close()
+
+
+def _read_files(
+    files: list[_Segment], task: ScanTask, options: ReadOptions
+) -> Iterator[pa.RecordBatch]:
+    keep = _Filter(task.wanted)
+    found = 0
+    start = task.start
+    behind = _Behind(task, options)
+    while start < task.end:
+        end = LogEnd()
+        for chunk in scan_files(files, start, task.end, _CHECK, end):
+            rows = keep(chunk.rows)
+            found += len(rows)
+            if len(rows):
+                yield _batch(task, LogChunk(chunk.data, chunk.base, rows), options)
+        if end.phy_offset >= task.end:
+            break
+        start = behind(end)
+    bad = behind.bad
+    if bad:
+        _report(task, bad, options)
+        if options.mode == "PERMISSIVE":
+            yield _damaged_rows(task, bad, options)
+    known = {place for place, _, _ in task.damaged}
+    missing = task.expected - found - sum(place not in known for place, _ in bad)
+    if missing > 0:
+        text = (f"{missing} of {task.expected} records between {task.start} and {task.end} of "
+                f"{task.path} are gone: retention was faster")
+        if options.fail_on_data_loss:
+            raise StoreError(f"{text}; failOnDataLoss=false goes on without them")
+        _log.warning(
+            "data lost store=%s phy_offset=%d until=%d skipped=%d",
+            task.label, task.start, task.end, missing)
+
+
+def _batch(task: ScanTask, chunk: LogChunk, options: ReadOptions) -> pa.RecordBatch:
+    schema = arrow_schema(options.columns)
+    made = Columns(chunk.data, chunk.rows, task.label, options.body)
+    return pa.RecordBatch.from_arrays(
+        [made.make(field.name, field.type) for field in schema], schema=schema)
+
+
+class _Behind:
+    """Where to go on behind bytes that are no record; ``bad`` collects damaged records."""
+
+    def __init__(self, task: ScanTask, options: ReadOptions) -> None:
+        self._task, self._options = task, options
+        self._known: Rows | None = None
+        self.bad: list[tuple[int, str]] = []
+
+    def __call__(self, end: LogEnd) -> int:
+        task, stop = self._task, end.phy_offset
+        reason = record.REASON_NAMES[end.reason]
+        for place, size, _ in task.damaged:
+            if place == stop:
+                self.bad.append((place, reason))
+                return place + size
+        places = self._positions()
+        if end.reason == record.REASON_END:  # no file there any more
+            stop = next(
+                (start + size for _, start, size in task.files if start <= stop < start + size),
+                task.end)
+        elif stop in places:
+            self.bad.append((stop, reason))
+            stop += 1
+        following = places[np.searchsorted(places, stop) :]
+        return int(following[0]) if len(following) else task.end
+
+    def _positions(self) -> Rows:
+        """Positions that the queues name now; only looked up where the log cannot be walked."""
+        if self._known is None:
+            task = self._task
+            parts = [np.empty(0, dtype=np.int64)]
+            directory = StoreDirectory(task.path, config=self._options.store_config())
+            wanted = {(one.topic, one.queue_id): one for one in task.wanted}
+            for queue in directory.queues():
+                one = wanted.get((queue.topic, queue.queue_id))
+                if one is not None:
+                    low = max(one.start, queue.min_offset)
+                    units = _units(queue, low, one.end, task.start)
+                    parts.append(units["phy_offset"].astype(np.int64))
+            places = _sorted(parts)
+            self._known = places[(places >= task.start) & (places < task.end)]
+        return self._known
+
+
+def _report(task: ScanTask, bad: list[tuple[int, str]], options: ReadOptions) -> None:
+    if options.mode == "FAILFAST":
+        place, reason = bad[0]
+        raise CorruptionError(
+            f"damaged record in {task.path}: {reason}; mode=PERMISSIVE makes it a row with the "
+            "column damaged, mode=DROPMALFORMED leaves it out",
+            phy_offset=place)
+    for place, reason in bad:
+        _log.warning("damaged record store=%s phy_offset=%d reason=%s", task.label, place, reason)
+    if options.mode == "DROPMALFORMED":
+        _log.warning("damaged records dropped store=%s dropped=%d", task.label, len(bad))
+
+
+def _damaged_rows(
+    task: ScanTask, bad: list[tuple[int, str]], options: ReadOptions
+) -> pa.RecordBatch:
+    """A row for each: where it is and what is wrong, nothing that its bytes say."""
+    schema = arrow_schema(options.columns)
+    known: Mapping[str, list[Any]] = {
+        "store": [task.label] * len(bad),
+        "commitLogOffset": [place for place, _ in bad],
+        "damaged": [reason for _, reason in bad],
+    }
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(known[field.name], field.type) if field.name in known
+            else pa.nulls(len(bad), field.type) for field in schema
+        ], schema=schema)

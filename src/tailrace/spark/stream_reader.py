@@ -1,0 +1,85 @@
+"""The streaming reader: offsets of queues in the checkpoint, one look at the stores a batch.
+
+What may be read is bounded by what is durable, so an end once given never moves back. A batch reads
+exactly the offsets that the checkpoint names, so a batch that is run again gives the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from tailrace.spark.offsets import from_json, share, starts, stream_ranges, tips, to_json
+from tailrace.spark.options import BATCH_ONLY, ReadOptions
+from tailrace.spark.scan import ScanTask, plan_scan, read_scan
+from tailrace.store.directory import StoreDirectory
+
+__all__ = ["TailraceStreamReader"]
+
+
+class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Batches of messages by offsets of queues.
+
+    The constructor never raises: Spark would hide the error behind another one.
+    """
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._labels = tuple(label for label, _ in options.roots)
+        self._target: dict[str, Any] | None = None
+
+    def _directories(self) -> dict[str, StoreDirectory]:
+        config = self._options.store_config()
+        return {label: StoreDirectory(path, config=config) for label, path in self._options.roots}
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names from here on
+        """Where a new query starts."""
+        return to_json(starts(self._directories(), self._options), self._labels)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """``maxOffsetsPerTrigger`` messages a batch, else all there are."""
+        self._options.refuse(BATCH_ONLY, "is for batch queries")
+        limit = self._options.max_offsets_per_trigger
+        return ReadMaxRows(limit) if limit else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the end of a query that reads what is there now."""
+        self._target = self.reportLatestOffset()
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """The end of every queue, for the query's progress."""
+        return to_json(tips(self._directories(), self._options), self._labels)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """The end of the next batch."""
+        first = from_json(start, self._labels)
+        target = self._target if self._target is not None else self.reportLatestOffset()
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        return to_json(
+            share(first, from_json(target, self._labels), most, self._options), self._labels)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Ranges of the logs for the offsets from ``start`` up to ``end``."""
+        first, last = from_json(start, self._labels), from_json(end, self._labels)
+        if first == last:
+            return []
+        directories = self._directories()
+        ranges = stream_ranges(directories, first, last, self._options)
+        return [
+            task for label, directory in directories.items()
+            for task in plan_scan(label, directory, ranges, self._options)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Arrow batches of one range."""
+        if isinstance(partition, ScanTask):
+            yield from read_scan(partition, self._options)

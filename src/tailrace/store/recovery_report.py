@@ -1,0 +1,37 @@
+"""What an open found and did, as ``tailrace recover`` prints it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["RecoveryReport"]
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What an open found and did."""
+
+    mode: str = "empty"
+    why: str = ""
+    start: int = 0
+    end: int = 0
+    scanned: int = 0
+    cut: list[dict[str, Any]] = field(default_factory=list)
+    stepped_over: list[dict[str, Any]] = field(default_factory=list)
+    sealed: list[dict[str, Any]] = field(default_factory=list)
+    rebuilt: list[str] = field(default_factory=list)
+    quarantined_bytes: int = 0
+    read_only: str = ""
+    check_crc: bool = True
+    ms: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON object that ``tailrace recover`` prints."""
+        return {
+            "mode": self.mode, "from": self.start, "why": self.why, "to": self.end,
+            "scanned": self.scanned, "cut": self.cut, "steppedOver": self.stepped_over,
+            "sealed": self.sealed, "rebuilt": self.rebuilt, "quarantinedBytes": self.quarantined_bytes,
+            "checkCRCOnRecover": self.check_crc, "readOnly": self.read_only or None,
+            "ms": round(self.ms, 1),
+        }

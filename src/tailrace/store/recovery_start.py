@@ -1,0 +1,192 @@
+"""Where a walk over the log may begin: pass 2 of recovery looks, and changes nothing.
+
+Own progress is compared with everything that it names. Without it, checkpoint or clean stop propose
+a place, which moves back as far as queues and index do not tell of the log.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from isal import isal_zlib
+
+from tailrace.env.filesystem import FileSystem
+from tailrace.formats.checkpoint import Checkpoint
+from tailrace.store.commit_log import CommitLog
+from tailrace.store.consume_queue import ConsumeQueueStore
+from tailrace.store.coverage import Coverage
+from tailrace.store.index_service import IndexService
+from tailrace.store.progress import Progress, checkpoint_bytes
+from tailrace.store.recovery_report import RecoveryReport
+from tailrace.store.store_checkpoint import StoreCheckpoint
+
+__all__ = ["RecoveryStart"]
+
+_MARGIN_MS: Final = 3000
+_FEW_UNITS: Final = 4_000_000
+
+
+@final
+class RecoveryStart:
+    """Looks of one recovery at one loaded directory; ends queues where their units end."""
+
+    def __init__(
+        self, file_system: FileSystem, commit_log: CommitLog, queues: ConsumeQueueStore,
+        index: IndexService | None, checkpoint: StoreCheckpoint, report: RecoveryReport, *,
+        bad_index: str, last_exit_ok: bool,
+    ) -> None:
+        self._file_system = file_system
+        self._commit_log = commit_log
+        self._queues = queues
+        self._index = index
+        self._checkpoint = checkpoint
+        self._report = report
+        self._bad_index = bad_index
+        self._last_exit_ok = last_exit_ok
+
+    def mismatch(self, found: Progress) -> str:
+        """Why a progress says something that is not so, or nothing."""
+        log, queue = self._commit_log, self._commit_log.queue
+        if checkpoint_bytes(self._file_system, self._checkpoint.path) not in found.checkpoints:
+            return "the checkpoint is another one"
+        if found.last >= log.min_offset:
+            data = queue.read(found.last, found.until - found.last)
+            if len(data) != found.until - found.last or isal_zlib.crc32(data) != found.last_crc:
+                return f"the record at {found.last} is another one"
+        elif found.until > log.max_offset:
+            return "the log is shorter"
+        if found.segment and found.segment_size != queue.file_size:
+            return "segments have another length"
+        return (
+            self._index_mismatch(found) or self._queue_mismatch(found)
+            or self._uncovered_mismatch(found)
+        )
+
+    def _uncovered_mismatch(self, found: Progress) -> str:
+        """Whether units of files that were still growing are gone; looked at while that is cheap."""
+        queues = self._queues.table.values()
+        if found.clean and self._last_exit_ok:
+            return ""  # the stamps speak for every file
+        if sum(queue.max_offset - queue.first_offset for queue in queues) > _FEW_UNITS:
+            return ""
+        ends = {key: queue.max_offset for key, queue in self._queues.table.items()}
+        coverage = Coverage(self._commit_log.queue.files)
+        coverage.add_queues(queues)
+        for (topic, queue_id), end in ends.items():
+            if self._queues.table[topic, queue_id].max_offset != end:
+                return f"units of queue {topic}/{queue_id} are gone"
+        segment = self._commit_log.queue.find(found.start)
+        low = segment.file_from_offset if segment is not None else 0
+        gap = coverage.first_gap(low)
+        return "" if gap == low else f"queues do not tell of all messages from {gap} on"
+
+    def _index_mismatch(self, found: Progress) -> str:
+        if self._index is None:
+            return ""
+        if self._bad_index or found.index is None:
+            return self._bad_index or "there was no index"
+        names, wanted, times = self._index.names(), found.index["files"], found.index["times"]
+        gone = 0
+        while gone < len(wanted) and wanted[gone] not in names:  # retention removes old ones
+            gone += 1
+        wanted, times = wanted[gone:], times[gone:]
+        if names[: len(wanted)] != wanted or (not wanted and found.index["count"] > 1):
+            return "index files are others"
+        if not wanted:
+            return ""
+        if not self._last_exit_ok:
+            times = [*times[:-1], -1]  # a clean one was written when the last file did not grow
+        for file, time in zip(self._index.files, times, strict=False):
+            if time not in {-1, file.mtime_ms()}:
+                return f"index file {file.path.rpartition('/')[2]} was changed"
+        if gone and self._commit_log.min_offset == found.min:
+            return "index files are gone"
+        header = self._index.header(self._index.files[len(wanted) - 1])
+        if header.index_count < found.index["count"] or header.end_phy_offset < found.index["end"]:
+            return f"index file {wanted[-1]} is older"
+        return ""
+
+    def _queue_mismatch(self, found: Progress) -> str:
+        log_min = self._commit_log.min_offset
+        for topic, queues in found.queues.items():
+            for queue_id, (end, last, stamps) in queues.items():
+                queue = self._queues.get(topic, int(queue_id))
+                if queue is None or (end and not queue.files.files):
+                    return f"queue {topic}/{queue_id} is gone"
+                if not queue.has_stamps(
+                    stamps, trimmed=log_min > found.min,
+                    grown=found.clean and not self._last_exit_ok,
+                ):
+                    return f"files of queue {topic}/{queue_id} were changed"
+                queue.set_end(end)
+                if last >= 0:
+                    unit = queue.unit(end - 1)
+                    if unit is None or unit.phy_offset != last:
+                        return f"queue {topic}/{queue_id} does not end as it did"
+                queue.last_phy_offset = last
+        return ""
+
+    def checkpoint_is_sane(self) -> bool:
+        """Whether the checkpoint says anything, and nothing behind the log."""
+        fields, end = self._checkpoint.fields, self._commit_log.max_offset
+        if fields == Checkpoint(0, 0, 0, 0, 0, 0) or fields.logics_physical_offset > end:
+            return False
+        return fields.logics_physical_offset > 0 or min(fields[:2]) > _MARGIN_MS
+
+    def by_checkpoint(self) -> int:
+        """5.5.0: the segment of the record at 40. Before: the last segment begun 3 s earlier."""
+        fields, start = self._checkpoint.fields, self._commit_log.min_offset
+        for file in self._commit_log.queue.files:
+            if fields.logics_physical_offset > 0:
+                if file.file_from_offset > fields.logics_physical_offset:
+                    break
+            else:
+                begun = self._commit_log.store_timestamp_at(file.file_from_offset)
+                if not 0 < begun <= min(fields[:2]) - _MARGIN_MS:
+                    break
+            start = file.file_from_offset
+        return start
+
+    def moved_back(self, start: int) -> int:
+        """``start``, or the first place before it that queues or index do not tell of."""
+        log = self._commit_log
+        for queue in self._queues.table.values():
+            queue.find_end()
+        coverage = Coverage(log.queue.files)
+        coverage.add_queues(self._queues.table.values())
+        gap = coverage.first_gap(start)
+        if gap < start:
+            self._report.why += f", moved back: queues do not tell of all messages from {gap} on"
+            self._report.rebuilt.append(f"queues from {gap}")
+            start = gap
+        if self._index is not None:
+            good = self._index_good_until()
+            if good < start:
+                self._report.why += f", moved back: the index ends at {good}"
+                self._report.rebuilt.append(f"index from {good}")
+                start = good
+        return start
+
+    def _index_good_until(self) -> int:
+        """Position up to which keys can be looked up, as far as the files tell by themselves."""
+        assert self._index is not None
+        log, low = self._commit_log, self._commit_log.min_offset
+        files = self._index.files
+        at = low
+        for number, file in enumerate(files):
+            header = self._index.header(file)
+            before = self._index.header(files[number - 1]).end_phy_offset if number else low
+            if header.index_count > 1 and header.begin_phy_offset > max(before, low):
+                data = log.record_at(before)
+                if not number or data is None or before + len(data) != header.begin_phy_offset:
+                    return self._within(at)
+            at = max(at, header.end_phy_offset)
+        good = self._index.good_until()
+        return self._within(max(good, low))
+
+    def _within(self, phy_offset: int) -> int:
+        """A position of the log where a record starts; the start of the log when it is none."""
+        low = self._commit_log.min_offset
+        if phy_offset > low and self._commit_log.record_at(phy_offset) is None:
+            return low
+        return max(phy_offset, low)

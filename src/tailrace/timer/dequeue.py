@@ -1,0 +1,212 @@
+"""Out of the wheel: slots whose time has come, their messages, what is deleted and what is double."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Final, final
+
+from tailrace.env.clock import Clock
+from tailrace.formats.timerlog import MAGIC_DELETE, MAGIC_ROLL, TIMER_UNIT, TimerUnit
+from tailrace.formats.timerwheel import Slot
+from tailrace.model import MessageExt
+from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.timer.properties import (
+    REAL_TOPIC,
+    TIMER_DEL_UNIQKEY,
+    TIMER_ROLL_TIMES,
+    UNIQ_KEY,
+    due_ms,
+    identity_of,
+    out_ms,
+)
+from tailrace.timer.put_back import PutBack
+from tailrace.timer.slots import DueQueue, Pending, SlotState
+from tailrace.timer.timer_log import TimerLog
+from tailrace.timer.timer_wheel import NO_SLOT, TimerWheel
+
+__all__ = ["Dequeue"]
+
+_log = logging.getLogger(__name__)
+_MOST_WAITING: Final = 20_000
+"""Begun timers beyond which no further slot is begun."""
+_BATCH: Final = 1000
+_WINDOW: Final = 1260 * TIMER_UNIT.size
+_SMALL: Final = 4096
+"""A record up to this size is kept until it is due."""
+
+
+@final
+class Dequeue:
+    """dequeue_get and dequeue_get_message; the caller holds the timers' lock."""
+
+    def __init__(
+        self, clock: Clock, store: DefaultMessageStore, wheel: TimerWheel, timer_log: TimerLog,
+        due: DueQueue, put_back: PutBack, precision_ms: int,
+    ) -> None:
+        self.frontier_ms = 0
+        """Slots before this time were begun (RocketMQ's currReadTimeMs)."""
+        self.last_floor_ms = 0
+        self._clock = clock
+        self._store = store
+        self._wheel = wheel
+        self._timer_log = timer_log
+        self._due = due
+        self._put_back = put_back
+        self._precision = precision_ms
+
+    def step(self) -> bool:
+        """Begin slots, look at their messages, put back what is due; True when there is more."""
+        now = self._clock.now_ms()
+        self._watch_clock(now)
+        behind = self._dequeue_get(now)
+        more = self._dequeue_get_message()
+        return self._put_back.step(now) or more or behind
+
+    def _watch_clock(self, now: int) -> None:
+        """When the wall clock was stepped back, read the slots again that come a second time.
+
+        What is in them may have been delivered, so the log is asked before it is again.
+        """
+        floor = now // self._precision * self._precision
+        if floor < self.last_floor_ms and self.frontier_ms > floor + self._precision:
+            _log.warning("wall clock stepped back by_ms=%d", self.last_floor_ms - floor)
+            self._put_back.suspicious_until_ms = max(
+                self._put_back.suspicious_until_ms, self.frontier_ms)
+            self.frontier_ms = floor
+        self.last_floor_ms = floor
+
+    # -- dequeue_get
+
+    def _dequeue_get(self, now: int) -> bool:
+        """Begin every slot whose time has come, as far as memory allows; True when some are left."""
+        floor = now // self._precision * self._precision
+        if self.frontier_ms > floor:
+            return False
+        if floor - self.frontier_ms > 2 * self._precision:
+            times = self._wheel.live_slots(self.frontier_ms, floor + self._precision)
+        else:
+            times = list(range(self.frontier_ms, floor + 1, self._precision))
+        for time_ms in times:
+            if len(self._due) + self._due.backlog() >= _MOST_WAITING:
+                return True
+            slot = self._wheel.get_slot(time_ms)
+            if slot is not NO_SLOT and slot.last_pos >= 0:
+                self._begin(time_ms, slot)
+            self.frontier_ms = time_ms + self._precision
+        self.frontier_ms = floor + self._precision
+        return False
+
+    def _begin(self, time_ms: int, slot: Slot) -> None:
+        """Take the units of a slot's list: requests to delete first, then the rest, oldest first."""
+        state = self._due.slot(time_ms)
+        units = [
+            unit for unit in reversed(self._walk(time_ms, slot.last_pos))
+            if unit.phy_offset not in state.waiting
+        ]
+        deletes = [u for u in units if u.magic & MAGIC_DELETE and not u.magic & MAGIC_ROLL]
+        state.units = deque(deletes)
+        state.units.extend(u for u in units if not u.magic & MAGIC_DELETE or u.magic & MAGIC_ROLL)
+        self._due.forget_finished(time_ms)
+
+    def _walk(self, time_ms: int, pos: int) -> list[TimerUnit]:
+        """A slot's units, newest first; a list that leads astray ends there, which is logged."""
+        found: list[TimerUnit] = []
+        data, start = b"", 0
+        while pos >= 0:
+            if not (data and start <= pos <= start + len(data) - TIMER_UNIT.size):
+                file = self._timer_log.files.find(pos)
+                if file is None:
+                    break
+                start = max(pos + TIMER_UNIT.size - _WINDOW, file.file_from_offset)
+                data = self._timer_log.files.read(start, pos + TIMER_UNIT.size - start)
+                if len(data) < pos + TIMER_UNIT.size - start:
+                    break
+            unit = TIMER_UNIT.unpack_from(data, pos - start)
+            time = unit.write_time_ms + unit.delay_ms
+            if unit.size != TIMER_UNIT.size or time - time % self._precision != time_ms or (
+                unit.prev_pos >= pos
+            ):
+                break
+            found.append(unit)
+            pos = unit.prev_pos
+        if pos >= 0:
+            self._put_back.counters["timerBrokenList"] += 1
+            _log.error("list of a timer slot is broken time_ms=%d pos=%d units=%d",
+                       time_ms, pos, len(found))
+        return found
+
+    # -- dequeue_get_message
+
+    def _dequeue_get_message(self) -> bool:
+        """Look at some of the begun units; True when there are more."""
+        left = _BATCH
+        for time_ms in sorted(self._due.slots):
+            state = self._due.slots[time_ms]
+            if not state.units:
+                continue
+            while state.units and left and len(self._due) < 2 * _MOST_WAITING:
+                unit = state.units.popleft()
+                left -= 1
+                message = self._put_back.read(unit)
+                if message is not None:
+                    self.take(time_ms, unit, message)
+            self._due.forget_finished(time_ms)
+            if not left:
+                return True
+        return False
+
+    def take(self, slot_time_ms: int, unit: TimerUnit, message: MessageExt) -> None:
+        """Let the message of a unit wait for its time, unless it is deleted or was delivered."""
+        state = self._due.slot(slot_time_ms)
+        self._take(slot_time_ms, state, unit, message)
+        self._due.forget_finished(slot_time_ms)
+
+    def _take(
+        self, slot_time_ms: int, state: SlotState, unit: TimerUnit, message: MessageExt
+    ) -> None:
+        counters, properties = self._put_back.counters, message.properties
+        out = out_ms(properties)
+        if out is None or unit.phy_offset in state.waiting:
+            return
+        roll = bool(unit.magic & MAGIC_ROLL)
+        if TIMER_DEL_UNIQKEY in properties and not roll:
+            self._delete(state, properties[TIMER_DEL_UNIQKEY])
+            return
+        identity = identity_of(properties, out)
+        if _deleted(state, message):
+            counters["timerRecalled"] += 1
+            return
+        if identity is not None:
+            if identity in state.identities or self._put_back.was_done(
+                identity, unit.phy_offset, roll=roll,
+                rolled_before=TIMER_ROLL_TIMES in properties,
+            ):
+                counters["timerDouble"] += 1
+                return
+            state.identities.add(identity)
+        due = slot_time_ms if roll else due_ms(
+            properties, out, message.store_timestamp, self._precision)
+        pending = Pending(
+            due, slot_time_ms, unit, identity,
+            message if message.store_size <= _SMALL else None)
+        state.waiting[unit.phy_offset] = pending
+        self._due.push(pending)
+
+    def _delete(self, state: SlotState, key: str) -> None:
+        """Note a request to delete; what it names is dropped, also when it waits already."""
+        state.deletes.add(key)
+        for pending in list(state.waiting.values()):
+            message = pending.message or self._put_back.read(pending.unit)
+            if message is not None and not pending.unit.magic & MAGIC_ROLL and _deleted(state, message):
+                self._put_back.counters["timerRecalled"] += 1
+                self._due.done(pending, delivered=True)
+
+
+def _deleted(state: SlotState, message: MessageExt) -> bool:
+    """Whether a request names this message, in the form of either release."""
+    if not state.deletes:
+        return False
+    unique_key = message.properties.get(UNIQ_KEY, "")
+    return unique_key in state.deletes or (
+        f"{message.properties.get(REAL_TOPIC, '')}+{unique_key}" in state.deletes)

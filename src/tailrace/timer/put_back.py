@@ -1,0 +1,202 @@
+"""Back into the log: due timers under their own topic, far ones on the timer topic again.
+
+A timer leaves its slot only when its record is in the log. A put that may succeed later is tried
+again for ever; one that never can is parked in ``%DLQ%TAILRACE_TIMER`` with the reason.
+"""
+
+from __future__ import annotations
+
+import bisect
+import logging
+from collections.abc import Callable
+from typing import Final, final
+
+from tailrace.env.clock import Clock
+from tailrace.errors import CorruptionError
+from tailrace.formats.commitlog import (
+    SysFlag,
+    decode_message,
+    encode_properties,
+    pack_host,
+)
+from tailrace.formats.timerlog import MAGIC_ROLL, TimerUnit
+from tailrace.model import MessageExt, MessageExtBrokerInner, PutMessageStatus
+from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.timer.properties import (
+    PARKED_TOPIC,
+    REAL_QID,
+    REAL_TOPIC,
+    TIMER_DEL_UNIQKEY,
+    TIMER_OUT_MS,
+    TIMER_PARKED_REASON,
+    TIMER_TOPIC,
+    UNIQ_KEY,
+    Identity,
+    due_ms,
+    put_back_properties,
+)
+from tailrace.timer.slots import DueQueue, Pending
+
+__all__ = ["LATENESS_BUCKETS_MS", "PutBack"]
+
+_log = logging.getLogger(__name__)
+LATENESS_BUCKETS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 150, 250, 500, 1000, 2000, 5000, 60_000)
+"""Upper ends of the lateness histogram; one bucket more has the rest."""
+_BATCH: Final = 500
+_RETRY_MS: Final = 500
+_HOSTS: Final = SysFlag.BORNHOST_V6 | SysFlag.STOREHOST_V6
+_NEVER: Final = (PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED)
+_COUNTERS: Final = (
+    "timerPutBack", "timerRolled", "timerRecalled", "timerDouble", "timerParked", "timerPutFailed",
+    "timerUnreadable", "timerBrokenList", "timerAppendFailed",
+)
+
+
+@final
+class PutBack:
+    """dequeue_put; the caller holds the timers' lock."""
+
+    def __init__(
+        self, clock: Clock, store: DefaultMessageStore, due: DueQueue, precision_ms: int
+    ) -> None:
+        self.suspicious_until_ms = 0
+        self.counters = dict.fromkeys(_COUNTERS, 0)
+        self.lateness = [0] * (len(LATENESS_BUCKETS_MS) + 1)
+        self.ensure_topic: Callable[[str], object] | None = None
+        self._clock = clock
+        self._store = store
+        self._due = due
+        self._precision = precision_ms
+
+    # -- the log
+
+    def read(self, unit: TimerUnit) -> MessageExt | None:
+        """The message of a unit; None, counted, when it is gone or no record."""
+        data = self._store.commit_log.read(unit.phy_offset, unit.msg_size)
+        try:
+            message = decode_message(data)
+            if message.phy_offset != unit.phy_offset or message.topic != TIMER_TOPIC:
+                raise CorruptionError("another record is there", phy_offset=unit.phy_offset)
+        except CorruptionError as error:
+            self.counters["timerUnreadable"] += 1
+            _log.error("timer message unreadable phy_offset=%d size=%d cause=%s",
+                       unit.phy_offset, unit.msg_size, error)
+            return None
+        return message
+
+    def was_done(
+        self, identity: Identity, phy_offset: int, *, roll: bool, rolled_before: bool
+    ) -> bool:
+        """Whether the log has a record that shows a timer as delivered, or as rolled once more.
+
+        Asked of timers from before the open or a step of the clock, and of rolled ones. Without an
+        index nobody can tell: they are delivered, perhaps twice.
+        """
+        if roll:
+            return any(
+                m.phy_offset > phy_offset for m in self._records(TIMER_TOPIC, identity))
+        if identity.out_ms >= self.suspicious_until_ms and not rolled_before:
+            return False
+        return bool(self._records(identity.real_topic, identity)) or bool(
+            self._records(PARKED_TOPIC, identity))
+
+    def _records(self, topic: str, identity: Identity) -> list[MessageExt]:
+        found = self._store.reader.query(topic, identity.unique_key, 64, 0, (1 << 63) - 1, "U")
+        out = str(identity.out_ms)
+        return [m for m, _ in found if m.properties.get(TIMER_OUT_MS) == out]
+
+    # -- putting
+
+    def step(self, now: int) -> bool:
+        """Put back what is due by ``now``; True when there is more."""
+        put = 0
+        while put < _BATCH:
+            pending = self._due.pop_due(now)
+            if pending is None:
+                break
+            put += 1
+            self._put(pending)
+        handle = self._store.flush_commit_log.handle
+        if put and self._store.flush_commit_log.sync and handle is not None:
+            handle.wake()  # under SYNC_FLUSH consumers see a record when it is durable
+        return put == _BATCH
+
+    def _put(self, pending: Pending) -> None:
+        unit = pending.unit
+        message = pending.message or self.read(unit)
+        if message is None:
+            self._due.done(pending, delivered=True)
+            return
+        roll = bool(unit.magic & MAGIC_ROLL)
+        result = self._store.put(self._convert(message, unit, roll=roll))
+        status = result.status
+        if status.appended:
+            self.counters["timerRolled" if roll else "timerPutBack"] += 1
+            if not roll:
+                late = result.store_timestamp - pending.due_ms
+                self.lateness[bisect.bisect_left(LATENESS_BUCKETS_MS, late)] += 1
+            self._due.done(pending, delivered=True)
+            return
+        if status in _NEVER and self.park(message, f"{status.name}: {result.remark}"):
+            self._due.done(pending, delivered=True)
+            return
+        self.counters["timerPutFailed"] += 1
+        _log.warning("timer put-back failed, it is tried again phy_offset=%d status=%s cause=%s",
+                     unit.phy_offset, status.name, result.remark)
+        pending.not_before_ms = self._clock.now_ms() + _RETRY_MS
+        self._due.push(pending)
+
+    def _convert(
+        self, message: MessageExt, unit: TimerUnit, *, roll: bool
+    ) -> MessageExtBrokerInner:
+        """The record that leaves the wheel (convertMessage): REAL_TOPIC and TIMER_OUT_MS stay on it."""
+        properties = message.properties
+        topic, queue_id, roll_due = message.topic, message.queue_id, None
+        if roll:
+            roll_due = due_ms(
+                properties, int(properties[TIMER_OUT_MS]), message.store_timestamp, self._precision)
+        else:
+            topic = properties[REAL_TOPIC]
+            queue_id = _number(properties.get(REAL_QID, "0"))
+        made = put_back_properties(properties, unit.write_time_ms, self._clock.now_ms(), roll_due)
+        return _inner(message, topic, queue_id, made)
+
+    def park(self, message: MessageExt, reason: str) -> bool:
+        """Keep a timer that cannot be delivered where someone can see it; whether it is there.
+
+        A request to delete is nothing to keep.
+        """
+        if TIMER_DEL_UNIQKEY in message.properties:
+            return True
+        if self.ensure_topic is not None:
+            self.ensure_topic(PARKED_TOPIC)
+        properties = {**message.properties, TIMER_PARKED_REASON: _plain(reason)}
+        result = self._store.put(_inner(message, PARKED_TOPIC, 0, properties))
+        if result.status is PutMessageStatus.PROPERTIES_SIZE_EXCEEDED:
+            kept = (REAL_TOPIC, REAL_QID, UNIQ_KEY, TIMER_OUT_MS, TIMER_PARKED_REASON)
+            properties = {k: v for k, v in properties.items() if k in kept}
+            result = self._store.put(_inner(message, PARKED_TOPIC, 0, properties))
+        if result.status.appended:
+            self.counters["timerParked"] += 1
+            _log.error("timer parked phy_offset=%d reason=%s", message.phy_offset, reason)
+        return result.status.appended
+
+
+def _plain(text: str) -> str:
+    return text.replace("\x01", " ").replace("\x02", " ")[:200]
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        return 0
+
+
+def _inner(
+    message: MessageExt, topic: str, queue_id: int, properties: dict[str, str]
+) -> MessageExtBrokerInner:
+    return MessageExtBrokerInner(
+        topic, queue_id, message.body, encode_properties(properties), message.flag,
+        message.sys_flag & ~_HOSTS, message.born_timestamp, pack_host(*message.born_host),
+        message.reconsume_times, 0, wait_store_msg_ok=False)

@@ -1,0 +1,137 @@
+"""The put hook: which messages wait, and for how long (RocketMQ's HookUtils.handleScheduleMessage)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, final
+
+from tailrace.config import StoreConfig
+from tailrace.env.clock import Clock
+from tailrace.env.entropy import Entropy
+from tailrace.formats.commitlog import (
+    MAX_PROPERTIES_LENGTH,
+    SysFlag,
+    decode_properties,
+    encode_properties,
+)
+from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
+from tailrace.timer.properties import (
+    DELIVER_PROPERTIES,
+    REAL_QID,
+    REAL_TOPIC,
+    TIMER_DEL_UNIQKEY,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
+    TIMER_TOPIC,
+)
+
+__all__ = ["TimerPutHook"]
+
+_PUT_BACK_ROOM: Final = 128
+"""More than a put-back adds: its two times, the number of rolls and the due time of a rolled one."""
+
+
+@final
+class TimerPutHook:
+    """Turns a message with a delivery time into one on the timer topic."""
+
+    def __init__(
+        self, clock: Clock, entropy: Entropy, config: StoreConfig, slot_num: Callable[[int], int]
+    ) -> None:
+        self._clock = clock
+        self._entropy = entropy
+        self._config = config
+        self._slot_num = slot_num
+
+    def handle(self, message: MessageExtBrokerInner) -> PutMessageResult | None:
+        """Change ``message`` when it has to wait; a result when it is refused.
+
+        The cheap test comes first: nearly every message has no such property.
+        """
+        if b"TIMER_D" not in message.properties or message.topic == TIMER_TOPIC:
+            return None
+        if message.sys_flag & SysFlag.TRANSACTION_MASK not in {0, SysFlag.TRANSACTION_COMMIT}:
+            return None
+        properties = decode_properties(message.properties)
+        if TIMER_OUT_MS in properties or not any(name in properties for name in DELIVER_PROPERTIES):
+            return None
+        if _delay_level(properties) > 0:
+            for name in DELIVER_PROPERTIES:
+                properties.pop(name, None)
+            message.properties = encode_properties(properties)
+            return None
+        if not self._config.timer_wheel_enable:
+            return PutMessageResult(
+                PutMessageStatus.WHEEL_TIMER_NOT_ENABLE,
+                remark="accurate timer message is not enabled, timerWheelEnable is false")
+        return self._transform(message, properties)
+
+    def _transform(
+        self, message: MessageExtBrokerInner, properties: dict[str, str]
+    ) -> PutMessageResult | None:
+        now, config = self._clock.now_ms(), self._config
+        try:
+            deliver = _deliver_ms(properties, now)
+        except ValueError:
+            return self._illegal("the delivery time is no number")
+        if deliver <= now:
+            if TIMER_DEL_UNIQKEY in properties:
+                return self._illegal("the timer to delete is due already")
+            return None
+        if deliver - now > config.timer_max_delay_sec * 1000:
+            return self._illegal(
+                f"the delay of {deliver - now} ms is longer than timerMaxDelaySec allows, "
+                f"{config.timer_max_delay_sec} s")
+        precision = config.timer_precision_ms
+        out = (deliver - 1) // precision * precision  # a whole multiple goes into the slot before
+        if self._is_reject(out):
+            limit = config.timer_congest_num_each_slot
+            return PutMessageResult(
+                PutMessageStatus.WHEEL_TIMER_FLOW_CONTROL,
+                remark=f"timer message is under flow control, max num limit is {2 * limit} or the "
+                f"current value is greater than {limit} and less than {2 * limit}, trigger random "
+                "flow control")
+        properties[TIMER_OUT_MS] = str(out)
+        properties[REAL_TOPIC] = message.topic
+        properties[REAL_QID] = str(message.queue_id)
+        stored = encode_properties(properties)
+        if len(stored) + _PUT_BACK_ROOM > MAX_PROPERTIES_LENGTH:
+            return PutMessageResult(
+                PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
+                remark=f"properties: {len(stored)} bytes, a timer message may have "
+                f"{MAX_PROPERTIES_LENGTH - _PUT_BACK_ROOM}")
+        message.properties, message.topic, message.queue_id = stored, TIMER_TOPIC, 0
+        return None
+
+    @staticmethod
+    def _illegal(why: str) -> PutMessageResult:
+        return PutMessageResult(
+            PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL, remark=f"timer message illegal: {why}")
+
+    def _is_reject(self, out: int) -> bool:
+        """Congestion control: never up to the limit, always from twice the limit on, rising between."""
+        limit = self._config.timer_congest_num_each_slot
+        if limit >= 0x7FFFFFFF:
+            return False
+        num = self._slot_num(out)
+        if num <= limit:
+            return False
+        return num >= 2 * limit or self._entropy.randrange(limit) < num - limit
+
+
+def _delay_level(properties: dict[str, str]) -> int:
+    try:
+        return int(properties.get("DELAY", "0"))
+    except ValueError:
+        return 0
+
+
+def _deliver_ms(properties: dict[str, str], now_ms: int) -> int:
+    """When a message is due; raises ValueError."""
+    if TIMER_DELAY_SEC in properties:
+        return now_ms + int(properties[TIMER_DELAY_SEC]) * 1000
+    if TIMER_DELAY_MS in properties:
+        return now_ms + int(properties[TIMER_DELAY_MS])
+    return int(properties[TIMER_DELIVER_MS])

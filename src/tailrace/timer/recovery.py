@@ -1,0 +1,278 @@
+"""What the timers of a directory are, after whatever stop.
+
+The wheel is rebuilt from the whole timer log (TW1), so that a missing, stale or torn wheel, and the
+snapshots that a 5.5.0 broker may have left instead of one, are all the same case; slot numbers come
+out right as well. The log is cut at its first unit that is none or names a place behind the end of
+the CommitLog. The order is: what can be trusted, log, wheel, queue offset.
+
+| checkpoint | timer log | decision |
+|---|---|---|
+| missing or impossible | empty, and so is the timer queue | fresh |
+| missing or impossible | anything else | rebuild from the CommitLog |
+| sane | shorter than it says, of wrong lengths, or two live times share a slot | rebuild |
+| sane | its slot lists go back to files that are gone | rebuild |
+| sane | otherwise | replay |
+
+A rebuild enqueues every message of the timer queue anew; a timer counts as delivered when its
+put-back record is in the log. The checkpoint is removed first, so that a crash on the way ends in
+another rebuild.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+import numpy as np
+
+from tailrace.env.clock import Clock
+from tailrace.env.filesystem import FileSystem
+from tailrace.errors import CorruptionError
+from tailrace.formats.commitlog import decode_message
+from tailrace.formats.filenames import TIMERWHEEL
+from tailrace.formats.timerlog import MAGIC_DELETE, TIMER_UNIT, TimerUnit
+from tailrace.model import MessageExt
+from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.timer.properties import TIMER_TOPIC
+from tailrace.timer.timer_checkpoint import TimerCheckpoint
+from tailrace.timer.timer_log import TimerLog
+from tailrace.timer.timer_wheel import TimerWheel
+
+__all__ = ["RecoveredTimers", "TimerRecovery"]
+
+_log = logging.getLogger(__name__)
+_LOOK_BACK: Final = 20_000
+_SANE_AHEAD_MS: Final = 2 * 86_400_000
+_UNIT: Final = TIMER_UNIT.size
+
+
+@dataclass(slots=True)
+class RecoveredTimers:
+    """Where the services go on.
+
+    Slots before ``read_time_ms`` are delivered. Timers with a slot time before
+    ``suspicious_until_ms`` may have been delivered, so the log is asked before they are.
+    ``known`` are messages of the timer queue behind ``queue_offset`` that the timer log has already.
+    """
+
+    mode: str
+    reason: str
+    read_time_ms: int
+    queue_offset: int
+    suspicious_until_ms: int
+    units: int = 0
+    cut_at: int = -1
+    known: frozenset[int] = frozenset()
+    orphans: list[TimerUnit] = field(default_factory=list)
+
+
+@final
+class _RebuildNeededError(Exception):
+    """The timer log cannot be trusted."""
+
+
+@final
+class TimerRecovery:
+    """Brings wheel and log of one directory into agreement with its CommitLog."""
+
+    def __init__(
+        self, clock: Clock, file_system: FileSystem, store: DefaultMessageStore, wheel: TimerWheel,
+        log: TimerLog, checkpoint: TimerCheckpoint,
+    ) -> None:
+        self._clock = clock
+        self._file_system = file_system
+        self._store = store
+        self._wheel = wheel
+        self._log = log
+        self._checkpoint = checkpoint
+        self._precision = wheel.precision_ms
+
+    def run(self) -> RecoveredTimers:
+        """Recover; raises OSError or FatalStorageError."""
+        now = self._floor(self._clock.now_ms())
+        last_store = self._floor(self._last_store_timestamp()) + self._precision
+        try:
+            self._log.files.load()
+            found = self._replay(now, last_store)
+        except (_RebuildNeededError, CorruptionError) as error:
+            found = self._rebuild(now, last_store, str(error))
+        self._remove_snapshots()
+        _log.info(
+            "timer recovery mode=%s reason=%s units=%d cut_at=%d queue_offset=%d read_time_ms=%d",
+            found.mode, found.reason, found.units, found.cut_at, found.queue_offset,
+            found.read_time_ms)
+        return found
+
+    def _floor(self, time_ms: int) -> int:
+        return time_ms // self._precision * self._precision
+
+    def _last_store_timestamp(self) -> int:
+        """Store time of the newest record: nothing was put back later."""
+        newest = max(
+            (unit.phy_offset for queue in list(self._store.queues.table.values())
+             if (unit := queue.unit(queue.max_offset - 1)) is not None), default=-1)
+        stamp = self._store.reader.store_timestamp(newest) if newest >= 0 else 0
+        return max(stamp, self._store.commit_log.last_store_timestamp)
+
+    def _bounds(self) -> tuple[int, int]:
+        queue = self._store.queues.get(TIMER_TOPIC, 0)
+        return (queue.min_offset, queue.max_offset) if queue is not None else (0, 0)
+
+    # -- the two ways
+
+    def _replay(self, now: int, last_store: int) -> RecoveredTimers:
+        low, high = self._bounds()
+        fields = self._checkpoint.fields
+        if fields is None or not fields.last_read_time_ms:
+            if high == low and not self._log.files.files:
+                return RecoveredTimers("fresh", "no timers", now, low, last_store)
+            raise _RebuildNeededError("there is no checkpoint")
+        read_time = self._floor(fields.last_read_time_ms)
+        if read_time > max(now, last_store) + _SANE_AHEAD_MS:
+            raise _RebuildNeededError("the checkpoint is from the future")
+        suspicious = max(last_store, read_time if read_time > now else 0)
+        read_time = min(read_time, now)  # the clock was stepped back
+        live, last, count = self._scan(read_time)
+        end = self._log.scan_end
+        if end < fields.last_timer_log_flush_pos:
+            raise _RebuildNeededError(
+                f"the timer log ends at {end}, {fields.last_timer_log_flush_pos} were flushed")
+        orphans = self._fill_wheel(live)
+        cut_at = self._cut(end)
+        offset = self._next_queue_offset(last, fields.last_timer_queue_offset)
+        known = frozenset[int]()
+        if fields.master_timer_queue_offset < offset:
+            offset, known = self._already_logged(fields.master_timer_queue_offset, offset)
+        return RecoveredTimers(
+            "replay", "checkpoint", read_time, min(max(offset, low), high), suspicious, count, cut_at,
+            known, orphans)
+
+    def _rebuild(self, now: int, last_store: int, reason: str) -> RecoveredTimers:
+        _log.warning("timers are rebuilt from the CommitLog reason=%s", reason)
+        self._checkpoint.remove()
+        self._wheel.clear()
+        self._wheel.write(self._wheel.take_dirty())
+        self._remove_log()
+        return RecoveredTimers("rebuild", reason, now, self._bounds()[0], last_store)
+
+    def _remove_log(self) -> None:
+        """Remove every segment file, also those that could not be loaded."""
+        self._log.destroy()
+        directory = self._log.files.directories[0]
+        for name in self._file_system.list(directory):
+            path = f"{directory}/{name}"
+            if not self._file_system.stat(path).is_dir:
+                self._file_system.remove(path)
+        if self._file_system.exists(directory):
+            self._file_system.sync_dir(directory)
+
+    def _remove_snapshots(self) -> None:
+        """Snapshots of a wheel would win over the plain one at a 5.5.0 broker, however old."""
+        root = self._checkpoint_root()
+        found = [
+            name for name in self._file_system.list(root)
+            if name.startswith(f"{TIMERWHEEL}.") and name != TIMERWHEEL
+        ]
+        if found:
+            self._wheel.write(self._wheel.take_dirty())
+            for name in found:
+                self._file_system.remove(f"{root}/{name}")
+            self._file_system.sync_dir(root)
+
+    def _checkpoint_root(self) -> str:
+        return self._store.root
+
+    # -- the log
+
+    def _scan(self, read_time: int) -> tuple[np.ndarray[Any, Any], TimerUnit | None, int]:
+        """(slot time, pos, prev, phy, magic) of live units, the last unit of all, their number."""
+        end = self._store.commit_log.max_offset
+
+        def in_log(units: Any) -> Any:
+            return units["phy_offset"] + units["msg_size"] <= end
+
+        parts, count, last = [], 0, None
+        for pos, units in self._log.scan(in_log):
+            times = (units["write_time_ms"] + units["delay_ms"]).astype(np.int64)
+            times -= times % self._precision
+            positions = pos + _UNIT * np.arange(len(units), dtype=np.int64)
+            rows = np.stack((
+                times, positions, units["prev_pos"], units["phy_offset"], units["magic"]), axis=1)
+            parts.append(rows[times >= read_time])
+            count += len(units)
+            last = TimerUnit(*units[-1].tolist())
+        empty = np.empty((0, 5), dtype=np.int64)
+        return np.concatenate([empty, *parts]), last, count
+
+    def _cut(self, end: int) -> int:
+        """End the log behind its last good unit; where that was, -1 when nothing was behind it."""
+        files = self._log.files
+        if not files.files:
+            return -1
+        stale = any(
+            next(file.nonzero(max(end - file.file_from_offset, 0)), None) is not None
+            for file in files.files if file.file_from_offset + file.size > end)
+        self._log.truncate(end)
+        if stale:
+            _log.warning("timer log is cut at its first bad unit pos=%d", end)
+        return end if stale else -1
+
+    def _fill_wheel(self, live: np.ndarray[Any, Any]) -> list[TimerUnit]:
+        """Put every live slot; units that no list leads to are returned, to be appended again."""
+        self._wheel.clear()
+        orphans: list[int] = []
+        ordered = live[np.lexsort((live[:, 1], live[:, 0]))]
+        breaks = np.flatnonzero(np.diff(ordered[:, 0])) + 1
+        taken: dict[int, int] = {}
+        for rows in np.split(ordered, breaks) if len(ordered) else ():
+            time = int(rows[0, 0])
+            place = time // self._precision % (2 * self._wheel.slots_total)
+            if taken.setdefault(place, time) != time:
+                raise _RebuildNeededError(f"slots of {taken[place]} and {time} are one")
+            starts = np.flatnonzero(rows[:, 2] < 0)
+            first = int(starts[-1]) if len(starts) else -1
+            listed = rows[first:] if first >= 0 else rows
+            if first < 0 or not np.array_equal(listed[1:, 2], listed[:-1, 1]):
+                raise _RebuildNeededError(f"the list of slot {time} is broken")
+            if first > 0:
+                lost = ~np.isin(rows[:first, 3], listed[:, 3])
+                orphans.extend(rows[:first, 1][lost].tolist())
+            deletes = int(np.count_nonzero(listed[:, 4] & MAGIC_DELETE))
+            self._wheel.put_slot(
+                time, int(listed[0, 1]), int(listed[-1, 1]), len(listed) - 2 * deletes)
+        return [unit for pos in orphans if (unit := self._log.unit(pos)) is not None]
+
+    # -- the queue
+
+    def _message(self, phy_offset: int, size: int) -> MessageExt | None:
+        data = self._store.commit_log.read(phy_offset, size)
+        try:
+            return decode_message(data)
+        except CorruptionError:
+            return None
+
+    def _next_queue_offset(self, last: TimerUnit | None, otherwise: int) -> int:
+        """The timer queue's offset behind the last unit's message."""
+        message = self._message(last.phy_offset, last.msg_size) if last is not None else None
+        queue = self._store.queues.get(TIMER_TOPIC, 0)
+        if message is None or last is None or message.topic != TIMER_TOPIC or queue is None:
+            return otherwise
+        offset = message.queue_offset
+        for at in range(offset, max(offset - _LOOK_BACK, -1), -1):
+            unit = queue.unit(at)
+            if unit is not None and unit.phy_offset == last.phy_offset:
+                return at + 1
+        return offset + 1
+
+    def _already_logged(self, low: int, high: int) -> tuple[int, frozenset[int]]:
+        """Start at ``low``; messages from there on that have a unit are not enqueued twice."""
+        queue = self._store.queues.get(TIMER_TOPIC, 0)
+        unit = queue.unit(low) if queue is not None else None
+        if unit is None:
+            return high, frozenset()
+        known: set[int] = set()
+        for _, units in self._log.scan():
+            phys = units["phy_offset"]
+            known.update(phys[phys >= unit.phy_offset].tolist())
+        return low, frozenset(known)

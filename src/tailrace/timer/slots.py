@@ -1,0 +1,99 @@
+"""Timers that are out of the wheel and not yet put back."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import deque
+from dataclasses import dataclass, field
+from typing import final
+
+from tailrace.formats.timerlog import TimerUnit
+from tailrace.model import MessageExt
+from tailrace.timer.properties import Identity
+
+__all__ = ["DueQueue", "Pending", "SlotState"]
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """One timer: due at ``due_ms``, tried again at ``not_before_ms`` after a failed put."""
+
+    due_ms: int
+    slot_time_ms: int
+    unit: TimerUnit
+    identity: Identity | None
+    message: MessageExt | None = None
+    """Kept when it is small; a large one is read again."""
+    not_before_ms: int = 0
+    cancelled: bool = False
+
+
+@dataclass(slots=True)
+class SlotState:
+    """A slot that was begun: what waits to be looked at, what waits for its time, what is deleted."""
+
+    units: deque[TimerUnit] = field(default_factory=deque)
+    waiting: dict[int, Pending] = field(default_factory=dict)
+    """By position in the CommitLog."""
+    identities: set[Identity] = field(default_factory=set)
+    deletes: set[str] = field(default_factory=set)
+    delivered: int = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether every timer of the slot has left."""
+        return not self.units and not self.waiting
+
+
+@final
+class DueQueue:
+    """Slots that were begun, and their timers in the order in which they are due."""
+
+    def __init__(self) -> None:
+        self.slots: dict[int, SlotState] = {}
+        self._heap: list[tuple[int, int, Pending]] = []
+        self._number = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def backlog(self) -> int:
+        """Units that were read from a slot's list and not yet looked at."""
+        return sum(len(slot.units) for slot in self.slots.values())
+
+    def slot(self, time_ms: int) -> SlotState:
+        """The state of a slot, made when it is new."""
+        return self.slots.setdefault(time_ms, SlotState())
+
+    def push(self, pending: Pending) -> None:
+        """Let a timer wait until it is due."""
+        heapq.heappush(
+            self._heap, (max(pending.due_ms, pending.not_before_ms), next(self._number), pending))
+
+    def pop_due(self, now_ms: int) -> Pending | None:
+        """The next timer that is due, or None; a cancelled one is dropped on the way."""
+        while self._heap and self._heap[0][0] <= now_ms:
+            pending = heapq.heappop(self._heap)[2]
+            if not pending.cancelled:
+                return pending
+        return None
+
+    def next_due_ms(self) -> int | None:
+        """When the next timer is due."""
+        return self._heap[0][0] if self._heap else None
+
+    def done(self, pending: Pending, *, delivered: bool) -> None:
+        """A timer has left, one way or another."""
+        pending.cancelled = True
+        slot = self.slots.get(pending.slot_time_ms)
+        if slot is not None:
+            slot.waiting.pop(pending.unit.phy_offset, None)
+            slot.delivered += delivered
+            self.forget_finished(pending.slot_time_ms)
+
+    def forget_finished(self, time_ms: int) -> None:
+        """Drop the state of a slot that has nothing left."""
+        slot = self.slots.get(time_ms)
+        if slot is not None and slot.finished:
+            del self.slots[time_ms]

@@ -1,0 +1,70 @@
+"""``config/timercheck``: how far the timer services are, as a Java broker wants to be told.
+
+Owns ``config/timercheck``. Invariant: no field claims more than is durable when it is written. It is
+a hint: ``None`` for one that is missing, short or impossible makes recovery take the long way.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from tailrace.env.filesystem import FileSystem
+from tailrace.formats.timercheckpoint import (
+    TIMER_CHECKPOINT,
+    TIMER_CHECKPOINT_FILE_SIZE,
+    TimerCheckpointFields,
+)
+
+__all__ = ["TimerCheckpoint", "read_timer_checkpoint"]
+
+
+def read_timer_checkpoint(file_system: FileSystem, path: str) -> TimerCheckpointFields | None:
+    """The timer checkpoint of a directory, None when there is none that could be meant."""
+    if not file_system.exists(path):
+        return None
+    file = file_system.open(path)
+    try:
+        data = file.pread(TIMER_CHECKPOINT.size, 0)
+    finally:
+        file.close()
+    if len(data) < TIMER_CHECKPOINT.size:
+        return None
+    found = TIMER_CHECKPOINT.unpack_from(data)
+    return found if min(found) >= 0 else None
+
+
+@final
+class TimerCheckpoint:
+    """The fields on disk, written as a whole."""
+
+    def __init__(self, file_system: FileSystem, path: str) -> None:
+        self._file_system = file_system
+        self._path = path
+        self.fields = read_timer_checkpoint(file_system, path)
+
+    def remove(self) -> None:
+        """Forget it, durably: what follows is rebuilt even after a crash on the way."""
+        if self._file_system.exists(self._path):
+            self._file_system.remove(self._path)
+            self._file_system.sync_dir(self._path.rpartition("/")[0])
+        self.fields = None
+
+    def write(self, fields: TimerCheckpointFields) -> None:
+        """Write and sync when anything changed. Raises OSError."""
+        if fields == self.fields:
+            return
+        made = not self._file_system.exists(self._path)
+        directory = self._path.rpartition("/")[0]
+        if made:
+            self._file_system.makedirs(directory)
+        file = self._file_system.open(self._path, writable=True, create=True)
+        try:
+            if file.size() != TIMER_CHECKPOINT_FILE_SIZE:
+                file.truncate(TIMER_CHECKPOINT_FILE_SIZE)
+            file.pwrite(TIMER_CHECKPOINT.pack(*fields), 0)
+            file.sync_data()
+        finally:
+            file.close()
+        if made:
+            self._file_system.sync_dir(directory)
+        self.fields = fields

@@ -1,0 +1,156 @@
+"""The timer log: a unit for every timer, in the order in which they came.
+
+Owns ``timerlog/``. Invariants:
+  TL1  Units are dense from a file's start; a full file ends in a blank unit.
+  TL2  The units of a slot form a list backwards by ``prev_pos``, -1 at its oldest.
+  TL3  Units name records of the CommitLog in the order of their timer queue, rolled ones included.
+Commit point: ``max_offset``, moved after the unit's bytes are written. One writer, any readers.
+Durable on return: nothing but by ``flush``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, Final, final
+
+import numpy as np
+
+from tailrace.env.filesystem import FileSystem
+from tailrace.formats.timerlog import (
+    MAGIC_MASK,
+    TIMER_BLANK,
+    TIMER_BLANK_MAGIC,
+    TIMER_UNIT,
+    TimerUnit,
+)
+from tailrace.segments import MappedFile, MappedFileQueue
+
+__all__ = ["TimerLog", "Units"]
+
+_log = logging.getLogger(__name__)
+_UNIT: Final = TIMER_UNIT.size
+_READ_UNITS: Final = 65_536
+Units = np.ndarray[Any, np.dtype[np.void]]
+
+
+@final
+class TimerLog:
+    """Appends units, reads them by position."""
+
+    def __init__(self, file_system: FileSystem, directory: str, file_size: int) -> None:
+        self.files = MappedFileQueue(file_system, directory, file_size, mapped=False)
+        self.scan_end = 0
+        """Where the last complete ``scan`` found the end of the units."""
+
+    @property
+    def min_offset(self) -> int:
+        """Position of the first unit, 0 when there is none."""
+        return max(self.files.min_offset, 0)
+
+    @property
+    def max_offset(self) -> int:
+        """Position behind the last unit."""
+        return self.files.max_offset
+
+    # -- writing
+
+    def room(self) -> int:
+        """How many units the next ``append`` may bring; makes room for one at least.
+
+        Raises DiskFullError or OSError.
+        """
+        file = self._tail()
+        room = self._room(file)
+        if not room:
+            file.append(TIMER_BLANK.pack(file.size - file.wrote_position, 0, TIMER_BLANK_MAGIC))
+            file.wrote_position = file.size
+            room = self._room(self._tail())
+        return room
+
+    def _tail(self) -> MappedFile:
+        file = self.files.last_file(0)
+        assert file is not None
+        return file
+
+    @staticmethod
+    def _room(file: MappedFile) -> int:
+        return max(file.size - file.wrote_position - TIMER_BLANK.size, 0) // _UNIT
+
+    def append(self, units: bytes | bytearray) -> int:
+        """Write whole units, no more than ``room`` allows; the position of the first one.
+
+        Raises DiskFullError or OSError; then none of them is in the log.
+        """
+        file = self._tail()
+        at = file.append(units)
+        assert at >= 0, "room() was not asked"
+        return file.file_from_offset + at
+
+    # -- reading
+
+    def unit(self, pos: int) -> TimerUnit | None:
+        """The unit at a position, or None when there is none."""
+        data = self.files.read(pos, _UNIT)
+        return TIMER_UNIT.unpack_from(data) if len(data) == _UNIT else None
+
+    def scan(self, acceptable: Callable[[Units], Any] | None = None) -> Iterator[tuple[int, Units]]:
+        """(position of the first, units) from the oldest file to the first unit that is none.
+
+        ``acceptable`` may reject more of them, by an array of truth values.
+        """
+        follows = -1
+        self.scan_end = self.min_offset
+        for file in self.files.files:
+            if follows >= 0 and file.file_from_offset != follows:
+                return  # a file is missing in between
+            follows = file.file_from_offset + file.size
+            at = 0
+            while at + _UNIT <= file.wrote_position:
+                data = file.read(at, _UNIT * _READ_UNITS)
+                units = TIMER_UNIT.view(data[: len(data) - len(data) % _UNIT])
+                good = (units["size"] == _UNIT) & (units["magic"] & ~MAGIC_MASK == 0)
+                good &= (units["magic"] != 0) & (units["phy_offset"] >= 0) & (units["msg_size"] > 0)
+                good &= units["prev_pos"] < file.file_from_offset + at + _UNIT * np.arange(len(units))
+                if acceptable is not None:
+                    good &= acceptable(units)
+                count = len(units) if bool(good.all()) else int(np.argmin(good))
+                if count:
+                    yield file.file_from_offset + at, units[:count]
+                at += count * _UNIT
+                self.scan_end = file.file_from_offset + at
+                if count < len(units):
+                    if not self._is_blank(file, at):
+                        return
+                    break
+            else:
+                if not self._is_blank(file, at):
+                    return
+            self.scan_end = file.file_from_offset + file.size
+
+    @staticmethod
+    def _is_blank(file: MappedFile, at: int) -> bool:
+        data = file.read(at, TIMER_BLANK.size)
+        return len(data) == TIMER_BLANK.size and TIMER_BLANK.unpack_from(data) == (
+            file.size - at, 0, TIMER_BLANK_MAGIC)
+
+    # -- life
+
+    def truncate(self, pos: int) -> None:
+        """End the log at a position; what is behind is cleared."""
+        if self.files.files:
+            self.files.truncate_dirty_files(pos)
+
+    def destroy(self) -> None:
+        """Remove every file."""
+        files, self.files.files = self.files.files, ()
+        for file in files:
+            _log.info("remove timer log file file=%s", file.path)
+            file.destroy()
+        self.files.flushed_where = 0
+
+    def flush(self) -> int:
+        """Make every unit durable; the position behind the last of them. Raises FatalStorageError."""
+        until = self.max_offset
+        self.files.flush(0)
+        return until

@@ -1,0 +1,381 @@
+"""The timer services (RocketMQ's TimerMessageStore) as steps.
+
+    put hook ─▶ timer topic ─▶ enqueue_get, enqueue_put ─▶ timer log, wheel
+                                                               │ when a slot's second begins
+    real topic ◀─ dequeue_put ◀─ when due ◀─ dequeue_get_message ◀─ dequeue_get
+
+Invariants:
+  T1  A message of the timer queue below ``queue_offset`` has a unit in the timer log, or was parked.
+  T2  Slots before ``commit_read_time_ms`` are delivered. A message that comes for such a slot is put
+      into the slot of that time instead, so that it is in the wheel until it is delivered, too.
+  T3  A timer is put back at or after its due millisecond by the store's clock, never before.
+  T4  The checkpoint claims what was durable before it was written: CommitLog, timer log and wheel
+      are synced, in this order, between taking the values and writing them.
+  T5  A slot that still holds undelivered timers is not overwritten: enqueue waits until it is drained.
+Every step takes the one lock, so that steps may run in any thread and order.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Final, final
+
+from tailrace.config import StoreConfig
+from tailrace.env.clock import Clock
+from tailrace.env.filesystem import FileSystem
+from tailrace.errors import CorruptionError, DiskFullError
+from tailrace.formats import filenames
+from tailrace.formats.commitlog import decode_message, java_string_hash
+from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.formats.timercheckpoint import TimerCheckpointFields
+from tailrace.formats.timerlog import (
+    MAGIC_DEFAULT,
+    MAGIC_DELETE,
+    MAGIC_ROLL,
+    TIMER_UNIT,
+    TimerUnit,
+)
+from tailrace.formats.timerwheel import SLOTS_TOTAL
+from tailrace.model import MessageExt
+from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.timer.dequeue import Dequeue
+from tailrace.timer.properties import (
+    REAL_TOPIC,
+    TIMER_DEL_UNIQKEY,
+    TIMER_TOPIC,
+    out_ms,
+)
+from tailrace.timer.put_back import PutBack
+from tailrace.timer.recovery import RecoveredTimers, TimerRecovery
+from tailrace.timer.slots import DueQueue
+from tailrace.timer.timer_checkpoint import TimerCheckpoint
+from tailrace.timer.timer_log import TimerLog
+from tailrace.timer.timer_wheel import NO_SLOT, TimerWheel
+
+__all__ = ["TimerMessageStore"]
+
+_log = logging.getLogger(__name__)
+_BATCH: Final = 512
+_SLOT_MARGIN: Final = 60
+_INT_MAX: Final = 0x7FFFFFFF
+
+
+@final
+class TimerMessageStore:
+    """Wheel, log and services of one store directory."""
+
+    def __init__(
+        self, clock: Clock, file_system: FileSystem, config: StoreConfig, store: DefaultMessageStore,
+        slots_total: int = SLOTS_TOTAL,
+    ) -> None:
+        root = store.root
+        self.config = config
+        self.precision_ms = config.timer_precision_ms
+        self.wheel = TimerWheel(
+            file_system, f"{root}/{filenames.TIMERWHEEL}", self.precision_ms, slots_total)
+        self.timer_log = TimerLog(
+            file_system, f"{root}/{filenames.TIMERLOG}", config.mapped_file_size_timer_log)
+        self.checkpoint = TimerCheckpoint(
+            file_system, f"{root}/{filenames.CONFIG}/{filenames.TIMERCHECK}")
+        window = config.timer_roll_window_slot
+        if not 2 <= window <= slots_total - _SLOT_MARGIN:
+            window = slots_total - _SLOT_MARGIN
+        # A unit's delay is a number of 32 bits.
+        self.roll_window_ms = min(window, _INT_MAX // self.precision_ms - 1) * self.precision_ms
+        self.queue_offset = 0
+        self.should_running_dequeue = True
+        self.recovered = RecoveredTimers("none", "", 0, 0, 0)
+        self._clock = clock
+        self._file_system = file_system
+        self._store = store
+        self._lock = threading.RLock()
+        self._known: set[int] = set()
+        self._version = 0
+        self._version_ms = 0
+        self._last_progress_ns = clock.monotonic_ns()
+        self.due = DueQueue()
+        self.put_back = PutBack(clock, store, self.due, self.precision_ms)
+        self.dequeue = Dequeue(
+            clock, store, self.wheel, self.timer_log, self.due, self.put_back, self.precision_ms)
+
+    # -- life
+
+    def load(self) -> None:
+        """Recover. Raises OSError or FatalStorageError."""
+        with self._lock:
+            found = self.recovered = TimerRecovery(
+                self._clock, self._file_system, self._store, self.wheel, self.timer_log,
+                self.checkpoint).run()
+            if (fields := self.checkpoint.fields) is not None:
+                self._version, self._version_ms = fields.counter, fields.timestamp
+            self.queue_offset = found.queue_offset
+            self.dequeue.frontier_ms = found.read_time_ms
+            self.dequeue.last_floor_ms = found.read_time_ms
+            self.put_back.suspicious_until_ms = found.suspicious_until_ms
+            self._known = set(found.known)
+            for unit in found.orphans:
+                self._enqueue_again(unit)
+
+    def close(self) -> None:
+        """Flush, and leave a directory from which nothing is delivered twice after a clean stop.
+
+        Raises OSError or FatalStorageError; the files are closed then, too.
+        """
+        try:
+            with self._lock:
+                for time_ms, slot in sorted(self.due.slots.items()):
+                    if slot.delivered and slot.waiting:
+                        waiting = [pending.unit for pending in slot.waiting.values()]
+                        self._relist(time_ms, waiting + list(slot.units))
+                read_time = min(self.due.slots, default=self.dequeue.frontier_ms)
+                self._flush(read_time)
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Close the files, whatever state they are in."""
+        self.timer_log.files.close()
+
+    def _relist(self, time_ms: int, units: list[TimerUnit]) -> None:
+        """Begin the list of a slot anew with some of its units."""
+        self.wheel.put_slot(time_ms, -1, -1, 0)
+        for unit in sorted(units, key=lambda u: u.phy_offset):
+            self.timer_log.room()
+            slot = self.wheel.get_slot(time_ms)
+            pos = self.timer_log.append(TIMER_UNIT.pack(*unit._replace(prev_pos=slot.last_pos)))
+            first = pos if slot.first_pos < 0 else slot.first_pos
+            self.wheel.put_slot(time_ms, first, pos, slot.num + 1)
+
+    def _enqueue_again(self, unit: TimerUnit) -> None:
+        """Append a unit that no list leads to."""
+        self.timer_log.room()
+        time_ms = self._floor(unit.write_time_ms + unit.delay_ms)
+        slot = self.wheel.get_slot(time_ms)
+        pos = self.timer_log.append(TIMER_UNIT.pack(*unit._replace(prev_pos=slot.last_pos)))
+        self.wheel.put_slot(time_ms, pos if slot.first_pos < 0 else slot.first_pos, pos, slot.num + 1)
+
+    # -- positions
+
+    def _floor(self, time_ms: int) -> int:
+        return time_ms // self.precision_ms * self.precision_ms
+
+    @property
+    def commit_read_time_ms(self) -> int:
+        """Slots before this time are delivered."""
+        now = self._floor(self._clock.now_ms())
+        return min(self.due.slots, default=min(self.dequeue.frontier_ms, now))
+
+    def slot_num(self, time_ms: int) -> int:
+        """Timers in the slot of a time, for congestion control."""
+        return self.wheel.get_slot(time_ms).num
+
+    def behind_messages(self) -> int:
+        """Messages of the timer queue that are not in the wheel yet."""
+        queue = self._store.queues.get(TIMER_TOPIC, 0)
+        return max(queue.max_offset - self.queue_offset, 0) if queue is not None else 0
+
+    def stats(self) -> dict[str, Any]:
+        """Positions and counters."""
+        now = self._clock.now_ms()
+        return {
+            "timerReadBehindMs": max(now - self.dequeue.frontier_ms, 0),
+            "timerOffsetBehind": self.behind_messages(),
+            "timerWaiting": len(self.due) + self.due.backlog(),
+            "timerPending": self.wheel.pending(self.dequeue.frontier_ms) + len(self.due),
+            **self.put_back.counters,
+        }
+
+    # -- enqueue
+
+    def enqueue_step(self) -> bool:
+        """Move messages from the timer queue into the wheel; True when there are more."""
+        if self.config.timer_stop_enqueue:
+            return False
+        with self._lock:
+            messages, until = self._enqueue_get()
+            if until == self.queue_offset:
+                return False
+            done = self._enqueue_put(messages, until)
+            self._log_progress()
+        return done and self.behind_messages() > 0
+
+    def _enqueue_get(self) -> tuple[list[tuple[int, MessageExt]], int]:
+        """(queue offset, message) of the next ones, and the offset behind all that was looked at."""
+        queue = self._store.queues.get(TIMER_TOPIC, 0)
+        if queue is None:
+            return [], self.queue_offset
+        if self.queue_offset < queue.min_offset:
+            _log.warning("timer queue offset is below the least one offset=%d min_offset=%d",
+                         self.queue_offset, queue.min_offset)
+            self.queue_offset = queue.min_offset
+        data = queue.units(self.queue_offset, _BATCH)
+        found: list[tuple[int, MessageExt]] = []
+        for number in range(len(data) // CQ_UNIT.size):
+            unit = CQ_UNIT.unpack_from(data, number * CQ_UNIT.size)
+            if unit.size == PRE_BLANK_SIZE or unit.phy_offset in self._known:
+                continue
+            try:
+                message = decode_message(self._store.commit_log.read(unit.phy_offset, unit.size))
+            except CorruptionError as error:
+                self.put_back.counters["timerUnreadable"] += 1
+                _log.error("timer message unreadable phy_offset=%d size=%d cause=%s",
+                           unit.phy_offset, unit.size, error)
+                continue
+            found.append((self.queue_offset + number, message))
+        return found, self.queue_offset + len(data) // CQ_UNIT.size
+
+    def _enqueue_put(self, messages: list[tuple[int, MessageExt]], until: int) -> bool:
+        """Give each message a unit; whether all of them have one.
+
+        A failed append leaves the queue offset where it was: the same messages come again.
+        """
+        write_time = self._floor(self._clock.now_ms())
+        commit_read = self.commit_read_time_ms
+        try:
+            room = self.timer_log.room()
+        except (DiskFullError, OSError) as error:
+            self._alarm(error)
+            return False
+        if len(messages) > room:
+            until, messages = messages[room][0], messages[:room]
+        base, units, staged = self.timer_log.max_offset, bytearray(), dict[int, list[int]]()
+        late: list[tuple[int, TimerUnit, MessageExt]] = []
+        complete = True
+        for offset, message in messages:
+            out = out_ms(message.properties)
+            if out is None or REAL_TOPIC not in message.properties:
+                if not self.put_back.park(message, "no TIMER_OUT_MS or REAL_TOPIC"):
+                    until, complete = offset, False
+                    break
+                continue
+            slot_time, magic = self._slot_of(out, write_time, commit_read, message)
+            slot = staged.get(slot_time)
+            if slot is None:
+                if self._occupied(slot_time, commit_read):
+                    until, complete = offset, False
+                    break
+                held = self.wheel.get_slot(slot_time)
+                if slot_time < self.dequeue.frontier_ms and slot_time not in self.due.slots:
+                    held = NO_SLOT  # all that it lists has left: the list begins anew
+                slot = staged[slot_time] = [held.first_pos, held.last_pos, held.num]
+            pos = base + len(units)
+            wrote = write_time if slot_time - write_time >= -_INT_MAX else slot_time
+            unit = TimerUnit(
+                TIMER_UNIT.size, slot[1], magic, wrote, slot_time - wrote,
+                message.phy_offset, message.store_size,
+                java_string_hash(message.properties[REAL_TOPIC]), 0)
+            units += TIMER_UNIT.pack(*unit)
+            slot[0] = pos if slot[0] < 0 else slot[0]
+            slot[1] = pos
+            slot[2] += -1 if magic & MAGIC_DELETE else 1
+            if slot_time < self.dequeue.frontier_ms:
+                late.append((slot_time, unit, message))
+        if units:
+            try:
+                self.timer_log.append(units)
+            except (DiskFullError, OSError) as error:
+                self._alarm(error)
+                return False
+        for time_ms, (first, last, num) in staged.items():
+            self.wheel.put_slot(time_ms, first, last, num)
+        self.queue_offset = until
+        for slot_time, unit, message in late:
+            self.dequeue.take(slot_time, unit, message)
+        return complete
+
+    def _slot_of(
+        self, out: int, write_time: int, commit_read: int, message: MessageExt
+    ) -> tuple[int, int]:
+        """Slot time and magic of a message (doEnqueue): far ones go to a slot on the way."""
+        magic = MAGIC_DEFAULT
+        if TIMER_DEL_UNIQKEY in message.properties:
+            magic |= MAGIC_DELETE
+        window = self.roll_window_ms
+        slot_time = self._floor(out)
+        if slot_time - write_time >= window:
+            magic |= MAGIC_ROLL
+            half = window // self.precision_ms // 2 * self.precision_ms
+            slot_time = write_time + (
+                half if slot_time - write_time - window < window // 3 else window)
+        return max(slot_time, commit_read), magic
+
+    def _occupied(self, slot_time: int, commit_read: int) -> bool:
+        """Whether the place of a slot holds timers of another time that are not delivered (T5)."""
+        held = self.wheel.held_time(slot_time)
+        return held != slot_time and held >= commit_read and held > 0 and (
+            self.wheel.get_slot(held) is not NO_SLOT)
+
+    def _alarm(self, error: Exception) -> None:
+        self.put_back.counters["timerAppendFailed"] += 1
+        _log.error("timer log append failed, enqueue waits queue_offset=%d cause=%s",
+                   self.queue_offset, error)
+
+    # -- dequeue
+
+    def dequeue_step(self) -> bool:
+        """Read slots whose time has come, put back what is due; True when there is more."""
+        with self._lock:
+            if not self.should_running_dequeue:
+                if self.checkpoint.fields is not None:
+                    self.dequeue.frontier_ms = self.checkpoint.fields.last_read_time_ms
+                return False
+            if self.config.timer_stop_dequeue:
+                return False
+            return self.dequeue.step()
+
+    # -- flush
+
+    def flush_step(self) -> None:
+        """Make the state durable and say so in the checkpoint. Raises OSError, FatalStorageError."""
+        self._flush(None)
+
+    def _flush(self, read_time: int | None) -> None:
+        with self._lock:
+            if self.checkpoint.fields is None and not self.queue_offset and (
+                self.recovered.mode == "fresh"
+            ):
+                return  # a store that never had a timer gets none of its files
+            if read_time is None:
+                read_time = self.commit_read_time_ms
+            queue_offset = self.queue_offset
+            pages = self.wheel.take_dirty()
+            master = (
+                queue_offset if self.should_running_dequeue or self.checkpoint.fields is None
+                else self.checkpoint.fields.master_timer_queue_offset)
+        try:
+            if self._store.commit_log.queue.dirty_bytes() and (
+                pages or self._moved(read_time, queue_offset)
+            ):
+                self._store.flush_commit_log.flush()
+            flushed = self.timer_log.flush()
+        except BaseException:
+            self.wheel.give_back(pages)
+            raise
+        self.wheel.write(pages)
+        if self._moved(read_time, queue_offset) and self.should_running_dequeue:
+            self._version += 1
+            self._version_ms = self._clock.now_ms()
+        self.checkpoint.write(TimerCheckpointFields(
+            read_time, flushed, min(queue_offset, master), master, 0, self._version_ms,
+            self._version))
+
+    def _moved(self, read_time: int, queue_offset: int) -> bool:
+        fields = self.checkpoint.fields
+        return fields is None or (
+            (read_time, queue_offset)
+            != (fields.last_read_time_ms, fields.master_timer_queue_offset))
+
+    def _log_progress(self) -> None:
+        now_ns = self._clock.monotonic_ns()
+        if now_ns - self._last_progress_ns >= self.config.timer_progress_log_interval_ms * 1_000_000:
+            self._last_progress_ns = now_ns
+            _log.info(
+                "timer progress read_behind_ms=%d offset_behind=%d waiting=%d put_back=%d",
+                max(self._clock.now_ms() - self.dequeue.frontier_ms, 0), self.behind_messages(),
+                len(self.due) + self.due.backlog(), self.put_back.counters["timerPutBack"])
+
+    def set_ensure_topic(self, ensure: Callable[[str], object]) -> None:
+        """Who makes the topic that parked timers go to."""
+        self.put_back.ensure_topic = ensure

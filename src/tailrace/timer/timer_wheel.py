@@ -1,0 +1,150 @@
+"""The timer wheel: which units of the timer log belong to which moment.
+
+Owns ``timerwheel``. Invariants:
+  TW1  The wheel is a function of the timer log; it may be deleted at any time.
+  TW2  The file changes by ``flush`` alone, by whole pages, so never by half a slot.
+  TW3  A slot that holds another time is an empty one.
+Commit point: none; what counts is the timer log. Durable on return: ``flush`` every slot that was
+put before it. One writer; ``flush`` may run beside it. Only pages that were touched are written,
+and pages that no slot was put into take no memory: the ring is a hole, in memory and on disk.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Final, final
+
+import numpy as np
+
+from tailrace.env.filesystem import FileSystem
+from tailrace.formats.timerwheel import SLOT, SLOTS_TOTAL, Slot, wheel_file_size
+
+__all__ = ["NO_SLOT", "TimerWheel"]
+
+NO_SLOT: Final = Slot(-1, -1, -1, 0, 0)
+_PAGE: Final = 4096
+
+
+@final
+class TimerWheel:
+    """The ring of slots, in memory; ``precision_ms`` is the width of one."""
+
+    def __init__(
+        self, file_system: FileSystem, path: str, precision_ms: int, slots_total: int = SLOTS_TOTAL
+    ) -> None:
+        self.precision_ms = precision_ms
+        self.slots_total = slots_total
+        self._file_system = file_system
+        self._path = path
+        self._count = 2 * slots_total
+        self._size = wheel_file_size(slots_total)
+        self._bytes = self._empty()
+        self._dirty: set[int] = set()
+        self._written: set[int] = set()
+        self._lock = threading.Lock()
+        self._fresh = True
+
+    def _empty(self) -> memoryview:
+        """Zeroes that take no memory before they are written, which a bytearray would."""
+        return memoryview(np.zeros(self._size, np.uint8).data)
+
+    def _place(self, time_ms: int) -> int:
+        return time_ms // self.precision_ms % self._count * SLOT.size
+
+    def get_slot(self, time_ms: int) -> Slot:
+        """The slot of a time, or ``NO_SLOT`` when it is empty (TW3)."""
+        found = SLOT.unpack_from(self._bytes, self._place(time_ms))
+        return found if found.time == time_ms // self.precision_ms and found.time else NO_SLOT
+
+    def held_time(self, time_ms: int) -> int:
+        """The time, ms, that the place of ``time_ms`` holds now; 0 when it never held one."""
+        return SLOT.unpack_from(self._bytes, self._place(time_ms)).time * self.precision_ms
+
+    def put_slot(self, time_ms: int, first_pos: int, last_pos: int, num: int) -> None:
+        """Set the slot of a time."""
+        at = self._place(time_ms)
+        slot = Slot(time_ms // self.precision_ms, first_pos, last_pos, num, 0)
+        with self._lock:
+            SLOT.pack_into(self._bytes, at, slot)
+            self._dirty.add(at // _PAGE)
+            self._written.add(at // _PAGE)
+
+    def clear(self) -> None:
+        """Empty every slot."""
+        with self._lock:
+            self._dirty |= self._written
+            self._bytes = self._empty()
+
+    def live_slots(self, begin_ms: int, until_ms: int | None = None) -> list[int]:
+        """Times, ms, of the slots in a range that are not empty, in order."""
+        pages = sorted(self._written)
+        found: list[Any] = []
+        per_page = _PAGE // SLOT.size
+        begin = begin_ms // self.precision_ms
+        for page in pages:
+            part = self._bytes[page * _PAGE : (page + 1) * _PAGE]
+            slots = SLOT.view(part, min(per_page, len(part) // SLOT.size))
+            times = slots["time"][(slots["time"] >= begin) & (slots["last_pos"] >= 0)]
+            found.extend(times[times > 0].tolist())
+        times_ms = sorted(time * self.precision_ms for time in found)
+        return [t for t in times_ms if until_ms is None or t < until_ms]
+
+    def pending(self, begin_ms: int) -> int:
+        """How many timers the slots from a time on hold."""
+        return sum(max(self.get_slot(time).num, 0) for time in self.live_slots(begin_ms))
+
+    def take_dirty(self) -> dict[int, bytes]:
+        """Bytes of the pages that changed since the last time, for ``write``."""
+        with self._lock:
+            taken, self._dirty = self._dirty, set()
+            return {page: bytes(self._bytes[page * _PAGE : (page + 1) * _PAGE]) for page in taken}
+
+    def write(self, pages: dict[int, bytes]) -> bool:
+        """Write and sync pages; whether there was anything to do. Raises OSError.
+
+        The first time the file is made and cleared of what an earlier process had in it.
+        """
+        if not pages and not self._fresh:
+            return False
+        try:
+            self._write(pages)
+        except OSError:
+            self.give_back(pages)
+            raise
+        self._fresh = False
+        return True
+
+    def give_back(self, pages: dict[int, bytes]) -> None:
+        """Pages that were taken and could not be written are dirty again."""
+        with self._lock:
+            self._dirty |= set(pages)
+
+    def flush(self) -> bool:
+        """Write and sync what was put; whether there was anything. Raises OSError."""
+        return self.write(self.take_dirty())
+
+    def _write(self, pages: dict[int, bytes]) -> None:
+        made = not self._file_system.exists(self._path)
+        file = self._file_system.open(self._path, writable=True, create=True)
+        try:
+            if file.size() != self._size:
+                file.truncate(self._size)
+            if self._fresh:
+                self._clear_stale(file, pages)
+            for page in sorted(pages):
+                file.pwrite(pages[page], page * _PAGE)
+            file.sync_data()
+        finally:
+            file.close()
+        if made:
+            self._file_system.sync_dir(self._path.rpartition("/")[0])
+
+    def _clear_stale(self, file: Any, pages: dict[int, bytes]) -> None:
+        """Zero what the file holds and memory does not, so that both are equal."""
+        for low, high in file.data_ranges(0, self._size):
+            first, last = low // _PAGE, -(-high // _PAGE)
+            for page in range(first, last):
+                if page not in pages:
+                    held = file.pread(_PAGE, page * _PAGE)
+                    if np.frombuffer(held, np.uint8).any():
+                        file.pwrite(bytes(len(held)), page * _PAGE)

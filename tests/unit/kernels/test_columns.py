@@ -1,0 +1,177 @@
+"""Column buffers: both twins are equal, and say what the formats room says."""
+
+import importlib.util
+import pathlib
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tailrace import kernels
+from tailrace.formats.commitlog import (
+    create_message_id,
+    decode_properties,
+    encode_properties,
+    unpack_host,
+)
+from tailrace.kernels import record
+
+
+def interpreted():
+    path = pathlib.Path(kernels.__file__).parent / "columns.py"
+    spec = importlib.util.spec_from_file_location("interpreted_columns", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+TWINS = [interpreted(), kernels.columns]
+quick = settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+words = st.text(
+    st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=9)
+names = st.one_of(words, st.sampled_from(["KEYS", "TAGS", "TIMER_OUT_MS", "TIMER_DELIVER_MS"]))
+values = st.one_of(words, st.integers(-5, 10**18).map(str), st.just("a  b c "))
+stored = st.one_of(
+    st.dictionaries(names, values, max_size=4).map(encode_properties),
+    st.lists(st.sampled_from([b"a", b"b", b"\1", b"\2", b"KEYS\1x y", b"TIMER_OUT_MS\0017\2", b"\xff"]),
+             max_size=12).map(b"".join),
+)
+messages = st.lists(
+    st.tuples(st.binary(max_size=40), stored, st.binary(min_size=8, max_size=8),
+              st.sampled_from([8, 20])), min_size=1, max_size=9)
+
+
+def scanned(items):
+    log = bytearray(1 << 14)
+    at = 0
+    for number, (body, properties, host, length) in enumerate(items):
+        at += record.encode(
+            log, at, len(log), at, number, 0, number, 0, 0, host, 5, host.rjust(length, b"\1"), 0, 0,
+            body, record.crc32(body, 0, len(body)) & 0x7FFFFFFF, b"Topic", properties, False)
+    rows = np.zeros((len(items), record.COLUMNS), dtype=np.int64)
+    assert record.scan(log, 0, at, 0, 7, rows)[0] == len(items)
+    return bytes(log[:at]), rows
+
+
+def made(module, data, rows):
+    """Everything that one twin makes of the rows, errors too."""
+    count = len(rows)
+    room = int(np.clip(rows[:, record.C_PROPS_LEN], 0, 70_000).sum()) + count + 4
+
+    def table():
+        return np.zeros((room, 4), dtype=np.int64)
+
+    def offsets():
+        return np.zeros(count + 1, dtype=np.int32)
+
+    def run(call, *buffers):
+        try:
+            result = call()
+        except ValueError as error:
+            return str(error)
+        return result, *(bytes(memoryview(b)) for b in buffers)
+
+    found = []
+    for at, length in ((record.C_BODY_POS, record.C_BODY_LEN), (record.C_TAGS_POS, record.C_TAGS_LEN)):
+        o, v, out = offsets(), bytearray((count + 7) // 8), bytearray(room + 4096)
+        found.append(run(lambda: module.part_offsets(data, rows, at, length, o, v), o, v))  # noqa: B023
+        found.append(run(lambda: module.copy_parts(data, rows, at, length, out), out))  # noqa: B023
+    places, o = table(), offsets()
+    found.append(run(lambda: module.find_properties(data, rows, places, o), places, o))
+    times, v = np.zeros(count, dtype=np.int64), bytearray((count + 7) // 8)
+    found.append(run(lambda: module.deliver_times(data, places, o, times, v), times, v))
+    keys, o2 = table(), offsets()
+    found.append(run(lambda: module.find_keys(data, rows, keys, o2), keys, o2))
+    out, o3 = bytearray(count * module.HOST_BYTES), offsets()
+    found.append(run(
+        lambda: module.host_texts(data, rows, record.C_BORN_HOST_POS, 0x10, o3, out), out, o3))
+    out2, o4 = bytearray(count * module.ID_BYTES), offsets()
+    found.append(run(lambda: module.message_ids(data, rows, o4, out2), out2, o4))
+    return found
+
+
+@quick
+@given(messages)
+def test_twins_are_equal_on_records(items):
+    data, rows = scanned(items)
+    assert made(TWINS[0], data, rows) == made(TWINS[1], data, rows)
+
+
+@quick
+@given(messages, st.data())
+def test_twins_are_equal_on_damage(items, draw):
+    data, rows = scanned(items)
+    data = bytearray(data)
+    for _ in range(draw.draw(st.integers(0, 4))):
+        data[draw.draw(st.integers(0, len(data) - 1))] ^= draw.draw(st.integers(1, 255))
+    for _ in range(draw.draw(st.integers(0, 3))):
+        row = draw.draw(st.integers(0, len(rows) - 1))
+        column = draw.draw(st.integers(12, record.COLUMNS - 1))
+        rows[row, column] = draw.draw(st.sampled_from(
+            [-1, 0, 1, 70_000, len(data), len(data) - 1, (1 << 62), -(1 << 62)]))
+    cut = bytes(data[: draw.draw(st.integers(0, len(data)))])
+    assert made(TWINS[0], cut, rows) == made(TWINS[1], cut, rows)
+
+
+@quick
+@given(messages)
+def test_they_mean_what_the_formats_room_says(items):
+    module = kernels.columns
+    data, rows = scanned(items)
+    count = len(rows)
+    places = np.zeros((len(data), 4), dtype=np.int64)
+    offsets = np.zeros(count + 1, dtype=np.int32)
+    module.find_properties(data, rows, places, offsets)
+    times, valid = np.zeros(count, dtype=np.int64), bytearray((count + 7) // 8)
+    module.deliver_times(data, places, offsets, times, valid)
+    out, ends = bytearray(count * module.ID_BYTES), np.zeros(count + 1, dtype=np.int32)
+    module.message_ids(data, rows, ends, out)
+    hosts, host_ends = bytearray(count * module.HOST_BYTES), np.zeros(count + 1, dtype=np.int32)
+    assert module.host_texts(data, rows, record.C_BORN_HOST_POS, 0x10, host_ends, hosts) >= 0
+    for n, (_, properties, host, length) in enumerate(items):
+        pairs = [
+            (data[p : p + a], data[v : v + b])
+            for p, a, v, b in places[offsets[n] : offsets[n + 1]].tolist()]
+        text = {k.decode("utf-8", "replace"): v.decode("utf-8", "replace") for k, v in pairs}
+        want = decode_properties(properties)
+        assert text == want
+        assert len({k for k, _ in pairs}) == len(pairs)
+        due = want.get("TIMER_DELIVER_MS") or want.get("TIMER_OUT_MS") or ""
+        numeric = due.isascii() and due.isdigit() and len(due) < 16
+        assert bool(valid[n >> 3] >> (n & 7) & 1) == numeric
+        assert times[n] == (int(due) if numeric else 0)
+        assert out[ends[n] : ends[n + 1]].decode() == create_message_id(
+            host.rjust(length, b"\1"), int(rows[n, record.C_PHY]))
+        ip, port = unpack_host(host)
+        assert hosts[host_ends[n] : host_ends[n + 1]].decode() == f"{ip}:{port}"
+        assert module.queue_hash(b"Topic", n) == rows[n, record.C_QUEUE_HASH]
+
+
+@pytest.mark.parametrize("module", TWINS)
+def test_room_is_compared(module):
+    data, rows = scanned([(b"abc", b"KEYS\1x y\2A\1b", bytes(8), 8)])
+    places, offsets = np.zeros((1, 4), dtype=np.int64), np.zeros(2, dtype=np.int32)
+    assert module.find_properties(data, rows, places, offsets) == module.NO_ROOM
+    assert module.find_keys(data, rows, places, offsets) == module.NO_ROOM
+    assert module.copy_parts(
+        data, rows, record.C_BODY_POS, record.C_BODY_LEN, bytearray(2)) == module.NO_ROOM
+    for call in (
+        lambda: module.find_keys(data, rows, places, offsets[:1]),
+        lambda: module.message_ids(data, rows, offsets, bytearray(10)),
+        lambda: module.host_texts(data, rows, record.C_BORN_HOST_POS, 16, offsets, bytearray(10)),
+        lambda: module.part_offsets(data, rows, 99, 0, offsets, bytearray(1)),
+        lambda: module.copy_parts(data, rows, 0, -1, bytearray(9)),
+        lambda: module.deliver_times(
+            data, places, np.array([0, 5], dtype=np.int32), np.zeros(1, dtype=np.int64), bytearray(1)),
+    ):
+        with pytest.raises(ValueError):
+            call()
+
+
+def test_numbers_are_those_of_the_record_kernel():
+    source = (pathlib.Path(kernels.__file__).parent / "columns.py").read_text()
+    for name in ("C_PHY", "C_SYS_FLAG", "C_PROPS_POS", "C_PROPS_LEN", "C_STORE_HOST_POS",
+                 "C_KEYS_POS", "C_KEYS_LEN", "COLUMNS"):
+        assert f"_{name} = cython.declare(cython.int, {getattr(record, name)})" in source

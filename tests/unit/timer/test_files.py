@@ -1,0 +1,171 @@
+"""Timer wheel, timer log and timer checkpoint, and what a crash leaves of them."""
+
+import pytest
+
+from tailrace.env.entropy import SeededEntropy
+from tailrace.errors import DiskFullError
+from tailrace.formats.timercheckpoint import TIMER_CHECKPOINT, TimerCheckpointFields
+from tailrace.formats.timerlog import TIMER_UNIT, TimerUnit
+from tailrace.formats.timerwheel import SLOT
+from tailrace.testing import CrashFileSystem, SimulatedCrash
+from tailrace.timer.timer_checkpoint import TimerCheckpoint
+from tailrace.timer.timer_log import TimerLog
+from tailrace.timer.timer_wheel import NO_SLOT, TimerWheel
+
+PATH = "/store/timerwheel"
+SLOTS = 512
+FILE = 52 * 5 + 20
+
+
+@pytest.fixture
+def files():
+    made = CrashFileSystem()
+    made.makedirs("/store/config")
+    return made
+
+
+def wheel_on(files):
+    return TimerWheel(files, PATH, 1000, SLOTS)
+
+
+def unit(number, prev=-1, magic=1):
+    return TimerUnit(52, prev, magic, 1_000_000, 2000, 100 * number, 100, 7, 0)
+
+
+def log_on(files):
+    log = TimerLog(files, "/store/timerlog", FILE)
+    log.files.load()
+    return log
+
+
+def filled(files, count):
+    log = log_on(files)
+    for number in range(count):
+        assert log.room() > 0
+        log.append(TIMER_UNIT.pack(*unit(number)))
+    return log
+
+
+def test_a_slot_that_holds_another_time_is_empty(files):
+    wheel = wheel_on(files)
+    wheel.put_slot(5000, 0, 52, 2)
+    assert wheel.get_slot(5999) == (5, 0, 52, 2, 0)
+    assert wheel.get_slot(5000 + 2 * SLOTS * 1000) == NO_SLOT
+    assert wheel.held_time(5000 + 2 * SLOTS * 1000) == 5000
+    assert wheel.get_slot(6000) == NO_SLOT
+
+
+def test_live_slots_are_found_in_the_order_of_their_time(files):
+    wheel = wheel_on(files)
+    start = (2 * SLOTS - 2) * 1000  # the ring comes round in between
+    for step in (3, 0, 1):
+        wheel.put_slot(start + step * 1000, step, step, 1)
+    assert wheel.live_slots(start) == [start, start + 1000, start + 3000]
+    assert wheel.live_slots(start + 1, start + 3000) == [start, start + 1000]
+    assert wheel.pending(start + 1000) == 2
+
+
+def test_only_touched_pages_of_the_wheel_are_written(files):
+    wheel = wheel_on(files)
+    wheel.flush()
+    before = files.operations
+    wheel.put_slot(5000, 0, 0, 1)
+    wheel.put_slot(6000, 0, 0, 1)
+    assert wheel.flush()
+    assert files.operations - before == 2  # one page, one sync
+    assert not wheel.flush()
+
+
+def test_a_first_flush_replaces_what_an_earlier_process_left(files):
+    wheel = wheel_on(files)
+    wheel.put_slot(5000, 0, 0, 1)
+    wheel.put_slot(400_000, 0, 0, 1)
+    wheel.flush()
+    again = wheel_on(files)
+    again.put_slot(6000, 52, 52, 1)
+    again.flush()
+    data = files.open(PATH).pread(1 << 20, 0)
+    slots = SLOT.view(data)
+    assert slots["time"][slots["time"] > 0].tolist() == [6]
+
+
+def test_a_power_loss_never_leaves_half_a_slot(files):
+    """Slots lie within sectors, so each is the old or the new one, whatever else is torn."""
+    for seed in range(40):
+        files = CrashFileSystem()
+        files.makedirs("/store")
+        wheel = wheel_on(files)
+        for time in range(1, 200):
+            wheel.put_slot(time * 1000, 1, 1, 1)
+        wheel.flush()
+        for time in range(1, 200):
+            wheel.put_slot(time * 1000, 1, 2, 2)
+
+        def stop(number, name, path):
+            if name == "sync_data":
+                raise SimulatedCrash
+
+        files.before = stop
+        with pytest.raises(SimulatedCrash):
+            wheel.flush()
+        after = files.power_lost(SeededEntropy(seed), 50)
+        slots = SLOT.view(after.open(PATH).pread(1 << 20, 0))
+        assert set(slots[slots["time"] > 0].tolist()) <= {
+            (t, 1, last, last, 0) for t in range(1, 200) for last in (1, 2)}
+
+
+def test_a_full_file_ends_in_a_blank_unit_and_the_next_one_follows(files):
+    log = filled(files, 12)
+    assert log.min_offset == 0
+    assert log.max_offset == 2 * FILE + 52 * 2
+    assert [pos for pos, _ in log.scan()] == [0, FILE, 2 * FILE]
+    assert log.unit(FILE) == unit(5)
+    tail = files.open(log.files.path_of(0)).pread(100, 5 * 52)
+    assert tail.hex() == "00000014" + "00" * 8 + "cbd43194" + "00" * 4
+
+
+@pytest.mark.parametrize("place", [0, 3, 5, 7])
+def test_a_scan_stops_at_the_first_bad_unit(files, place):
+    filled(files, 8)
+    pos = place // 5 * FILE + place % 5 * 52
+    file = files.open(f"/store/timerlog/{pos // FILE * FILE:020d}", writable=True)
+    file.pwrite(b"\x00\x00\x00\x35", pos % FILE)
+    log = log_on(files)
+    found = [phy_offset for _, units in log.scan() for phy_offset in units["phy_offset"].tolist()]
+    assert found == [100 * n for n in range(place)]
+    log.truncate(pos)
+    assert log.max_offset == pos
+    assert log.room() > 0
+    assert log.append(TIMER_UNIT.pack(*unit(99))) == pos
+
+
+def test_a_failed_append_leaves_no_unit(files):
+    log = filled(files, 2)
+
+    def fail(number, name, path):
+        if name == "pwrite":
+            raise OSError(28, "no space")
+
+    files.before = fail
+    with pytest.raises(DiskFullError):
+        log.append(TIMER_UNIT.pack(*unit(2)))
+    files.before = None
+    assert log.max_offset == 104
+    assert log.append(TIMER_UNIT.pack(*unit(3))) == 104
+
+
+def test_the_checkpoint_is_written_whole_and_anything_odd_reads_as_none(files):
+    path = "/store/config/timercheck"
+    check = TimerCheckpoint(files, path)
+    assert check.fields is None
+    fields = TimerCheckpointFields(1000, 52, 3, 3, 0, 7, 1)
+    check.write(fields)
+    assert TimerCheckpoint(files, path).fields == fields
+    assert files.open(path).size() == 4096
+    before = files.operations
+    check.write(fields)
+    assert files.operations == before
+    files.open(path, writable=True).pwrite(TIMER_CHECKPOINT.pack(*fields._replace(counter=-1)), 0)
+    assert TimerCheckpoint(files, path).fields is None
+    check.remove()
+    assert not files.exists(path)

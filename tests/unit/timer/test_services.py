@@ -1,0 +1,259 @@
+"""The timer services: on time, in order, exactly once."""
+
+import dataclasses
+import errno
+
+import pytest
+from timer_world import CONFIG, ROOT, START, World
+
+from tailrace.formats.timerlog import MAGIC_DELETE, MAGIC_ROLL
+from tailrace.model import PutMessageStatus
+
+
+def exact(world, topic="T"):
+    """Each noted timer was delivered once, at its own millisecond."""
+    found = world.delivered(topic)
+    assert found == {key: [due] for key, due in world.due.items()}
+
+
+def test_each_timer_arrives_at_its_own_millisecond():
+    world = World()
+    for ms in (1, 37, 999, 1000, 1001, 1500, 2000, 7777):
+        world.send(TIMER_DELAY_MS=ms)
+        world.send(TIMER_DELIVER_MS=START + ms)
+    world.send(TIMER_DELAY_SEC=3)
+    world.steps()
+    world.run(9000)
+    exact(world)
+
+
+def test_a_timer_is_stored_as_the_reference_stores_it():
+    world = World()
+    key, result = world.send("Dest", 3, TIMER_DELIVER_MS=START + 5000)
+    assert result.ok
+    waiting = world.records("rmq_sys_wheel_timer")[0]
+    assert waiting.queue_id == 0
+    assert waiting.properties == {
+        "UNIQ_KEY": key, "TIMER_DELIVER_MS": str(START + 5000),
+        "TIMER_OUT_MS": str(START + 4000), "REAL_TOPIC": "Dest", "REAL_QID": "3"}
+    world.run(6000)
+    (back,) = world.records("Dest")
+    assert back.queue_id == 3
+    assert back.body == waiting.body
+    assert back.properties == {
+        **waiting.properties, "TIMER_ENQUEUE_MS": str(START), "TIMER_DEQUEUE_MS": str(START + 5000)}
+
+
+@pytest.mark.parametrize(("properties", "status"), [
+    ({"TIMER_DELAY_MS": "x"}, PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL),
+    ({"TIMER_DELAY_SEC": 3 * 86400 + 1}, PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL),
+    ({"TIMER_DELAY_SEC": 3 * 86400}, PutMessageStatus.PUT_OK),
+    ({"TIMER_DELIVER_MS": START}, PutMessageStatus.PUT_OK),
+    ({"TIMER_DELIVER_MS": START, "TIMER_DEL_UNIQKEY": "T+K"}, PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL),
+    ({"TIMER_DELAY_MS": 5, "A": "x" * 32700}, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED),
+])
+def test_checks_of_the_put(properties, status):
+    world = World()
+    assert world.send(**properties)[1].status is status
+    if properties.get("TIMER_DELIVER_MS") == START and status is PutMessageStatus.PUT_OK:
+        assert len(world.records()) == 1
+
+
+def test_thirty_days_and_ten_years_are_numbers_of_64_bits():
+    config = dataclasses.replace(CONFIG, timer_max_delay_sec=10 * 366 * 86_400)
+    assert not config.validate()
+    world = World(config=config)
+    for days in (25, 30, 3650):
+        assert world.send(TIMER_DELAY_SEC=days * 86_400)[1].ok
+    world.steps()
+    assert world.timers.queue_offset == 3
+    assert world.delivered() == {}
+
+
+def test_switched_off_it_refuses():
+    world = World(config=dataclasses.replace(CONFIG, timer_wheel_enable=False))
+    assert world.send(TIMER_DELAY_SEC=1)[1].status is PutMessageStatus.WHEEL_TIMER_NOT_ENABLE
+
+
+def test_congestion_rises_from_the_limit_to_twice_the_limit():
+    """W18: the reference refuses nearly all just above the limit and few near twice of it."""
+    world = World(config=dataclasses.replace(CONFIG, timer_congest_num_each_slot=100))
+    refused = {}
+    for num in (100, 110, 150, 190, 200):
+        world.hook._slot_num = lambda _, num=num: num
+        refused[num] = sum(
+            world.send(TIMER_DELAY_SEC=9)[1].status is PutMessageStatus.WHEEL_TIMER_FLOW_CONTROL
+            for _ in range(300))
+    assert refused[100] == 0
+    assert refused[200] == 300
+    assert 0 < refused[110] < refused[150] < refused[190] < 300
+
+
+def test_far_timers_roll_and_keep_their_millisecond():
+    world = World()
+    world.send(TIMER_DELAY_MS=400_123)
+    world.send(TIMER_DELIVER_MS=START + 200_456)
+    world.send(TIMER_DELAY_MS=61_000)
+    world.steps()
+    world.run(410_000, step=250)  # roughly, then to the millisecond
+    found = world.delivered()
+    for key, due in world.due.items():
+        assert len(found[key]) == 1
+        assert 0 <= found[key][0] - due < 250
+    assert world.timers.put_back.counters["timerRolled"] > 8
+
+
+def test_a_rolled_delay_is_exact_to_the_millisecond():
+    world = World()
+    world.send(TIMER_DELAY_MS=90_123)
+    world.run(90_000, step=100)
+    world.run(500)
+    exact(world)
+
+
+@pytest.mark.parametrize("bare", [False, True])
+@pytest.mark.parametrize("wait", [0, 2500, 4300])
+def test_a_recall_works_in_both_forms_until_the_timer_is_due(bare, wait):
+    world = World()
+    gone, _ = world.send(TIMER_DELIVER_MS=START + 4500)
+    stays, _ = world.send(TIMER_DELIVER_MS=START + 4500)
+    world.run(wait, step=50)
+    assert world.recall(gone, bare=bare).ok
+    world.run(3000 + 4500 - wait)
+    assert world.delivered() == {stays: [START + 4500]}
+    assert world.timers.put_back.counters["timerRecalled"] == 1
+
+
+def test_the_unit_of_a_recall_is_marked_and_counts_down():
+    world = World()
+    key, _ = world.send(TIMER_DELIVER_MS=START + 400_000)
+    world.recall(key)
+    world.steps()
+    magics = [m for _, units in world.timers.timer_log.scan() for m in units["magic"].tolist()]
+    assert magics == [1 | MAGIC_ROLL, 1 | MAGIC_ROLL | MAGIC_DELETE]
+    world.run(401_000, step=500)
+    assert world.delivered() == {}
+
+
+def test_a_timer_of_any_legal_size_passes():
+    """W15: the reference's buffer is the body limit and some."""
+    config = dataclasses.replace(CONFIG, max_message_size=900_000)
+    world = World(config=config)
+    world.send(body=b"x" * 900_000, TIMER_DELAY_MS=1500)
+    world.send(TIMER_DELAY_MS=1600)
+    world.run(2000)
+    exact(world)
+
+
+def test_a_put_back_that_fails_is_tried_for_ever():
+    """W17: the reference drops it after three tries."""
+    world = World()
+    world.send(TIMER_DELAY_MS=1000)
+    world.run(900)
+    put = world.store.commit_log.put
+    world.store.commit_log.put = lambda message: dataclasses.replace(
+        put(dataclasses.replace(message, queue_id=-1)), status=PutMessageStatus.SERVICE_NOT_AVAILABLE)
+    world.run(20_000, step=100)
+    assert world.delivered() == {}
+    assert world.timers.put_back.counters["timerPutFailed"] > 10
+    world.store.commit_log.put = put
+    world.run(600, step=100)
+    assert len(world.delivered()) == 1
+
+
+def test_a_put_back_that_can_never_work_is_parked_with_its_reason():
+    world = World()
+    key, _ = world.send("a b", TIMER_DELAY_MS=1000)  # no record may have such a topic
+    world.run(2000)
+    (parked,) = world.records("%DLQ%TAILRACE_TIMER")
+    assert parked.unique_key == key
+    assert "topic" in parked.properties["TIMER_PARKED_REASON"]
+    assert parked.properties["REAL_TOPIC"] == "a b"
+
+
+def test_a_failed_append_to_the_timer_log_moves_nothing():
+    world = World()
+    world.send(TIMER_DELAY_MS=3000)
+    while world.store.reput.step():
+        pass
+
+    def fail(number, name, path):
+        if "/timerlog/" in path:
+            raise OSError(errno.ENOSPC, "no space")
+
+    world.files.before = fail
+    assert not world.timers.enqueue_step()
+    assert world.timers.queue_offset == 0
+    assert world.timers.put_back.counters["timerAppendFailed"] == 1
+    world.files.before = None
+    world.run(4000)
+    exact(world)
+
+
+def test_the_switches_stop_and_start():
+    world = World(config=dataclasses.replace(CONFIG, timer_stop_enqueue=True))
+    world.send(TIMER_DELAY_MS=500)
+    world.run(1000, step=100)
+    assert (world.timers.queue_offset, world.delivered()) == (0, {})
+    world.timers.config = dataclasses.replace(CONFIG, timer_stop_dequeue=True)
+    world.run(1000, step=100)
+    assert (world.timers.queue_offset, world.delivered()) == (1, {})
+    world.timers.config = CONFIG
+    world.timers.should_running_dequeue = False
+    world.flush()
+    before = world.timers.checkpoint.fields
+    world.run(3000, step=100)
+    assert world.delivered() == {}
+    assert world.timers.checkpoint.fields.master_timer_queue_offset == before.master_timer_queue_offset
+    world.timers.should_running_dequeue = True
+    world.run(100, step=50)
+    assert len(world.delivered()) == 1
+
+
+def test_the_version_counts_only_what_moved():
+    world = World()
+    world.send(TIMER_DELAY_MS=60_000)
+    world.steps()
+    world.flush()
+    counter = world.timers.checkpoint.fields.counter
+    world.flush()
+    world.flush()
+    assert world.timers.checkpoint.fields.counter == counter
+    world.clock.advance(1000)
+    world.steps()
+    world.flush()
+    assert world.timers.checkpoint.fields.counter == counter + 1
+
+
+def test_a_store_without_timers_gets_none_of_their_files():
+    world = World()
+    world.send()
+    world.run(3000, step=500)
+    world.close()
+    assert not {"timerwheel", "timerlog"} & set(world.files.list(ROOT))
+
+
+def test_a_clock_that_goes_back_an_hour_delivers_nothing_early_or_twice():
+    world = World()
+    for ms in (500, 3_000, 30_000):
+        world.send(TIMER_DELAY_MS=ms)
+    world.run(5_000, step=10)
+    world.clock.advance(-3_600_000)
+    world.steps()
+    later, _ = world.send(TIMER_DELAY_MS=2_000)
+    world.run(2_500, step=10)
+    assert len(world.delivered()[later]) == 1
+    world.run(3_640_000, step=500)
+    found = world.delivered()
+    assert {key: len(times) for key, times in found.items()} == dict.fromkeys(world.due, 1)
+    assert all(found[key][0] >= due for key, due in world.due.items())
+
+
+def test_a_clock_that_goes_forward_a_day_delivers_all_once():
+    world = World()
+    for ms in (500, 30_000, 50_000_000):
+        world.send(TIMER_DELAY_MS=ms)
+    world.run(1_000, step=10)
+    world.clock.advance(86_400_000)
+    world.run(5_000, step=100)
+    assert {key: len(times) for key, times in world.delivered().items()} == dict.fromkeys(world.due, 1)

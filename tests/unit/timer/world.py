@@ -1,0 +1,109 @@
+"""A store with timers on a simulated machine: one thread, one clock, files that can crash."""
+
+from tailrace.config import StoreConfig
+from tailrace.env.entropy import SeededEntropy
+from tailrace.formats.commitlog import decode_message, encode_properties
+from tailrace.model import MessageExtBrokerInner
+from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.testing import CrashFileSystem, SimClock
+from tailrace.timer.put_hook import TimerPutHook
+from tailrace.timer.timer_message_store import TimerMessageStore
+
+ROOT = "/store"
+SLOTS = 512
+CONFIG = StoreConfig(
+    mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=20 * 2000,
+    max_hash_slot_num=64, max_index_num=4096, commit_log_allocate_step=1 << 16,
+    mapped_file_size_timer_log=52 * 40 + 30, timer_roll_window_slot=60)
+START = 1_700_000_000_000
+
+
+class World:
+    def __init__(self, files=None, clock=None, config=CONFIG, *, seed=1):
+        self.files = files or CrashFileSystem()
+        self.clock = clock or SimClock(START)
+        self.config = config
+        self.entropy = SeededEntropy(seed)
+        self.number = 0
+        self.due = {}
+        self.open()
+
+    def open(self, *, clean=False):
+        for name in ("commitlog", "config"):
+            self.files.makedirs(f"{ROOT}/{name}")
+        self.store = DefaultMessageStore(self.clock, self.files, self.config, ROOT)
+        self.store.load(last_exit_ok=clean)
+        self.timers = TimerMessageStore(self.clock, self.files, self.config, self.store, SLOTS)
+        self.timers.load()
+        self.hook = TimerPutHook(self.clock, self.entropy, self.config, self.timers.slot_num)
+        return self
+
+    def send(self, topic="T", queue_id=0, body=None, **properties):
+        """Send with a unique key; notes when it is due if it waits."""
+        self.number += 1
+        key = f"K{self.number:06d}"
+        texts = {"UNIQ_KEY": key, **{k: str(v) for k, v in properties.items()}}
+        now = self.clock.now_ms()
+        message = MessageExtBrokerInner(
+            topic, queue_id, body or key.encode(), encode_properties(texts), born_timestamp=now)
+        result = self.hook.handle(message) or self.store.put(message)
+        if result.status.appended and "TIMER_DEL_UNIQKEY" not in texts:
+            due = (
+                now + int(texts["TIMER_DELAY_SEC"]) * 1000 if "TIMER_DELAY_SEC" in texts
+                else now + int(texts["TIMER_DELAY_MS"]) if "TIMER_DELAY_MS" in texts
+                else int(texts.get("TIMER_DELIVER_MS", now)))
+            self.due[key] = due
+        return key, result
+
+    def recall(self, key, topic="T", *, bare=False):
+        return self.send(
+            topic, body=b"0", TIMER_DELIVER_MS=self.due[key],
+            TIMER_DEL_UNIQKEY=key if bare else f"{topic}+{key}")[1]
+
+    def steps(self):
+        while self.store.reput.step():
+            pass
+        while self.timers.enqueue_step():
+            pass
+        while self.timers.dequeue_step():
+            pass
+        while self.store.reput.step():
+            pass
+
+    def run(self, ms, step=1, flush_every=1000):
+        """Let time pass, the services running at every step."""
+        done = 0
+        while done < ms:
+            part = min(step, ms - done)
+            self.clock.advance(part)
+            done += part
+            self.steps()
+            if self.clock.now_ms() % flush_every < part:
+                self.flush()
+
+    def flush(self):
+        self.store.flush_commit_log.flush()
+        self.timers.flush_step()
+        self.store.flush_consume_queue.flush(0)
+
+    def close(self):
+        self.timers.close()
+        assert self.store.close()
+
+    def records(self, topic="T"):
+        while self.store.reput.step():
+            pass
+        found = []
+        for (name, _), queue in self.store.queues.table.items():
+            if name == topic:
+                for offset in range(queue.min_offset, queue.max_offset):
+                    unit = queue.unit(offset)
+                    found.append(decode_message(self.store.commit_log.read(unit.phy_offset, unit.size)))
+        return found
+
+    def delivered(self, topic="T"):
+        """Store times by unique key, in order."""
+        found = {}
+        for message in self.records(topic):
+            found.setdefault(message.unique_key, []).append(message.store_timestamp)
+        return found
