@@ -230,7 +230,7 @@ def share(start: Offsets, tip: Offsets, limit: int | None, options: ReadOptions)
     at 0.
     """
     end = {}
-    for key in start.keys() | tip.keys():
+    for key in sorted(start.keys() | tip.keys()):
         first, last = start.get(key, 0), tip.get(key, 0)
         if last < first:
             _went_back(key, first, last, options)

@@ -1,0 +1,58 @@
+"""Executors in processes of their own read a store."""
+
+import importlib.util
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tailrace.model import Message
+from tailrace.node.message_store import MessageStore
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+PROGRAM = textwrap.dedent("""
+    import json, os, sys
+    from tailrace.spark.session import local_session
+    spark = local_session("local-cluster[2,1,1024]")
+    frame = (
+        spark.read.format("tailrace").option("columns", "queueOffset,body")
+        .option("minPartitions", "8").load(sys.argv[1]))
+    rows = sorted((row["queueOffset"], bytes(row["body"]).decode()) for row in frame.collect())
+    # Workers are children of a daemon, one an executor.
+    daemons = (
+        spark.sparkContext.parallelize(range(8), 8).map(lambda _: os.getppid()).distinct().collect())
+    print(json.dumps({"rows": rows, "parts": frame.rdd.getNumPartitions(), "daemons": daemons}))
+    spark.stop()
+""")
+
+
+def home_of_links(where):
+    """A Spark home with the package's files: executors write their logs below it."""
+    package = pathlib.Path(importlib.util.find_spec("pyspark").origin).parent
+    where.mkdir()
+    for path in package.iterdir():
+        (where / path.name).symlink_to(path)
+    return where
+
+
+def test_executors_read_a_store(spark, tmp_path):
+    _ = spark  # skips where Spark cannot run
+    with MessageStore.open(str(tmp_path / "store")) as store:
+        for number in range(200):
+            store.put(Message(topic="a", body=b"%d" % number))
+        store.wait_dispatched(60_000)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path / "store")],
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1",
+             "SPARK_HOME": str(home_of_links(tmp_path / "home")), "PYSPARK_PYTHON": sys.executable},
+        capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    assert found["rows"] == [[number, str(number)] for number in range(200)]
+    assert found["parts"] == 8
+    assert len(found["daemons"]) == 2
+    assert list((tmp_path / "home" / "work").iterdir())
