@@ -45,12 +45,14 @@ from tailrace.timer.properties import (
     REAL_TOPIC,
     TIMER_DEL_UNIQKEY,
     TIMER_TOPIC,
+    identity_of,
     out_ms,
 )
 from tailrace.timer.put_back import PutBack
 from tailrace.timer.recovery import RecoveredTimers, TimerRecovery
 from tailrace.timer.slots import DueQueue
 from tailrace.timer.timer_checkpoint import TimerCheckpoint
+from tailrace.timer.timer_hint import read_suspicious_until_ms, write_timer_hint
 from tailrace.timer.timer_log import TimerLog
 from tailrace.timer.timer_wheel import NO_SLOT, TimerWheel
 
@@ -60,6 +62,7 @@ _log = logging.getLogger(__name__)
 _BATCH: Final = 512
 _SLOT_MARGIN: Final = 60
 _INT_MAX: Final = 0x7FFFFFFF
+_NO_TIME: Final = (1 << 63) - 1
 
 
 @final
@@ -99,6 +102,7 @@ class TimerMessageStore:
         self.put_back = PutBack(clock, store, self.due, self.precision_ms)
         self.dequeue = Dequeue(
             clock, store, self.wheel, self.timer_log, self.due, self.put_back, self.precision_ms)
+        self.dequeue.on_step_back = self._write_hint
 
     # -- life
 
@@ -113,7 +117,9 @@ class TimerMessageStore:
             self.queue_offset = found.queue_offset
             self.dequeue.frontier_ms = found.read_time_ms
             self.dequeue.last_floor_ms = found.read_time_ms
-            self.put_back.suspicious_until_ms = found.suspicious_until_ms
+            self.put_back.suspicious_until_ms = max(
+                found.suspicious_until_ms,
+                read_suspicious_until_ms(self._file_system, self._store.root))
             self._known = set(found.known)
             for unit in found.orphans:
                 self._enqueue_again(unit)
@@ -129,7 +135,7 @@ class TimerMessageStore:
                     if slot.delivered and slot.waiting:
                         waiting = [pending.unit for pending in slot.waiting.values()]
                         self._relist(time_ms, waiting + list(slot.units))
-                read_time = min(self.due.slots, default=self.dequeue.frontier_ms)
+                read_time = min(self.dequeue.frontier_ms, *self.due.slots, _NO_TIME)
                 self._flush(read_time)
         finally:
             self.release()
@@ -149,12 +155,27 @@ class TimerMessageStore:
             self.wheel.put_slot(time_ms, first, pos, slot.num + 1)
 
     def _enqueue_again(self, unit: TimerUnit) -> None:
-        """Append a unit that no list leads to."""
+        """Append a unit that no list leads to, unless its timer was delivered."""
+        message = self.put_back.read(unit)
+        out = out_ms(message.properties) if message is not None else None
+        if message is None or out is None:
+            return
+        identity = identity_of(message.properties, out)
+        if identity is not None and (
+            self.put_back.was_rolled(identity, unit.phy_offset)
+            or self.put_back.was_delivered(identity, sure=True)
+        ):
+            return
         self.timer_log.room()
         time_ms = self._floor(unit.write_time_ms + unit.delay_ms)
         slot = self.wheel.get_slot(time_ms)
         pos = self.timer_log.append(TIMER_UNIT.pack(*unit._replace(prev_pos=slot.last_pos)))
         self.wheel.put_slot(time_ms, pos if slot.first_pos < 0 else slot.first_pos, pos, slot.num + 1)
+
+    def _write_hint(self) -> None:
+        write_timer_hint(
+            self._file_system, self._store.root, self.precision_ms, self.wheel.slots_total,
+            self.put_back.suspicious_until_ms)
 
     # -- positions
 
@@ -165,7 +186,7 @@ class TimerMessageStore:
     def commit_read_time_ms(self) -> int:
         """Slots before this time are delivered."""
         now = self._floor(self._clock.now_ms())
-        return min(self.due.slots, default=min(self.dequeue.frontier_ms, now))
+        return min(self.dequeue.frontier_ms, now, *self.due.slots)
 
     def slot_num(self, time_ms: int) -> int:
         """Timers in the slot of a time, for congestion control."""
@@ -354,6 +375,8 @@ class TimerMessageStore:
             self.wheel.give_back(pages)
             raise
         self.wheel.write(pages)
+        if self.checkpoint.fields is None:
+            self._write_hint()
         if self._moved(read_time, queue_offset) and self.should_running_dequeue:
             self._version += 1
             self._version_ms = self._clock.now_ms()
