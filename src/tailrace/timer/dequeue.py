@@ -47,7 +47,7 @@ class Dequeue:
         self.frontier_ms = 0
         """Slots before this time were begun (RocketMQ's currReadTimeMs)."""
         self.last_floor_ms = 0
-        self.on_step_back: Callable[[], None] | None = None
+        self.on_step_back: Callable[[int], None] | None = None
         """Told before anything that was read once is read again."""
         self._clock = clock
         self._store = store
@@ -60,24 +60,24 @@ class Dequeue:
     def step(self) -> bool:
         """Begin slots, look at their messages, put back what is due; True when there is more."""
         now = self._clock.now_ms()
-        self._watch_clock(now)
+        self.watch_clock(now)
         behind = self._dequeue_get(now)
         more = self._dequeue_get_message()
         return self._put_back.step(now) or more or behind
 
-    def _watch_clock(self, now: int) -> None:
+    def watch_clock(self, now: int) -> None:
         """When the wall clock was stepped back, read the slots again that come a second time.
 
         What is in them may have been delivered, so the log is asked before it is again.
         """
         floor = now // self._precision * self._precision
-        if floor < self.last_floor_ms and self.frontier_ms > floor + self._precision:
+        if floor < self.last_floor_ms:
             _log.warning("wall clock stepped back by_ms=%d", self.last_floor_ms - floor)
             self._put_back.suspicious_until_ms = max(
                 self._put_back.suspicious_until_ms, self.frontier_ms)
             if self.on_step_back is not None:
-                self.on_step_back()
-            self.frontier_ms = floor
+                self.on_step_back(floor)
+            self.frontier_ms = min(self.frontier_ms, floor)
         self.last_floor_ms = floor
 
     # -- dequeue_get
@@ -202,7 +202,7 @@ class Dequeue:
             properties, out, message.store_timestamp, self._precision)
         pending = Pending(
             due, slot_time_ms, unit, identity, roll,
-            message if message.store_size <= _SMALL else None)
+            message if message.store_size <= _SMALL and len(self._due) < _MOST_WAITING else None)
         state.waiting[unit.phy_offset] = pending
         self._due.push(pending)
 

@@ -126,6 +126,8 @@ class PutBack:
         if message is None:
             self._due.done(pending, delivered=True)
             return
+        if pending.roll and self._own_slot_has_come(pending, message):
+            return
         roll = pending.roll
         result = self._store.put(self._convert(message, unit, roll=roll))
         status = result.status
@@ -144,6 +146,31 @@ class PutBack:
                      unit.phy_offset, status.name, result.remark)
         pending.not_before_ms = self._clock.now_ms() + _RETRY_MS
         self._due.push(pending)
+
+    def _own_slot_has_come(self, pending: Pending, message: MessageExt) -> bool:
+        """A far timer that is late for its own slot, after a jump of the clock, goes no more round.
+
+        True when that was all: it waits as an ordinary one now, or was a request to delete.
+        """
+        properties, now = message.properties, self._clock.now_ms()
+        out = int(properties[TIMER_OUT_MS])
+        if out > now:
+            return False
+        self._due.done(pending, delivered=True)
+        if TIMER_DEL_UNIQKEY in properties:
+            named = self._due.delete(out, properties[TIMER_DEL_UNIQKEY])
+            if named is not None:
+                self.counters["timerRecalled"] += 1
+                self._due.done(named, delivered=True)
+        elif pending.identity is not None and self._due.is_deleted(pending.identity):
+            self.counters["timerRecalled"] += 1
+        else:
+            due = due_ms(properties, out, message.store_timestamp, self._precision)
+            again = Pending(
+                due, pending.slot_time_ms, pending.unit, pending.identity, False, pending.message)
+            self._due.slot(pending.slot_time_ms).waiting[pending.unit.phy_offset] = again
+            self._due.push(again)
+        return True
 
     def _convert(
         self, message: MessageExt, unit: TimerUnit, *, roll: bool

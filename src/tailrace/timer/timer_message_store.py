@@ -12,6 +12,8 @@ Invariants:
   T4  The checkpoint claims what was durable before it was written: CommitLog, timer log and wheel
       are synced, in this order, between taking the values and writing them.
   T5  A slot that still holds undelivered timers is not overwritten: enqueue waits until it is drained.
+  T6  After an open nothing is delivered before what was in the timer queue by then is in the wheel:
+      a request to delete among it may name what is overdue.
 Every step takes the one lock, so that steps may run in any thread and order.
 """
 
@@ -95,6 +97,7 @@ class TimerMessageStore:
         self._store = store
         self._lock = threading.RLock()
         self._known: set[int] = set()
+        self._hold_until = 0
         self._version = 0
         self._version_ms = 0
         self._last_progress_ns = clock.monotonic_ns()
@@ -102,7 +105,7 @@ class TimerMessageStore:
         self.put_back = PutBack(clock, store, self.due, self.precision_ms)
         self.dequeue = Dequeue(
             clock, store, self.wheel, self.timer_log, self.due, self.put_back, self.precision_ms)
-        self.dequeue.on_step_back = self._write_hint
+        self.dequeue.on_step_back = self._step_back
 
     # -- life
 
@@ -121,6 +124,7 @@ class TimerMessageStore:
                 found.suspicious_until_ms,
                 read_suspicious_until_ms(self._file_system, self._store.root))
             self._known = set(found.known)
+            self._hold_until = self.queue_offset + self.behind_messages()
             for unit in found.orphans:
                 self._enqueue_again(unit)
 
@@ -172,6 +176,14 @@ class TimerMessageStore:
         pos = self.timer_log.append(TIMER_UNIT.pack(*unit._replace(prev_pos=slot.last_pos)))
         self.wheel.put_slot(time_ms, pos if slot.first_pos < 0 else slot.first_pos, pos, slot.num + 1)
 
+    def _step_back(self, floor_ms: int) -> None:
+        """Before a unit goes into a slot that was read by another clock: say so on disk."""
+        fields = self.checkpoint.fields
+        if fields is not None:
+            self._write_hint()
+            self.checkpoint.write(fields._replace(
+                last_read_time_ms=min(fields.last_read_time_ms, floor_ms)))
+
     def _write_hint(self) -> None:
         write_timer_hint(
             self._file_system, self._store.root, self.precision_ms, self.wheel.slots_total,
@@ -215,10 +227,13 @@ class TimerMessageStore:
         if self.config.timer_stop_enqueue:
             return False
         with self._lock:
+            self.dequeue.watch_clock(self._clock.now_ms())
             messages, until = self._enqueue_get()
             if until == self.queue_offset:
                 return False
             done = self._enqueue_put(messages, until)
+            if not done:
+                self._hold_until = 0  # what is in the way has to be delivered first
             self._log_progress()
         return done and self.behind_messages() > 0
 
@@ -343,6 +358,8 @@ class TimerMessageStore:
                     self.dequeue.frontier_ms = self.checkpoint.fields.last_read_time_ms
                 return False
             if self.config.timer_stop_dequeue:
+                return False
+            if self.queue_offset < self._hold_until and not self.config.timer_stop_enqueue:
                 return False
             return self.dequeue.step()
 
