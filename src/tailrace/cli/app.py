@@ -411,3 +411,6 @@ def topic_create(
     store = one_target(directory, broker, "")
     with errors():
         print_lines([create_topic(name, store, broker, queues)])
+
+
+from tailrace.cli import timers as _timers  # noqa: E402, F401 - a sub-command in a module of its own

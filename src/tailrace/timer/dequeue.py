@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import Final, final
 
 from tailrace.env.clock import Clock
@@ -12,10 +13,9 @@ from tailrace.formats.timerwheel import Slot
 from tailrace.model import MessageExt
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.properties import (
-    REAL_TOPIC,
     TIMER_DEL_UNIQKEY,
     TIMER_ROLL_TIMES,
-    UNIQ_KEY,
+    Identity,
     due_ms,
     identity_of,
     out_ms,
@@ -47,6 +47,8 @@ class Dequeue:
         self.frontier_ms = 0
         """Slots before this time were begun (RocketMQ's currReadTimeMs)."""
         self.last_floor_ms = 0
+        self.on_step_back: Callable[[int], None] | None = None
+        """Told before anything that was read once is read again."""
         self._clock = clock
         self._store = store
         self._wheel = wheel
@@ -58,22 +60,24 @@ class Dequeue:
     def step(self) -> bool:
         """Begin slots, look at their messages, put back what is due; True when there is more."""
         now = self._clock.now_ms()
-        self._watch_clock(now)
+        self.watch_clock(now)
         behind = self._dequeue_get(now)
         more = self._dequeue_get_message()
         return self._put_back.step(now) or more or behind
 
-    def _watch_clock(self, now: int) -> None:
+    def watch_clock(self, now: int) -> None:
         """When the wall clock was stepped back, read the slots again that come a second time.
 
         What is in them may have been delivered, so the log is asked before it is again.
         """
         floor = now // self._precision * self._precision
-        if floor < self.last_floor_ms and self.frontier_ms > floor + self._precision:
+        if floor < self.last_floor_ms:
             _log.warning("wall clock stepped back by_ms=%d", self.last_floor_ms - floor)
             self._put_back.suspicious_until_ms = max(
                 self._put_back.suspicious_until_ms, self.frontier_ms)
-            self.frontier_ms = floor
+            if self.on_step_back is not None:
+                self.on_step_back(floor)
+            self.frontier_ms = min(self.frontier_ms, floor)
         self.last_floor_ms = floor
 
     # -- dequeue_get
@@ -98,15 +102,20 @@ class Dequeue:
         return False
 
     def _begin(self, time_ms: int, slot: Slot) -> None:
-        """Take the units of a slot's list: requests to delete first, then the rest, oldest first."""
+        """Take the units of a slot's list, oldest first, and what it deletes before anything else."""
         state = self._due.slot(time_ms)
         units = [
             unit for unit in reversed(self._walk(time_ms, slot.last_pos))
             if unit.phy_offset not in state.waiting
         ]
-        deletes = [u for u in units if u.magic & MAGIC_DELETE and not u.magic & MAGIC_ROLL]
-        state.units = deque(deletes)
-        state.units.extend(u for u in units if not u.magic & MAGIC_DELETE or u.magic & MAGIC_ROLL)
+        state.units = deque()
+        for unit in units:
+            if unit.magic & MAGIC_DELETE and not unit.magic & MAGIC_ROLL:
+                message = self._put_back.read(unit)
+                if message is not None:
+                    self._take(time_ms, state, unit, message)
+            else:
+                state.units.append(unit)
         self._due.forget_finished(time_ms)
 
     def _walk(self, time_ms: int, pos: int) -> list[TimerUnit]:
@@ -169,18 +178,22 @@ class Dequeue:
         out = out_ms(properties)
         if out is None or unit.phy_offset in state.waiting:
             return
-        roll = bool(unit.magic & MAGIC_ROLL)
+        # A far timer whose own slot has come meanwhile is not sent round once more.
+        far = bool(unit.magic & MAGIC_ROLL)
+        roll = far and out >= self.frontier_ms
         if TIMER_DEL_UNIQKEY in properties and not roll:
-            self._delete(state, properties[TIMER_DEL_UNIQKEY])
+            named = self._due.delete(out, properties[TIMER_DEL_UNIQKEY])
+            if named is not None:
+                counters["timerRecalled"] += 1
+                self._due.done(named, delivered=True)
             return
         identity = identity_of(properties, out)
-        if _deleted(state, message):
-            counters["timerRecalled"] += 1
-            return
         if identity is not None:
-            if identity in state.identities or self._put_back.was_done(
-                identity, unit.phy_offset, roll=roll,
-                rolled_before=TIMER_ROLL_TIMES in properties,
+            if not roll and self._due.is_deleted(identity):
+                counters["timerRecalled"] += 1
+                return
+            if identity in state.identities or self._was_done(
+                identity, unit, properties, far=far, roll=roll
             ):
                 counters["timerDouble"] += 1
                 return
@@ -188,25 +201,17 @@ class Dequeue:
         due = slot_time_ms if roll else due_ms(
             properties, out, message.store_timestamp, self._precision)
         pending = Pending(
-            due, slot_time_ms, unit, identity,
-            message if message.store_size <= _SMALL else None)
+            due, slot_time_ms, unit, identity, roll,
+            message if message.store_size <= _SMALL and len(self._due) < _MOST_WAITING else None)
         state.waiting[unit.phy_offset] = pending
         self._due.push(pending)
 
-    def _delete(self, state: SlotState, key: str) -> None:
-        """Note a request to delete; what it names is dropped, also when it waits already."""
-        state.deletes.add(key)
-        for pending in list(state.waiting.values()):
-            message = pending.message or self._put_back.read(pending.unit)
-            if message is not None and not pending.unit.magic & MAGIC_ROLL and _deleted(state, message):
-                self._put_back.counters["timerRecalled"] += 1
-                self._due.done(pending, delivered=True)
-
-
-def _deleted(state: SlotState, message: MessageExt) -> bool:
-    """Whether a request names this message, in the form of either release."""
-    if not state.deletes:
-        return False
-    unique_key = message.properties.get(UNIQ_KEY, "")
-    return unique_key in state.deletes or (
-        f"{message.properties.get(REAL_TOPIC, '')}+{unique_key}" in state.deletes)
+    def _was_done(
+        self, identity: Identity, unit: TimerUnit, properties: dict[str, str], *, far: bool,
+        roll: bool,
+    ) -> bool:
+        """Whether the log shows that the timer was delivered, or sent round, already."""
+        if far and self._put_back.was_rolled(identity, unit.phy_offset):
+            return True
+        return not roll and self._put_back.was_delivered(
+            identity, sure=far or TIMER_ROLL_TIMES in properties)

@@ -19,7 +19,7 @@ from tailrace.formats.commitlog import (
     encode_properties,
     pack_host,
 )
-from tailrace.formats.timerlog import MAGIC_ROLL, TimerUnit
+from tailrace.formats.timerlog import TimerUnit
 from tailrace.model import MessageExt, MessageExtBrokerInner, PutMessageStatus
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.properties import (
@@ -84,18 +84,17 @@ class PutBack:
             return None
         return message
 
-    def was_done(
-        self, identity: Identity, phy_offset: int, *, roll: bool, rolled_before: bool
-    ) -> bool:
-        """Whether the log has a record that shows a timer as delivered, or as rolled once more.
+    def was_rolled(self, identity: Identity, phy_offset: int) -> bool:
+        """Whether the timer topic has a later copy of a far timer."""
+        return any(m.phy_offset > phy_offset for m in self._records(TIMER_TOPIC, identity))
 
-        Asked of timers from before the open or a step of the clock, and of rolled ones. Without an
-        index nobody can tell: they are delivered, perhaps twice.
+    def was_delivered(self, identity: Identity, *, sure: bool) -> bool:
+        """Whether the log has the put-back record of a timer.
+
+        Asked of timers from before the open or a step of the clock, and of far ones (``sure``).
+        Without an index nobody can tell: they are delivered, perhaps twice.
         """
-        if roll:
-            return any(
-                m.phy_offset > phy_offset for m in self._records(TIMER_TOPIC, identity))
-        if identity.out_ms >= self.suspicious_until_ms and not rolled_before:
+        if identity.out_ms >= self.suspicious_until_ms and not sure:
             return False
         return bool(self._records(identity.real_topic, identity)) or bool(
             self._records(PARKED_TOPIC, identity))
@@ -127,7 +126,9 @@ class PutBack:
         if message is None:
             self._due.done(pending, delivered=True)
             return
-        roll = bool(unit.magic & MAGIC_ROLL)
+        if pending.roll and self._own_slot_has_come(pending, message):
+            return
+        roll = pending.roll
         result = self._store.put(self._convert(message, unit, roll=roll))
         status = result.status
         if status.appended:
@@ -145,6 +146,31 @@ class PutBack:
                      unit.phy_offset, status.name, result.remark)
         pending.not_before_ms = self._clock.now_ms() + _RETRY_MS
         self._due.push(pending)
+
+    def _own_slot_has_come(self, pending: Pending, message: MessageExt) -> bool:
+        """A far timer that is late for its own slot, after a jump of the clock, goes no more round.
+
+        True when that was all: it waits as an ordinary one now, or was a request to delete.
+        """
+        properties, now = message.properties, self._clock.now_ms()
+        out = int(properties[TIMER_OUT_MS])
+        if out > now:
+            return False
+        self._due.done(pending, delivered=True)
+        if TIMER_DEL_UNIQKEY in properties:
+            named = self._due.delete(out, properties[TIMER_DEL_UNIQKEY])
+            if named is not None:
+                self.counters["timerRecalled"] += 1
+                self._due.done(named, delivered=True)
+        elif pending.identity is not None and self._due.is_deleted(pending.identity):
+            self.counters["timerRecalled"] += 1
+        else:
+            due = due_ms(properties, out, message.store_timestamp, self._precision)
+            again = Pending(
+                due, pending.slot_time_ms, pending.unit, pending.identity, False, pending.message)
+            self._due.slot(pending.slot_time_ms).waiting[pending.unit.phy_offset] = again
+            self._due.push(again)
+        return True
 
     def _convert(
         self, message: MessageExt, unit: TimerUnit, *, roll: bool

@@ -10,6 +10,7 @@ the CommitLog. The order is: what can be trusted, log, wheel, queue offset.
 | missing or impossible | empty, and so is the timer queue | fresh |
 | missing or impossible | anything else | rebuild from the CommitLog |
 | sane | shorter than it says, of wrong lengths, or two live times share a slot | rebuild |
+| sane, and the clock was stepped back since | anything | rebuild: slots are by another clock |
 | sane | its slot lists go back to files that are gone | rebuild |
 | sane | otherwise | replay |
 
@@ -36,6 +37,7 @@ from tailrace.model import MessageExt
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.properties import TIMER_TOPIC
 from tailrace.timer.timer_checkpoint import TimerCheckpoint
+from tailrace.timer.timer_hint import read_suspicious_until_ms
 from tailrace.timer.timer_log import TimerLog
 from tailrace.timer.timer_wheel import TimerWheel
 
@@ -128,6 +130,8 @@ class TimerRecovery:
             if high == low and not self._log.files.files:
                 return RecoveredTimers("fresh", "no timers", now, low, last_store)
             raise _RebuildNeededError("there is no checkpoint")
+        if read_suspicious_until_ms(self._file_system, self._store.root) > now + self._precision:
+            raise _RebuildNeededError("the wall clock was stepped back")
         read_time = self._floor(fields.last_read_time_ms)
         if read_time > max(now, last_store) + _SANE_AHEAD_MS:
             raise _RebuildNeededError("the checkpoint is from the future")

@@ -6,13 +6,22 @@ import heapq
 import itertools
 from collections import deque
 from dataclasses import dataclass, field
-from typing import final
+from typing import Final, final
 
 from tailrace.formats.timerlog import TimerUnit
 from tailrace.model import MessageExt
 from tailrace.timer.properties import Identity
 
 __all__ = ["DueQueue", "Pending", "SlotState"]
+
+
+_MOST_DELETES: Final = 100_000
+
+
+def _keys(identity: Identity) -> tuple[tuple[int, str], tuple[int, str]]:
+    """What a request to delete may say: the unique key, with or without the topic."""
+    out, key = identity.out_ms, identity.unique_key
+    return (out, key), (out, f"{identity.real_topic}+{key}")
 
 
 @dataclass(slots=True, eq=False)
@@ -23,6 +32,7 @@ class Pending:
     slot_time_ms: int
     unit: TimerUnit
     identity: Identity | None
+    roll: bool = False
     message: MessageExt | None = None
     """Kept when it is small; a large one is read again."""
     not_before_ms: int = 0
@@ -37,7 +47,6 @@ class SlotState:
     waiting: dict[int, Pending] = field(default_factory=dict)
     """By position in the CommitLog."""
     identities: set[Identity] = field(default_factory=set)
-    deletes: set[str] = field(default_factory=set)
     delivered: int = 0
 
     @property
@@ -52,6 +61,8 @@ class DueQueue:
 
     def __init__(self) -> None:
         self.slots: dict[int, SlotState] = {}
+        self._deletes: dict[tuple[int, str], None] = {}
+        self._by_key: dict[tuple[int, str], Pending] = {}
         self._heap: list[tuple[int, int, Pending]] = []
         self._number = itertools.count()
 
@@ -68,6 +79,9 @@ class DueQueue:
 
     def push(self, pending: Pending) -> None:
         """Let a timer wait until it is due."""
+        if pending.identity is not None and not pending.roll:
+            for key in _keys(pending.identity):
+                self._by_key[key] = pending
         heapq.heappush(
             self._heap, (max(pending.due_ms, pending.not_before_ms), next(self._number), pending))
 
@@ -86,11 +100,29 @@ class DueQueue:
     def done(self, pending: Pending, *, delivered: bool) -> None:
         """A timer has left, one way or another."""
         pending.cancelled = True
+        if pending.identity is not None:
+            for key in _keys(pending.identity):
+                if self._by_key.get(key) is pending:
+                    del self._by_key[key]
         slot = self.slots.get(pending.slot_time_ms)
         if slot is not None:
             slot.waiting.pop(pending.unit.phy_offset, None)
             slot.delivered += delivered
             self.forget_finished(pending.slot_time_ms)
+
+    def delete(self, out_ms: int, key: str) -> Pending | None:
+        """Note a request to delete; the timer that it names, if that waits already.
+
+        Requests are kept for a while: the timer may be a copy that is on its way.
+        """
+        self._deletes[out_ms, key] = None
+        if len(self._deletes) > _MOST_DELETES:
+            del self._deletes[next(iter(self._deletes))]
+        return self._by_key.get((out_ms, key))
+
+    def is_deleted(self, identity: Identity) -> bool:
+        """Whether a request named this timer, in the form of either release."""
+        return any(key in self._deletes for key in _keys(identity))
 
     def forget_finished(self, time_ms: int) -> None:
         """Drop the state of a slot that has nothing left."""

@@ -12,6 +12,8 @@ Invariants:
   T4  The checkpoint claims what was durable before it was written: CommitLog, timer log and wheel
       are synced, in this order, between taking the values and writing them.
   T5  A slot that still holds undelivered timers is not overwritten: enqueue waits until it is drained.
+  T6  After an open nothing is delivered before what was in the timer queue by then is in the wheel:
+      a request to delete among it may name what is overdue.
 Every step takes the one lock, so that steps may run in any thread and order.
 """
 
@@ -45,12 +47,14 @@ from tailrace.timer.properties import (
     REAL_TOPIC,
     TIMER_DEL_UNIQKEY,
     TIMER_TOPIC,
+    identity_of,
     out_ms,
 )
 from tailrace.timer.put_back import PutBack
 from tailrace.timer.recovery import RecoveredTimers, TimerRecovery
 from tailrace.timer.slots import DueQueue
 from tailrace.timer.timer_checkpoint import TimerCheckpoint
+from tailrace.timer.timer_hint import read_suspicious_until_ms, write_timer_hint
 from tailrace.timer.timer_log import TimerLog
 from tailrace.timer.timer_wheel import NO_SLOT, TimerWheel
 
@@ -60,6 +64,7 @@ _log = logging.getLogger(__name__)
 _BATCH: Final = 512
 _SLOT_MARGIN: Final = 60
 _INT_MAX: Final = 0x7FFFFFFF
+_NO_TIME: Final = (1 << 63) - 1
 
 
 @final
@@ -92,6 +97,7 @@ class TimerMessageStore:
         self._store = store
         self._lock = threading.RLock()
         self._known: set[int] = set()
+        self._hold_until = 0
         self._version = 0
         self._version_ms = 0
         self._last_progress_ns = clock.monotonic_ns()
@@ -99,6 +105,7 @@ class TimerMessageStore:
         self.put_back = PutBack(clock, store, self.due, self.precision_ms)
         self.dequeue = Dequeue(
             clock, store, self.wheel, self.timer_log, self.due, self.put_back, self.precision_ms)
+        self.dequeue.on_step_back = self._step_back
 
     # -- life
 
@@ -113,8 +120,11 @@ class TimerMessageStore:
             self.queue_offset = found.queue_offset
             self.dequeue.frontier_ms = found.read_time_ms
             self.dequeue.last_floor_ms = found.read_time_ms
-            self.put_back.suspicious_until_ms = found.suspicious_until_ms
+            self.put_back.suspicious_until_ms = max(
+                found.suspicious_until_ms,
+                read_suspicious_until_ms(self._file_system, self._store.root))
             self._known = set(found.known)
+            self._hold_until = self.queue_offset + self.behind_messages()
             for unit in found.orphans:
                 self._enqueue_again(unit)
 
@@ -129,7 +139,7 @@ class TimerMessageStore:
                     if slot.delivered and slot.waiting:
                         waiting = [pending.unit for pending in slot.waiting.values()]
                         self._relist(time_ms, waiting + list(slot.units))
-                read_time = min(self.due.slots, default=self.dequeue.frontier_ms)
+                read_time = min(self.dequeue.frontier_ms, *self.due.slots, _NO_TIME)
                 self._flush(read_time)
         finally:
             self.release()
@@ -149,12 +159,35 @@ class TimerMessageStore:
             self.wheel.put_slot(time_ms, first, pos, slot.num + 1)
 
     def _enqueue_again(self, unit: TimerUnit) -> None:
-        """Append a unit that no list leads to."""
+        """Append a unit that no list leads to, unless its timer was delivered."""
+        message = self.put_back.read(unit)
+        out = out_ms(message.properties) if message is not None else None
+        if message is None or out is None:
+            return
+        identity = identity_of(message.properties, out)
+        if identity is not None and (
+            self.put_back.was_rolled(identity, unit.phy_offset)
+            or self.put_back.was_delivered(identity, sure=True)
+        ):
+            return
         self.timer_log.room()
         time_ms = self._floor(unit.write_time_ms + unit.delay_ms)
         slot = self.wheel.get_slot(time_ms)
         pos = self.timer_log.append(TIMER_UNIT.pack(*unit._replace(prev_pos=slot.last_pos)))
         self.wheel.put_slot(time_ms, pos if slot.first_pos < 0 else slot.first_pos, pos, slot.num + 1)
+
+    def _step_back(self, floor_ms: int) -> None:
+        """Before a unit goes into a slot that was read by another clock: say so on disk."""
+        fields = self.checkpoint.fields
+        if fields is not None:
+            self._write_hint()
+            self.checkpoint.write(fields._replace(
+                last_read_time_ms=min(fields.last_read_time_ms, floor_ms)))
+
+    def _write_hint(self) -> None:
+        write_timer_hint(
+            self._file_system, self._store.root, self.precision_ms, self.wheel.slots_total,
+            self.put_back.suspicious_until_ms)
 
     # -- positions
 
@@ -165,7 +198,7 @@ class TimerMessageStore:
     def commit_read_time_ms(self) -> int:
         """Slots before this time are delivered."""
         now = self._floor(self._clock.now_ms())
-        return min(self.due.slots, default=min(self.dequeue.frontier_ms, now))
+        return min(self.dequeue.frontier_ms, now, *self.due.slots)
 
     def slot_num(self, time_ms: int) -> int:
         """Timers in the slot of a time, for congestion control."""
@@ -194,10 +227,13 @@ class TimerMessageStore:
         if self.config.timer_stop_enqueue:
             return False
         with self._lock:
+            self.dequeue.watch_clock(self._clock.now_ms())
             messages, until = self._enqueue_get()
             if until == self.queue_offset:
                 return False
             done = self._enqueue_put(messages, until)
+            if not done:
+                self._hold_until = 0  # what is in the way has to be delivered first
             self._log_progress()
         return done and self.behind_messages() > 0
 
@@ -323,6 +359,8 @@ class TimerMessageStore:
                 return False
             if self.config.timer_stop_dequeue:
                 return False
+            if self.queue_offset < self._hold_until and not self.config.timer_stop_enqueue:
+                return False
             return self.dequeue.step()
 
     # -- flush
@@ -354,6 +392,8 @@ class TimerMessageStore:
             self.wheel.give_back(pages)
             raise
         self.wheel.write(pages)
+        if self.checkpoint.fields is None:
+            self._write_hint()
         if self._moved(read_time, queue_offset) and self.should_running_dequeue:
             self._version += 1
             self._version_ms = self._clock.now_ms()

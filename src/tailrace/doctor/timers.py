@@ -1,0 +1,123 @@
+"""Pending timers of a directory, told from its CommitLog without its lock.
+
+The timer queue holds every timer that was ever put; what counts is which of them are still to come.
+Copies of a far timer are one, a request to delete takes what it names away, and a timer whose slot
+time has passed is delivered when its put-back record is in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tailrace.errors import CorruptionError
+from tailrace.formats.commitlog import decode_message
+from tailrace.model import MessageExt
+from tailrace.store.directory import QueueView, StoreDirectory
+from tailrace.timer.properties import (
+    PARKED_TOPIC,
+    REAL_QID,
+    REAL_TOPIC,
+    TIMER_DEL_UNIQKEY,
+    TIMER_OUT_MS,
+    TIMER_ROLL_TIMES,
+    TIMER_TOPIC,
+    UNIQ_KEY,
+    Identity,
+    due_ms,
+    identity_of,
+    out_ms,
+)
+
+__all__ = ["PendingTimer", "pending_timers"]
+
+_MARK = TIMER_OUT_MS.encode() + b"\x01"
+
+
+@dataclass(frozen=True, slots=True)
+class PendingTimer:
+    """A timer that is to come. ``roll`` counts its rounds so far."""
+
+    due_ms: int
+    topic: str
+    queue_id: int
+    uniq_key: str
+    keys: str
+    physical_offset: int
+    roll: int
+
+    def line(self) -> dict[str, Any]:
+        """The line of ``tailrace timers --json``."""
+        return {"timer": {
+            "dueMs": self.due_ms, "topic": self.topic, "queueId": self.queue_id,
+            "uniqKey": self.uniq_key, "keys": self.keys, "physicalOffset": self.physical_offset,
+            "roll": self.roll, "state": "pending",
+        }}
+
+
+def pending_timers(directory: StoreDirectory) -> list[PendingTimer]:
+    """Every pending timer, by due time."""
+    found: dict[Identity | int, MessageExt] = {}
+    deleted: set[tuple[int, str]] = set()
+    for message in _messages(directory, _queues(directory, {TIMER_TOPIC})):
+        out = out_ms(message.properties)
+        if out is None or REAL_TOPIC not in message.properties:
+            continue
+        if TIMER_DEL_UNIQKEY in message.properties:
+            deleted.add((out, message.properties[TIMER_DEL_UNIQKEY]))
+        else:
+            found[identity_of(message.properties, out) or message.phy_offset] = message
+    topics = {message.properties[REAL_TOPIC] for message in found.values()}
+    delivered = _delivered(directory, topics | {PARKED_TOPIC})
+    precision = directory.config.timer_precision_ms
+    pending = [
+        _pending(message, precision) for identity, message in found.items()
+        if isinstance(identity, int)  # without a unique key nobody can tell more
+        or not (identity in delivered or _is_deleted(identity, deleted))
+    ]
+    return sorted(pending, key=lambda timer: (timer.due_ms, timer.physical_offset))
+
+
+def _queues(directory: StoreDirectory, topics: set[str]) -> list[QueueView]:
+    return [queue for queue in directory.queues() if queue.topic in topics]
+
+
+def _messages(directory: StoreDirectory, queues: list[QueueView]) -> Iterator[MessageExt]:
+    for queue in queues:
+        for _, _, data in directory.records(queue):
+            if data is None or _MARK not in data:
+                continue
+            try:
+                yield decode_message(data)
+            except CorruptionError:
+                continue
+
+
+def _delivered(directory: StoreDirectory, topics: set[str]) -> set[Identity]:
+    """Identities of the put-back records of some topics."""
+    return {
+        identity for message in _messages(directory, _queues(directory, topics))
+        if (out := out_ms(message.properties)) is not None
+        and (identity := identity_of(message.properties, out)) is not None
+    }
+
+
+def _is_deleted(identity: Identity, deleted: set[tuple[int, str]]) -> bool:
+    return (identity.out_ms, identity.unique_key) in deleted or (
+        identity.out_ms, f"{identity.real_topic}+{identity.unique_key}") in deleted
+
+
+def _pending(message: MessageExt, precision: int) -> PendingTimer:
+    properties = message.properties
+    return PendingTimer(
+        due_ms(properties, int(properties[TIMER_OUT_MS]), message.store_timestamp, precision),
+        properties[REAL_TOPIC], _number(properties.get(REAL_QID)), properties.get(UNIQ_KEY, ""), properties.get("KEYS", ""),
+        message.phy_offset, _number(properties.get(TIMER_ROLL_TIMES)))
+
+
+def _number(text: str | None) -> int:
+    try:
+        return int(text or 0)
+    except ValueError:
+        return 0
