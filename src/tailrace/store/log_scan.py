@@ -34,7 +34,7 @@ from tailrace.formats.commitlog import (
 from tailrace.kernels import record
 
 __all__ = [
-    "CHUNK", "Damage", "LogChunk", "LogEnd", "LogFile", "LogWalk", "RecordClaim", "Rows",
+    "CHUNK", "Damage", "LogChunk", "LogEnd", "LogFile", "LogWalk", "ReadableFile", "RecordClaim", "Rows",
     "group_rows",
     "has_unit", "is_record", "scan_files",
 ]
@@ -51,7 +51,7 @@ _LONG: Final = 4 * CHUNK
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 
-class LogFile(Protocol):
+class ReadableFile(Protocol):
     """Part of the log: a file and where it starts."""
 
     @property
@@ -72,6 +72,10 @@ class LogFile(Protocol):
     def read(self, at: int, n: int) -> bytes:
         """Up to ``n`` bytes from ``at``."""
         ...
+
+
+class LogFile(ReadableFile, Protocol):
+    """One that tells where it has data, so that holes need not be searched."""
 
     def nonzero(self, start: int) -> Iterator[tuple[int, bytes]]:
         """(position, bytes) of every chunk from ``start`` on that is not all zero."""
@@ -127,7 +131,7 @@ Fresh = Callable[[RecordClaim], bool]
 
 
 def scan_files(
-    files: Sequence[LogFile], start: int, until: int, check: int, end: LogEnd
+    files: Sequence[ReadableFile], start: int, until: int, check: int, end: LogEnd
 ) -> Iterator[LogChunk]:
     """Walk records from ``start`` (a record's position) up to ``until``, as far as they are whole.
 

@@ -46,7 +46,6 @@ class TimerWheel:
 
     def _empty(self) -> memoryview:
         """Zeroes that take no memory before they are written, which a bytearray would."""
-        return memoryview(np.zeros(self._size, np.uint8).data)
         return np.zeros(self._size, np.uint8).data
 
     def _place(self, time_ms: int) -> int:
