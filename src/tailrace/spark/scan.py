@@ -114,7 +114,8 @@ def plan_scan(
                 if file.file_from_offset < high and low < file.file_from_offset + file.size
             ],
             [one for one in wanted if one.first < high and low <= one.last],
-            int(last - first),
+            int(last - first) - sum(
+                low <= found[0] < high and found[0] in positions for found in damaged),
             [found for found in damaged if low <= found[0] < high],
         ))
     return tasks

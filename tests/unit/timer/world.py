@@ -5,6 +5,7 @@ from tailrace.env.entropy import SeededEntropy
 from tailrace.formats.commitlog import decode_message, encode_properties
 from tailrace.model import MessageExtBrokerInner
 from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.store.log_scan import has_unit
 from tailrace.testing import CrashFileSystem, SimClock
 from tailrace.timer.put_hook import TimerPutHook
 from tailrace.timer.timer_message_store import TimerMessageStore
@@ -98,7 +99,9 @@ class World:
             if name == topic:
                 for offset in range(queue.min_offset, queue.max_offset):
                     unit = queue.unit(offset)
-                    found.append(decode_message(self.store.commit_log.read(unit.phy_offset, unit.size)))
+                    data = self.store.commit_log.read(unit.phy_offset, unit.size)
+                    if has_unit(data, unit.phy_offset):  # else the place of a lost message
+                        found.append(decode_message(data))
         return found
 
     def delivered(self, topic="T"):
