@@ -29,6 +29,7 @@ from tailrace.errors import (
     StoreClosedError,
     StoreError,
     StoreNotWritableError,
+    TimerFlowControlError,
 )
 from tailrace.formats import filenames
 from tailrace.formats.commitlog import (
@@ -47,7 +48,7 @@ from tailrace.model import (
     PutMessageStatus,
 )
 from tailrace.node.lock import lock_store
-from tailrace.node.timers import Timers
+from tailrace.node.timers import Timers, is_timer
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.flush import DurableCallback
@@ -135,7 +136,9 @@ class MessageStore:
             topics = TopicConfigManager(
                 file_system, f"{root}/{filenames.CONFIG}", broker_config or BrokerConfig(), clock)
             topics.load()
-            timers = Timers(clock, file_system, entropy, config, store, topics)
+            timers = Timers(
+                clock, file_system, entropy, config, store, topics,
+                (broker_config or BrokerConfig()).broker_name)
             timers.load()
             if services:
                 running = scheduler or ThreadScheduler()
@@ -295,6 +298,8 @@ class MessageStore:
                 topic, queue_id, b"", born_timestamp=self._clock.now_ms(),
                 born_host=self.store_host)
             items = _plain_items(part, prefix, number)
+            if items is None and any(map(is_timer, messages)):
+                return [self.put(m, queue_id=queue_id, timeout_ms=timeout_ms) for m in messages]
             if items is None:
                 items = [
                     (message.flag, message.body, _stored_properties(message, self._unique_key()))
@@ -322,6 +327,18 @@ class MessageStore:
         result = self._timers.put(message)
         self._store.stats.put_took(self._clock.monotonic_ns() - began)
         return result
+
+    def recall(self, handle: str) -> None:
+        """Take back a timer message that is not due, by the ``recall_handle`` of its put.
+
+        Raises MessageIllegalError when it is due or the handle is none, and what ``put`` raises.
+        """
+        self._check_open()
+        for result in self._timers.recall(handle, self._clock.now_ms(), self.store_host):
+            if result.status is not PutMessageStatus.PUT_OK:
+                _raise_refused(result)
+            if self._store.flush_commit_log.sync:
+                self._wait(result.until, None)
 
     def put_batch_inner(self, message: MessageExtBrokerInner, encoded: bytes) -> PutMessageResult:
         """Append the messages of a batch request, all or none; as ``put_inner``."""
@@ -542,7 +559,7 @@ def _plain_items(
             )
             for m, n in zip(messages, numbers, strict=False)
             if m.tags and m.keys.__class__ is list and len(m.keys) == 1 and m.keys[0]
-            and not m.properties and m.wait_store_msg_ok
+            and not m.properties and m.wait_store_msg_ok and m.deliver_at is m.delay is None
         ]
     except (TypeError, UnicodeEncodeError):
         return None
@@ -580,6 +597,12 @@ def _stored_properties(message: Message, unique_key: str) -> bytes:
         count += len(own)
         if "UNIQ_KEY" in own:
             unique_key = ""
+    if message.deliver_at is not None:
+        text += f"TIMER_DELIVER_MS\x01{int(message.deliver_at)}\x02"
+        count += 1
+    if message.delay is not None:
+        text += f"TIMER_DELAY_MS\x01{round(message.delay * 1000)}\x02"
+        count += 1
     if unique_key:
         text += f"UNIQ_KEY\x01{unique_key}\x02"
         count += 1
@@ -637,5 +660,8 @@ def _raise_refused(result: PutMessageResult) -> None:
         if ": " in text else MessageIllegalError("message", text),
         PutMessageStatus.PROPERTIES_SIZE_EXCEEDED: lambda text: MessageIllegalError(
             "properties", text.removeprefix("properties: ")),
+        PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL: lambda text: MessageIllegalError("timer", text),
+        PutMessageStatus.WHEEL_TIMER_NOT_ENABLE: lambda text: MessageIllegalError("timer", text),
+        PutMessageStatus.WHEEL_TIMER_FLOW_CONTROL: TimerFlowControlError,
     }
     raise refusals.get(result.status, StoreNotWritableError)(result.remark)

@@ -369,6 +369,14 @@ class TimerMessageStore:
         """Make the state durable and say so in the checkpoint. Raises OSError, FatalStorageError."""
         self._flush(None)
 
+    def clean_step(self) -> None:
+        """Remove timer log files that the checkpoint on disk says are delivered. Raises OSError."""
+        with self._lock:
+            fields = self.checkpoint.fields
+            if fields is not None:
+                self.timer_log.delete_read_files(
+                    min(fields.last_read_time_ms, self.commit_read_time_ms) - self.precision_ms)
+
     def _flush(self, read_time: int | None) -> None:
         with self._lock:
             if self.checkpoint.fields is None and not self.queue_offset and (

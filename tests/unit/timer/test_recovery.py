@@ -256,3 +256,21 @@ def test_the_wheel_s_numbers_come_out_of_the_log():
 
 def test_a_new_directory_is_fresh():
     assert World(CrashFileSystem(), config=CONFIG).timers.recovered.mode == "fresh"
+
+
+def test_delivered_files_of_the_timer_log_go_and_nothing_pending_with_them():
+    world = World()
+    for number in range(200):
+        world.send(TIMER_DELAY_MS=100 * number + 50)
+    world.steps()
+    assert len(world.timers.timer_log.files.files) == 5
+    world.timers.clean_step()
+    assert world.timers.timer_log.min_offset == 0
+    world.run(9_000, step=50)
+    world.flush()
+    world.timers.clean_step()
+    assert world.timers.timer_log.min_offset == 2 * CONFIG.mapped_file_size_timer_log
+    killed(world).open()
+    assert world.timers.recovered.mode == "replay"
+    world.run(13_000, step=50)
+    all_once(world)
