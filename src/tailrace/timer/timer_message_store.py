@@ -127,6 +127,13 @@ class TimerMessageStore:
             self._hold_until = self.queue_offset + self.behind_messages()
             for unit in found.orphans:
                 self._enqueue_again(unit)
+            if found.mode == "rebuild":
+                # Its wheel is empty, so the present slot counts as begun: what is overdue is looked
+                # at as it comes. Whoever opens the directory next must not find it half rebuilt: a
+                # Java broker would deliver again what is in the timer queue and not in the wheel.
+                self.dequeue.frontier_ms += self.precision_ms
+                while self.enqueue_step():
+                    pass
 
     def close(self) -> None:
         """Flush, and leave a directory from which nothing is delivered twice after a clean stop.
@@ -136,9 +143,9 @@ class TimerMessageStore:
         try:
             with self._lock:
                 for time_ms, slot in sorted(self.due.slots.items()):
-                    if slot.delivered and slot.waiting:
-                        waiting = [pending.unit for pending in slot.waiting.values()]
-                        self._relist(time_ms, waiting + list(slot.units))
+                    left = [pending.unit for pending in slot.waiting.values()] + list(slot.units)
+                    if len(left) != self.wheel.get_slot(time_ms).num:
+                        self._relist(time_ms, left)
                 read_time = min(self.dequeue.frontier_ms, *self.due.slots, _NO_TIME)
                 self._flush(read_time)
         finally:

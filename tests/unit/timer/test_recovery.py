@@ -274,3 +274,18 @@ def test_delivered_files_of_the_timer_log_go_and_nothing_pending_with_them():
     assert world.timers.recovered.mode == "replay"
     world.run(13_000, step=50)
     all_once(world)
+
+
+def test_a_rebuild_without_services_leaves_nothing_that_a_java_broker_would_repeat():
+    world = killed(loaded())
+    before = set(world.delivered())
+    world.files.remove(f"{ROOT}/timerlog/{0:020d}")
+    world.open()
+    assert world.timers.recovered.mode == "rebuild"
+    world.close()
+    assert listed_for_a_java_broker(world) == set(world.due) - before
+    fields = TIMER_CHECKPOINT.unpack_from(world.files.open(f"{ROOT}/config/timercheck").pread(56, 0))
+    assert fields.master_timer_queue_offset == len(world.due)
+    world.open(clean=True)
+    world.run(20_000, step=50)
+    all_once(world)
