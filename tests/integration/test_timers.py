@@ -1,6 +1,9 @@
 """Timers of real stores: embedded, over the wire's messages, and in what the reference left."""
 
+import json
 import pathlib
+import subprocess
+import sys
 import tarfile
 import time
 
@@ -78,3 +81,23 @@ def test_pending_timers_of_the_reference_are_listed_and_arrive(tmp_path, name):
         assert len(found) == 151
         assert all(m.store_timestamp >= int(m.properties["TIMER_DELIVER_MS"]) for m in found)
     assert pending_timers(StoreDirectory(str(tmp_path / name))) == []
+
+
+@pytest.mark.integration
+def test_the_command_lists_what_is_to_come(tmp_path):
+    def tailrace(*args):
+        return subprocess.run(
+            [sys.executable, "-m", "tailrace.cli", *args], capture_output=True, text=True,
+            check=False, timeout=60)
+
+    store = str(tmp_path / "s")
+    assert tailrace("send", store, "hello", "--topic", "T", "--delay", "3600000").returncode == 0
+    assert tailrace("send", store, "hello", "--topic", "T").returncode == 0
+    (line,) = tailrace("timers", store, "--json").stdout.splitlines()
+    timer = json.loads(line)["timer"]
+    assert (timer["topic"], timer["queueId"], timer["state"]) == ("T", 0, "pending")
+    assert timer["dueMs"] > time.time() * 1000 + 3_000_000
+    summary = json.loads(tailrace("timers", store, "--summary").stdout)
+    assert summary == {"topic": "T", "pending": 1, "nextDueMs": timer["dueMs"]}
+    assert tailrace(
+        "send", store, "x", "--topic", "T", "--delay", "1", "--deliver-at", "5").returncode == 2
