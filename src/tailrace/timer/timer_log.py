@@ -17,6 +17,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from tailrace.env.filesystem import FileSystem
+from tailrace.formats.filenames import file_name_to_offset
 from tailrace.formats.timerlog import (
     MAGIC_MASK,
     TIMER_BLANK,
@@ -26,12 +27,22 @@ from tailrace.formats.timerlog import (
 )
 from tailrace.segments import MappedFile, MappedFileQueue
 
-__all__ = ["TimerLog", "Units"]
+__all__ = ["TimerLog", "Units", "recognise_file_size"]
 
 _log = logging.getLogger(__name__)
 _UNIT: Final = TIMER_UNIT.size
 _READ_UNITS: Final = 65_536
 Units = np.ndarray[Any, np.dtype[np.void]]
+
+
+def recognise_file_size(file_system: FileSystem, directory: str, configured: int) -> int:
+    """Length of the files that a directory has, else the configured one."""
+    for name in file_system.list(directory):
+        if file_name_to_offset(name) is not None:
+            size = file_system.stat(f"{directory}/{name}").size
+            if size > _UNIT + TIMER_BLANK.size:
+                return size
+    return configured
 
 
 @final

@@ -55,7 +55,7 @@ from tailrace.timer.recovery import RecoveredTimers, TimerRecovery
 from tailrace.timer.slots import DueQueue
 from tailrace.timer.timer_checkpoint import TimerCheckpoint
 from tailrace.timer.timer_hint import read_suspicious_until_ms, write_timer_hint
-from tailrace.timer.timer_log import TimerLog
+from tailrace.timer.timer_log import TimerLog, recognise_file_size
 from tailrace.timer.timer_wheel import NO_SLOT, TimerWheel
 
 __all__ = ["TimerMessageStore"]
@@ -80,8 +80,9 @@ class TimerMessageStore:
         self.precision_ms = config.timer_precision_ms
         self.wheel = TimerWheel(
             file_system, f"{root}/{filenames.TIMERWHEEL}", self.precision_ms, slots_total)
-        self.timer_log = TimerLog(
-            file_system, f"{root}/{filenames.TIMERLOG}", config.mapped_file_size_timer_log)
+        directory = f"{root}/{filenames.TIMERLOG}"
+        self.timer_log = TimerLog(file_system, directory, recognise_file_size(
+            file_system, directory, config.mapped_file_size_timer_log))
         self.checkpoint = TimerCheckpoint(
             file_system, f"{root}/{filenames.CONFIG}/{filenames.TIMERCHECK}")
         window = config.timer_roll_window_slot

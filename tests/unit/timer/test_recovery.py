@@ -1,5 +1,7 @@
 """Timers after a kill, a power loss, a long downtime, and with files missing, stale or torn."""
 
+import dataclasses
+
 import pytest
 from timer_world import CONFIG, ROOT, START, World
 
@@ -287,5 +289,14 @@ def test_a_rebuild_without_services_leaves_nothing_that_a_java_broker_would_repe
     fields = TIMER_CHECKPOINT.unpack_from(world.files.open(f"{ROOT}/config/timercheck").pread(56, 0))
     assert fields.master_timer_queue_offset == len(world.due)
     world.open(clean=True)
+    world.run(20_000, step=50)
+    all_once(world)
+
+
+def test_the_length_of_timer_log_files_is_taken_from_them():
+    world = killed(loaded())
+    world.config = dataclasses.replace(CONFIG, mapped_file_size_timer_log=1 << 20)
+    world.open()
+    assert world.timers.recovered.mode == "replay"
     world.run(20_000, step=50)
     all_once(world)
