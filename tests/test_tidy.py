@@ -26,7 +26,7 @@ TEXT = {".py", ".md", ".toml", ".txt", ".in", ".yml", ".yaml", ".json", ".jsonl"
 FUNCTION_LINES, FILE_LINES = 70, 600
 LONGER = {
     # The public face: every method of it in one place, each a few lines over the store's parts.
-    "src/tailrace/node/message_store.py": 660,
+    "src/tailrace/node/message_store.py": 690,
     # A walk over a format is one loop for the compiler: a call a field would cost what it is for.
     "src/tailrace/kernels/record.py": 760,
 }

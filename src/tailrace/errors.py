@@ -15,7 +15,8 @@
     ├─ FatalStorageError           a sync failed; the process must stop writing
     ├─ TransientError              worth trying again
     │  ├─ DiskFullError
-    │  └─ FlushDiskTimeoutError
+    │  ├─ FlushDiskTimeoutError
+    │  └─ TimerFlowControlError     too many timers for one moment
     ├─ MessageIllegalError         a message that breaks a limit; names field, value and limit
     ├─ DataLossError               asked for an offset that retention removed
     └─ RemotingError
@@ -52,6 +53,7 @@ __all__ = [
     "StoreLockedError",
     "StoreNotWritableError",
     "StoreStateError",
+    "TimerFlowControlError",
     "TransientError",
     "UnsupportedVersionError",
 ]
@@ -165,6 +167,10 @@ class DiskFullError(TransientError):
     def __init__(self, path: str, cause: str) -> None:
         self.path, self.cause = path, cause
         super().__init__(f"no space for {path}: {cause}")
+
+
+class TimerFlowControlError(TransientError):
+    """Too many timers are due in the same slot."""
 
 
 class FlushDiskTimeoutError(TransientError):

@@ -95,7 +95,8 @@ class Message:
     """A message as a program writes it.
 
     ``keys`` must not contain blanks, as the stored form joins them with one. ``properties`` are
-    the caller's own; ``tags`` and ``keys`` have their own fields.
+    the caller's own; ``tags`` and ``keys`` have their own fields. ``deliver_at`` (milliseconds since
+    1970) or ``delay`` (seconds) makes it a timer message.
     """
 
     topic: str
@@ -105,6 +106,8 @@ class Message:
     properties: Mapping[str, str] = field(default_factory=dict)
     flag: int = 0
     wait_store_msg_ok: bool = True
+    deliver_at: int | None = None
+    delay: float | None = None
 
 
 @dataclass(slots=True)
@@ -147,6 +150,8 @@ class PutMessageResult:
     phy_offsets: Sequence[int] = ()
     remark: str = ""
     msg_id: str = ""
+    recall_handle: str = ""
+    """What takes a timer message back."""
 
     @property
     def ok(self) -> bool:

@@ -76,7 +76,6 @@ def test_the_asyncio_face(tailrace_broker):
         (Message(topic="wide", body=b"x", properties={"p": "v" * 32767}), 13),
         (Message(topic="tx", body=b"x", properties={"TRAN_MSG": "true"}), 16),
         (Message(topic="delay", body=b"x", properties={"DELAY": "3"}), None),
-        (Message(topic="timer", body=b"x", properties={"TIMER_DELAY_SEC": "3"}), None),
         (Message(topic="SCHEDULE_TOPIC_XXXX", body=b"x"), 16),
     ],
 )

@@ -39,3 +39,10 @@ def test_java_clients_work_and_the_reference_opens_what_they_wrote(tmp_path: Pat
 def test_spark_reads_a_store_of_the_reference(tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="the extra spark is not installed")
     holds("spark", tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.interop
+@pytest.mark.usefixtures("reference")
+def test_timers_of_the_java_client_survive_a_kill(tmp_path: Path) -> None:
+    holds("timers", tmp_path)

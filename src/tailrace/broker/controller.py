@@ -32,6 +32,7 @@ from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
 from tailrace.broker.processors.client_manage import ClientManageProcessor
 from tailrace.broker.processors.pull import PullMessageProcessor
 from tailrace.broker.processors.query import QueryProcessor
+from tailrace.broker.processors.recall import RecallMessageProcessor
 from tailrace.broker.processors.retention import RetentionProcessor
 from tailrace.broker.processors.send import SendMessageProcessor
 from tailrace.broker.rebalance_lock import RebalanceLockManager
@@ -190,7 +191,7 @@ class BrokerController:
             max_message_size=store_config.max_message_size,
         )
         self._processors: list[_Registers] = [
-            send, QueryProcessor(broker), ClientManageProcessor(broker),
+            send, RecallMessageProcessor(broker), QueryProcessor(broker), ClientManageProcessor(broker),
             AdminTopicsProcessor(broker), RetentionProcessor(broker), AdminProcessor(
                 broker, RuntimeInfo(broker, self._file_system), self._settings),
         ]

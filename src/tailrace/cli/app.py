@@ -325,6 +325,14 @@ def _key_values(items: list[str]) -> dict[str, str]:
     return values
 
 
+def timer_properties(delay: int, deliver_at: int) -> dict[str, str]:
+    """What makes a message wait, by the options of ``send``."""
+    if delay and deliver_at:
+        raise usage("say one of --delay and --deliver-at")
+    named = {"TIMER_DELAY_MS": delay, "TIMER_DELIVER_MS": deliver_at}
+    return {name: str(ms) for name, ms in named.items() if ms}
+
+
 @app.command()
 def send(
     words: Annotated[
@@ -339,6 +347,9 @@ def send(
     prop: Annotated[
         Optional[list[str]], typer.Option("--property", metavar="NAME=VALUE", help="May be repeated.")  # noqa: UP045
     ] = None,
+    delay: Annotated[int, typer.Option(min=0, help="Deliver it after so many milliseconds.")] = 0,
+    deliver_at: Annotated[
+        int, typer.Option(min=0, help="Deliver it then, milliseconds since 1970.")] = 0,
 ) -> None:
     """Put one message by hand; prints where it is.
 
@@ -352,7 +363,7 @@ def send(
     store = one_target(directory, broker, namesrv)
     message = Message(
         topic=topic, body=body.encode(), tags=tags or None, keys=key or (),
-        properties=_key_values(prop or []))
+        properties=_key_values(prop or []) | timer_properties(delay, deliver_at))
     with errors():
         print_lines([send_message(message, store, broker, namesrv, queue)])
 

@@ -54,7 +54,7 @@ from tailrace.node.put_forms import (
     topic_of,
 )
 from tailrace.node.retention import Retention
-from tailrace.node.timers import Timers
+from tailrace.node.timers import Timers, is_timer
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.flush import DurableCallback
@@ -154,7 +154,9 @@ class MessageStore:
             topics.load()
             _name_orphans(store, topics)
             retention = Retention(clock, file_system, store)
-            timers = Timers(clock, file_system, entropy, config, store, topics)
+            timers = Timers(
+                clock, file_system, entropy, config, store, topics,
+                (broker_config or BrokerConfig()).broker_name)
             timers.load()
             if services:
                 running = scheduler or ThreadScheduler()
@@ -316,6 +318,8 @@ class MessageStore:
                 topic, queue_id, b"", born_timestamp=self._clock.now_ms(),
                 born_host=self.store_host)
             items = plain_items(part, prefix, number)
+            if items is None and any(map(is_timer, messages)):
+                return [self.put(m, queue_id=queue_id, timeout_ms=timeout_ms) for m in messages]
             if items is None:
                 items = [
                     (message.flag, message.body, stored_properties(message, self._unique_key()))
@@ -343,6 +347,18 @@ class MessageStore:
         result = self._timers.put(message)
         self._store.stats.put_took(self._clock.monotonic_ns() - began)
         return result
+
+    def recall(self, handle: str) -> None:
+        """Take back a timer message that is not due, by the ``recall_handle`` of its put.
+
+        Raises MessageIllegalError when it is due or the handle is none, and what ``put`` raises.
+        """
+        self._check_open()
+        for result in self._timers.recall(handle, self._clock.now_ms(), self.store_host):
+            if result.status is not PutMessageStatus.PUT_OK:
+                _raise_refused(result)
+            if self._store.flush_commit_log.sync:
+                self._wait(result.until, None)
 
     def put_batch_inner(self, message: MessageExtBrokerInner, encoded: bytes) -> PutMessageResult:
         """Append the messages of a batch request, all or none; as ``put_inner``."""

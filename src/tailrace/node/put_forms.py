@@ -7,7 +7,12 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import final, overload
 
-from tailrace.errors import MessageIllegalError, StoreError, StoreNotWritableError
+from tailrace.errors import (
+    MessageIllegalError,
+    StoreError,
+    StoreNotWritableError,
+    TimerFlowControlError,
+)
 from tailrace.formats.commitlog import create_message_id
 from tailrace.model import Message, PutMessageResult, PutMessageStatus
 
@@ -35,7 +40,7 @@ def plain_items(
             )
             for m, n in zip(messages, numbers, strict=False)
             if m.tags and m.keys.__class__ is list and len(m.keys) == 1 and m.keys[0]
-            and not m.properties and m.wait_store_msg_ok
+            and not m.properties and m.wait_store_msg_ok and m.deliver_at is m.delay is None
         ]
     except (TypeError, UnicodeEncodeError):
         return None
@@ -73,6 +78,12 @@ def stored_properties(message: Message, unique_key: str) -> bytes:
         count += len(own)
         if "UNIQ_KEY" in own:
             unique_key = ""
+    if message.deliver_at is not None:
+        text += f"TIMER_DELIVER_MS\x01{int(message.deliver_at)}\x02"
+        count += 1
+    if message.delay is not None:
+        text += f"TIMER_DELAY_MS\x01{round(message.delay * 1000)}\x02"
+        count += 1
     if unique_key:
         text += f"UNIQ_KEY\x01{unique_key}\x02"
         count += 1
@@ -131,5 +142,8 @@ def raise_refused(result: PutMessageResult) -> None:
         if ": " in text else MessageIllegalError("message", text),
         PutMessageStatus.PROPERTIES_SIZE_EXCEEDED: lambda text: MessageIllegalError(
             "properties", text.removeprefix("properties: ")),
+        PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL: lambda text: MessageIllegalError("timer", text),
+        PutMessageStatus.WHEEL_TIMER_NOT_ENABLE: lambda text: MessageIllegalError("timer", text),
+        PutMessageStatus.WHEEL_TIMER_FLOW_CONTROL: TimerFlowControlError,
     }
     raise refusals.get(result.status, StoreNotWritableError)(result.remark)

@@ -11,18 +11,28 @@ from tailrace.env.entropy import Entropy
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler
 from tailrace.errors import StoreError
-from tailrace.model import MessageExtBrokerInner, PutMessageResult
-from tailrace.node.topic_config import TopicConfigManager
+from tailrace.formats.commitlog import decode_properties
+from tailrace.model import Message, MessageExtBrokerInner, PutMessageResult
+from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX, TopicConfigManager
 from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.timer.properties import DELIVER_PROPERTIES, TIMER_OUT_MS, UNIQ_KEY
 from tailrace.timer.put_hook import TimerPutHook
+from tailrace.timer.recall import build_handle, parse_handle, recall_messages
 from tailrace.timer.timer_message_store import TimerMessageStore
 
-__all__ = ["Timers"]
+__all__ = ["Timers", "is_timer"]
 
 _log = logging.getLogger(__name__)
 _ENQUEUE_MS: Final = 20
+_CLEAN_MS: Final = 30_000
 _DEQUEUE_MS: Final = 5
 """How late a timer may be noticed; a step that finds nothing takes some microseconds."""
+
+
+def is_timer(message: Message) -> bool:
+    """Whether a message may have to wait, so that it takes the way through the put hook."""
+    return message.deliver_at is not None or message.delay is not None or (
+        bool(message.properties) and any(name in message.properties for name in DELIVER_PROPERTIES))
 
 
 @final
@@ -31,8 +41,9 @@ class Timers:
 
     def __init__(
         self, clock: Clock, file_system: FileSystem, entropy: Entropy, config: StoreConfig,
-        store: DefaultMessageStore, topics: TopicConfigManager,
+        store: DefaultMessageStore, topics: TopicConfigManager, broker_name: str,
     ) -> None:
+        self._broker_name = broker_name
         self._config = config
         self._store = store
         self.messages: TimerMessageStore | None = None
@@ -58,6 +69,7 @@ class Timers:
         scheduler.every("TimerDequeueService", _DEQUEUE_MS, timers.dequeue_step)
         scheduler.every(
             "TimerFlushService", self._config.timer_flush_interval_ms, timers.flush_step)
+        scheduler.every("TimerLogCleanService", _CLEAN_MS, timers.clean_step)
 
     def close(self) -> bool:
         """Flush and close; whether everything is durable."""
@@ -76,14 +88,26 @@ class Timers:
 
     def put(self, message: MessageExtBrokerInner) -> PutMessageResult:
         """Put a message, which waits on the timer topic when it has a delivery time."""
-        queue_id = message.queue_id
+        topic, queue_id = message.topic, message.queue_id
         refused = self._hook.handle(message)
         if refused is not None:
             return refused
         result = self._store.put(message)
-        if result.queue_id != queue_id and result.status.appended:
+        if message.topic != topic and result.status.appended:
             result.queue_id = queue_id  # producers are told the queue they asked for
+            properties = decode_properties(message.properties)
+            if not topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+                result.recall_handle = build_handle(
+                    topic, self._broker_name, int(properties[TIMER_OUT_MS]),
+                    properties.get(UNIQ_KEY, ""))
         return result
+
+    def recall(self, handle: str, born_ms: int, born_host: bytes) -> list[PutMessageResult]:
+        """Put what deletes a timer. Raises MessageIllegalError for what is no handle."""
+        return [
+            self.put(message)
+            for message in recall_messages(parse_handle(handle), born_ms, born_host)
+        ]
 
     def stats(self) -> dict[str, Any]:
         """Positions and counters of the timers."""

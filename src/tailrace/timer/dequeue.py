@@ -187,7 +187,8 @@ class Dequeue:
                 counters["timerRecalled"] += 1
                 self._due.done(named, delivered=True)
             return
-        identity = identity_of(properties, out)
+        # A request to delete has the unique key of what it deletes.
+        identity = None if TIMER_DEL_UNIQKEY in properties else identity_of(properties, out)
         if identity is not None:
             if not roll and self._due.is_deleted(identity):
                 counters["timerRecalled"] += 1

@@ -102,7 +102,10 @@ class PutBack:
     def _records(self, topic: str, identity: Identity) -> list[MessageExt]:
         found = self._store.reader.query(topic, identity.unique_key, 64, 0, (1 << 63) - 1, "U")
         out = str(identity.out_ms)
-        return [m for m, _ in found if m.properties.get(TIMER_OUT_MS) == out]
+        return [
+            m for m, _ in found
+            if m.properties.get(TIMER_OUT_MS) == out and TIMER_DEL_UNIQKEY not in m.properties
+        ]
 
     # -- putting
 

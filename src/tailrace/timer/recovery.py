@@ -142,6 +142,9 @@ class TimerRecovery:
         if end < fields.last_timer_log_flush_pos:
             raise _RebuildNeededError(
                 f"the timer log ends at {end}, {fields.last_timer_log_flush_pos} were flushed")
+        low_pos = self._log.min_offset
+        if low_pos and self._wheel.file_lists_before(low_pos, read_time):
+            raise _RebuildNeededError(f"the timer log begins at {low_pos}, the wheel lists more")
         orphans = self._fill_wheel(live)
         cut_at = self._cut(end)
         offset = self._next_queue_offset(last, fields.last_timer_queue_offset)

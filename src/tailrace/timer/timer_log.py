@@ -17,6 +17,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from tailrace.env.filesystem import FileSystem
+from tailrace.formats.filenames import file_name_to_offset
 from tailrace.formats.timerlog import (
     MAGIC_MASK,
     TIMER_BLANK,
@@ -26,12 +27,22 @@ from tailrace.formats.timerlog import (
 )
 from tailrace.segments import MappedFile, MappedFileQueue
 
-__all__ = ["TimerLog", "Units"]
+__all__ = ["TimerLog", "Units", "recognise_file_size"]
 
 _log = logging.getLogger(__name__)
 _UNIT: Final = TIMER_UNIT.size
 _READ_UNITS: Final = 65_536
 Units = np.ndarray[Any, np.dtype[np.void]]
+
+
+def recognise_file_size(file_system: FileSystem, directory: str, configured: int) -> int:
+    """Length of the files that a directory has, else the configured one."""
+    for name in file_system.list(directory):
+        if file_name_to_offset(name) is not None:
+            size = file_system.stat(f"{directory}/{name}").size
+            if size > _UNIT + TIMER_BLANK.size:
+                return size
+    return configured
 
 
 @final
@@ -40,6 +51,7 @@ class TimerLog:
 
     def __init__(self, file_system: FileSystem, directory: str, file_size: int) -> None:
         self.files = MappedFileQueue(file_system, directory, file_size, mapped=False)
+        self._newest: dict[int, int] = {}
         self.scan_end = 0
         """Where the last complete ``scan`` found the end of the units."""
 
@@ -135,6 +147,37 @@ class TimerLog:
             file.size - at, 0, TIMER_BLANK_MAGIC)
 
     # -- life
+
+    def delete_read_files(self, read_time_ms: int) -> int:
+        """Remove the oldest files all of whose units are in slots before a time; how many.
+
+        The last two files stay: a Java broker begins one file before the flushed position.
+        """
+        removed = 0
+        while len(self.files.files) > 2:
+            first = self.files.files[0]
+            if self._newest_slot_ms(first) >= read_time_ms:
+                break
+            self.files.files = self.files.files[1:]
+            _log.info("timer log file is delivered and removed file=%s", first.path)
+            first.destroy()
+            self._newest.pop(first.file_from_offset, None)
+            removed += 1
+        return removed
+
+    def _newest_slot_ms(self, file: MappedFile) -> int:
+        """The latest time of a slot that a full file has a unit of."""
+        known = self._newest.get(file.file_from_offset)
+        if known is None:
+            known = 0
+            for at in range(0, file.size - _UNIT + 1, _UNIT * _READ_UNITS):
+                data = file.read(at, _UNIT * _READ_UNITS)
+                units = TIMER_UNIT.view(data[: len(data) - len(data) % _UNIT])
+                units = units[units["size"] == _UNIT]
+                if len(units):
+                    known = max(known, int((units["write_time_ms"] + units["delay_ms"]).max()))
+            self._newest[file.file_from_offset] = known
+        return known
 
     def truncate(self, pos: int) -> None:
         """End the log at a position; what is behind is cleared."""

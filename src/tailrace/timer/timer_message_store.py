@@ -55,7 +55,7 @@ from tailrace.timer.recovery import RecoveredTimers, TimerRecovery
 from tailrace.timer.slots import DueQueue
 from tailrace.timer.timer_checkpoint import TimerCheckpoint
 from tailrace.timer.timer_hint import read_suspicious_until_ms, write_timer_hint
-from tailrace.timer.timer_log import TimerLog
+from tailrace.timer.timer_log import TimerLog, recognise_file_size
 from tailrace.timer.timer_wheel import NO_SLOT, TimerWheel
 
 __all__ = ["TimerMessageStore"]
@@ -80,8 +80,9 @@ class TimerMessageStore:
         self.precision_ms = config.timer_precision_ms
         self.wheel = TimerWheel(
             file_system, f"{root}/{filenames.TIMERWHEEL}", self.precision_ms, slots_total)
-        self.timer_log = TimerLog(
-            file_system, f"{root}/{filenames.TIMERLOG}", config.mapped_file_size_timer_log)
+        directory = f"{root}/{filenames.TIMERLOG}"
+        self.timer_log = TimerLog(file_system, directory, recognise_file_size(
+            file_system, directory, config.mapped_file_size_timer_log))
         self.checkpoint = TimerCheckpoint(
             file_system, f"{root}/{filenames.CONFIG}/{filenames.TIMERCHECK}")
         window = config.timer_roll_window_slot
@@ -127,6 +128,13 @@ class TimerMessageStore:
             self._hold_until = self.queue_offset + self.behind_messages()
             for unit in found.orphans:
                 self._enqueue_again(unit)
+            if found.mode == "rebuild":
+                # Its wheel is empty, so the present slot counts as begun: what is overdue is looked
+                # at as it comes. Whoever opens the directory next must not find it half rebuilt: a
+                # Java broker would deliver again what is in the timer queue and not in the wheel.
+                self.dequeue.frontier_ms += self.precision_ms
+                while self.enqueue_step():
+                    pass
 
     def close(self) -> None:
         """Flush, and leave a directory from which nothing is delivered twice after a clean stop.
@@ -136,9 +144,9 @@ class TimerMessageStore:
         try:
             with self._lock:
                 for time_ms, slot in sorted(self.due.slots.items()):
-                    if slot.delivered and slot.waiting:
-                        waiting = [pending.unit for pending in slot.waiting.values()]
-                        self._relist(time_ms, waiting + list(slot.units))
+                    left = [pending.unit for pending in slot.waiting.values()] + list(slot.units)
+                    if len(left) != self.wheel.get_slot(time_ms).num:
+                        self._relist(time_ms, left)
                 read_time = min(self.dequeue.frontier_ms, *self.due.slots, _NO_TIME)
                 self._flush(read_time)
         finally:
@@ -368,6 +376,14 @@ class TimerMessageStore:
     def flush_step(self) -> None:
         """Make the state durable and say so in the checkpoint. Raises OSError, FatalStorageError."""
         self._flush(None)
+
+    def clean_step(self) -> None:
+        """Remove timer log files that the checkpoint on disk says are delivered. Raises OSError."""
+        with self._lock:
+            fields = self.checkpoint.fields
+            if fields is not None:
+                self.timer_log.delete_read_files(
+                    min(fields.last_read_time_ms, self.commit_read_time_ms) - self.precision_ms)
 
     def _flush(self, read_time: int | None) -> None:
         with self._lock:

@@ -93,6 +93,23 @@ class TimerWheel:
         """How many timers the slots from a time on hold."""
         return sum(max(self.get_slot(time).num, 0) for time in self.live_slots(begin_ms))
 
+    def file_lists_before(self, pos: int, begin_ms: int) -> bool:
+        """Whether the file, as it is on disk, has a live slot whose list begins below a position."""
+        if not self._file_system.exists(self._path):
+            return False
+        file = self._file_system.open(self._path)
+        try:
+            for low, high in file.data_ranges(0, file.size()):
+                first = low // _PAGE * _PAGE
+                data = file.pread(high - first, first)
+                slots = SLOT.view(data[: len(data) - len(data) % SLOT.size])
+                live = (slots["time"] >= begin_ms // self.precision_ms) & (slots["num"] > 0)
+                if bool((live & (slots["first_pos"] >= 0) & (slots["first_pos"] < pos)).any()):
+                    return True
+        finally:
+            file.close()
+        return False
+
     def take_dirty(self) -> dict[int, bytes]:
         """Bytes of the pages that changed since the last time, for ``write``."""
         with self._lock:

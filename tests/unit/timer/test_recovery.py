@@ -1,5 +1,7 @@
 """Timers after a kill, a power loss, a long downtime, and with files missing, stale or torn."""
 
+import dataclasses
+
 import pytest
 from timer_world import CONFIG, ROOT, START, World
 
@@ -256,3 +258,45 @@ def test_the_wheel_s_numbers_come_out_of_the_log():
 
 def test_a_new_directory_is_fresh():
     assert World(CrashFileSystem(), config=CONFIG).timers.recovered.mode == "fresh"
+
+
+def test_delivered_files_of_the_timer_log_go_and_nothing_pending_with_them():
+    world = World()
+    for number in range(200):
+        world.send(TIMER_DELAY_MS=100 * number + 50)
+    world.steps()
+    assert len(world.timers.timer_log.files.files) == 5
+    world.timers.clean_step()
+    assert world.timers.timer_log.min_offset == 0
+    world.run(9_000, step=50)
+    world.flush()
+    world.timers.clean_step()
+    assert world.timers.timer_log.min_offset == 2 * CONFIG.mapped_file_size_timer_log
+    killed(world).open()
+    assert world.timers.recovered.mode == "replay"
+    world.run(13_000, step=50)
+    all_once(world)
+
+
+def test_a_rebuild_without_services_leaves_nothing_that_a_java_broker_would_repeat():
+    world = killed(loaded())
+    before = set(world.delivered())
+    world.files.remove(f"{ROOT}/timerlog/{0:020d}")
+    world.open()
+    assert world.timers.recovered.mode == "rebuild"
+    world.close()
+    assert listed_for_a_java_broker(world) == set(world.due) - before
+    fields = TIMER_CHECKPOINT.unpack_from(world.files.open(f"{ROOT}/config/timercheck").pread(56, 0))
+    assert fields.master_timer_queue_offset == len(world.due)
+    world.open(clean=True)
+    world.run(20_000, step=50)
+    all_once(world)
+
+
+def test_the_length_of_timer_log_files_is_taken_from_them():
+    world = killed(loaded())
+    world.config = dataclasses.replace(CONFIG, mapped_file_size_timer_log=1 << 20)
+    world.open()
+    assert world.timers.recovered.mode == "replay"
+    world.run(20_000, step=50)
+    all_once(world)

@@ -163,6 +163,8 @@ class SendMessageProcessor:
             return None
         if batch:
             answer = self._batch_answer(request, result)
+        elif result.recall_handle:
+            answer = self._timer_answer(request, result, unique_key)
         elif request.serialize_type == SerializeType.ROCKETMQ:
             answer = self._binary_answer(request.opaque, result, unique_key)
         else:
@@ -328,6 +330,18 @@ class SendMessageProcessor:
             },
         })
         return PREFIX.pack(4 + len(header), len(header)) + header
+
+    def _timer_answer(
+        self, request: RemotingCommand, result: PutMessageResult, unique_key: str
+    ) -> bytes:
+        return encode(
+            request.answer(ext={
+                "msgId": f"{self._msg_id_prefix.decode()}{result.phy_offset:016X}",
+                "queueId": str(result.queue_id), "queueOffset": str(result.queue_offset),
+                "transactionId": unique_key, "recallHandle": result.recall_handle,
+                **self._common_ext,
+            })
+        )
 
     def _batch_answer(self, request: RemotingCommand, result: PutMessageResult) -> bytes:
         prefix = self._msg_id_prefix.decode()

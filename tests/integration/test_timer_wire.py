@@ -1,0 +1,75 @@
+"""Timers as clients send and take them back, on a real store."""
+
+import asyncio
+import base64
+
+import pytest
+
+from tailrace.broker import BrokerController
+from tailrace.config import BrokerConfig
+from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
+from tailrace.node.message_store import MessageStore
+from tailrace.timer.recall import build_handle
+
+SEND = {"a": "pg", "b": "orders", "c": "TBW102", "d": "4", "e": "2", "f": "0", "g": "1", "h": "0"}
+
+
+async def ask(address, code, ext, body=b"", kind=0):
+    host, port = address.rsplit(":", 1)
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(encode(RemotingCommand(code, ext, body, opaque=1, serialize_type=kind)))
+    data = b""
+    while True:
+        data += await asyncio.wait_for(reader.read(65536), 5)
+        command, _ = decode_frame(data, 0, len(data))
+        if command is not None:
+            writer.close()
+            return command
+
+
+async def story(store, kind):
+    controller = BrokerController(store, BrokerConfig())
+    await controller.start(("127.0.0.1", 0), None)
+    try:
+        broker = controller.broker_address
+
+        async def send(key, **properties):
+            text = "".join(f"{n}\x01{v}\x02" for n, v in {"UNIQ_KEY": key, **properties}.items())
+            return await ask(broker, 310, {**SEND, "i": text}, key.encode(), kind)
+
+        kept = await send("KEPT", TIMER_DELAY_MS=700)
+        gone = await send("GONE", TIMER_DELAY_SEC=1)
+        assert (kept.code, kept.ext["queueId"], kept.ext["transactionId"]) == (0, "2", "KEPT")
+        handle = gone.ext["recallHandle"]
+        version, topic, name, stamp, key = base64.urlsafe_b64decode(handle).decode().split(" ")
+        assert (version, topic, name, key) == ("v1", "orders", "broker-a", "GONE")
+        assert int(stamp) % 1000 == 1
+        for code, changes in ((17, {"topic": "none"}), (604, {"recallHandle": "x"}), (604, {
+            "recallHandle": build_handle("orders", "broker-b", int(stamp) - 1, "GONE")}), (604, {
+            "recallHandle": build_handle("orders", "broker-a", 1000, "GONE")})):
+            ext = {"producerGroup": "pg", "topic": "orders", "recallHandle": handle, **changes}
+            assert (await ask(broker, 370, ext, kind=kind)).code == code
+        ext = {"producerGroup": "pg", "topic": "orders", "recallHandle": handle}
+        done = await ask(broker, 370, ext, kind=kind)
+        # The slot of a delay of a second may have come already when the second is young.
+        assert (done.code, done.ext["msgId"]) == (0, "GONE") or done.remark.endswith("timestamp invalid")
+        for properties, remark in (
+            ({"TIMER_DELAY_SEC": "x"}, "is no number"),
+            ({"TIMER_DELAY_SEC": 999_999}, "timerMaxDelaySec"),
+            ({"TIMER_DELIVER_MS": 10, "TIMER_DEL_UNIQKEY": "T+U"}, "is due already"),
+        ):
+            refused = await send("BAD", **properties)
+            assert (refused.code, remark in refused.remark) == (13, True)
+        await asyncio.sleep(1.5)
+        return done.code == 0
+    finally:
+        await controller.stop()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", [0, 1])
+def test_a_timer_is_sent_and_another_one_taken_back(tmp_path, kind):
+    with MessageStore.open(tmp_path / "s") as store:
+        recalled = asyncio.run(asyncio.wait_for(story(store, kind), 20))
+        found = [m.unique_key for m in store.read("orders", 2)]
+    assert found == (["KEPT"] if recalled else ["KEPT", "GONE"])

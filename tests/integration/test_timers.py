@@ -1,0 +1,103 @@
+"""Timers of real stores: embedded, over the wire's messages, and in what the reference left."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tarfile
+import time
+
+import pytest
+
+from tailrace.doctor.timers import pending_timers
+from tailrace.env.clock import SystemClock
+from tailrace.errors import MessageIllegalError
+from tailrace.model import Message
+from tailrace.node.message_store import MessageStore
+from tailrace.store.directory import StoreDirectory
+
+FIXTURES = pathlib.Path(__file__).parents[1] / "interop" / "fixtures"
+
+
+class LaterClock(SystemClock):
+    """The machine's clock, hours ahead."""
+
+    def now_ms(self):
+        return super().now_ms() + 12 * 3_600_000
+
+
+def wait_for(condition, seconds=15):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+@pytest.mark.integration
+def test_embedded_timers_arrive_on_time_and_can_be_taken_back(tmp_path):
+    with MessageStore.open(tmp_path / "s") as store:
+        now = int(time.time() * 1000)
+        store.put(Message(topic="T", body=b"at", deliver_at=now + 1234))
+        results = store.put_many([
+            Message(topic="T", body=b"after", delay=1.1), Message(topic="T", body=b"gone", delay=1.2)])
+        assert [r.queue_id for r in results] == [0, 0]
+        store.recall(results[1].recall_handle)
+        with pytest.raises(MessageIllegalError):
+            store.recall("nonsense")
+        with pytest.raises(MessageIllegalError):
+            store.put(Message(topic="T", body=b"x", delay=99 * 86_400))
+        assert wait_for(lambda: len(list(store.read("T"))) == 2)
+        time.sleep(0.2)
+        found = {m.body: m for m in store.read("T")}
+        assert set(found) == {b"at", b"after"}
+        late = found[b"at"].store_timestamp - (now + 1234)
+        assert 0 <= late < 500
+        assert store.stats()["timerRecalled"] == 1
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", ["clean-5.5.0", "crashed-5.5.0"])
+def test_pending_timers_of_the_reference_are_listed_and_arrive(tmp_path, name):
+    with tarfile.open(FIXTURES / f"{name}.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    listed = pending_timers(StoreDirectory(str(tmp_path / name)))
+    assert len(listed) == 151
+    with MessageStore.open(tmp_path / name, clock=LaterClock(), create=False) as store:
+        wanted = {timer.uniq_key for timer in listed}
+        topics = {timer.topic for timer in listed}
+
+        def arrived():
+            return [
+                m for topic in topics for t, queue_id, _, _ in store.queues() if t == topic
+                for m in store.read(topic, queue_id)
+                if m.unique_key in wanted and "TIMER_DEQUEUE_MS" in m.properties]
+
+        assert wait_for(lambda: len(arrived()) >= 151)
+        time.sleep(0.2)
+        found = arrived()
+        assert {m.unique_key for m in found} == wanted
+        assert len(found) == 151
+        assert all(m.store_timestamp >= int(m.properties["TIMER_DELIVER_MS"]) for m in found)
+    assert pending_timers(StoreDirectory(str(tmp_path / name))) == []
+
+
+@pytest.mark.integration
+def test_the_command_lists_what_is_to_come(tmp_path):
+    def tailrace(*args):
+        return subprocess.run(
+            [sys.executable, "-m", "tailrace.cli", *args], capture_output=True, text=True,
+            check=False, timeout=60)
+
+    store = str(tmp_path / "s")
+    assert tailrace("send", store, "hello", "--topic", "T", "--delay", "3600000").returncode == 0
+    assert tailrace("send", store, "hello", "--topic", "T").returncode == 0
+    (line,) = tailrace("timers", store, "--json").stdout.splitlines()
+    timer = json.loads(line)["timer"]
+    assert (timer["topic"], timer["queueId"], timer["state"]) == ("T", 0, "pending")
+    assert timer["dueMs"] > time.time() * 1000 + 3_000_000
+    summary = json.loads(tailrace("timers", store, "--summary").stdout)
+    assert summary == {"topic": "T", "pending": 1, "nextDueMs": timer["dueMs"]}
+    assert tailrace(
+        "send", store, "x", "--topic", "T", "--delay", "1", "--deliver-at", "5").returncode == 2

@@ -1,0 +1,37 @@
+"""Pending timers handed to the reference and back, clean and killed, with both releases."""
+
+import json
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = pathlib.Path(__file__).with_name("timer_handover.py")
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@pytest.mark.slow
+@pytest.mark.interop
+@pytest.mark.parametrize("release", ["5.3.3", "5.5.0"])
+@pytest.mark.parametrize("stop", ["clean", "kill"])
+def test_every_timer_arrives(tmp_path, release, stop):
+    for program in ("mvn", "javac"):
+        if shutil.which(program) is None:
+            pytest.skip(f"the reference needs {program}")
+    done = subprocess.run(
+        [sys.executable, PROGRAM, release, stop, str(free_port()), tmp_path], capture_output=True,
+        text=True, timeout=240, check=False, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert (found["lost"], found["early"]) == (0, 0)
+    if stop == "clean":
+        assert found["twice"] == 0  # a killed Java broker may repeat its last second

@@ -1,0 +1,81 @@
+"""A directory with pending timers goes from Tailrace to a Java broker and back; counts what arrived.
+
+    timer_handover.py RELEASE clean|kill PORT DIRECTORY
+
+The whole takes about a minute. Prints one JSON line.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+from tailrace.config import StoreConfig
+from tailrace.model import Message
+from tailrace.node.message_store import MessageStore
+
+REFERENCE = pathlib.Path(__file__).parent / "reference" / "rocketmq"
+SIZES = {
+    "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 6000, "maxHashSlotNum": 1000,
+    "maxIndexNum": 4000, "mappedFileSizeTimerLog": 65536,
+}
+CONFIG = StoreConfig.from_properties({name: str(size) for name, size in SIZES.items()})
+TIMERS = 60
+
+
+def put_timers(root: str, stop: str) -> None:
+    """In a process of its own: timers due in seconds and in half a minute, then the stop."""
+    pid = os.fork()
+    if pid:
+        os.waitpid(pid, 0)
+        return
+    store = MessageStore.open(root, config=CONFIG)
+    now = time.time_ns() // 1_000_000
+    for i in range(TIMERS):
+        due = now + (1000 + 50 * i if i < TIMERS // 2 else 24_000 + 330 * i)
+        store.put(Message(topic="HT", body=b"%d" % i, deliver_at=due))
+    time.sleep(3.7)
+    if stop == "clean":
+        store.close()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_java(root: str, directory: str, release: str, stop: str, port: str) -> None:
+    """A Java broker on the directory for half a minute."""
+    conf = pathlib.Path(directory) / "broker.conf"
+    conf.write_text("".join(f"{name}={value}\n" for name, value in {
+        **SIZES, "brokerClusterName": "DefaultCluster", "brokerName": "broker-a", "brokerId": 0,
+        "brokerIP1": "127.0.0.1", "listenPort": port, "namesrvAddr": "127.0.0.1:9",
+        "storePathRootDir": root, "storePathCommitLog": f"{root}/commitlog"}.items()))
+    with open(f"{directory}/broker.log", "w") as log:
+        broker = subprocess.Popen(
+            [REFERENCE, "broker", conf], stdout=log, stderr=log,
+            env={**os.environ, "ROCKETMQ_VERSION": release})
+        time.sleep(30)
+        broker.send_signal(signal.SIGTERM if stop == "clean" else signal.SIGKILL)
+        broker.wait()
+
+
+def main(release: str, stop: str, port: str, directory: str) -> None:
+    root = f"{directory}/store"
+    put_timers(root, stop)
+    run_java(root, directory, release, stop, port)
+    with MessageStore.open(root, config=CONFIG) as store:
+        by_java = sum(len(list(store.read("HT", q))) for q in range(4))
+        time.sleep(18)
+        late: dict[str, list[int]] = {}
+        for message in (m for q in range(4) for m in store.read("HT", q)):
+            late.setdefault(message.body.decode(), []).append(
+                message.store_timestamp - int(message.properties["TIMER_DELIVER_MS"]))
+    print(json.dumps({
+        "timers": TIMERS, "beforeTheReturn": by_java, "lost": TIMERS - len(late),
+        "twice": sum(len(times) > 1 for times in late.values()),
+        "early": sum(min(times) < 0 for times in late.values()),
+    }))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
