@@ -36,7 +36,7 @@ def some(cases, count):
 def test_a_log_that_is_cut_at_any_byte_keeps_what_is_before(source):
     cases = faults.all_log_cuts(source)
     always = [(record.at, "killed", "zero") for record in source.records[-64::9]]
-    for case in always + some(cases, 150):
+    for case in always + some(cases, 100):
         try:
             faults.cut_log(source, *case)
         except Exception as error:
@@ -49,7 +49,7 @@ def test_a_derived_file_that_is_cut_at_any_length_heals(source):
     paths = {path for path, *_ in cases}
     assert {path.split("/")[2] for path in paths} == {"consumequeue", "index", "checkpoint", "tailrace"}
     empty = [(path, 0, "clean") for path in sorted(paths)]
-    for case in empty + some(cases, 150):
+    for case in empty + some(cases, 100):
         try:
             faults.cut_derived(source, *case)
         except Exception as error:
