@@ -82,7 +82,7 @@ def test_what_java_truncates_between_stays_away(reference, tmp_path):
     path = tmp_path / "s"
     put_ours(path)
     with MessageStore.open(path, config=CONFIG, services=False) as store:
-        last = [m for m in store.query_message(f"Topic{(OURS - 1) % 8}", f"ours{OURS - 1}")]
+        last = store.query_message(f"Topic{(OURS - 1) % 8}", f"ours{OURS - 1}")
     log = path / "commitlog" / f"{0:020d}"
     data = bytearray(log.read_bytes())
     data[last[0].phy_offset + 200] ^= 1
