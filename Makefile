@@ -43,8 +43,10 @@ check: $(VENV)/.installed  ## Format, lint, types, import rules, generated docum
 fmt: $(VENV)/.installed  ## Mend what the linter can mend
 	$(VENV)/bin/ruff check --fix src tests tools benchmarks setup.py
 
-crash: $(VENV)/.installed  ## The long crash sweep; SEED=n replays one
+crash: $(VENV)/.installed  ## The long crash sweep, faults and kills; SEED=n replays one
 	SEED=$(SEED) $(PY) tools/crash_sweep.py
+	SEED=$(SEED) $(PY) tools/fault_matrix.py
+	SEED=$(SEED) $(PY) tools/kill_loop.py
 
 interop: $(VENV)/.installed  ## Conformance with the reference: needs Maven and a JDK
 	tests/interop/conformance/run dump-equals-reference java-client spark

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import pathlib
 import random
 import signal
 import subprocess
@@ -10,6 +12,11 @@ import sys
 import pytest
 
 from tailrace import FlushDiskType, MessageStore, StoreConfig
+
+_spec = importlib.util.spec_from_file_location(
+    "kill_loop", pathlib.Path(__file__).parents[2] / "tools" / "kill_loop.py")
+kill_loop = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(kill_loop)
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -79,3 +86,11 @@ def test_every_acknowledgement_is_found_again_after_kill_9(tmp_path):
                         f.phy_offset for f in store.query_message("T", m.keys[0])]
             missing = {place: key for place, key in acked.items() if found.get(place) != key}
             assert not missing, list(missing.items())[:5]
+
+
+def test_concurrent_writers_and_recoveries_that_are_killed_lose_nothing(tmp_path):
+    """A part of tools/kill_loop.py."""
+    loop = kill_loop.Loop(tmp_path / "store", 7)
+    for generation in range(4):
+        loop.round(generation, most=200)
+    assert loop.recovered >= len(loop.acknowledged) >= 80

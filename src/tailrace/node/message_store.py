@@ -356,7 +356,7 @@ class MessageStore:
         self._check_open()
         for result in self._timers.recall(handle, self._clock.now_ms(), self.store_host):
             if result.status is not PutMessageStatus.PUT_OK:
-                _raise_refused(result)
+                raise_refused(result)
             if self._store.flush_commit_log.sync:
                 self._wait(result.until, None)
 
@@ -395,6 +395,8 @@ class MessageStore:
         if known is None:
             # A refused topic must not leave a config behind: the log checks names first.
             self._store.commit_log.check_topic(topic)
+            if not self._store.flags.is_writeable():
+                raise StoreNotWritableError(self._store.flags.reason)
             known = self.topics.create_if_missing(topic, max(_DEFAULT_QUEUES, queue_id + 1))
         if not 0 <= queue_id < known.write_queue_nums:
             raise MessageIllegalError(

@@ -156,13 +156,16 @@ class ConsumeQueue:
         return behind
 
     def correct_min_offset(self, min_phy_offset: int) -> None:
-        """Move the least offset to the first unit whose message is still in the log (W11)."""
-        first = self.unit(self.first_offset)
-        if first is not None and first.size != PRE_BLANK_SIZE and first.phy_offset >= min_phy_offset:
-            self.min_offset = self.first_offset  # nothing was removed yet: the usual case
-            return
-        self.min_offset = self.first_message(
-            self.first_offset, lambda unit: unit.phy_offset >= min_phy_offset)
+        """Move the least offset to the first unit whose message is still in the log (W11).
+
+        A unit that rotted must not hide those before it: the first one is looked at first.
+        """
+        low = self._next_message(self.first_offset, self.max_offset)
+        first = self.unit(low)
+        if first is None or first.phy_offset < min_phy_offset:
+            low = self.first_message(low, lambda unit: (
+                unit.phy_offset >= min_phy_offset if unit.phy_offset >= 0 else None))
+        self.min_offset = low
 
     def stamps(self, *, last: bool) -> list[list[int]]:
         """Position and time of change of each full file, with ``last`` also of the last one."""
@@ -279,6 +282,11 @@ class ConsumeQueue:
                 return False
             done += len(part)
         return True
+
+    def follows(self, phy_offset: int) -> bool:
+        """Whether the unit on disk behind the end names the record at a position."""
+        data = self.files.read(self.max_offset * _UNIT, _UNIT)
+        return len(data) == _UNIT and CQ_UNIT.unpack_from(data).phy_offset == phy_offset
 
     # -- writing
 

@@ -7,6 +7,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
+from tailrace.formats.commitlog import MIN_RECORD_LENGTH
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE
 from tailrace.kernels import queue_units, record
 from tailrace.store.consume_queue import ConsumeQueue, ConsumeQueueStore
@@ -52,6 +53,8 @@ class Dispatcher:
         self._newest = 0
         self.recovering = False
         """Units behind the end of a queue may be right already: they are compared, then written."""
+        self.read_only = False
+        """Nothing is written: queues end behind those units that are on disk as they should be."""
         self.listener: MessageArrivingListener | None = None
 
     def dispatch(self, data: Any, rows: Rows) -> None:
@@ -64,7 +67,7 @@ class Dispatcher:
             self._dispatch_queue(data, rows, chosen)
         if len(rows):
             self._newest = max(self._newest, int(rows[-1, record.C_STORE_TIMESTAMP]))
-        if self._index is not None:
+        if self._index is not None and not self.read_only:
             self._index.put_rows(data, rows, len(rows))
 
     def note_damage(self, damage: Damage) -> None:
@@ -77,6 +80,9 @@ class Dispatcher:
         if claim is not None and claim.has_unit:
             queue = self._queues.get(claim.topic, claim.queue_id)
             if queue is not None and queue.files.files and queue.max_offset == claim.queue_offset:
+                if self.read_only:
+                    queue.set_end(queue.max_offset + queue.follows(damage.phy_offset))
+                    return
                 queue.write(claim.queue_offset, damaged_unit(damage))
                 queue.last_phy_offset = damage.phy_offset
                 self._queues.dirty.add(queue)
@@ -98,12 +104,19 @@ class Dispatcher:
         offsets = rows[chosen, record.C_QUEUE_OFFSET]
         # A run of consecutive queue offsets is one write; more than one run is an odd log.
         breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
-        for part in np.split(chosen, breaks) if len(breaks) else (chosen,):
-            self._write_run(queue, rows, np.ascontiguousarray(part))
+        parts = np.split(chosen, breaks) if len(breaks) else [chosen]
+        for number, part in enumerate(parts):
+            following = int(offsets[breaks[number]]) if number < len(breaks) else -1
+            self._write_run(queue, rows, np.ascontiguousarray(part), following)
 
-    def _write_run(self, queue: ConsumeQueue, rows: Rows, chosen: Rows) -> None:
+    def _write_run(
+        self, queue: ConsumeQueue, rows: Rows, chosen: Rows, following: int
+    ) -> None:
+        """Write the units of consecutive records; ``following`` is where the next run starts."""
         start = int(rows[chosen[0], record.C_QUEUE_OFFSET])
-        skip = self._known(queue, rows, chosen, start) if start < queue.max_offset else 0
+        skip = 0
+        if 0 <= start < queue.max_offset:
+            skip = self._known(queue, rows, chosen, start, following)
         if skip >= len(chosen) or start < 0:
             return
         units = bytearray(CQ_UNIT.size * (len(chosen) - skip))
@@ -111,12 +124,21 @@ class Dispatcher:
         start += skip
         gap = PRE_BLANK
         if start > queue.max_offset and queue.files.files:
-            gap = self._gap_unit(queue, int(rows[chosen[skip], record.C_PHY]))
+            phy_offset = int(rows[chosen[skip], record.C_PHY])
+            gap = self._gap_unit(queue, phy_offset)
             _log.error(
                 "maybe logic queue order wrong topic=%s queue_id=%d expected=%d actual=%d",
                 queue.topic, queue.queue_id, queue.max_offset, start)
-        if self.recovering and start == queue.max_offset and queue.is_written(start, units):
+            room = phy_offset - queue.last_phy_offset
+            if start - queue.max_offset > room // MIN_RECORD_LENGTH or (
+                self.recovering and queue.follows(phy_offset)
+            ):
+                return  # so many were never there, or its unit has another place: the offset rotted
+        there = self.recovering and (start == queue.max_offset or self.read_only)
+        if there and queue.is_written(start, units):
             queue.set_end(start + len(units) // CQ_UNIT.size)
+        elif self.read_only:
+            return
         else:
             queue.write(start, memoryview(units), gap=gap)
         self._queues.dirty.add(queue)
@@ -128,34 +150,48 @@ class Dispatcher:
                 queue.topic, queue.queue_id, queue.max_offset,
                 rows[chosen[skip:], record.C_TAGS_CODE].tolist())
 
-    def _known(self, queue: ConsumeQueue, rows: Rows, chosen: Rows, start: int) -> int:
+    def _known(
+        self, queue: ConsumeQueue, rows: Rows, chosen: Rows, start: int, following: int
+    ) -> int:
         """How many of these records have their unit already, none when the queue began anew."""
         skip = min(queue.max_offset - start, len(chosen))
         if not queue.files.files:
             return 0
-        if start < queue.first_offset:
+        phy_offset = int(rows[chosen[0], record.C_PHY])
+        # A run of one that the next does not go on, or that is the next unit: its offset rotted.
+        rotted = len(chosen) == 1 and (following > start + 1 or queue.follows(phy_offset))
+        if start < queue.first_offset and not rotted:
             _log.warning("the first files of a queue are gone, it is rebuilt topic=%s queue_id=%d",
                          queue.topic, queue.queue_id)
             queue.remove_files()
             return 0
-        there = queue.unit(start)
+        there = queue.unit(max(start, queue.first_offset))
         assert there is not None
-        if there.size == PRE_BLANK_SIZE or there.phy_offset < int(rows[chosen[0], record.C_PHY]):
-            before = rows[: chosen[0], record.C_STORE_TIMESTAMP]
-            newest = max(self._newest, int(before.max()) if len(before) else 0)
-            if there.size != PRE_BLANK_SIZE and (
-                int(rows[chosen[0], record.C_STORE_TIMESTAMP]) < newest
-            ):
-                _log.warning("records are stale, left behind an old end of the log topic=%s "
-                             "queue_id=%d queue_offset=%d phy_offset=%d", queue.topic,
-                             queue.queue_id, start, rows[chosen[0], record.C_PHY])
-                return len(chosen)
-            # The topic was deleted and made again: the log still has what the old queue held.
-            _log.warning("queue begins anew topic=%s queue_id=%d queue_offset=%d phy_offset=%d",
-                         queue.topic, queue.queue_id, start, rows[chosen[0], record.C_PHY])
-            queue.truncate(start)
-            return 0
-        return skip
+        if there.size != PRE_BLANK_SIZE and there.phy_offset >= phy_offset:
+            return skip
+        hole = there.size == PRE_BLANK_SIZE or there.phy_offset in {
+            damage.phy_offset for damage in self._damage}
+        # A queue is made again from 0 on and goes on with 1. Other records have an offset that
+        # rotted, or are older than what was before them: left behind an old end of the log.
+        rotted = rotted or (len(chosen) == 1 and start > 0)
+        if start < queue.first_offset or (
+            not hole and (rotted or self._is_stale(rows, int(chosen[0])))
+        ):
+            _log.error("records have no place in their queue topic=%s queue_id=%d queue_offset=%d "
+                       "count=%d phy_offset=%d", queue.topic, queue.queue_id, start, len(chosen),
+                       phy_offset)
+            return len(chosen)
+        # The topic was deleted and made again: the log still has what the old queue held.
+        _log.warning("queue begins anew topic=%s queue_id=%d queue_offset=%d phy_offset=%d",
+                     queue.topic, queue.queue_id, start, phy_offset)
+        queue.truncate(start)
+        return 0
+
+    def _is_stale(self, rows: Rows, number: int) -> bool:
+        """Whether a record was stored before one that is in front of it."""
+        before = rows[:number, record.C_STORE_TIMESTAMP]
+        newest = max(self._newest, int(before.max()) if number else 0)
+        return int(rows[number, record.C_STORE_TIMESTAMP]) < newest
 
     def _gap_unit(self, queue: ConsumeQueue, phy_offset: int) -> bytes:
         """What stands for the messages that are missing before the record at ``phy_offset``."""

@@ -31,6 +31,7 @@ from tailrace.segments import Lease, MappedFile
 __all__ = ["IndexService", "index_file_name"]
 
 _STEP = 16 << 20
+_YEAR_9999_MS = 253_370_764_800_000
 _log = logging.getLogger(__name__)
 
 
@@ -277,7 +278,8 @@ class IndexService:
         """A new file; it starts where the previous one ends."""
         with self._lock:
             self._file_system.makedirs(self._directory)
-            timestamp_ms = timestamp_ms or self._clock.now_ms()
+            if not 0 < timestamp_ms < _YEAR_9999_MS:  # no store time: a record that rotted
+                timestamp_ms = self._clock.now_ms()
             while self._file_system.exists(path := f"{self._directory}/{index_file_name(timestamp_ms)}"):
                 timestamp_ms += 1
             file = MappedFile.create(

@@ -30,7 +30,7 @@ from tailrace.config import RecoveryMode
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.read_ahead import in_background
-from tailrace.errors import CorruptionError, DiskFullError
+from tailrace.errors import DiskFullError
 from tailrace.formats.filenames import file_name_to_offset
 from tailrace.kernels import record
 from tailrace.segments import MappedFile
@@ -43,9 +43,10 @@ from tailrace.store.log_scan import Damage, LogChunk, LogWalk, RecordClaim
 from tailrace.store.progress import Position, Progress, ProgressFile, checkpoint_bytes
 from tailrace.store.progress_snapshot import make_progress
 from tailrace.store.quarantine import Quarantine
+from tailrace.store.recovery_check import refuse_by_mode
 from tailrace.store.recovery_report import RecoveryReport
 from tailrace.store.recovery_start import RecoveryStart
-from tailrace.store.recovery_table import StartDecision, StopDecision, decide_start, decide_stop
+from tailrace.store.recovery_table import StartDecision, decide_start
 from tailrace.store.sealing import placeholder
 from tailrace.store.store_checkpoint import StoreCheckpoint
 
@@ -116,10 +117,14 @@ class Recovery:
         began = self._clock.monotonic_ns()
         report = self.report
         report.read_only = read_only
+        self._dispatcher.read_only = bool(read_only)
         self._load()  # pass 1
         if self._commit_log.queue.files:
             self._decide(last_exit_ok=last_exit_ok)  # pass 2
             _log.info("recover %s from=%d why=%s", report.mode, report.start, report.why)
+            if self._mode is not RecoveryMode.TOLERATE_ANY:
+                refuse_by_mode(self._mode, self._commit_log, report.start, self._check,
+                               self._queues.table if self._found is not None else {})
             self._rewind(last_exit_ok=last_exit_ok)  # pass 3
             self._sync_log_meanwhile()
             self._walk()  # passes 4 to 6
@@ -226,13 +231,16 @@ class Recovery:
             if known is None:
                 self._queues.dirty.add(queue)
         self._is_clean = known is not None and known.clean and last_exit_ok
-        if self._index is not None and not self._is_clean:
+        if self._index is not None and not self._is_clean and not self.report.read_only:
             timestamp_at = self._commit_log.store_timestamp_at
-            if known is not None:  # entries behind the start are ours, of this log
-                files = known.index["files"] if known.index is not None else []
-                self._index.drop_unfinished(files[-1] if files else "", timestamp_at)
-            else:
-                self._index.rewind(start, timestamp_at)
+            try:
+                if known is not None:  # entries behind the start are ours, of this log
+                    files = known.index["files"] if known.index is not None else []
+                    self._index.drop_unfinished(files[-1] if files else "", timestamp_at)
+                else:
+                    self._index.rewind(start, timestamp_at)
+            except (DiskFullError, OSError) as error:
+                self._become_read_only(f"the index cannot be written: {error}")
         self._dispatcher.recovering = True
 
     # -- passes 4 to 6
@@ -245,13 +253,13 @@ class Recovery:
         told = saved = self._clock.monotonic_ns()
         for item in walk.items():
             if isinstance(item, Damage):
-                self._step_over(item)
+                self._step_over(item)  # the strict modes have refused by now
                 continue
             try:
                 self._take(item)
             except (DiskFullError, OSError) as error:
                 self._become_read_only(f"queues and index cannot be written: {error}")
-                break
+                self._take(item)
             now = self._clock.monotonic_ns()
             if now - told >= _TELL_NS:
                 told = now
@@ -259,7 +267,7 @@ class Recovery:
                 _log.info("recovering at=%d of=%d percent=%d scanned=%d", self._last_record[0], until,
                           100 * done, report.scanned)
                 self._tell(done)
-            if now - saved >= _SAVE_NS:
+            if now - saved >= _SAVE_NS and not report.read_only:
                 self._save()
                 saved = self._clock.monotonic_ns()
         report.end = walk.end.phy_offset
@@ -282,12 +290,6 @@ class Recovery:
 
     def _step_over(self, damage: Damage) -> None:
         """Pass 5: bytes that are no record, with one that counts behind them."""
-        decision = decide_stop(self._mode, {
-            "valid": False, "torn": False, "behind": True, "data": True})
-        if decision is StopDecision.REFUSE:
-            raise CorruptionError(
-                f"damage in the middle of the log, recoveryMode {self._mode.value} refuses: "
-                f"{damage.reason}", path=damage.path, phy_offset=damage.phy_offset)
         for file in self._commit_log.queue.files:
             low = max(damage.phy_offset - file.file_from_offset, 0)
             high = min(damage.until - file.file_from_offset, file.size)
@@ -298,7 +300,11 @@ class Recovery:
             "physicalOffset": damage.phy_offset, "length": damage.size, "reason": damage.reason})
         _log.error("stepped over damage, a Java broker would end the log there file=%s phy_offset=%d "
                    "length=%d reason=%s", damage.path, damage.phy_offset, damage.size, damage.reason)
-        self._dispatcher.note_damage(damage)
+        try:
+            self._dispatcher.note_damage(damage)
+        except (DiskFullError, OSError) as error:
+            self._become_read_only(f"queues cannot be written: {error}")
+            self._dispatcher.note_damage(damage)
         if self._seal_damage and not self.report.read_only:
             self._seal(damage)
 
@@ -329,30 +335,26 @@ class Recovery:
         if not self.report.read_only:
             _log.error("the store opens read-only, nothing is cut cause=%s", why)
             self.report.read_only = why
+            self._dispatcher.read_only = True
 
     def _cut(self, walk: LogWalk) -> None:
         """Pass 6: the end of the log, wherever it is."""
         log, end = self._commit_log.queue, walk.end
         reason = record.REASON_NAMES[end.reason]
         behind = any(True for _ in self._data_behind(end.phy_offset))
-        decision = decide_stop(self._mode, {
-            "valid": False, "torn": False, "behind": False, "data": behind})
-        if decision is StopDecision.REFUSE:
-            raise CorruptionError(
-                f"the log ends in bytes that are no record, recoveryMode {self._mode.value} refuses: "
-                f"{reason}", path=end.path, phy_offset=end.phy_offset)
         for file, at, data in self._data_behind(end.phy_offset) if behind else ():
             kept = self._keep(
                 file.path, at, file.file_from_offset + at, data, f"behind the end: {reason}")
-            self.report.cut.append(
-                {"file": file.path, "position": at, "length": kept, "reason": reason})
-        self._lower_checkpoint(end.phy_offset)
+            if not self.report.read_only:
+                self.report.cut.append(
+                    {"file": file.path, "position": at, "length": kept, "reason": reason})
         self._dispatcher.recovering = False
+        if self.report.read_only:
+            log.set_end(end.phy_offset)
+            return
+        self._lower_checkpoint(end.phy_offset)
         if self._index is not None and self._index.end_phy_offset >= end.phy_offset:
             self._index.rewind(end.phy_offset, self._commit_log.store_timestamp_at)  # W7
-        if self.report.read_only:
-            self._commit_log.queue.set_end(end.phy_offset)
-            return
         for queue in self._queues.table.values():
             unflushed = 0 if self._is_clean or queue not in self._queues.dirty else (
                 _LAST_QUEUE_FILES if self._found is not None else len(queue.files.files))

@@ -1,0 +1,76 @@
+"""Whether a recovery mode refuses a log, found out before anything is changed.
+
+A refused open leaves the directory as it is, so the walk is done once without writing. It asks for
+the same records and decides by the same table as the walk that mends; only the strict modes pay
+for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tailrace.config import RecoveryMode
+from tailrace.errors import CorruptionError
+from tailrace.kernels import record
+from tailrace.store.commit_log import CommitLog
+from tailrace.store.consume_queue import ConsumeQueue
+from tailrace.store.log_scan import (
+    Damage,
+    LogChunk,
+    LogWalk,
+    RecordClaim,
+    group_rows,
+)
+from tailrace.store.recovery_table import StopDecision, decide_stop
+
+__all__ = ["refuse_by_mode"]
+
+
+def refuse_by_mode(
+    mode: RecoveryMode, log: CommitLog, start: int, check: int,
+    queues: Mapping[tuple[str, int], ConsumeQueue],
+) -> None:
+    """Raises CorruptionError where ``mode`` refuses the log from ``start`` on.
+
+    ``queues`` are those that are known to end before it.
+    """
+    seen = {
+        key: queue.max_offset for key, queue in queues.items() if queue.last_phy_offset < start}
+    files = log.queue.files
+
+    def is_fresh(claim: RecordClaim) -> bool:
+        return claim.queue_offset >= seen.get((claim.topic, claim.queue_id), 0)
+
+    walk = LogWalk(files, start, log.max_offset, check, is_fresh)
+    for item in walk.items():
+        if isinstance(item, LogChunk):
+            _note_ends(item, seen)
+        else:
+            _decide(mode, item)
+    end = walk.end
+    data = any(
+        True for file in files if end.phy_offset < file.file_from_offset + file.size
+        for _ in file.nonzero(max(end.phy_offset - file.file_from_offset, 0)))
+    conditions = {"valid": False, "torn": False, "behind": False, "data": data}
+    if decide_stop(mode, conditions) is StopDecision.REFUSE:
+        raise CorruptionError(
+            f"the log ends in bytes that are no record, recoveryMode {mode.value} refuses: "
+            f"{record.REASON_NAMES[end.reason]}", path=end.path, phy_offset=end.phy_offset)
+
+
+def _decide(mode: RecoveryMode, damage: Damage) -> None:
+    conditions = {"valid": False, "torn": False, "behind": True, "data": True}
+    if decide_stop(mode, conditions) is StopDecision.REFUSE:
+        raise CorruptionError(
+            f"damage in the middle of the log, recoveryMode {mode.value} refuses: {damage.reason}",
+            path=damage.path, phy_offset=damage.phy_offset)
+
+
+def _note_ends(chunk: LogChunk, seen: dict[tuple[str, int], int]) -> None:
+    rows = chunk.rows
+    for chosen in group_rows(rows):
+        last = rows[chosen[-1]]
+        at = int(last[record.C_TOPIC_POS])
+        topic = chunk.data[at : at + int(last[record.C_TOPIC_LEN])].decode("utf-8", "replace")
+        key = topic, int(last[record.C_QUEUE_ID])
+        seen[key] = max(seen.get(key, 0), int(rows[chosen, record.C_QUEUE_OFFSET].max()) + 1)

@@ -1,0 +1,78 @@
+"""Bits that flip, in records and in any file: nothing wrong is served, nothing else is lost.
+
+A seeded part; ALL=1 runs every bit, as tools/fault_matrix.py does, which prints the table of what
+cannot be detected.
+"""
+
+from __future__ import annotations
+
+import collections
+import importlib.util
+import os
+import pathlib
+import random
+
+import pytest
+
+_spec = importlib.util.spec_from_file_location("faults", pathlib.Path(__file__).with_name("faults.py"))
+faults = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(faults)
+
+SEED = int(os.environ.get("SEED", "1"))
+ALL = bool(os.environ.get("ALL"))
+COUNT = 110
+pytestmark = [pytest.mark.crash, pytest.mark.slow]
+
+
+def cases_of(source, count):
+    """All, or of every field a few bits after every kind of stop."""
+    cases = faults.all_flips(source, 0, COUNT)
+    if ALL:
+        return cases
+    rng = random.Random(SEED)
+    rng.shuffle(cases)
+    taken = collections.Counter()
+    found = []
+    for number, bit, mode in cases:
+        group = source.records[number].field(bit // 8), mode, number < COUNT - 64
+        if taken[group] < count:
+            taken[group] += 1
+            found.append((number, bit, mode))
+    return found
+
+
+@pytest.mark.parametrize("config", [faults.PLAIN, faults.CHECKED], ids=["plain", "prop-crc"])
+def test_a_flipped_bit_of_a_record_costs_that_record_at_most(config):
+    source = faults.Source(SEED, COUNT, config)
+    for case in cases_of(source, 2):
+        try:
+            field, what = faults.flip_record(source, *case)
+        except Exception as error:
+            raise AssertionError(f"SEED={SEED} {case}: {error}") from error
+        if faults.must_be_found(field, case[2], config, case[0], COUNT):
+            assert what == "lost", f"SEED={SEED} {case}: {field} is {what}"
+
+
+def test_what_cannot_be_detected_is_known():
+    """Without a checksum over the record its other fields are served as they are."""
+    source = faults.Source(SEED, COUNT, faults.PLAIN)
+    record = source.records[20]
+    for field, (low, _) in faults.HEAD.items():
+        if field == "system flag":
+            continue  # some of its bits change what the lengths add up to
+        _, what = faults.flip_record(source, 20, 8 * low + 7, "clean")
+        known = field in faults.NEVER | faults.PLACE
+        assert what == ("lost" if known else "served"), field
+    assert record.field(record.size - 1) == "properties"
+
+
+def test_a_flipped_bit_anywhere_costs_one_message_at_most():
+    source = faults.Source(SEED, 120, faults.CHECKED)
+    outcomes = collections.Counter()
+    for number in range(10_000 if ALL else 300):
+        seed = SEED * 1_000_003 + number
+        try:
+            outcomes[faults.random_flip(source, seed)] += 1
+        except Exception as error:
+            raise AssertionError(f"random_flip seed={seed}: {error}") from error
+    assert outcomes["nothing lost"] > outcomes["lost one"] > 0

@@ -1,0 +1,193 @@
+"""Opens that must not mend: stricter recovery modes, unchecked bodies, a disk that is full.
+
+What a mode does is ``recovery_table``; a refused open changes nothing but lock, abort file and hints.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import importlib.util
+import pathlib
+import shutil
+
+import pytest
+
+from tailrace import StoreConfig
+from tailrace.config import RecoveryMode
+from tailrace.errors import CorruptionError, StoreNotWritableError
+from tailrace.testing import CrashFileSystem, SimClock
+
+_spec = importlib.util.spec_from_file_location("stores", pathlib.Path(__file__).with_name("stores.py"))
+stores = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(stores)
+_spec = importlib.util.spec_from_file_location("faults", pathlib.Path(__file__).with_name("faults.py"))
+faults = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(faults)
+
+pytestmark = pytest.mark.crash
+COUNT = 90
+ANY, TAIL, ABSOLUTE = RecoveryMode.TOLERATE_ANY, RecoveryMode.TOLERATE_TAIL, RecoveryMode.ABSOLUTE
+HINTS = ("lock", "abort", "tailrace/geometry.json", "tailrace/flushed.json")
+
+
+def garbage_behind(path):
+    at, size, file, place = stores.records(path)[-1]
+    stores.patch(file, place + size, b"no record")
+    return at + size, range(COUNT)
+
+
+def torn_body(path):
+    at, size, file, place = stores.records(path)[-1]
+    stores.patch(file, place + size // 2, bytes(size - size // 2))
+    return at, range(COUNT - 1)
+
+
+def torn_properties(path):
+    at, size, file, place = stores.records(path)[-1]
+    stores.patch(file, place + size - 20, bytes(20))
+    return at, range(COUNT - 1)
+
+
+def damage_in_the_middle(path):
+    at, size, file, place = stores.records(path)[-30]
+    stores.flip(file, place + size // 2)
+    return at, [n for n in range(COUNT) if n != COUNT - 30]
+
+
+def a_segment_is_gone(path):
+    file = stores.segments(path)[-2]
+    at = int(file.name)
+    gone = [n for n, r in enumerate(stores.records(path)) if r[2] == file]
+    file.unlink()
+    return at, [n for n in range(COUNT) if n not in gone]
+
+
+def nothing(_path):
+    return -1, range(COUNT)
+
+
+CASES = [
+    # what happened, modes that refuse
+    (nothing, ()),
+    (garbage_behind, (ABSOLUTE,)),
+    (torn_body, (ABSOLUTE,)),
+    (torn_properties, (ABSOLUTE,)),
+    (damage_in_the_middle, (ABSOLUTE, TAIL)),
+    (a_segment_is_gone, (ABSOLUTE, TAIL)),
+]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    path = tmp_path_factory.mktemp("made") / "s"
+    stores.make(path, COUNT, size=450)
+    (path / "abort").write_text("1")
+    assert len(stores.segments(path)) >= 3
+    return path
+
+
+@pytest.mark.parametrize("derived", ["there", "gone", "bad"])
+@pytest.mark.parametrize("mode", RecoveryMode)
+@pytest.mark.parametrize(("harm", "refusing"), CASES, ids=[case[0].__name__ for case in CASES])
+def test_a_mode_does_what_the_table_says(made, tmp_path, harm, refusing, mode, derived):
+    path = tmp_path / "s"
+    shutil.copytree(made, path)
+    at, left = harm(path)
+    if derived == "gone":
+        stores.as_the_reference_left_it(path, killed=True, fields=(0,) * 6)
+        for name in ("consumequeue", "index"):
+            shutil.rmtree(path / name)
+    elif derived == "bad":
+        stores.as_the_reference_left_it(path, killed=True)
+        stores.patch(stores.queue_file(path, number=1), 0, bytes(200))
+        stores.patch(min((path / "index").iterdir()), 40, b"\1" * 64)
+    config = dataclasses.replace(stores.CONFIG, recovery_mode=mode)
+    if mode in refusing:
+        before = stores.tree(path, but=HINTS)
+        for _ in range(2):
+            with pytest.raises(CorruptionError, match=f"recoveryMode {mode.value} refuses") as caught:
+                stores.opened(path, config)
+            assert caught.value.phy_offset == at
+            assert "commitlog" in caught.value.path
+            after = stores.tree(path, but=HINTS)
+            assert {n for n in before.keys() | after.keys() if before.get(n) != after.get(n)} == set()
+        config = stores.CONFIG  # the default mode opens what another one refused
+    for _ in range(2):
+        with stores.opened(path, config) as store:
+            assert stores.numbers(store) == list(left)
+            assert stores.has_keys(store, list(left)[::7])
+
+
+def test_unchecked_bodies_are_reported_and_yet_not_served(made, tmp_path):
+    path = tmp_path / "s"
+    shutil.copytree(made, path)
+    _, left = damage_in_the_middle(path)
+    for check, stepped_over in ((False, 0), (True, 1)):
+        config = dataclasses.replace(stores.CONFIG, check_crc_on_recover=check)
+        with stores.opened(path, config) as store:
+            assert store.recovery_report["checkCRCOnRecover"] is check
+            assert len(store.recovery_report["steppedOver"]) == stepped_over
+            assert stores.numbers(store) == left
+        (path / "abort").write_text("1")
+
+
+def fill_disk(files, counted):
+    def before(_number, name, path):
+        if name in {"create", "pwrite", "allocate", "mkdir"} or (
+            name == "truncate" and "commitlog" not in path
+        ):
+            counted.append((name, path))
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+    files.before = before
+
+
+@pytest.mark.parametrize("mode", ["killed", "bare"])
+@pytest.mark.parametrize("harm", ["none", "tail", "middle"])
+def test_on_a_full_disk_the_store_opens_read_only_and_cuts_nothing(harm, mode):
+    source = faults.Source(3, 150)
+    files = source.image(mode)
+    wanted = dict(source.wanted)
+    if harm == "tail":
+        faults.change(files, *faults.segment_of(files, source.end), b"no record" * 20)
+    elif harm == "middle":
+        record = source.records[-30]
+        faults.change(files, *faults.segment_of(files, record.at + 100), b"\xee\xee")
+        del wanted[record.place]
+    log = [p for p in faults.paths(files) if "commitlog" in p]
+    before = {p: files.open(p).pread(1 << 20, 0) for p in log}
+    counted: list[tuple[str, str]] = []
+    fill_disk(files, counted)
+    store = source.opened(files)
+    assert counted
+    assert store.recovery_report["readOnly"]
+    assert not store.is_writeable
+    assert "space" in store.not_writeable_reason
+    with pytest.raises(StoreNotWritableError):
+        store.put(stores.message(1, "T0"))
+    if mode == "killed":  # the queues are there
+        found = {
+            (topic, queue_id, offset)
+            for topic, queue_id, _, _ in store.queues()
+            for offset, _ in stores.pulled(store, topic, queue_id)}
+        assert found == set(wanted)
+    store.close()
+    assert {p: files.open(p).pread(1 << 20, 0) for p in log} == before, "the log was changed"
+    assert not [p for p in faults.paths(files) if "quarantine" in p and files.stat(p).size]
+    files.before = None
+    assert files.exists("/store/abort")
+    assert source.look(files, keys=True) == wanted, "with room again all is well"
+    assert bool(source.report["cut"]) == (harm == "tail")
+    assert bool(source.report["steppedOver"]) == (harm == "middle")
+
+
+def test_a_full_disk_under_a_new_store_is_told(tmp_path):
+    files = CrashFileSystem()
+    config = StoreConfig(mapped_file_size_commit_log=8192, mapped_file_size_consume_queue=400)
+    with stores.opened("/s", config, clock=SimClock(), file_system=files):
+        pass
+    fill_disk(files, [])
+    store = stores.opened("/s", config, clock=SimClock(), file_system=files)
+    with pytest.raises(StoreNotWritableError):
+        store.put(stores.message(1))
+    store.close()
