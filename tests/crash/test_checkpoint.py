@@ -36,21 +36,20 @@ def content(files, path):
 
 
 def records_on(files):
-    """Position and message of every whole record up to the first place without one."""
+    """Position and message of every whole record, behind damage, too."""
     found = {}
-    end = 0
     for name in files.list(f"{ROOT}/commitlog"):
         base, data, at = int(name), content(files, f"{ROOT}/commitlog/{name}"), 0
-        if base != end:
-            break
         while at + 8 <= len(data):
             size, magic = struct.unpack_from(">iI", data, at)
-            record = data[at : at + size] if size > 0 else b""
-            if magic == BLANK_MAGIC or not is_record(record, base + at):
+            if magic == BLANK_MAGIC:
                 break
-            found[base + at] = decode_message(record)
-            at += size
-        end = base + len(data) if at + 8 <= len(data) and magic == BLANK_MAGIC else -1
+            record = data[at : at + size] if size > 0 else b""
+            if is_record(record, base + at):
+                found[base + at] = decode_message(record)
+                at += size
+            else:
+                at += 1
     return found
 
 
