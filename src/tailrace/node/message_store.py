@@ -149,14 +149,11 @@ class MessageStore:
                 last_exit_ok=last_exit_ok, tell=on_recovery, read_only=read_only, rebuild=rebuild,
                 seal_damage=seal_damage)
             write_geometry(file_system, root, config)
-            topics = TopicConfigManager(
-                file_system, f"{root}/{filenames.CONFIG}", broker_config or BrokerConfig(), clock)
-            topics.load()
-            _name_orphans(store, topics)
+            broker = broker_config or BrokerConfig()
+            topics = _load_topics(file_system, root, broker, clock, store)
             retention = Retention(clock, file_system, store)
             timers = Timers(
-                clock, file_system, entropy, config, store, topics,
-                (broker_config or BrokerConfig()).broker_name)
+                clock, file_system, entropy, config, store, topics, broker.broker_name)
             timers.load()
             if services:
                 running = scheduler or ThreadScheduler()
@@ -542,8 +539,12 @@ class MessageStore:
         self._store.delete_topics(topics)
 
 
-def _name_orphans(store: DefaultMessageStore, topics: TopicConfigManager) -> None:
-    """Give a topic that has queues and no config one, with as many queues as it has."""
+def _load_topics(
+    file_system: FileSystem, root: str, broker: BrokerConfig, clock: Clock, store: DefaultMessageStore
+) -> TopicConfigManager:
+    """The topics; one that has queues and no config gets one, with as many queues as it has."""
+    topics = TopicConfigManager(file_system, f"{root}/{filenames.CONFIG}", broker, clock)
+    topics.load()
     queues: dict[str, int] = {}
     for topic, queue_id in store.queues.table:
         if topics.table.get(topic) is None:
@@ -551,3 +552,4 @@ def _name_orphans(store: DefaultMessageStore, topics: TopicConfigManager) -> Non
     for topic, count in sorted(queues.items()):
         _log.warning("a topic has queues and no config, it gets one topic=%s queues=%d", topic, count)
         topics.create_if_missing(topic, max(count, _DEFAULT_QUEUES))
+    return topics
