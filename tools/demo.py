@@ -239,6 +239,60 @@ def verify(store: Path, acknowledged: set[str]) -> None:
         f"  [green]all {len(acknowledged)} acknowledged messages are there, each once[/green]")
 
 
+def with_timer(store: Path, config: Path) -> None:
+    """A timer survives a kill and is delivered when it is due, not earlier."""
+    server = Server(store, config)
+    try:
+        with Producer(broker=server.broker, group="shop") as producer:
+            sent = time.time()
+            producer.send(Message(topic="reminders", body=b"water the plants", delay=3.0))
+    finally:
+        server.end(signal.SIGKILL)
+    server = Server(store, config)
+    try:
+        with PullConsumer(broker=server.broker, group="home") as consumer:
+            until = time.monotonic() + 30
+            found: list[Any] = []
+            while not found and time.monotonic() < until:
+                time.sleep(0.02)
+                queues = consumer.queues("reminders")
+                if any(consumer.max_offset(queue) for queue in queues):
+                    found = list(consumer.messages("reminders", start="first", follow=False))
+            waited = time.time() - sent
+    finally:
+        server.end(signal.SIGTERM)
+    if not found or waited < 3:
+        raise SystemExit(f"the timer was lost or early: {found} after {waited:.2f} s")
+    console.print(f"  sent for 3 s later, killed, served again: {found[0].body.decode()!r} arrived "
+                  f"after {waited:.2f} s")
+
+
+def break_and_mend(store: Path) -> None:
+    """Derived state comes back, the damaged message is named, no other is missing."""
+    before = [line for line in tailrace("dump", store, "--only", "messages") if "message" in line]
+    broken = before[len(before) // 2]["message"]
+    shutil.rmtree(store / "consumequeue")
+    shutil.rmtree(store / "index")
+    segment = min((store / "commitlog").iterdir())
+    with segment.open("r+b") as file:
+        file.seek(broken["physicalOffset"] + 90)
+        byte = file.read(1)
+        file.seek(broken["physicalOffset"] + 90)
+        file.write(bytes([byte[0] ^ 0x40]))
+    console.print(f"  queues and index deleted, one byte flipped in the message at "
+                  f"{broken['physicalOffset']}")
+    show_recovery(tailrace("recover", store)[-1])
+    after = {
+        line["message"]["physicalOffset"]
+        for line in tailrace("dump", store, "--only", "messages") if "message" in line
+    }
+    lost = {line["message"]["physicalOffset"] for line in before} - after
+    if lost != {broken["physicalOffset"]}:
+        raise SystemExit(f"{len(lost)} messages lost")
+    console.print("  [green]one message damaged, no other missing[/green]; its bytes are in "
+                  "tailrace/quarantine")
+
+
 def spark_child(store: str) -> None:
     """The Spark act, in a process of its own."""
     from tailrace.spark.session import local_session
@@ -339,8 +393,16 @@ def story(scratch: Path, *, java: bool, node: bool, spark: bool) -> None:
         code = server.end(signal.SIGTERM)
     if code:
         raise SystemExit(f"serve exits {code} on SIGTERM")
+    console.print("  stopped with SIGTERM; what the next open finds after a clean stop:")
+    show_recovery(tailrace("recover", store)[-1])
 
-    act(5, "Find a message by its key, without a broker")
+    act(5, "A message for later, and the power fails before it is due")
+    with_timer(store, config)
+
+    act(6, "Lose queues and index, damage a message in the middle")
+    break_and_mend(store)
+
+    act(7, "Find a message by its key, without a broker")
     for line in tailrace("query", store, "--topic", "orders", "--key", "order-42"):
         message = line["message"]
         console.print("  " + json.dumps({
@@ -349,7 +411,7 @@ def story(scratch: Path, *, java: bool, node: bool, spark: bool) -> None:
         }))
 
     if spark:
-        act(6, "Read the same directory with Spark")
+        act(8, "Read the same directory with Spark")
         with_spark(store)
 
 

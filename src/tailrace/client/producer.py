@@ -100,6 +100,8 @@ class AsyncProducer:
         for message in messages:
             if message.topic != topic:
                 raise MessageIllegalError("batch", f"has topics {topic} and {message.topic}")
+            if message.deliver_at is not None or message.delay is not None:
+                raise MessageIllegalError("delay", "a message of a batch cannot be a timer")
             unique_key, properties = self._properties(message)
             keys.append(unique_key)
             items.append((message.flag, message.body, properties))
@@ -146,6 +148,10 @@ class AsyncProducer:
             properties["KEYS"] = " ".join(message.keys)
         unique_key = properties.setdefault(
             "UNIQ_KEY", f"{self._id_base}{next(self._ids) & 0xFFFFFFFFFFFF:012X}")
+        if message.deliver_at is not None:
+            properties["TIMER_DELIVER_MS"] = str(int(message.deliver_at))
+        if message.delay is not None:
+            properties["TIMER_DELAY_MS"] = str(round(message.delay * 1000))
         properties["WAIT"] = "true" if message.wait_store_msg_ok else "false"
         for name, value in properties.items():
             if not name or not value or _SEPARATORS & set(name) or _SEPARATORS & set(value):
