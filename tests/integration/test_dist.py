@@ -16,7 +16,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-KERNELS = {"record", "hashes", "queue_units", "index_entries", "tag_filter", "header"}
+KERNELS = {
+    "record", "hashes", "queue_units", "index_entries", "index_chains", "tag_filter", "header",
+    "columns",
+}
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 

@@ -216,11 +216,11 @@ class MappedFileQueue:
         self.files = tuple(f for f in self.files if f.wrote_position or f is self.files[0])
         self.flushed_where = min(self.flushed_where, offset)
 
-    def truncate_dirty_files(self, offset: int) -> None:
+    def truncate_dirty_files(self, offset: int, *, clear: bool = True) -> None:
         """Forget everything from ``offset`` on: positions set, later files removed.
 
         The bytes behind ``offset`` in its own file are cleared, so that a later scan cannot take
-        them for records again.
+        them for records again; not so when the caller has seen that they are zero.
         """
         kept: list[MappedFile] = []
         for file in self.files:
@@ -228,7 +228,8 @@ class MappedFileQueue:
             if at >= self.file_size:
                 kept.append(file)
             elif at > 0 or (at == 0 and not kept):
-                file.zero_tail(at)
+                if clear:
+                    file.zero_tail(at)
                 # What a killed process wrote may be in the page cache only: not flushed by us.
                 file.wrote_position, file.flushed_position = at, 0
                 self.flushed_where = min(self.flushed_where, file.file_from_offset)

@@ -194,6 +194,8 @@ class LogWalk:
         self._last_timestamp = 0
         self._one = np.empty((1, record.COLUMNS), dtype=np.int64)
         self.end = LogEnd(start)
+        self.data_behind: bool | None = None
+        """Whether bytes that are not zero follow the end; None when nobody looked."""
         self.stale = 0
         """Whole records behind the end, or in a gap, that were left behind an old end."""
 
@@ -202,6 +204,7 @@ class LogWalk:
         start = self._start
         while True:
             torn = False
+            self.data_behind = None
             held: LogChunk | None = None
             chunks = scan_files(self._files, start, self._until, self._check, self.end)
             if self._length(start) > _LONG:  # reading and checking, and what is done with it, overlap
@@ -336,8 +339,14 @@ class LogWalk:
             topic, int(row[record.C_QUEUE_ID]), int(row[record.C_QUEUE_OFFSET]),
             transaction not in {SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK})
 
+    def _file_has_data(self, phy_offset: int) -> bool:
+        """Whether the byte at a position, where the search does not look, is not zero."""
+        file = self._file(phy_offset)
+        return file is not None and file.read(phy_offset - file.file_from_offset, 1) != b"\0"
+
     def _search(self, phy_offset: int) -> int | None:
         """The first position behind ``phy_offset`` where a record that counts starts."""
+        self.data_behind = self._file_has_data(phy_offset)
         for file in self._files:
             base = file.file_from_offset
             if base + file.size <= phy_offset:
@@ -346,6 +355,7 @@ class LogWalk:
             if base > phy_offset and self._counts(base, base):
                 return base
             for at, chunk in file.nonzero(low):
+                self.data_behind = True
                 data = chunk + file.read(at + len(chunk), _HEAD)
                 place = data.find(_MAGIC_START)
                 while place >= 0:

@@ -341,7 +341,9 @@ class Recovery:
         """Pass 6: the end of the log, wherever it is."""
         log, end = self._commit_log.queue, walk.end
         reason = record.REASON_NAMES[end.reason]
-        behind = any(True for _ in self._data_behind(end.phy_offset))
+        behind = walk.data_behind
+        if behind is None:
+            behind = any(True for _ in self._data_behind(end.phy_offset))
         for file, at, data in self._data_behind(end.phy_offset) if behind else ():
             kept = self._keep(
                 file.path, at, file.file_from_offset + at, data, f"behind the end: {reason}")
@@ -360,7 +362,7 @@ class Recovery:
                 _LAST_QUEUE_FILES if self._found is not None else len(queue.files.files))
             if queue.settle(look_behind=not self._is_clean, unflushed_files=unflushed):
                 self._queues.dirty.add(queue)
-        log.truncate_dirty_files(end.phy_offset)
+        log.truncate_dirty_files(end.phy_offset, clear=behind)
 
     def _data_behind(self, phy_offset: int) -> Iterator[tuple[MappedFile, int, bytes]]:
         for file in self._commit_log.queue.files:
