@@ -146,6 +146,19 @@ def _fill_table():
 
 if cython.compiled:
     _fill_table()
+    # ISA-L's crc32_gzip_refl(start, bytes, length), or NULL: the table is used.
+    _isal_crc32 = cython.declare(
+        "unsigned int (*)(unsigned int, const unsigned char *, unsigned long long) noexcept nogil")
+    _isal_crc32 = cython.NULL
+
+
+def use_crc32(address: cython.size_t):
+    """Compute checksums by the C function of ISA-L at an address; 0 goes back to the table."""
+    global _isal_crc32
+    if cython.compiled:
+        _isal_crc32 = cython.cast(
+            "unsigned int (*)(unsigned int, const unsigned char *, unsigned long long) noexcept nogil",
+            cython.cast(cython.p_void, address))
 
 
 @cython.cfunc
@@ -245,6 +258,8 @@ def _crc(
     b: cython.const[cython.uchar][::1], i: cython.Py_ssize_t, e: cython.Py_ssize_t
 ) -> cython.longlong:
     if cython.compiled:
+        if i < e and _isal_crc32 != cython.NULL:
+            return _isal_crc32(0, cython.address(b[i]), e - i)
         return _crc_compiled(b, i, e)
     return zlib.crc32(memoryview(b)[i:e])
 

@@ -273,7 +273,7 @@ class ConsumeQueue:
             offset += len(data) // _UNIT
         return until
 
-    def is_written(self, offset: int, units: bytes | bytearray) -> bool:
+    def is_written(self, offset: int, units: bytes | memoryview) -> bool:
         """Whether exactly these units are on disk at ``offset``, behind the end or before it."""
         done = 0
         while done < len(units):
