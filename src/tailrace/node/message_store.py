@@ -293,6 +293,8 @@ class MessageStore:
             raise_refused(result)
         if store.flush_commit_log.sync and message.wait_store_msg_ok:
             self._wait(result.until, timeout_ms)
+        else:
+            store.let_dispatch_follow()
         store.stats.put_took(clock.monotonic_ns() - began)
         result.msg_id = create_message_id(store.commit_log.store_host, result.phy_offset)
         return result
@@ -335,6 +337,7 @@ class MessageStore:
             and any(message.wait_store_msg_ok for message in messages)
         ):
             self._wait(results[-1].until, timeout_ms)
+        self._store.let_dispatch_follow()
         return PutResults(results, self.store_host)
 
     def put_inner(self, message: MessageExtBrokerInner) -> PutMessageResult:

@@ -42,6 +42,8 @@ __all__ = ["DefaultMessageStore"]
 
 _log = logging.getLogger(__name__)
 _REPUT_MS: Final = 1
+_FAR_BEHIND: Final = 8 << 20
+_FOLLOW_MS: Final = 50
 _FLUSHED_WIDTH: Final = 96
 
 
@@ -81,6 +83,7 @@ class DefaultMessageStore:
         self.stats = StoreStatsService(clock)
         self.report = RecoveryReport()
         self._reput_handle: ServiceHandle | None = None
+        self._dispatch_stuck_at = -1
         self._flushed_file: File | None = None
         self._pid = 0
 
@@ -218,6 +221,21 @@ class DefaultMessageStore:
         """Tell dispatch that there is something to do, sooner than its period."""
         if self._reput_handle is not None and not self.flush_commit_log.sync:
             self._reput_handle.wake()  # under SYNC_FLUSH the flush does it: nothing is shown before
+
+    def let_dispatch_follow(self) -> None:
+        """Wait some milliseconds while dispatch is far behind; for writers that wait for nothing.
+
+        One thread runs Python at a time. Each time dispatch leaves Python to copy or to write it
+        would queue up behind such a writer, and fall back by hundreds of megabytes.
+        """
+        reput, until = self.reput, self.commit_log.max_offset
+        at = reput.reput_from_offset
+        if until - at < _FAR_BEHIND or at == self._dispatch_stuck_at or self._reput_handle is None or (
+            self.flush_commit_log.sync
+        ):
+            return
+        if not reput.wait(until - _FAR_BEHIND // 2, _FOLLOW_MS) and reput.reput_from_offset == at:
+            self._dispatch_stuck_at = at  # it stands: no reason for writers to stand, too
 
     def when_durable(self, until: int, callback: DurableCallback) -> None:
         """Call ``callback`` when everything below ``until`` is durable; at once under ASYNC_FLUSH."""
