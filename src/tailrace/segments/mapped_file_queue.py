@@ -11,6 +11,7 @@ flusher, any readers.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections.abc import Sequence
@@ -146,6 +147,17 @@ class MappedFileQueue:
         """Up to ``n`` written bytes from ``offset``, all from one file; empty when gone."""
         file = self.find(offset)
         return file.read(offset - file.file_from_offset, n) if file is not None else b""
+
+    def read_many(self, places: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The same for many (offset, length)."""
+        found: list[bytes] = []
+        for file, part in itertools.groupby(places, key=lambda place: self.find(place[0])):
+            if file is None:
+                found += [b"" for _ in part]
+            else:
+                start = file.file_from_offset
+                found += file.read_many([(offset - start, n) for offset, n in part])
+        return found
 
     # -- writing
 
