@@ -85,7 +85,8 @@ def test_a_closed_file_is_neither_written_nor_flushed(made):
     for call in (lambda: file.write_at(b"z", 0), file.flush):
         with pytest.raises(StoreClosedError):
             call()
-    assert file.read(0, 5) == b"" and file.read_many([(0, 5)]) == [b""]
+    assert file.read(0, 5) == b""
+    assert file.read_many([(0, 5)]) == [b""]
 
 
 def test_many_places_of_several_files_are_read_in_their_order(tmp_path):
