@@ -4,9 +4,10 @@ VENV := .venv
 PY := $(VENV)/bin/python
 SOURCES := setup.py pyproject.toml $(wildcard src/tailrace/kernels/*.py)
 SEED ?= 1
+CODE := src tests tools benchmarks setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fmt crash interop bench bench-peer bench-recovery gen dist clean
+.PHONY: help setup demo test check format-check fmt crash interop bench bench-peer bench-recovery gen dist clean
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,14 +35,18 @@ demo: $(VENV)/.installed  ## The main job as a short story: serve, send, kill, r
 test: $(VENV)/.installed  ## All tests
 	$(PY) -m pytest
 
-check: $(VENV)/.installed  ## Format, lint, types, import rules, generated documents
-	$(VENV)/bin/ruff check src tests tools benchmarks setup.py
+check: $(VENV)/.installed  ## Lint, types, import rules, generated documents
+	$(VENV)/bin/ruff check $(CODE)
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(PY) tools/gen_reference.py --check
 
-fmt: $(VENV)/.installed  ## Mend what the linter can mend
-	$(VENV)/bin/ruff check --fix src tests tools benchmarks setup.py
+format-check: $(VENV)/.installed  ## Whether the formatter would change something
+	$(VENV)/bin/ruff format --check --quiet $(CODE)
+
+fmt: $(VENV)/.installed  ## Format, and mend what the linter can mend
+	$(VENV)/bin/ruff check --fix $(CODE)
+	$(VENV)/bin/ruff format $(CODE)
 
 crash: $(VENV)/.installed  ## The long crash sweep, faults and kills; SEED=n replays one
 	SEED=$(SEED) $(PY) tools/crash_sweep.py

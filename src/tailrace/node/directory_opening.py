@@ -11,7 +11,7 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.errors import NotAStoreError
 from tailrace.formats import filenames
 
-__all__ = ["check_directory", "write_abort"]
+__all__ = ["check_directory", "remove_abort", "write_abort"]
 
 _log = logging.getLogger(__name__)
 _UNKNOWN_DIRECTORIES: Final = ("batchconsumequeue", "consumequeue_ext")
@@ -52,3 +52,14 @@ def write_abort(file_system: FileSystem, root: str) -> str:
             raise
         return f"the abort file cannot be written: {error}"
     return ""
+
+
+def remove_abort(file_system: FileSystem, root: str) -> bool:
+    """Remove the abort file after a clean stop; False when it stays, which costs a recovery."""
+    try:
+        file_system.remove(f"{root}/{filenames.ABORT}")
+        file_system.sync_dir(root)
+    except OSError as error:
+        _log.warning("cannot remove the abort file path=%s cause=%s", root, error)
+        return False
+    return True

@@ -44,7 +44,7 @@ from tailrace.model import (
     PutMessageStatus,
 )
 from tailrace.node.consumer_offset import ConsumerOffsetManager
-from tailrace.node.directory_opening import check_directory, write_abort
+from tailrace.node.directory_opening import check_directory, remove_abort, write_abort
 from tailrace.node.lock import lock_store
 from tailrace.node.put_forms import (
     PutResults,
@@ -184,10 +184,8 @@ class MessageStore:
         self._store.flush_commit_log.handle = None
         try:
             timers_clean = self._timers.close()
-            if self._store.close() and timers_clean:
-                self._file_system.remove(f"{self.path}/{filenames.ABORT}")
-                self._file_system.sync_dir(self.path)
-            else:
+            clean = self._store.close() and timers_clean and remove_abort(self._file_system, self.path)
+            if not clean:
                 _log.warning("the abort file stays, the next open recovers path=%s", self.path)
         finally:
             self._lock.release()

@@ -17,7 +17,7 @@ from tailrace.config import FlushDiskType, StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import File, FileSystem
 from tailrace.env.scheduler import Scheduler, ServiceHandle
-from tailrace.errors import FatalStorageError
+from tailrace.errors import StoreError
 from tailrace.formats import filenames
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.store.commit_log import CommitLog
@@ -109,9 +109,11 @@ class DefaultMessageStore:
             check_crc=config.check_crc_on_recover, sync_log=self.flush_commit_log.sync,
             rebuild=rebuild, seal_damage=seal_damage, tell=tell)
         self.report = recovery.run(last_exit_ok=last_exit_ok, read_only=read_only)
+        position = recovery.position
         if self.report.read_only:
             self.flags.set(NOT_WRITEABLE, self.report.read_only)
-        self.reput.start_from(self.commit_log.max_offset, recovery.position)
+            position = None  # its queues may lack units, so it must not say how far they go
+        self.reput.start_from(self.commit_log.max_offset, position)
 
     def start(self, scheduler: Scheduler, pid: int) -> None:
         """Start the services."""
@@ -151,7 +153,7 @@ class DefaultMessageStore:
                 self.flush(clean=True)
                 self.commit_log.allocate_service.discard()
                 clean = self.reput.behind_bytes() == 0
-        except (FatalStorageError, OSError) as error:
+        except (StoreError, OSError) as error:
             _log.error("the store could not be closed cleanly cause=%s", error)
         finally:
             self.release()

@@ -105,6 +105,15 @@ class IndexService:
                 return last if last >= 0 else self.header(file).begin_phy_offset
         return -1
 
+    def whole_until(self, file: MappedFile) -> tuple[bool, int]:
+        """Whether entries and slots of a file agree, and the position of the last one that does."""
+        heads = np.empty(self._slots, dtype=np.int32)
+        wanted = self.header(file).index_count
+        with self._entries_of(file) as lease:
+            count, last = index_chains.follow(lease.buffer, wanted, 1 << 62, heads)
+        slots = heads.astype(">i4").tobytes()
+        return count == wanted and file.read(INDEX_HEADER.size, len(slots)) == slots, last
+
     def _entries_of(self, file: MappedFile) -> Lease:
         _ = file.buffer  # mapped: a file may be larger than what memory should hold
         start = INDEX_HEADER.size + self._slots * INDEX_SLOT.size
@@ -119,6 +128,7 @@ class IndexService:
         """
         names = self.names()
         first = names.index(durable) if durable in names else 0
+        self._forget_syncs(first)
         for number, file in enumerate(self.files[first:-1], first):
             heads = np.empty(self._slots, dtype=np.int32)
             with self._entries_of(file) as lease:
@@ -146,6 +156,8 @@ class IndexService:
             if name.isdigit() and name not in known:
                 self._file_system.remove(f"{self._directory}/{name}")
                 self._file_system.sync_dir(self._directory)
+        if not but_last:
+            self._forget_syncs(0)
         while self.files:
             file = self.files[-1]
             header = self.header(file)
@@ -156,6 +168,11 @@ class IndexService:
             self.files = self.files[:-1]
             file.destroy()
             self._file_system.sync_dir(self._directory)  # or it comes back beside other entries
+
+    def _forget_syncs(self, first: int) -> None:
+        """Have the next flush sync these files: a killed process may have left them unsynced."""
+        for file in self.files[first:]:
+            file.flushed_position = 0
 
     def _rewind_file(
         self, file: MappedFile, header: IndexHeader, phy_offset: int,
