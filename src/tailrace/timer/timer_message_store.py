@@ -434,4 +434,4 @@ class TimerMessageStore:
 
     def set_ensure_topic(self, ensure: Callable[[str], object]) -> None:
         """Who makes the topic that parked timers go to."""
-        self.put_back.ensure_topic = ensure
+        self.put_back.parking.ensure_topic = ensure
