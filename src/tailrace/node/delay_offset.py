@@ -37,14 +37,14 @@ class DelayOffsetManager(ConfigManager):
         if self._updates % VERSION_STEP == 0:
             self.data_version.next(self._clock.now_ms())
 
-    def encode(self) -> bytes:
-        """The text of the file."""
+    def encode(self, *, pretty: bool = True) -> bytes:
+        """The text of the file, or the same without blanks."""
         version = "".join(
             f'\t\t"{name}":{number},\n' for name, number in sorted(self.data_version.to_json().items()))
         entries = ",\n".join(f"\t\t{level}:{offset}" for level, offset in sorted(self._table.items()))
         table = f"{{\n{entries}\n\t}}" if entries else "{}"
-        return (
-            f'{{\n\t"dataVersion":{{\n{version[:-2]}\n\t}},\n\t"offsetTable":{table}\n}}').encode()
+        text = f'{{\n\t"dataVersion":{{\n{version[:-2]}\n\t}},\n\t"offsetTable":{table}\n}}'
+        return text.encode() if pretty else text.translate({9: None, 10: None}).encode()
 
     def persist(self) -> None:
         """Write the table; durable on return."""

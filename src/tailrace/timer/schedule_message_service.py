@@ -288,15 +288,19 @@ class ScheduleMessageService:
 
     # -- what is pending
 
-    def pending(self) -> dict[int, int]:
-        """Messages that wait, by level."""
-        found = {}
+    def progress(self) -> list[tuple[int, int, int]]:
+        """(level, next offset, offset behind its last message) of each level that has a queue."""
+        found = []
         for level in self._levels:
             queue = self._store.queues.get(SCHEDULE_TOPIC, level.queue_id)
             if queue is not None:
                 offset = max(self._offsets.query(level.number), queue.min_offset)
-                found[level.number] = max(queue.max_offset - offset, 0)
+                found.append((level.number, min(offset, queue.max_offset), queue.max_offset))
         return found
+
+    def pending(self) -> dict[int, int]:
+        """Messages that wait, by level."""
+        return {level: until - offset for level, offset, until in self.progress()}
 
     def pending_units(self, level: int) -> np.ndarray[Any, Any]:
         """Queue units of what waits in a level, in order."""
