@@ -293,15 +293,24 @@ class StoreConfig(_Config):
         10_000, "Period of the timer progress line.", unit="ms", low=1)
     timer_stop_enqueue: bool = _option(False, "Whether timers are kept out of the wheel.")
     timer_stop_dequeue: bool = _option(False, "Whether due timers are kept back.")
+    timer_enable_check_metrics: bool = _option(
+        True, "Whether pending timers are counted anew now and then, by topic.")
+    timer_check_metrics_when: str = _option(
+        "05", "Local hours in which that is done, whole ones from 0 to 23, by `;`.")
+    timer_metric_small_threshold: int = _option(
+        1_000_000, "Topics with so many pending timers or more are not counted anew.", low=0)
     mapped_file_size_timer_log: int = _option(
         100 * MIB, "Length of a timer log file.", unit="bytes", low=128, high=2 * GIB - 1)
 
     def validate(self) -> list[str]:
         """Every violated bound, a sentence each."""
         problems = _Config.validate(self)
-        hours = [hour.strip() for hour in self.delete_when.split(";")]
-        if not all(hour.isdigit() and int(hour) < 24 for hour in hours):
-            problems.append(f"deleteWhen={self.delete_when} is no list of hours from 0 to 23")
+        for name, when in (
+            ("deleteWhen", self.delete_when), ("timerCheckMetricsWhen", self.timer_check_metrics_when)
+        ):
+            hours = [hour.strip() for hour in when.split(";")]
+            if not all(hour.isdigit() and int(hour) < 24 for hour in hours):
+                problems.append(f"{name}={when} is no list of hours from 0 to 23")
         if not _DELAY_LEVELS.fullmatch(self.message_delay_level):
             problems.append(
                 f"messageDelayLevel={self.message_delay_level} is no list as `1s 5s 1m 2h`, with blanks "

@@ -547,6 +547,7 @@ class MessageStore:
         """Remove the queues of topics; their records stay in the log until retention."""
         self._check_open()
         self._store.delete_topics(topics)
+        self._timers.forget_topics(topics)
 
 
 def _load_topics(

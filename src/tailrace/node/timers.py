@@ -14,6 +14,7 @@ from tailrace.errors import StoreError
 from tailrace.formats import filenames
 from tailrace.formats.commitlog import decode_properties
 from tailrace.model import Message, MessageExtBrokerInner, PutMessageResult
+from tailrace.node.config_manager import read_config, write_config
 from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX, TopicConfigManager
 from tailrace.store.default_message_store import DefaultMessageStore
@@ -37,6 +38,8 @@ _ENQUEUE_MS: Final = 20
 _SCHEDULE_MS: Final = 10
 _SCHEDULE_QUEUES: Final = 18
 """Queues of SCHEDULE_TOPIC_XXXX in ``topics.json``, however many levels there are."""
+_METRICS_MS: Final = 5000
+_METRICS_CHECK_MS: Final = 45 * 60 * 1000
 _CLEAN_MS: Final = 30_000
 _DEQUEUE_MS: Final = 5
 """How late a timer may be noticed; a step that finds nothing takes some microseconds."""
@@ -61,8 +64,9 @@ class Timers:
         self._config = config
         self._store = store
         self._topics = topics
-        self.delay_offsets = DelayOffsetManager(
-            file_system, f"{store.root}/{filenames.CONFIG}", clock)
+        self._file_system = file_system
+        self._config_dir = f"{store.root}/{filenames.CONFIG}"
+        self.delay_offsets = DelayOffsetManager(file_system, self._config_dir, clock)
         self.schedule = ScheduleMessageService(
             clock, store, parse_delay_levels(config.message_delay_level), self.delay_offsets)
         self.schedule.parking.ensure_topic = self._ensure_topic
@@ -81,6 +85,8 @@ class Timers:
     def load(self) -> None:
         """Recover. Raises OSError or FatalStorageError."""
         if self.messages is not None:
+            self.messages.metrics.decode(read_config(
+                self._file_system, f"{self._config_dir}/{filenames.TIMERMETRICS}"))
             self.messages.load()
         self.delay_offsets.load()
         self.schedule.load()
@@ -98,6 +104,8 @@ class Timers:
         scheduler.every(
             "TimerFlushService", self._config.timer_flush_interval_ms, timers.flush_step)
         scheduler.every("TimerLogCleanService", _CLEAN_MS, timers.clean_step)
+        scheduler.every("TimerMetricsPersist", _METRICS_MS, self.persist_metrics)
+        scheduler.every("TimerMetricsCheck", _METRICS_CHECK_MS, timers.check_metrics_step)
 
     def persist_delay_offsets(self) -> None:
         """Write how far the levels are, behind a sync of what was put back.
@@ -117,12 +125,30 @@ class Timers:
             self.delay_offsets.dirty = True
             raise
 
+    def persist_metrics(self) -> None:
+        """Write the pending timers of each topic when they have changed. Raises OSError."""
+        metrics = self.messages.metrics if self.messages is not None else None
+        if metrics is None or not metrics.dirty:
+            return
+        metrics.dirty = False
+        try:
+            write_config(
+                self._file_system, self._config_dir, filenames.TIMERMETRICS, metrics.encode())
+        except BaseException:
+            metrics.dirty = True
+            raise
+
+    def forget_topics(self, topics: set[str]) -> None:
+        """Drop what is counted of topics that are deleted."""
+        if self.messages is not None:
+            self.messages.metrics.remove(topics)
+
     def close(self) -> bool:
         """Flush and close; whether everything is durable."""
         clean = True
         closing = [self.persist_delay_offsets]
         if self.messages is not None:
-            closing.append(self.messages.close)
+            closing += [self.persist_metrics, self.messages.close]
         for close in closing:
             try:
                 close()

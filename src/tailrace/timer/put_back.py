@@ -147,13 +147,15 @@ class PutBack:
         out = int(properties[TIMER_OUT_MS])
         if out > now:
             return False
-        self._due.done(pending, delivered=True)
+        self._due.done(pending, delivered=True, left=False)
         if TIMER_DEL_UNIQKEY in properties:
+            self._due.left(pending.unit)
             named = self._due.delete(out, properties[TIMER_DEL_UNIQKEY])
             if named is not None:
                 self.counters["timerRecalled"] += 1
                 self._due.done(named, delivered=True)
         elif pending.identity is not None and self._due.is_deleted(pending.identity):
+            self._due.left(pending.unit)
             self.counters["timerRecalled"] += 1
         else:
             due = due_ms(properties, out, message.store_timestamp, self._precision)
