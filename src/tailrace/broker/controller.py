@@ -35,6 +35,7 @@ from tailrace.broker.processors.query import QueryProcessor
 from tailrace.broker.processors.recall import RecallMessageProcessor
 from tailrace.broker.processors.retention import RetentionProcessor
 from tailrace.broker.processors.send import SendMessageProcessor
+from tailrace.broker.processors.send_back import SendBackProcessor
 from tailrace.broker.rebalance_lock import RebalanceLockManager
 from tailrace.broker.runtime_info import RuntimeInfo
 from tailrace.config import BrokerConfig, FlushDiskType
@@ -191,8 +192,8 @@ class BrokerController:
             max_message_size=store_config.max_message_size,
         )
         self._processors: list[_Registers] = [
-            send, RecallMessageProcessor(broker), QueryProcessor(broker), ClientManageProcessor(broker),
-            AdminTopicsProcessor(broker), RetentionProcessor(broker), AdminProcessor(
+            send, SendBackProcessor(broker), RecallMessageProcessor(broker), QueryProcessor(broker),
+            ClientManageProcessor(broker), AdminTopicsProcessor(broker), RetentionProcessor(broker), AdminProcessor(
                 broker, RuntimeInfo(broker, self._file_system), self._settings),
         ]
         return send

@@ -325,12 +325,13 @@ def _key_values(items: list[str]) -> dict[str, str]:
     return values
 
 
-def timer_properties(delay: int, deliver_at: int) -> dict[str, str]:
+def timer_properties(delay: int, deliver_at: int, level: int = 0) -> dict[str, str]:
     """What makes a message wait, by the options of ``send``."""
-    if delay and deliver_at:
-        raise usage("say one of --delay and --deliver-at")
-    named = {"TIMER_DELAY_MS": delay, "TIMER_DELIVER_MS": deliver_at}
-    return {name: str(ms) for name, ms in named.items() if ms}
+    named = {"TIMER_DELAY_MS": delay, "TIMER_DELIVER_MS": deliver_at, "DELAY": level}
+    said = {name: str(value) for name, value in named.items() if value}
+    if len(said) > 1:
+        raise usage("say one of --delay, --deliver-at and --delay-level")
+    return said
 
 
 @app.command()
@@ -350,6 +351,8 @@ def send(
     delay: Annotated[int, typer.Option(min=0, help="Deliver it after so many milliseconds.")] = 0,
     deliver_at: Annotated[
         int, typer.Option(min=0, help="Deliver it then, milliseconds since 1970.")] = 0,
+    delay_level: Annotated[
+        int, typer.Option(min=0, help="Deliver it after the delay of this level, 1 or more.")] = 0,
 ) -> None:
     """Put one message by hand; prints where it is.
 
@@ -363,7 +366,7 @@ def send(
     store = one_target(directory, broker, namesrv)
     message = Message(
         topic=topic, body=body.encode(), tags=tags or None, keys=key or (),
-        properties=_key_values(prop or []) | timer_properties(delay, deliver_at))
+        properties=_key_values(prop or []) | timer_properties(delay, deliver_at, delay_level))
     with errors():
         print_lines([send_message(message, store, broker, namesrv, queue)])
 

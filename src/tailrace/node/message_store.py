@@ -44,6 +44,7 @@ from tailrace.model import (
     PutMessageStatus,
 )
 from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.node.directory_opening import check_directory, remove_abort, write_abort
 from tailrace.node.lock import lock_store
 from tailrace.node.put_forms import (
@@ -252,6 +253,15 @@ class MessageStore:
     def not_writeable_reason(self) -> str:
         """Why not."""
         return "the store is closed" if self._closed else self._store.flags.reason
+
+    @property
+    def delay_offsets(self) -> DelayOffsetManager:
+        """How far each delay level is delivered."""
+        return self._timers.delay_offsets
+
+    def delay_levels(self) -> list[tuple[int, int, int]]:
+        """(level, next offset, offset behind its last message) of each level that was ever used."""
+        return self._timers.schedule.progress()
 
     def stats(self) -> dict[str, Any]:
         """Counters and positions, as RocketMQ's StoreStatsService has them."""
@@ -538,6 +548,7 @@ class MessageStore:
         """Remove the queues of topics; their records stay in the log until retention."""
         self._check_open()
         self._store.delete_topics(topics)
+        self._timers.forget_topics(topics)
 
 
 def _load_topics(

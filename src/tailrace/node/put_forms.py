@@ -44,6 +44,7 @@ def plain_items(
             for m, n in zip(messages, numbers, strict=False)
             if m.tags and m.keys.__class__ in _LISTS and len(m.keys) == 1 and m.keys[0]
             and not m.properties and m.wait_store_msg_ok and m.deliver_at is m.delay is None
+            and not m.delay_level
         ]
     except (TypeError, UnicodeEncodeError):
         return None
@@ -86,6 +87,11 @@ def stored_properties(message: Message, unique_key: str) -> bytes:
         count += 1
     if message.delay is not None:
         text += f"TIMER_DELAY_MS\x01{round(message.delay * 1000)}\x02"
+        count += 1
+    if message.delay_level:
+        if message.delay_level < 0 or "DELAY" in message.properties:
+            raise MessageIllegalError("delay_level", f"{message.delay_level} is negative or given twice")
+        text += f"DELAY\x01{message.delay_level}\x02"
         count += 1
     if unique_key:
         text += f"UNIQ_KEY\x01{unique_key}\x02"

@@ -22,7 +22,7 @@ from tailrace.formats import filenames
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueueStore
-from tailrace.store.dispatch import Dispatcher
+from tailrace.store.dispatch import Dispatcher, parse_delay_levels
 from tailrace.store.flush import (
     DurableCallback,
     FlushCommitLogService,
@@ -70,7 +70,8 @@ class DefaultMessageStore:
             IndexService(clock, file_system, config, f"{root}/{filenames.INDEX}")
             if config.message_index_enable else None
         )
-        self.dispatcher = Dispatcher(self.queues, self.index)
+        self.dispatcher = Dispatcher(
+            self.queues, self.index, parse_delay_levels(config.message_delay_level))
         self.reput = ReputMessageService(
             self.commit_log, self.dispatcher, self.confirm_offset, self.flags)
         self.flush_commit_log = FlushCommitLogService(

@@ -294,7 +294,7 @@ class StoreDirectory:
 
     def _complete_queues(self) -> int:
         """What recovery would make of the queues, from a walk over the whole log."""
-        levels = parse_delay_levels()
+        levels = parse_delay_levels(self.config.message_delay_level)
         seen: set[tuple[str, int]] = set()
 
         def is_fresh(claim: RecordClaim) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
+from tailrace.config import MESSAGE_DELAY_LEVEL
 from tailrace.formats.commitlog import MIN_RECORD_LENGTH
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE
 from tailrace.kernels import queue_units, record
@@ -23,12 +24,11 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def parse_delay_levels(text: str = DELAY_LEVELS) -> list[int]:
+def parse_delay_levels(text: str = MESSAGE_DELAY_LEVEL) -> list[int]:
     """Milliseconds of each delay level, the first one being level 1."""
     return [int(level[:-1]) * _UNIT_MS[level[-1]] for level in text.split()]
 
@@ -45,10 +45,12 @@ def deliver_time_codes(rows: Rows, chosen: Rows, levels: list[int]) -> None:
 class Dispatcher:
     """Writes units and entries. Doing a record twice changes nothing."""
 
-    def __init__(self, queues: ConsumeQueueStore, index: IndexService | None) -> None:
+    def __init__(
+        self, queues: ConsumeQueueStore, index: IndexService | None, levels: list[int],
+    ) -> None:
         self._queues = queues
         self._index = index
-        self._levels = parse_delay_levels()
+        self._levels = levels
         self._topics: dict[bytes, str] = {}
         self._damage: list[Damage] = []
         self._newest = 0

@@ -68,7 +68,7 @@ class Verification:
             for key, queue in self._queues.items()
         }
         self._next: dict[Key, int] = {}
-        self._levels = parse_delay_levels()
+        self._levels = parse_delay_levels(directory.config.message_delay_level)
         self._index = _IndexView(directory)
         self._damage: list[Damage] = []
         self._end = 0
@@ -166,7 +166,9 @@ class Verification:
             unit = wanted[number * _UNIT : (number + 1) * _UNIT]
             there = queue.units(offset, 1) if queue is not None else b""
             phy_offset = int(rows[chosen[number], record.C_PHY])
-            if there == unit and queue is not None:
+            if queue is not None and (
+                there == unit or (topic == SCHEDULE_TOPIC and _is_delayed(there, unit))
+            ):
                 self._claim(key, queue, offset, 1)
             elif len(there) < _UNIT or not 0 < CQ_UNIT.unpack_from(there).size < PRE_BLANK_SIZE:
                 yield Finding("missing-unit", self._path(key), offset,
@@ -314,3 +316,10 @@ def _tag_entries(chunk: LogChunk) -> set[tuple[int, int]]:
             topic = chunk.data[at : at + int(row[record.C_TOPIC_LEN])]
             found.add((int(row[record.C_PHY]), hashes.index_hash(topic, b"T#" + tag)))
     return found
+
+
+def _is_delayed(there: bytes, unit: bytes | bytearray) -> bool:
+    """Whether a unit differs in its deliver time only: other delay levels may have been in force."""
+    found = CQ_UNIT.unpack_from(there)
+    return found._replace(tags_code=0) == CQ_UNIT.unpack_from(unit)._replace(tags_code=0) and (
+        found.tags_code > 0)

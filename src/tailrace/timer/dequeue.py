@@ -114,6 +114,7 @@ class Dequeue:
                 message = self._put_back.read(unit)
                 if message is not None:
                     self._take(time_ms, state, unit, message)
+                self._due.left(unit)
             else:
                 state.units.append(unit)
         self._due.forget_finished(time_ms)
@@ -160,6 +161,8 @@ class Dequeue:
                 message = self._put_back.read(unit)
                 if message is not None:
                     self.take(time_ms, unit, message)
+                else:
+                    self._due.left(unit)
             self._due.forget_finished(time_ms)
             if not left:
                 return True
@@ -169,6 +172,8 @@ class Dequeue:
         """Let the message of a unit wait for its time, unless it is deleted or was delivered."""
         state = self._due.slot(slot_time_ms)
         self._take(slot_time_ms, state, unit, message)
+        if unit.phy_offset not in state.waiting:
+            self._due.left(unit)
         self._due.forget_finished(slot_time_ms)
 
     def _take(

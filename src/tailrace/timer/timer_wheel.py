@@ -89,6 +89,12 @@ class TimerWheel:
         times_ms = sorted(time * self.precision_ms for time in found)
         return [t for t in times_ms if until_ms is None or t < until_ms]
 
+    def lists(self, times_ms: Any, positions: Any) -> Any:
+        """Which units, by slot time (a multiple of the precision) and position, are in their slot's list."""
+        times = times_ms // self.precision_ms
+        slots = SLOT.view(self._bytes, self._count)[times % self._count]
+        return (slots["time"] == times) & (slots["last_pos"] >= 0) & (slots["first_pos"] <= positions)
+
     def pending(self, begin_ms: int) -> int:
         """How many timers the slots from a time on hold."""
         return sum(max(self.get_slot(time).num, 0) for time in self.live_slots(begin_ms))
