@@ -73,7 +73,7 @@ def explain_directory(
         for name in file_system.list(log_path) if filenames.file_name_to_offset(name) is not None)
     size += sum(q.max_offset - q.min_offset for q in directory.queues()) * CQ_UNIT.size
     size += sum(
-        file_system.stat(f"{root}/{filenames.INDEX}/{name}").size
+        file_system.stat(f"{root}/{filenames.INDEX}/{name}").allocated
         for name in file_system.list(f"{root}/{filenames.INDEX}"))
     disk = decide(
         levels, [usage], usage, was_full=False, store_bytes=size,

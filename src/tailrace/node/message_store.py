@@ -56,6 +56,7 @@ from tailrace.node.put_forms import (
 from tailrace.node.retention import Retention
 from tailrace.node.timers import Timers, is_timer
 from tailrace.node.topic_config import TopicConfigManager
+from tailrace.segments import Lease
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.flush import DurableCallback
 from tailrace.store.geometry import recognise, write_geometry
@@ -513,6 +514,16 @@ class MessageStore:
         self._check_open()
         low = self.min_phy_offset
         return self._store.reader.store_timestamp(low) if low >= 0 and self.max_phy_offset > low else -1
+
+    def lease(self, phy_offset: int, size: int) -> Lease | None:
+        """Bytes of the log in place, good until the lease ends; None when they are not all there.
+
+        Retention waits for it up to ``destroyMapedFileIntervalForcibly``, and no longer takes the
+        bytes away then: only the name of their file goes.
+        """
+        self._check_open()
+        file = self._store.commit_log.queue.find(phy_offset)
+        return file.select(phy_offset - file.file_from_offset, size) if file is not None else None
 
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Offset of the first message of a queue, 0 when there is no such queue."""

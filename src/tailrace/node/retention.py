@@ -80,12 +80,12 @@ class Retention:
         return count
 
     def store_bytes(self) -> int:
-        """What the log takes of the disk, units and index files, as maxStoreBytes counts them."""
+        """What log and index take of the disk, and the units, as maxStoreBytes counts them."""
         store = self._store
         size = sum(self._allocated(file) for file in store.commit_log.queue.files)
         for queue in list(store.queues.table.values()):
             size += max(queue.files.max_offset - max(queue.files.min_offset, 0), 0)
-        return size + sum(file.size for file in (store.index.files if store.index else ()))
+        return size + sum(self._allocated(file) for file in (store.index.files if store.index else ()))
 
     def _count_messages(self, low_phy_offset: int, high_phy_offset: int) -> dict[str, int]:
         """Messages by topic between two positions of the log."""

@@ -501,6 +501,24 @@ def test_a_cap_on_the_store_is_kept():
     assert len(place.names()) > 2, "and not more than needed"
 
 
+def test_an_index_file_counts_with_what_it_takes_of_the_disk_not_with_its_length(tmp_path):
+    config = StoreConfig(mapped_file_size_commit_log=1 << 20, commit_log_allocate_step=1 << 16)
+    with MessageStore.open(tmp_path / "s", config=config, services=False) as store:
+        store.put(Message(topic="t", body=b"x", keys=["k"]))
+        store.wait_dispatched()
+        [index] = (tmp_path / "s/index").iterdir()
+        assert index.stat().st_size > 400_000_000, "a sparse file of the default size"
+        assert store.retention.store_bytes() < 2_000_000
+
+
+def test_a_lease_of_the_log_keeps_its_bytes_and_what_is_not_there_gets_none(place):
+    place.fill(2)
+    assert place.store.lease(0, 3 * SIZE) is None
+    assert place.store.lease(1 << 40, 1) is None
+    with place.store.lease(0, 100) as lease:
+        assert bytes(lease.buffer) == place.log.read(0, 100)
+
+
 def test_w29_a_stop_while_the_disk_is_full_is_a_clean_one(place):
     place.fill(1)
     place.use(95)
