@@ -152,7 +152,7 @@ class MessageStore:
             write_geometry(file_system, root, config)
             broker = broker_config or BrokerConfig()
             topics = _load_topics(file_system, root, broker, clock, store)
-            retention = Retention(clock, file_system, store)
+            retention = Retention(clock, file_system, store, topics)
             timers = Timers(
                 clock, file_system, entropy, config, store, topics, broker.broker_name)
             timers.load()
@@ -185,6 +185,7 @@ class MessageStore:
         self._store.flush_commit_log.handle = None
         try:
             timers_clean = self._timers.close()
+            self.retention.topics.close()
             if self._store.close() and timers_clean:
                 self._file_system.remove(f"{self.path}/{filenames.ABORT}")
                 self._file_system.sync_dir(self.path)
@@ -462,14 +463,14 @@ class MessageStore:
     def select_record(self, phy_offset: int) -> bytes | None:
         """The stored record at a position of the log, or None."""
         self._check_open()
-        if self._store.reader.decode_at(phy_offset) is None:
+        if self._store.reader.visible_at(phy_offset) is None:
             return None
         return self._store.commit_log.record_at(phy_offset)
 
     def look_message_by_offset(self, phy_offset: int) -> MessageExt | None:
         """The message at a position of the log, or None."""
         self._check_open()
-        return self._store.reader.decode_at(phy_offset)
+        return self._store.reader.visible_at(phy_offset)
 
     def look_message_by_id(self, msg_id: str) -> MessageExt | None:
         """The message with a broker's id (not its unique key), or None."""
@@ -548,6 +549,19 @@ class MessageStore:
         """Remove the queues of topics; their records stay in the log until retention."""
         self._check_open()
         self._store.delete_topics(topics)
+        self.retention.topics.forget(topics)
+
+    def purge_topic(
+        self, topic: str, queue_id: int | None = None, before_ms: int | None = None
+    ) -> dict[int, tuple[int, int]]:
+        """Let go of the messages of a topic, of one queue or stored before a time only.
+
+        Queue id: least offset before and now. They are not shown any more, durably; their bytes go
+        with their files. A Java broker on the directory shows them again. Raises StoreError or
+        OSError; then nothing was let go.
+        """
+        self.wait_dispatched()
+        return self.retention.topics.purge(topic, queue_id, before_ms)
 
 
 def _load_topics(

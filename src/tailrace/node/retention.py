@@ -1,4 +1,4 @@
-"""Retention of an open store: trash, disk check and the two deleting services, composed."""
+"""Retention of an open store: trash, disk check, topics and the two deleting services, composed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from tailrace.env.scheduler import Scheduler
 from tailrace.formats import filenames
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.group_pins import GroupPins
+from tailrace.node.topic_config import TopicConfigManager
+from tailrace.node.topic_retention import TopicRetention
 from tailrace.segments import MappedFile
 from tailrace.store.clean_commit_log import CleanCommitLogService
 from tailrace.store.clean_consume_queue import CleanConsumeQueueService
@@ -27,7 +29,10 @@ _TRASH_MS = 100
 class Retention:
     """Everything that gives disk space back, for one open store."""
 
-    def __init__(self, clock: Clock, file_system: FileSystem, store: DefaultMessageStore) -> None:
+    def __init__(
+        self, clock: Clock, file_system: FileSystem, store: DefaultMessageStore,
+        topics: TopicConfigManager,
+    ) -> None:
         config, log = store.config, store.commit_log
         self._config = config
         self._file_system = file_system
@@ -42,7 +47,10 @@ class Retention:
             ForcedDeletions(file_system, store.root))
         self.clean_consume_queue = CleanConsumeQueueService(
             clock, config, log, store.queues, store.index, store.flags)
+        self.topics = TopicRetention(clock, file_system, store, topics)
+        self.clean_commit_log.topic_needs = self.topics.needs
         self.trash.load()
+        self.topics.load()
 
     def start(self, scheduler: Scheduler) -> None:
         """Check the disks once and start the services."""
@@ -50,6 +58,8 @@ class Retention:
         self.disk.check()
         scheduler.every("DiskCheckService", config.clean_resource_interval, self.disk.step)
         scheduler.every("EmptyTrashService", _TRASH_MS, self.trash.step)
+        scheduler.every(
+            "TopicRetentionService", config.clean_resource_interval, self.topics.step)
         scheduler.every(
             "CleanCommitLogService", max(config.delete_commit_log_files_interval, 1),
             self.clean_commit_log.step)
@@ -75,6 +85,7 @@ class Retention:
 
     def delete_now(self) -> int:
         """One whole pass by hand, queues and index too; how many CommitLog files went."""
+        self.topics.step()
         count = self.clean_commit_log.run_pass(manual=True)
         self.clean_consume_queue.run_pass()
         return count

@@ -37,6 +37,7 @@ from tailrace.store.retention import (
     segment_time,
 )
 from tailrace.store.running_flags import NOT_WRITEABLE, RunningFlags
+from tailrace.store.topic_retention import TopicNeeds
 from tailrace.store.trash import Trash
 
 __all__ = ["FIRST_PASS_NS", "CleanCommitLogService"]
@@ -86,6 +87,8 @@ class CleanCommitLogService:
         self._hanged: SegmentVerdict | None = None
         """Why the first file is to go that readers keep."""
         self.pin_sources: list[PinSource] = []
+        self.topic_needs: Callable[[], TopicNeeds | None] = lambda: None
+        """What topics keep by rules of their own."""
         self.manual_times = 0
         self.deleted_files = 0
         self.forced_files = 0
@@ -111,7 +114,7 @@ class CleanCommitLogService:
         return explain(
             self._facts(files if most is None else files[:most]), now_ms=self._clock.now_ms(),
             reserved_hours=self._config.file_reserved_time, clean_at_once=trigger.clean_at_once,
-            pins=self._pins(), policies=self._policies)
+            pins=self._pins(), policies=self._policies, topics=self.topic_needs())
 
     def trigger(self) -> Trigger:
         """Why a pass would be made now."""
