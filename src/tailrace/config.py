@@ -264,6 +264,9 @@ class StoreConfig(_Config):
         choices=("delete-oldest", "refuse-writes"))
     pin_groups: str = _option(
         "", "Consumer groups, by `;`, whose unconsumed messages are not deleted by age.")
+    archive_directory: str = _option(
+        "", "Archive whose verified manifests say what is archived; a CommitLog file without one is "
+        "not deleted by age. Empty: there is no archive.")
 
     timer_wheel_enable: bool = _option(True, "Whether messages may be sent for a later moment.")
     timer_precision_ms: int = _option(

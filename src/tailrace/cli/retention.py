@@ -108,6 +108,10 @@ def answer_lines(view: RetentionView, store: str, config: StoreConfig) -> Iterat
         yield f"deleted before their time: {len(view.forced)} files on record, the last ones:"
         for entry in view.forced[-3:]:
             lost = ", ".join(f"{n} of {topic}" for topic, n in entry.get("messages", {}).items())
+            if entry.get("timersLost"):
+                lost += f", {entry['timersLost']} pending timers"
+            if entry.get("timersRewritten"):
+                lost += f"; {entry['timersRewritten']} pending timers were written again"
             yield (f"  {entry.get('file')} at {_time(entry.get('time', 0))}: {entry.get('reason')}; "
                    f"lost: {lost or 'no messages'}")
     if view.state is not DirectoryState.CLEAN:

@@ -14,6 +14,7 @@ from tailrace.errors import CorruptionError
 from tailrace.formats import filenames
 from tailrace.formats.commitlog import BLANK, decode_message
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.node.archive_pins import ArchivePins
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.group_pins import GroupPins
 from tailrace.node.topic_config import TopicConfigManager
@@ -22,6 +23,7 @@ from tailrace.store.disk_state import DiskLevels, DiskVerdict, PathUsage, decide
 from tailrace.store.forced_deletions import ForcedDeletions
 from tailrace.store.retention import (
     Pin,
+    PinKind,
     SegmentFacts,
     SegmentVerdict,
     Trigger,
@@ -37,6 +39,7 @@ from tailrace.store.topic_retention import (
     TopicNeeds,
     topic_limits,
 )
+from tailrace.timer.properties import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_TOPIC, out_ms
 
 __all__ = ["RetentionView", "explain_directory"]
 
@@ -197,8 +200,13 @@ def _message_position(queue: QueueView, offset: int) -> int:
 
 
 def _pins(directory: StoreDirectory, config: StoreConfig, clock: Clock) -> list[Pin]:
+    found = _first_timer(directory, clock.now_ms())
+    if config.archive_directory:
+        found += ArchivePins(
+            directory.file_system, config.archive_directory,
+            lambda: [file.file_from_offset for file in directory.log_files[:-1]])()
     if not config.pin_groups:
-        return []
+        return found
     offsets = ConsumerOffsetManager(
         directory.file_system, f"{directory.path}/{filenames.CONFIG}", clock)
     offsets.load()
@@ -206,9 +214,27 @@ def _pins(directory: StoreDirectory, config: StoreConfig, clock: Clock) -> list[
 
     def position_of(topic: str, queue_id: int, offset: int) -> int:
         queue = queues[topic, queue_id]
-        found = _message_position(queue, max(offset, queue.min_offset))
-        return found if found != NOWHERE else -1
+        place = _message_position(queue, max(offset, queue.min_offset))
+        return place if place != NOWHERE else -1
 
-    return list(GroupPins(
+    return found + list(GroupPins(
         config.pin_groups, offsets, lambda topic: [q for t, q in queues if t == topic],
         position_of)())
+
+
+def _first_timer(directory: StoreDirectory, now_ms: int) -> list[Pin]:
+    """The oldest timer that is not due yet, as a pin."""
+    for queue in directory.queues():
+        if queue.topic != TIMER_TOPIC:
+            continue
+        for _, unit, data in directory.records(queue):
+            try:
+                properties = decode_message(data or b"").properties
+            except CorruptionError:
+                continue
+            due = out_ms(properties)
+            if due is not None and due > now_ms and TIMER_DEL_UNIQKEY not in properties:
+                when = datetime.fromtimestamp(due / 1000)  # noqa: DTZ006 - for people here
+                holder = f"of {properties.get(REAL_TOPIC)} due {when:%Y-%m-%d %H:%M:%S}"
+                return [Pin(PinKind.TIMER, unit.phy_offset, holder)]
+    return []

@@ -156,6 +156,7 @@ class MessageStore:
             timers = Timers(
                 clock, file_system, entropy, config, store, topics, broker.broker_name)
             timers.load()
+            retention.follow_timers(timers.pending())
             if services:
                 running = scheduler or ThreadScheduler()
                 store.start(running, os.getpid())

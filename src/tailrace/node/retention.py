@@ -8,8 +8,10 @@ from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler
 from tailrace.formats import filenames
+from tailrace.node.archive_pins import ArchivePins
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.group_pins import GroupPins
+from tailrace.node.timer_rescue import PendingTimers, TimerRescue
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.node.topic_retention import TopicRetention
 from tailrace.segments import MappedFile
@@ -34,6 +36,7 @@ class Retention:
         topics: TopicConfigManager,
     ) -> None:
         config, log = store.config, store.commit_log
+        self._clock = clock
         self._config = config
         self._file_system = file_system
         self._store = store
@@ -49,6 +52,10 @@ class Retention:
             clock, config, log, store.queues, store.index, store.flags)
         self.topics = TopicRetention(clock, file_system, store, topics)
         self.clean_commit_log.topic_needs = self.topics.needs
+        if config.archive_directory:
+            self.clean_commit_log.pin_sources.append(ArchivePins(
+                file_system, config.archive_directory,
+                lambda: [file.file_from_offset for file in log.queue.files[:-1]]))
         self.trash.load()
         self.topics.load()
 
@@ -71,6 +78,14 @@ class Retention:
         """Keep what the groups of ``pinGroups`` have not consumed, by these offsets."""
         self.clean_commit_log.pin_sources.append(GroupPins(
             self._config.pin_groups, offsets, self._queues_of, self._position_of))
+
+    def follow_timers(self, timers: PendingTimers | None) -> None:
+        """Keep pending timers, and write them again when their file must go."""
+        if timers is None:
+            return
+        rescue = TimerRescue(self._clock, self._store, timers)
+        self.clean_commit_log.pin_sources.append(rescue.pins)
+        self.clean_commit_log.rewrite_timers = rescue.rewrite
 
     def _queues_of(self, topic: str) -> list[int]:
         return [queue_id for name, queue_id in list(self._store.queues.table) if name == topic]

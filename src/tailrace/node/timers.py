@@ -13,6 +13,8 @@ from tailrace.env.scheduler import Scheduler
 from tailrace.errors import StoreError
 from tailrace.formats.commitlog import decode_properties
 from tailrace.model import Message, MessageExtBrokerInner, PutMessageResult
+from tailrace.node.pending_timers import WheelPending
+from tailrace.node.timer_rescue import PendingTimers
 from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX, TopicConfigManager
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.properties import DELIVER_PROPERTIES, TIMER_OUT_MS, UNIQ_KEY
@@ -59,6 +61,10 @@ class Timers:
         """Recover. Raises OSError or FatalStorageError."""
         if self.messages is not None:
             self.messages.load()
+
+    def pending(self) -> PendingTimers | None:
+        """Where pending timers are, for retention; None without timers."""
+        return WheelPending(self._store, self.messages) if self.messages is not None else None
 
     def start(self, scheduler: Scheduler) -> None:
         """Start the services."""
