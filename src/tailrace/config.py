@@ -271,6 +271,9 @@ class StoreConfig(_Config):
         choices=("delete-oldest", "refuse-writes"))
     pin_groups: str = _option(
         "", "Consumer groups, by `;`, whose unconsumed messages are not deleted by age.")
+    archive_directory: str = _option(
+        "", "Archive whose verified manifests say what is archived; a CommitLog file without one is "
+        "not deleted by age. Empty: there is no archive.")
 
     message_delay_level: str = _option(
         MESSAGE_DELAY_LEVEL, "Delays of the delay levels, the first one being level 1: whole numbers "

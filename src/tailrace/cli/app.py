@@ -315,12 +315,12 @@ def retention(
         print(line)
 
 
-def _key_values(items: list[str]) -> dict[str, str]:
+def _key_values(items: list[str], option: str = "--property") -> dict[str, str]:
     values = {}
     for item in items:
         name, separator, value = item.partition("=")
         if not separator or not name or not value:
-            raise usage(f"--property {item!r} is not NAME=VALUE")
+            raise usage(f"{option} {item!r} is not NAME=VALUE")
         values[name] = value
     return values
 
@@ -417,14 +417,20 @@ def topic_create(
     words: Annotated[list[str], typer.Argument(metavar="[STORE] TOPIC")],
     broker: Broker = "",
     queues: Annotated[int, typer.Option(min=1, max=1024, help="Queues to read and write.")] = 4,
+    attribute: Annotated[
+        Optional[list[str]], typer.Option(metavar="NAME=VALUE", help="reserve.time (hours), "  # noqa: UP045
+                                          "retention.ms, retention.bytes ...; may be repeated.")
+    ] = None,
 ) -> None:
-    """Create a topic, or change the number of its queues."""
+    """Create a topic, or change the number of its queues and its attributes."""
     from tailrace.cli.messages import create_topic  # noqa: PLC0415
 
     *directory, name = words
     store = one_target(directory, broker, "")
     with errors():
-        print_lines([create_topic(name, store, broker, queues)])
+        print_lines([
+            create_topic(name, store, broker, queues, _key_values(attribute or [], "--attribute"))])
 
 
 from tailrace.cli import timers as _timers  # noqa: E402, F401 - a sub-command in a module of its own
+from tailrace.cli import topic_purge as _topic_purge  # noqa: E402, F401

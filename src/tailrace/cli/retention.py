@@ -102,10 +102,16 @@ def answer_lines(view: RetentionView, store: str, config: StoreConfig) -> Iterat
         yield f"disk: {view.disk.reason}"
     if view.trash_files:
         yield f"trash: {view.trash_files} files, {_size(usage.trash)} on their way out"
+    for topic, rule in sorted(view.rules.items()):
+        yield f"topic {topic}: {rule}"
     if view.forced:
         yield f"deleted before their time: {len(view.forced)} files on record, the last ones:"
         for entry in view.forced[-3:]:
             lost = ", ".join(f"{n} of {topic}" for topic, n in entry.get("messages", {}).items())
+            if entry.get("timersLost"):
+                lost += f", {entry['timersLost']} pending timers"
+            if entry.get("timersRewritten"):
+                lost += f"; {entry['timersRewritten']} pending timers were written again"
             yield (f"  {entry.get('file')} at {_time(entry.get('time', 0))}: {entry.get('reason')}; "
                    f"lost: {lost or 'no messages'}")
     if view.state is not DirectoryState.CLEAN:
@@ -120,7 +126,7 @@ def answer_lines(view: RetentionView, store: str, config: StoreConfig) -> Iterat
         yield (f"{len(going)} files may go, and do so in the hours {config.delete_when} or with "
                "--delete-now")
     for verdict in view.segments:
-        yield f"  {verdict.facts.path.rpartition('/')[2]}  {_verdict(verdict, config)}"
+        yield f"  {verdict.facts.path.rpartition('/')[2]}  {_verdict(verdict, view, config)}"
 
 
 def json_lines(view: RetentionView) -> Iterator[dict[str, Any]]:
@@ -130,6 +136,8 @@ def json_lines(view: RetentionView) -> Iterator[dict[str, Any]]:
         "availableBytes": view.usage.available, "trashBytes": view.usage.trash,
         "full": view.disk.full, "reason": view.disk.reason, **view.trigger._asdict(),
     }
+    for topic, rule in sorted(view.rules.items()):
+        yield {"kind": "topic", "topic": topic, "rule": rule}
     for entry in view.forced:
         yield {"kind": "forcedDeletion", **entry}
     for verdict in view.segments:
@@ -155,7 +163,7 @@ def _why(view: RetentionView) -> str:
     return "; ".join(reasons)
 
 
-def _verdict(verdict: SegmentVerdict, config: StoreConfig) -> str:
+def _verdict(verdict: SegmentVerdict, view: RetentionView, config: StoreConfig) -> str:
     facts, rule = verdict.facts, verdict.rule
     when = _time(verdict.expires_ms)
     source = f"{facts.time_source} {_time(facts.time_ms)} + {config.file_reserved_time:g} h"
@@ -163,6 +171,11 @@ def _verdict(verdict: SegmentVerdict, config: StoreConfig) -> str:
         return f"deletable since {when} ({source})"
     if rule is Rule.FORCED:
         return f"deletable, {rule.value}, before {when} ({source}){_pins(verdict.pins)}"
+    if rule is Rule.RELEASED:
+        return f"deletable, {rule.value}, before {when} ({source})"
+    if rule is Rule.KEPT_BY_TOPIC:
+        holder = view.topics.own_holder if view.topics is not None else ""
+        return f"kept, {rule.value}: {holder}; its own time was {when}"
     if rule is Rule.NOT_EXPIRED:
         return f"kept until {when} ({source})"
     if rule in {Rule.PINNED, Rule.REFUSED}:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Self, final
 
@@ -125,14 +125,18 @@ class AsyncProducer:
         """Queues that can be written."""
         return list((await self._routes.of(topic, for_write=True)).write_queues)
 
-    async def create_topic(self, topic: str, queues: int = DEFAULT_QUEUES) -> None:
-        """Create a topic on every broker that is known, or change the number of its queues."""
+    async def create_topic(
+        self, topic: str, queues: int = DEFAULT_QUEUES, attributes: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic on every broker that is known, or change its queues and attributes."""
         route = await self._routes.of(topic, for_write=True)
         for address in sorted(set(route.addresses.values())):
             answer = await self._remoting.invoke(address, RequestCode.UPDATE_AND_CREATE_TOPIC, {
                 "topic": topic, "defaultTopic": AUTO_CREATE_TOPIC, "readQueueNums": str(queues),
                 "writeQueueNums": str(queues), "perm": "6", "topicFilterType": "SINGLE_TAG",
                 "topicSysFlag": "0", "order": "false",
+                **({"attributes": ",".join(f"+{k}={v}" for k, v in attributes.items())}
+                   if attributes else {}),
             }, timeout_ms=self._timeout_ms)
             if answer.code != ResponseCode.SUCCESS:
                 raise RemotingCommandError(answer.code, answer.remark or "", address)
@@ -271,9 +275,11 @@ class Producer:
         """As ``AsyncProducer.queues``."""
         return self._loop.run(self._producer.queues(topic))
 
-    def create_topic(self, topic: str, queues: int = DEFAULT_QUEUES) -> None:
+    def create_topic(
+        self, topic: str, queues: int = DEFAULT_QUEUES, attributes: Mapping[str, str] | None = None
+    ) -> None:
         """As ``AsyncProducer.create_topic``."""
-        self._loop.run(self._producer.create_topic(topic, queues))
+        self._loop.run(self._producer.create_topic(topic, queues, attributes))
 
 
 async def _made(kind: type[Any], options: dict[str, Any]) -> Any:

@@ -155,6 +155,8 @@ class RequestCode(enum.IntEnum):
     QUERY_ASSIGNMENT = 400
     GET_BROKER_MEMBER_GROUP = 901
     BROKER_HEARTBEAT = 904
+    PURGE_TOPIC = 329_001
+    """Tailrace's own: ``topic``, and perhaps ``queueId`` and ``beforeMs``."""
 
 
 class ResponseCode(enum.IntEnum):

@@ -57,6 +57,7 @@ from tailrace.node.put_forms import (
 from tailrace.node.retention import Retention
 from tailrace.node.timers import Timers, is_timer
 from tailrace.node.topic_config import TopicConfigManager
+from tailrace.segments import Lease
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.flush import DurableCallback
 from tailrace.store.geometry import recognise, write_geometry
@@ -152,10 +153,11 @@ class MessageStore:
             write_geometry(file_system, root, config)
             broker = broker_config or BrokerConfig()
             topics = _load_topics(file_system, root, broker, clock, store)
-            retention = Retention(clock, file_system, store)
+            retention = Retention(clock, file_system, store, topics)
             timers = Timers(
                 clock, file_system, entropy, config, store, topics, broker.broker_name)
             timers.load()
+            retention.follow_timers(timers.pending())
             if services:
                 running = scheduler or ThreadScheduler()
                 store.start(running, os.getpid())
@@ -185,6 +187,7 @@ class MessageStore:
         self._store.flush_commit_log.handle = None
         try:
             timers_clean = self._timers.close()
+            self.retention.topics.close()
             clean = self._store.close() and timers_clean and remove_abort(self._file_system, self.path)
             if not clean:
                 _log.warning("the abort file stays, the next open recovers path=%s", self.path)
@@ -472,14 +475,14 @@ class MessageStore:
     def select_record(self, phy_offset: int) -> bytes | None:
         """The stored record at a position of the log, or None."""
         self._check_open()
-        if self._store.reader.decode_at(phy_offset) is None:
+        if self._store.reader.visible_at(phy_offset) is None:
             return None
         return self._store.commit_log.record_at(phy_offset)
 
     def look_message_by_offset(self, phy_offset: int) -> MessageExt | None:
         """The message at a position of the log, or None."""
         self._check_open()
-        return self._store.reader.decode_at(phy_offset)
+        return self._store.reader.visible_at(phy_offset)
 
     def look_message_by_id(self, msg_id: str) -> MessageExt | None:
         """The message with a broker's id (not its unique key), or None."""
@@ -525,6 +528,16 @@ class MessageStore:
         low = self.min_phy_offset
         return self._store.reader.store_timestamp(low) if low >= 0 and self.max_phy_offset > low else -1
 
+    def lease(self, phy_offset: int, size: int) -> Lease | None:
+        """Bytes of the log in place, good until the lease ends; None when they are not all there.
+
+        Retention waits for it up to ``destroyMapedFileIntervalForcibly``, and no longer takes the
+        bytes away then: only the name of their file goes.
+        """
+        self._check_open()
+        file = self._store.commit_log.queue.find(phy_offset)
+        return file.select(phy_offset - file.file_from_offset, size) if file is not None else None
+
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Offset of the first message of a queue, 0 when there is no such queue."""
         queue = self._store.queues.get(topic, queue_id)
@@ -549,6 +562,19 @@ class MessageStore:
         self._check_open()
         self._store.delete_topics(topics)
         self._timers.forget_topics(topics)
+        self.retention.topics.forget(topics)
+
+    def purge_topic(
+        self, topic: str, queue_id: int | None = None, before_ms: int | None = None
+    ) -> dict[int, tuple[int, int]]:
+        """Let go of the messages of a topic, of one queue or stored before a time only.
+
+        Queue id: least offset before and now. They are not shown any more, durably; their bytes go
+        with their files. A Java broker on the directory shows them again. Raises StoreError or
+        OSError; then nothing was let go.
+        """
+        self.wait_dispatched()
+        return self.retention.topics.purge(topic, queue_id, before_ms)
 
 
 def _load_topics(

@@ -16,6 +16,8 @@ from tailrace.formats.commitlog import decode_properties
 from tailrace.model import Message, MessageExtBrokerInner, PutMessageResult
 from tailrace.node.config_manager import read_config, write_config
 from tailrace.node.delay_offset import DelayOffsetManager
+from tailrace.node.pending_timers import WheelPending
+from tailrace.node.timer_rescue import PendingTimers
 from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX, TopicConfigManager
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.dispatch import SCHEDULE_TOPIC, parse_delay_levels
@@ -90,6 +92,10 @@ class Timers:
             self.messages.load()
         self.delay_offsets.load()
         self.schedule.load()
+
+    def pending(self) -> PendingTimers | None:
+        """Where pending timers are, for retention; None without timers."""
+        return WheelPending(self._store, self.messages) if self.messages is not None else None
 
     def start(self, scheduler: Scheduler) -> None:
         """Start the services."""

@@ -155,8 +155,10 @@ class CommitLog:
                 "record", f"{size} bytes do not fit a CommitLog file of "
                 f"{config.mapped_file_size_commit_log} (mappedFileSizeCommitLog)")
 
-    def _refusal(self, message: MessageExtBrokerInner) -> PutMessageResult | None:
-        if not self._flags.is_writeable():
+    def _refusal(
+        self, message: MessageExtBrokerInner, *, though_full: bool = False
+    ) -> PutMessageResult | None:
+        if not self._flags.is_writeable(though_full=though_full):
             return PutMessageResult(
                 PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=self._flags.reason)
         if not 0 <= message.queue_id <= _MAX_QUEUE_ID:
@@ -176,9 +178,14 @@ class CommitLog:
 
     # -- writing
 
-    def put(self, message: MessageExtBrokerInner) -> PutMessageResult:
-        """Append one message; never raises for an expected outcome."""
-        refused = self._refusal(message)
+    def put(
+        self, message: MessageExtBrokerInner, *, though_full: bool = False
+    ) -> PutMessageResult:
+        """Append one message; never raises for an expected outcome.
+
+        ``though_full`` also on a disk above its warning level, as long as there is room.
+        """
+        refused = self._refusal(message, though_full=though_full)
         if refused is not None:
             return refused
         body, properties = message.body, message.properties

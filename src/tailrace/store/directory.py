@@ -9,7 +9,7 @@ that are older than the checkpoint's flush time. A short read means that retenti
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
@@ -34,6 +34,7 @@ from tailrace.store.geometry import recognise
 from tailrace.store.log_scan import Damage, LogEnd, LogWalk, RecordClaim, group_rows, scan_files
 from tailrace.store.sealing import sealed_rows
 from tailrace.store.store_checkpoint import read_checkpoint
+from tailrace.store.topic_retention import LogicalMin, read_minima
 
 __all__ = ["DirectoryState", "FileView", "QueueView", "StoreDirectory"]
 
@@ -100,6 +101,8 @@ class QueueView:
     files: list[FileView] = field(default_factory=list)
     memory: bytearray | None = None
     memory_start: int = 0
+    purged_until: int = 0
+    """Messages below it were let go by their topic."""
 
     def units(self, offset: int, count: int) -> bytes:
         """Bytes of up to ``count`` units from ``offset``."""
@@ -166,7 +169,7 @@ class StoreDirectory:
         else:
             self.max_phy_offset = self._find_end()
             self._hide_behind_bound()
-        self._correct_min_offsets()
+        self._correct_min_offsets({} if raw else read_minima(self.file_system, self.path))
 
     # -- what is there
 
@@ -225,18 +228,25 @@ class StoreDirectory:
                 found[topic, int(name)] = queue
         return found
 
-    def _correct_min_offsets(self) -> None:
-        for queue in self._queues.values():
-            low = queue.memory_start if queue.memory is not None else (
-                queue.files[0].file_from_offset // _UNIT if queue.files else 0)
-            high = queue.max_offset
-            while low < high:
-                middle = (low + high) // 2
-                at = self._next_message(queue, middle, high)
-                gone = at < high and (
-                    CQ_UNIT.unpack_from(queue.units(at, 1)).phy_offset < self.min_phy_offset)
-                low, high = (at + 1, high) if gone else (low, middle)
-            queue.min_offset = self._next_message(queue, low, queue.max_offset)
+    def _correct_min_offsets(self, minima: Mapping[tuple[str, int], LogicalMin]) -> None:
+        for key, queue in self._queues.items():
+            queue.min_offset = self._first_at(queue, self.min_phy_offset)
+            if (low := minima.get(key)) is not None:
+                queue.purged_until = min(
+                    low.offset, self._first_at(queue, low.phy_offset), queue.max_offset)
+                queue.min_offset = max(queue.min_offset, queue.purged_until)
+
+    def _first_at(self, queue: QueueView, phy_offset: int) -> int:
+        """The first message of a queue that is not before a position of the log."""
+        low = queue.memory_start if queue.memory is not None else (
+            queue.files[0].file_from_offset // _UNIT if queue.files else 0)
+        high = queue.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            at = self._next_message(queue, middle, high)
+            before = at < high and CQ_UNIT.unpack_from(queue.units(at, 1)).phy_offset < phy_offset
+            low, high = (at + 1, high) if before else (low, middle)
+        return self._next_message(queue, low, queue.max_offset)
 
     @staticmethod
     def _next_message(queue: QueueView, offset: int, until: int) -> int:

@@ -198,6 +198,15 @@ class MessageReader:
         except CorruptionError:
             return None
 
+    def visible_at(self, phy_offset: int) -> MessageExt | None:
+        """The same, but None for a message that its topic let go."""
+        message = self.decode_at(phy_offset)
+        return None if message is None or self._was_let_go(message) else message
+
+    def _was_let_go(self, message: MessageExt) -> bool:
+        queue = self._queues.get(message.topic, message.queue_id)
+        return queue is not None and message.queue_offset < queue.logical_min_offset
+
     def query(
         self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int, index_type: str
     ) -> list[tuple[MessageExt, bytes]]:
@@ -215,7 +224,7 @@ class MessageReader:
             found = []
             for phy_offset in sorted(set(positions), reverse=True):
                 data = self._log.record_at(phy_offset)
-                message = self.decode_at(phy_offset)
+                message = self.visible_at(phy_offset)
                 if data is None or message is None or message.topic != topic:
                     continue
                 if not begin_ms <= message.store_timestamp <= end_ms:
