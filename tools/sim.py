@@ -5,6 +5,7 @@ it again.
 """
 
 import collections
+import gc
 import logging
 import os
 import sys
@@ -30,6 +31,8 @@ def main():
                 raise
             return 1
         counts.update(simulation.counts)
+        del simulation
+        gc.collect()  # stores and their files are cycles, and large
         if (seed - first) % 100 == 99:
             print(f"{seed - first + 1} runs, {time.time() - began:.0f} s", flush=True)
     print(f"{runs} runs from SEED={first}, 0 violations, {time.time() - began:.0f} s")
