@@ -8,14 +8,15 @@ import os
 from typing import Final
 
 from tailrace.env.filesystem import FileSystem
-from tailrace.errors import NotAStoreError
+from tailrace.errors import NotAStoreError, StoreNotWritableError
 from tailrace.formats import filenames
 
-__all__ = ["check_directory", "remove_abort", "write_abort"]
+__all__ = ["check_directory", "not_writable", "remove_abort", "write_abort"]
 
 _log = logging.getLogger(__name__)
 _UNKNOWN_DIRECTORIES: Final = ("batchconsumequeue", "consumequeue_ext")
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+_FORBIDDEN: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def check_directory(file_system: FileSystem, root: str, *, create: bool) -> None:
@@ -37,7 +38,10 @@ def check_directory(file_system: FileSystem, root: str, *, create: bool) -> None
 
 
 def write_abort(file_system: FileSystem, root: str) -> str:
-    """Write the abort file; why the store must be opened read-only, when the disk is full."""
+    """Write the abort file; why the store must be opened read-only, when the disk is full.
+
+    Raises StoreNotWritableError when nothing may be written there, or OSError.
+    """
     try:
         file = file_system.open(f"{root}/{filenames.ABORT}", writable=True, create=True)
         try:
@@ -49,7 +53,7 @@ def write_abort(file_system: FileSystem, root: str) -> str:
         file_system.sync_dir(root)
     except OSError as error:
         if error.errno not in _NO_SPACE:
-            raise
+            raise not_writable(error) from error
         return f"the abort file cannot be written: {error}"
     return ""
 
@@ -63,3 +67,12 @@ def remove_abort(file_system: FileSystem, root: str) -> bool:
         _log.warning("cannot remove the abort file path=%s cause=%s", root, error)
         return False
     return True
+
+
+def not_writable(error: OSError) -> Exception:
+    """What to raise for an error of the first files that an open writes."""
+    if error.errno not in _FORBIDDEN:
+        return error
+    return StoreNotWritableError(
+        f"{error.filename}: {error.strerror}; an open store has a lock and recovers, so it must be "
+        "able to write; dump, query, verify and Spark read the directory as it is")

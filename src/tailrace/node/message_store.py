@@ -128,8 +128,8 @@ class MessageStore:
         ``seal_damage`` writes placeholder records over damage that is stepped over, for Java
         brokers. On a full disk the store opens read-only and cuts nothing.
 
-        Raises StoreLockedError, NotAStoreError, ConfigError, CorruptionError or OSError; then
-        everything is closed again.
+        Raises StoreLockedError, NotAStoreError, StoreNotWritableError (a read-only file system, no
+        permission), ConfigError, CorruptionError or OSError; then everything is closed again.
         """
         root = os.path.abspath(os.fspath(path))
         clock = clock or SystemClock()
