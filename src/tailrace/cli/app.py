@@ -424,4 +424,6 @@ def topic_create(
         print_lines([create_topic(name, store, broker, queues)])
 
 
-from tailrace.cli import timers as _timers  # noqa: E402, F401 - a sub-command in a module of its own
+# Sub-commands in modules of their own.
+from tailrace.cli import pipeline as _pipeline  # noqa: E402, F401
+from tailrace.cli import timers as _timers  # noqa: E402, F401
