@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from tailrace.cli.app import Config, Store, app, errors, print_lines, usage
+from tailrace.cli.app import Config, Store, app, errors, print_lines, read_properties, usage
+from tailrace.config import StoreConfig
 from tailrace.errors import NotAStoreError, StoreError
 from tailrace.formats.filenames import COMMITLOG
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import SparkSession as Session
 
 __all__ = ["Conf", "Job", "Master", "pipeline_app", "run_job"]
 
@@ -37,7 +38,7 @@ Conf = Annotated[
 class Job:
     """One run of a job: its session, a progress line on stderr, a JSON report on stdout."""
 
-    def __init__(self, name: str, spark: "SparkSession") -> None:
+    def __init__(self, name: str, spark: "Session") -> None:
         self.name = name
         self.spark = spark
 
@@ -55,7 +56,7 @@ class Job:
 def run_job(
     name: str, master: str, conf: list[str] | None, stores: Iterable[Path] = ()
 ) -> Iterator[Job]:
-    """A job with its session, which ends with it; an error is one line and exit code 1 or 3.
+    """A job with its session, which ends with it when it made it; an error is one line and exit code 1 or 3.
 
     What can be known to be wrong is said before Spark starts, which takes seconds: a master that
     cannot be, a setting that is none, a path of ``stores`` that is no store.
@@ -79,13 +80,16 @@ def run_job(
             print(f"tailrace: {error.name} is not installed, jobs on Spark need it: "
                   "pip install 'tailrace[spark]'", file=sys.stderr)
             raise typer.Exit(3) from None
+        from pyspark.sql import SparkSession  # noqa: PLC0415
+
         from tailrace.spark.session import local_session, spark_reason  # noqa: PLC0415
 
         if master.startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         if sys.stderr.isatty():
             settings.setdefault("spark.ui.showConsoleProgress", "true")
-        spark: SparkSession | None = None
+        spark: Session | None = None
+        mine = SparkSession.getActiveSession() is None
         try:
             spark = local_session(master, app_name=f"tailrace {name}", conf=settings)
             yield Job(name, spark)
@@ -97,7 +101,7 @@ def run_job(
                 raise
             raise StoreError(f"pipeline {name}: {reason}") from error
         finally:
-            if spark is not None:
+            if spark is not None and mine:
                 spark.stop()
 
 
@@ -119,3 +123,34 @@ def traffic(
             {"start": row["start"].isoformat(), "topic": row["topic"], "messages": row["messages"],
              "bytes": row["bytes"]}
             for row in rows))
+
+
+@pipeline_app.command()
+def audit(
+    store: Store,
+    out: Annotated[
+        Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
+        typer.Option("--out", metavar="DIR", help="Write findings as Parquet there, print the summary alone."),
+    ] = None,
+    master: Master = "local[*]",
+    conf: Conf = None,
+    config: Config = None,
+) -> None:
+    """Do what `tailrace verify` does, segment by segment in tasks.
+
+    A JSON line for each finding and a summary; exit code 1 when there are findings.
+    """
+    with run_job("audit", master, conf, [store]) as job:
+        from tailrace.spark.pipeline.audit import audit as run_audit  # noqa: PLC0415
+
+        settings = StoreConfig.from_properties(read_properties(config))
+        done = run_audit(job.spark, str(store), config=settings, tell=job.tell)
+        if out is not None:
+            done.findings.write.parquet(str(out))
+        else:
+            for row in done.findings.toLocalIterator():
+                job.report({"finding": row.asDict()})
+        job.tell(f"{done.summary['findings']} findings")
+        job.report({"summary": done.summary})
+        if done.summary["findings"]:
+            raise typer.Exit(1)
