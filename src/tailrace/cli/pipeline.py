@@ -19,7 +19,7 @@ from tailrace.formats.filenames import COMMITLOG
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession as Session
 
-__all__ = ["Conf", "Job", "Master", "pipeline_app", "run_job"]
+__all__ = ["Conf", "Job", "Master", "pipeline_app", "recover_store", "run_job"]
 
 _MASTERS = r"local(\[[0-9*, ]+\])?|local-cluster\[[0-9, ]+\]|(spark|k8s)://.+|yarn"
 pipeline_app = typer.Typer(
@@ -154,3 +154,33 @@ def audit(
         job.report({"summary": done.summary})
         if done.summary["findings"]:
             raise typer.Exit(1)
+
+
+def recover_store(
+    name: str, store: Path, master: str, conf: list[str] | None, staging: str, config: Path | None,
+    *, rebuild: bool,
+) -> None:
+    """The job behind `tailrace recover --spark` and `tailrace pipeline rebuild`."""
+    with run_job(name, master, conf, [store]) as job:
+        from tailrace.spark.pipeline.recover import recover  # noqa: PLC0415
+
+        settings = StoreConfig.from_properties(read_properties(config))
+        job.report(recover(
+            job.spark, str(store), config=settings, rebuild=rebuild, staging=staging, tell=job.tell))
+
+
+@pipeline_app.command()
+def rebuild(
+    store: Store,
+    staging: Annotated[
+        str, typer.Option("--staging", metavar="DIR", help="A directory that every executor sees; "
+                          "default: inside the store.")] = "",
+    master: Master = "local[*]",
+    conf: Conf = None,
+    config: Config = None,
+) -> None:
+    """Do what `tailrace repair` does with the log read in tasks: queues and index are built anew.
+
+    The last line is the report of `tailrace recover`, which has --spark for the same.
+    """
+    recover_store("rebuild", store, master, conf, staging, config, rebuild=True)

@@ -16,7 +16,7 @@ from typing import NamedTuple, final
 from tailrace.kernels import record
 from tailrace.store.log_scan import Damage, Fresh, LogChunk, LogFile, LogWalk
 
-__all__ = ["Piece", "PieceSource", "StitchedWalk", "first_piece", "scan_pieces"]
+__all__ = ["LogScanner", "Piece", "PieceSource", "StitchedWalk", "first_piece", "scan_pieces"]
 
 
 class Piece(NamedTuple):
@@ -33,6 +33,8 @@ class Piece(NamedTuple):
 
 PieceSource = Callable[[LogFile, int], Generator[LogChunk, None, Piece]]
 """Chunks of the piece of a segment that starts at a position, and the piece itself."""
+LogScanner = Callable[[Sequence[LogFile], int, int, int], PieceSource]
+"""Scans segments from one position of the log up to another, with these checks."""
 
 
 def scan_pieces(file: LogFile, start: int, until: int, check: int) -> Iterator[LogChunk | Piece]:
