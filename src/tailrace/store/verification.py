@@ -23,9 +23,13 @@ from typing import Any, Final, final
 import numpy as np
 
 from tailrace.formats import fastjson, filenames
-from tailrace.formats.commitlog import decode_properties
+from tailrace.formats.commitlog import (
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_SEPARATOR,
+    decode_properties,
+)
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
-from tailrace.kernels import queue_units, record
+from tailrace.kernels import columns, queue_units, record
 from tailrace.store.directory import QueueView, StoreDirectory
 from tailrace.store.dispatch import SCHEDULE_TOPIC, deliver_time_codes, parse_delay_levels
 from tailrace.store.findings import Finding
@@ -123,16 +127,15 @@ class SegmentRules:
 
     def _verify_properties(self, chunk: LogChunk) -> Iterator[Finding]:
         """Properties that decode to fewer than were written: odd, but served as they are."""
-        text = chunk.data
-        for row in chunk.rows:
+        for number in rows_with_odd_properties(chunk):
+            row = chunk.rows[number]
             at, length = int(row[record.C_PROPS_POS]), int(row[record.C_PROPS_LEN])
-            stored = text[at : at + length]
+            stored = chunk.data[at : at + length]
             pieces = [piece for piece in stored.split(b"\x02") if piece]
-            if b"\0" in stored or any(piece.find(b"\x01") < 1 for piece in pieces):
-                known = len(decode_properties(stored))
-                yield Finding(
-                    "odd-properties", self._directory.log_path(int(row[record.C_PHY])),
-                    int(row[record.C_PHY]), f"{len(pieces)} pieces, {known} can be read")
+            known = len(decode_properties(stored))
+            yield Finding(
+                "odd-properties", self._directory.log_path(int(row[record.C_PHY])),
+                int(row[record.C_PHY]), f"{len(pieces)} pieces, {known} can be read")
 
     def _verify_units(self, chunk: LogChunk, chosen: Any) -> Iterator[Finding]:
         rows = chunk.rows
@@ -251,6 +254,22 @@ class Verification:
     def _is_fresh(self, claim: RecordClaim) -> bool:
         key = claim.topic, claim.queue_id
         return claim.queue_offset >= self._recent.get(key, self._next.get(key, 0))
+
+
+def rows_with_odd_properties(chunk: LogChunk) -> list[int]:
+    """Numbers of rows whose properties hold a NUL, or a piece that is no name and value."""
+    rows = np.ascontiguousarray(chunk.rows)
+    ends = np.cumsum(rows[:, record.C_PROPS_LEN])
+    text = np.empty(int(ends[-1]) if len(ends) else 0, dtype=np.uint8)
+    columns.copy_parts(chunk.data, rows, record.C_PROPS_POS, record.C_PROPS_LEN, text)
+    named = np.append(np.flatnonzero(text == ord(NAME_VALUE_SEPARATOR)), len(text))
+    cuts = np.flatnonzero(text == ord(PROPERTY_SEPARATOR))
+    first = np.sort(np.concatenate([ends - rows[:, record.C_PROPS_LEN], cuts + 1]), kind="stable")
+    behind = np.sort(np.concatenate([cuts, ends]), kind="stable")
+    value_at = named[np.searchsorted(named, np.minimum(first, len(text)))]
+    odd = first[(first < behind) & ((value_at >= behind) | (value_at == first))]
+    places = np.concatenate([odd, np.flatnonzero(text == 0)])
+    return np.unique(np.searchsorted(ends, places, side="right")).tolist()
 
 
 def queue_ends(chunk: LogChunk) -> dict[Key, int]:
