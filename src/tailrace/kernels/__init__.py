@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 __all__ = [
+    "column_records",
     "columns",
     "compiled",
     "hashes",
@@ -53,6 +54,7 @@ def _load(name: str) -> ModuleType:
 
 if TYPE_CHECKING:
     from tailrace.kernels import (
+        column_records,
         columns,
         hashes,
         header,
@@ -71,6 +73,7 @@ else:
     tag_filter = _load("tag_filter")
     header = _load("header")
     columns = _load("columns")
+    column_records = _load("column_records")
 
 
 def compiled() -> bool:

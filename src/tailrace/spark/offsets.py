@@ -18,8 +18,8 @@ from tailrace.spark.options import EARLIEST, LATEST, Position, ReadOptions
 from tailrace.store.directory import QueueView, StoreDirectory
 
 __all__ = [
-    "Offsets", "Ranges", "batch_ranges", "from_json", "share", "starts", "stream_ranges", "tips",
-    "to_json",
+    "Offsets", "Ranges", "batch_ranges", "from_json", "offset_by_position", "share", "starts",
+    "stream_ranges", "tips", "to_json",
 ]
 
 _log = logging.getLogger(__name__)
@@ -109,7 +109,8 @@ def offset_by_time(directory: StoreDirectory, queue: QueueView, timestamp: int) 
     return low
 
 
-def _offset_by_position(queue: QueueView, phy_offset: int) -> int:
+def offset_by_position(queue: QueueView, phy_offset: int) -> int:
+    """The first offset whose message is at ``phy_offset`` of the log or behind."""
     low, high = queue.min_offset, queue.max_offset
     while low < high:
         middle = (low + high) // 2
@@ -186,7 +187,7 @@ def _starts(
             _lost(key, start, queue.min_offset, options)
             start = queue.min_offset
         if options.starting_commit_log_offset:
-            start = max(start, _offset_by_position(queue, options.starting_commit_log_offset))
+            start = max(start, offset_by_position(queue, options.starting_commit_log_offset))
         found[key] = start
     if problems:
         raise ConfigError(*problems)
@@ -216,7 +217,7 @@ def batch_ranges(directories: Directories, options: ReadOptions) -> Ranges:
         if options.end.by == "offsets" and end < found[key]:
             problems.append(f"{key[1]} queue {key[2]}: end {end} is before start {found[key]}")
         if options.ending_commit_log_offset >> 63 == 0:
-            end = min(end, _offset_by_position(queue, options.ending_commit_log_offset))
+            end = min(end, offset_by_position(queue, options.ending_commit_log_offset))
         ranges[key] = (found[key], max(end, found[key]))
     if problems:
         raise ConfigError(*problems)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -18,15 +17,14 @@ from pyspark.sql.datasource import InputPartition
 
 from tailrace.env.filesystem import File, OsFileSystem
 from tailrace.errors import CorruptionError, StoreError
-from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
-from tailrace.kernels import columns as column_kernel
 from tailrace.kernels import record
 from tailrace.spark.columns import Columns, Rows
 from tailrace.spark.offsets import Ranges
 from tailrace.spark.options import ReadOptions
 from tailrace.spark.planning import plan_splits
 from tailrace.spark.schema import arrow_schema
-from tailrace.store.directory import QueueView, StoreDirectory
+from tailrace.spark.wanted import RowFilter, Wanted, units_of
+from tailrace.store.directory import StoreDirectory
 from tailrace.store.log_scan import CHUNK, LogChunk, LogEnd, scan_files
 
 __all__ = ["ScanTask", "plan_scan", "read_scan"]
@@ -34,18 +32,6 @@ __all__ = ["ScanTask", "plan_scan", "read_scan"]
 _log = logging.getLogger(__name__)
 _READ: Final = 2 << 20  # a record that is longer is read whole, as log_scan asks for more then
 _CHECK: Final = record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Offsets [start, end) of a queue, whose records are all in [first, last] of the log."""
-
-    topic: str
-    queue_id: int
-    start: int
-    end: int
-    first: int
-    last: int
 
 
 class ScanTask(InputPartition):
@@ -70,13 +56,6 @@ class ScanTask(InputPartition):
         self.damaged = damaged  # (position, size, reason), found on the driver
 
 
-def _units(queue: QueueView, start: int, end: int, least: int) -> Any:
-    """Units of the messages in a range of a queue that are in the log from ``least`` on."""
-    data = queue.units(start, end - start)
-    units = CQ_UNIT.view(data[: len(data) - len(data) % CQ_UNIT.size])
-    return units[(units["size"] != PRE_BLANK_SIZE) & (units["phy_offset"] >= least)]
-
-
 def _sorted(parts: list[Rows]) -> Rows:
     """Positions of several queues in order, each once; every part is nearly sorted by itself."""
     found = np.sort(np.concatenate(parts), kind="stable")
@@ -92,7 +71,7 @@ def plan_scan(
         start, end = ranges.get((label, queue.topic, queue.queue_id), (0, 0))
         if start >= end:
             continue
-        units = _units(queue, start, end, directory.min_phy_offset)
+        units = units_of(queue, start, end, directory.min_phy_offset)
         if len(units):
             places = units["phy_offset"].astype(np.int64)
             parts.append(places)
@@ -119,32 +98,6 @@ def plan_scan(
             [found for found in damaged if low <= found[0] < high],
         ))
     return tasks
-
-
-class _Filter:
-    """Which rows are wanted."""
-
-    def __init__(self, wanted: list[Wanted]) -> None:
-        table = sorted(
-            (column_kernel.queue_hash(one.topic.encode(), one.queue_id),
-             one.start, one.end, one.first, one.last)
-            for one in wanted)
-        self._hash, self._start, self._end, self._first, self._last = (
-            np.array(column, dtype=np.int64) for column in zip(*table, strict=True))
-
-    def __call__(self, rows: Rows) -> Rows:
-        named = rows[:, record.C_QUEUE_HASH]
-        place = np.searchsorted(self._hash, named)
-        place[place == len(self._hash)] = 0
-        offset, phy = rows[:, record.C_QUEUE_OFFSET], rows[:, record.C_PHY]
-        transaction = rows[:, record.C_SYS_FLAG] & 0xC
-        keep = (
-            (self._hash[place] == named)
-            & (offset >= self._start[place]) & (offset < self._end[place])
-            & (phy >= self._first[place]) & (phy <= self._last[place])
-            & ((transaction == 0) | (transaction == 8))
-        )
-        return rows if keep.all() else rows[keep]
 
 
 class _Segment:
@@ -189,7 +142,7 @@ def read_scan(task: ScanTask, options: ReadOptions) -> Iterator[pa.RecordBatch]:
 def _read_files(
     files: list[_Segment], task: ScanTask, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
-    keep = _Filter(task.wanted)
+    keep = RowFilter(task.wanted)
     found = 0
     start = task.start
     behind = _Behind(task, options)
@@ -264,7 +217,7 @@ class _Behind:
                 one = wanted.get((queue.topic, queue.queue_id))
                 if one is not None:
                     low = max(one.start, queue.min_offset)
-                    units = _units(queue, low, one.end, task.start)
+                    units = units_of(queue, low, one.end, task.start)
                     parts.append(units["phy_offset"].astype(np.int64))
             places = _sorted(parts)
             self._known = places[(places >= task.start) & (places < task.end)]
