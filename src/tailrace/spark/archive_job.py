@@ -49,7 +49,7 @@ _MOST_PIECE: Final = 1 << 30
 class ArchiveOptions:
     """``piece_bytes`` of the log go into a file, ``at_once`` segments are written at a time."""
 
-    piece_bytes: int = 128 << 20
+    piece_bytes: int = 64 << 20
     at_once: int = 2
     verify: bool = True
 

@@ -18,7 +18,8 @@ from tailrace.spark.archive_layout import (
 )
 from tailrace.spark.columns import Columns, Rows, gather
 
-__all__ = ["ENCODED_COLUMNS", "Piece", "RawRange", "bytes_of", "days_of", "table_of"]
+__all__ = ["ENCODED_COLUMNS", "Piece", "RawRange", "Scratch", "bytes_of", "days_of",
+           "first_difference", "table_of"]
 
 _V6: Final = {
     "rawBornHost": (record.C_BORN_HOST_POS, int(SysFlag.BORNHOST_V6)),
@@ -40,6 +41,8 @@ ENCODED_COLUMNS: Final = (*_NUMBERS, *_TIMES, *_PARTS, "magic", "raw")
 """What ``bytes_of`` needs."""
 _MAGICS: Final = {
     magic - (1 << 32): magic for magic in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2)}
+_POISON: Final = 0xA5
+_BLOCK: Final = 1 << 18
 _DAY_MS: Final = 86_400_000
 _LAST_DAY: Final = 2_932_896  # 9999-12-31
 
@@ -52,6 +55,31 @@ class RawRange:
     end: int
     kind: str
     reason: str
+
+
+class Scratch:
+    """A buffer that is used again and again: fresh memory costs more than what is written to it."""
+
+    def __init__(self) -> None:
+        self._room = bytearray()
+
+    def take(self, size: int) -> memoryview:
+        """So many bytes, none of which is left from before; the last ones taken are void."""
+        if len(self._room) < size:
+            self._room = bytearray(size)
+        view = memoryview(self._room)[:size]
+        np.frombuffer(view, dtype=np.uint8)[:] = _POISON
+        return view
+
+
+def first_difference(one: memoryview, other: bytes) -> int:
+    """Where two buffers of one length differ first, -1 when they are equal."""
+    left, right = np.frombuffer(one, dtype=np.uint8), np.frombuffer(other, dtype=np.uint8)
+    for at in range(0, len(right), _BLOCK):
+        differ = left[at : at + _BLOCK] != right[at : at + _BLOCK]
+        if differ.any():
+            return at + int(np.argmax(differ))
+    return -1
 
 
 @dataclass(slots=True)
@@ -86,7 +114,9 @@ def _hosts(piece: Piece, rows: Rows, at: int, v6: int) -> pa.Array:
     return gather(piece.data, places, 0, 1)
 
 
-def table_of(piece: Piece, order: Rows, messages: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.Table:
+def table_of(
+    piece: Piece, order: Rows, messages: np.ndarray[Any, np.dtype[np.bool_]], scratch: Scratch
+) -> pa.Table:
     """Rows of a piece: records in ``order``, then what is no record.
 
     A record whose columns do not give its bytes back keeps them in ``raw``.
@@ -105,20 +135,20 @@ def table_of(piece: Piece, order: Rows, messages: np.ndarray[Any, np.dtype[np.bo
     for name in SOURCE_COLUMNS:
         columns[name] = made.make(name, ARCHIVE_SCHEMA.field(name).type)
     table = pa.table([columns[name] for name in ARCHIVE_SCHEMA.names], schema=ARCHIVE_SCHEMA)
-    table = _keep_odd_records(piece, table)
+    table = _keep_odd_records(piece, table, scratch)
     return pa.concat_tables([table, _raw_table(piece)]) if piece.raw else table
 
 
-def _keep_odd_records(piece: Piece, table: pa.Table) -> pa.Table:
-    out = bytearray(len(piece.data))
+def _keep_odd_records(piece: Piece, table: pa.Table, scratch: Scratch) -> pa.Table:
+    out = scratch.take(len(piece.data))
     for one in piece.raw:
         low, high = one.start - piece.base, one.end - piece.base
         out[low:high] = piece.data[low:high]
     bytes_of(table, piece.base, out)
+    if first_difference(out, piece.data) < 0:
+        return table
     differ = np.flatnonzero(
         np.frombuffer(out, dtype=np.uint8) != np.frombuffer(piece.data, dtype=np.uint8))
-    if not len(differ):
-        return table
     starts = table["commitLogOffset"].to_numpy() - piece.base
     order = np.argsort(starts)
     odd = set(order[np.unique(np.searchsorted(starts[order], differ, side="right") - 1)].tolist())
@@ -156,7 +186,7 @@ def _part(table: pa.Table, name: str) -> tuple[Any, Any]:
     return view, b"" if data is None else memoryview(data).cast("B")
 
 
-def bytes_of(table: pa.Table, base: int, out: bytearray) -> int:
+def bytes_of(table: pa.Table, base: int, out: memoryview) -> int:
     """Write what a table holds to its place; ``out[0]`` is at position ``base``. How many bytes.
 
     Rows that fit nowhere are left out: who compares finds it.

@@ -21,7 +21,7 @@ from tailrace.kernels import record
 from tailrace.spark.archive_layout import part_path, staging_path, write_options
 from tailrace.spark.archive_manifest import ArchivedFile, LostMessage, Manifest, QueueRange
 from tailrace.spark.archive_pieces import pieces_of
-from tailrace.spark.archive_rows import Piece, days_of, table_of
+from tailrace.spark.archive_rows import Piece, Scratch, days_of, table_of
 from tailrace.spark.archive_verification import compare
 from tailrace.spark.columns import Rows
 from tailrace.spark.wanted import RowFilter, Wanted
@@ -77,15 +77,18 @@ class _Segment:
 class _Writer:
     """Files and figures of a segment."""
 
-    def __init__(self, file_system: FileSystem, task: SegmentTask, attempt: str) -> None:
+    def __init__(
+        self, file_system: FileSystem, task: SegmentTask, attempt: str, head: bytes
+    ) -> None:
         self._file_system = file_system
         self._task = task
         self._filter = RowFilter(list(task.wanted))
         self._directory = f"{staging_path(task.archive, task.segment)}/{attempt}"
         self._day = 0
+        self._scratch = Scratch()
         self._sha = hashlib.sha256()
         self._crc = 0
-        self._head = 0
+        self._head = zlib.crc32(head)
         self._records = self._messages = self._raw = 0
         self._times: dict[int, tuple[int, int]] = {}
         self._span: tuple[int, int] | None = None
@@ -100,15 +103,13 @@ class _Writer:
         task = self._task
         self._sha.update(piece.data)
         self._crc = zlib.crc32(piece.data, self._crc)
-        if piece.base == task.segment:
-            self._head = zlib.crc32(piece.data[:HEAD_BYTES])
         messages = self._filter.mask(piece.rows)
         self._count(piece, messages)
         if self._day == 0 and len(piece.rows):
             self._day = int(days_of(piece.rows[:1], 0)[0])
         days = days_of(piece.rows, self._day)
         order = _order(piece, days)
-        table = table_of(piece, order, messages)
+        table = table_of(piece, order, messages, self._scratch)
         # Raw rows come last and belong to the last day that was seen.
         if len(days):
             self._day = int(days.max())
@@ -120,7 +121,7 @@ class _Writer:
         ]
         del table
         if task.verify:
-            compare(self._file_system, paths, piece.base, piece.data)
+            compare(self._file_system, paths, piece.base, piece.data, self._scratch)
 
     def _count(self, piece: Piece, messages: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> None:
         rows = piece.rows[messages]
@@ -184,6 +185,7 @@ class _Writer:
         """Messages that units name and that are not there."""
         named = self._task.named
         missing = named[~np.isin(named[:, 0], np.concatenate(self._found))] if len(named) else named
+        missing = missing[np.argsort(missing[:, 0])]
         found = []
         for position, offset, number in missing.tolist():
             one = self._task.wanted[number]
@@ -225,7 +227,7 @@ def write_segment(task: SegmentTask, file_system: FileSystem, attempt: str) -> S
             _compare_published(task, task.published, segment, file_system)
             result.manifest = task.published.as_verified()
             return result
-        writer = _Writer(file_system, task, attempt)
+        writer = _Writer(file_system, task, attempt, segment.read(0, HEAD_BYTES))
         for piece in pieces_of(segment, task.piece_bytes):
             writer.take(piece)
         result.manifest, result.staged = writer.manifest(), writer.staged
@@ -242,6 +244,7 @@ def write_segment(task: SegmentTask, file_system: FileSystem, attempt: str) -> S
 def _compare_published(
     task: SegmentTask, manifest: Manifest, segment: _Segment, file_system: FileSystem
 ) -> None:
+    scratch = Scratch()
     for start, end in sorted({(one.start, one.end) for one in manifest.files}):
         data = segment.read(start - task.segment, end - start)
         if len(data) < end - start:
@@ -249,7 +252,7 @@ def _compare_published(
         compare(
             file_system,
             [f"{task.archive}/{one.path}" for one in manifest.files if one.start == start],
-            start, data)
+            start, data, scratch)
     if sum({one.start: one.end - one.start for one in manifest.files}.values()) != task.size:
         raise CorruptionError(f"the files of segment {task.segment} do not cover it")
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import ChecksumMismatchError, CorruptionError
 from tailrace.spark.archive_manifest import ArchivedFile, Manifest
-from tailrace.spark.archive_rows import ENCODED_COLUMNS, bytes_of
+from tailrace.spark.archive_rows import ENCODED_COLUMNS, Scratch, bytes_of, first_difference
 
 __all__ = ["compare", "read_whole", "restored"]
 
@@ -27,9 +26,9 @@ def read_whole(file_system: FileSystem, path: str) -> bytes:
 
 
 def _bytes_in(
-    file_system: FileSystem, paths: Sequence[str], start: int, end: int
-) -> tuple[bytearray, int]:
-    out = bytearray(end - start)
+    file_system: FileSystem, paths: Sequence[str], start: int, end: int, scratch: Scratch
+) -> tuple[memoryview, int]:
+    out = scratch.take(end - start)
     written = 0
     for path in paths:
         found = pq.ParquetFile(pa.BufferReader(read_whole(file_system, path)))
@@ -37,18 +36,19 @@ def _bytes_in(
     return out, written
 
 
-def compare(file_system: FileSystem, paths: Sequence[str], start: int, data: bytes) -> None:
+def compare(
+    file_system: FileSystem, paths: Sequence[str], start: int, data: bytes, scratch: Scratch
+) -> None:
     """Raise CorruptionError unless the files together hold ``data``, which is at ``start``."""
-    out, written = _bytes_in(file_system, paths, start, start + len(data))
+    out, written = _bytes_in(file_system, paths, start, start + len(data), scratch)
     if written != len(data):
         raise CorruptionError(
             f"{', '.join(paths)}: {written} bytes of the log instead of {len(data)}",
             phy_offset=start)
-    differ = np.frombuffer(out, dtype=np.uint8) != np.frombuffer(data, dtype=np.uint8)
-    if bool(differ.any()):
+    if (differ := first_difference(out, data)) >= 0:
         raise CorruptionError(
             f"{', '.join(paths)} do not give the bytes of the log back",
-            phy_offset=start + int(np.argmax(differ)))
+            phy_offset=start + differ)
 
 
 def _groups(files: Sequence[ArchivedFile]) -> Iterator[tuple[int, int, list[ArchivedFile]]]:
@@ -65,6 +65,7 @@ def restored(file_system: FileSystem, archive: str, manifest: Manifest) -> Itera
     """
     total = hashlib.sha256()
     position = manifest.segment
+    scratch = Scratch()
     for start, end, files in _groups(manifest.files):
         if start != position:
             raise CorruptionError(f"{archive}: no file of the manifest has this place",
@@ -76,7 +77,7 @@ def restored(file_system: FileSystem, archive: str, manifest: Manifest) -> Itera
                     "a file of the archive is not what its manifest says",
                     path=f"{archive}/{one.path}", expected=one.sha256, actual=actual)
         out, written = _bytes_in(
-            file_system, [f"{archive}/{one.path}" for one in files], start, end)
+            file_system, [f"{archive}/{one.path}" for one in files], start, end, scratch)
         if written != end - start:
             raise CorruptionError(f"{archive}: {written} bytes of the log instead of {end - start}",
                                   phy_offset=start)
