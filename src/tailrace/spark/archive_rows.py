@@ -203,18 +203,16 @@ def bytes_of(table: pa.Table, base: int, out: memoryview) -> int:
         numbers[magics == signed, column_records.N_MAGIC] = magic
     sizes = numbers[:, column_records.N_SIZE].copy()
     raw = table["raw"]
-    has_raw = raw.null_count < len(raw)
-    if has_raw:
-        kept = raw.is_valid().to_numpy()
-        numbers[kept, column_records.N_SIZE] = 0
+    kept = np.flatnonzero(raw.is_valid().to_numpy()) if raw.null_count < len(raw) else np.empty(0, dtype=np.int64)
+    numbers[kept, column_records.N_SIZE] = 0  # its bytes are copied below
     fits = np.empty(table.num_rows, dtype=np.uint8)
-    parts = [part for name in _PARTS for part in _part(table, name)]
-    column_records.encode_rows(numbers, *parts, base, out, fits)
+    born, store, body, topic, properties = (_part(table, name) for name in _PARTS)
+    column_records.encode_rows(
+        numbers, *born, *store, *body, *topic, *properties, base, out, fits)
     written = int(sizes[fits == 1].sum())
-    if has_raw:
-        for n in np.flatnonzero(kept).tolist():
-            at, size, data = int(numbers[n, column_records.N_PHY]) - base, int(sizes[n]), raw[n].as_py()
-            if 0 <= at <= len(out) - size and len(data) <= size:
-                out[at : at + size] = data.ljust(size, b"\0")
-                written += size
+    for n in kept:
+        at, size, data = int(numbers[n, column_records.N_PHY]) - base, int(sizes[n]), raw[int(n)].as_py()
+        if 0 <= at <= len(out) - size and len(data) <= size:
+            out[at : at + size] = data.ljust(size, b"\0")
+            written += size
     return written

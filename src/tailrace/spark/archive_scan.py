@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +19,7 @@ from tailrace.spark.archive_directory import ArchivedDirectory, ArchivedQueue
 from tailrace.spark.archive_layout import MESSAGE
 from tailrace.spark.archive_manifest import ArchivedFile, LostMessage, Manifest, read_manifest
 from tailrace.spark.columns import MAX_BODY
+from tailrace.spark.damaged import report_damaged
 from tailrace.spark.options import ReadOptions
 from tailrace.spark.schema import arrow_schema
 from tailrace.spark.wanted import Wanted
@@ -26,14 +27,9 @@ from tailrace.spark.wanted import Wanted
 __all__ = ["ArchiveTask", "plan_archive", "read_archive", "task_for_vanished"]
 
 _log = logging.getLogger(__name__)
+_BATCH_ROWS: Final = 1 << 14
 _FOUND: Final = ("kind", "topic", "queueId", "queueOffset", "commitLogOffset")
 Ranges = dict[tuple[str, str, int], tuple[int, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Files:
-    archive: str
-    files: tuple[ArchivedFile, ...]
 
 
 class ArchiveTask(InputPartition):
@@ -171,17 +167,17 @@ def read_archive(
                 table = found.read_row_group(group, columns=sorted(needed))
                 table = table.filter(pa.array(_mask(table, task)))
                 if table.num_rows:
-                    yield from _shown(table, schema, task, options).to_batches(options.batch_rows)
-    yield from _damaged(task, options)
+                    yield from _shown(table, schema, task, options).to_batches(_BATCH_ROWS)
+    if task.damaged:
+        bad = [(one.position, one.reason) for one in task.damaged]
+        yield from report_damaged(task.label, task.archive, bad, options)
 
 
 def _groups(found: pq.ParquetFile, task: ArchiveTask) -> Iterator[int]:
     """Row groups that may have rows of a wanted topic, by their statistics."""
-    place = found.schema_arrow.get_field_index("topic")
     topics = [one.topic for one in task.wanted]
     leaf = next(
         n for n in range(len(found.schema)) if found.schema.column(n).path == "topic")
-    assert place >= 0
     for number in range(found.num_row_groups):
         known = found.metadata.row_group(number).column(leaf).statistics
         if known is None or not known.has_min_max or any(
@@ -239,29 +235,3 @@ def _decoded(table: pa.Table) -> Any:
         except CorruptionError as error:
             raise CorruptionError(str(error), phy_offset=place) from error
     return pa.array(found, pa.binary())
-
-
-def _damaged(task: ArchiveTask, options: ReadOptions) -> Iterator[pa.RecordBatch]:
-    """What mode says about messages that were damaged when they were archived."""
-    if not task.damaged:
-        return
-    if options.mode == "FAILFAST":
-        first = task.damaged[0]
-        raise CorruptionError(
-            f"damaged record in {task.archive}: {first.reason}; mode=PERMISSIVE makes it a row with "
-            "the column damaged, mode=DROPMALFORMED leaves it out", phy_offset=first.position)
-    for lost in task.damaged:
-        _log.warning("damaged record store=%s phy_offset=%d reason=%s", task.label, lost.position,
-                     lost.reason)
-    if options.mode == "PERMISSIVE":
-        known: dict[str, list[Any]] = {
-            "store": [task.label] * len(task.damaged),
-            "commitLogOffset": [one.position for one in task.damaged],
-            "damaged": [one.reason for one in task.damaged],
-        }
-        schema = arrow_schema(options.columns)
-        yield pa.RecordBatch.from_arrays(
-            [
-                pa.array(known[one.name], one.type) if one.name in known
-                else pa.nulls(len(task.damaged), one.type) for one in schema
-            ], schema=schema)

@@ -7,6 +7,7 @@ manifest names. The bytes that were read, checked and hashed are the bytes that 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import zlib
 from dataclasses import dataclass, field
 from typing import Final
@@ -117,7 +118,7 @@ class _Writer:
         bounds = [0, *(np.flatnonzero(of_rows[1:] != of_rows[:-1]) + 1).tolist(), len(of_rows)]
         paths = [
             self._write(table.slice(low, high - low), int(of_rows[low]), piece)
-            for low, high in zip(bounds[:-1], bounds[1:], strict=True)
+            for low, high in itertools.pairwise(bounds)
         ]
         del table
         if task.verify:

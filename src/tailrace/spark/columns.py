@@ -16,9 +16,9 @@ from tailrace.formats.commitlog import (
 )
 from tailrace.kernels import columns, record
 
-__all__ = ["Columns", "Rows", "gather"]
+__all__ = ["MAX_BODY", "Columns", "Rows", "gather"]
 
-_MAX_BODY: Final = 64 << 20
+MAX_BODY: Final = 64 << 20
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 _NUMBERS: Final = {
     "queueId": record.C_QUEUE_ID, "queueOffset": record.C_QUEUE_OFFSET,
@@ -164,7 +164,7 @@ class Columns:
         found = []
         for body, flag, place in zip(bodies, flags.tolist(), places, strict=True):
             try:
-                found.append(decompress_body(body, flag, _MAX_BODY))
+                found.append(decompress_body(body, flag, MAX_BODY))
             except CorruptionError as error:
                 raise CorruptionError(str(error), phy_offset=place) from error
         return pa.array(found, kind)
