@@ -201,11 +201,27 @@ def query(
 
 
 @app.command()
-def recover(store: Store, config: Config = None) -> None:
+def recover(
+    store: Store,
+    spark: Annotated[bool, typer.Option("--spark", help="Have tasks of Spark read the log.")] = False,
+    master: Annotated[str, typer.Option(metavar="URL", help="With --spark: where Spark runs.")] = "local[*]",
+    conf: Annotated[
+        Optional[list[str]], typer.Option(metavar="NAME=VALUE", help="With --spark: its settings.")  # noqa: UP045
+    ] = None,
+    staging: Annotated[
+        str, typer.Option(metavar="DIR", help="With --spark: a directory that every executor sees.")
+    ] = "",
+    config: Config = None,
+) -> None:
     """Open a directory, make it right and close it cleanly; the last line says what was done."""
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(message)s")
+    if spark:
+        from tailrace.cli.pipeline import recover_store  # noqa: PLC0415
+
+        recover_store("recover", store, master, conf, staging, config, rebuild=False)
+        return
     from tailrace.node.message_store import MessageStore  # noqa: PLC0415
 
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(message)s")
     with errors():
         settings = StoreConfig.from_properties(read_properties(config))
         with MessageStore.open(store, config=settings, services=False, create=False) as opened:
@@ -424,4 +440,6 @@ def topic_create(
         print_lines([create_topic(name, store, broker, queues)])
 
 
-from tailrace.cli import timers as _timers  # noqa: E402, F401 - a sub-command in a module of its own
+# Sub-commands in modules of their own.
+from tailrace.cli import pipeline as _pipeline  # noqa: E402, F401
+from tailrace.cli import timers as _timers  # noqa: E402, F401

@@ -60,6 +60,7 @@ from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.flush import DurableCallback
 from tailrace.store.geometry import recognise, write_geometry
 from tailrace.store.hooks import MessageArrivingListener
+from tailrace.store.stitched_walk import LogScanner
 
 __all__ = ["MessageStore"]
 
@@ -116,6 +117,7 @@ class MessageStore:
         on_recovery: Callable[[float], None] | None = None,
         rebuild: bool = False,
         seal_damage: bool = False,
+        scan: LogScanner | None = None,
     ) -> Self:
         """Open a store directory, recovering it when it was not closed; make it when missing.
 
@@ -124,7 +126,8 @@ class MessageStore:
         flushes when it is read or closed. ``on_recovery`` hears about once a second how much of a
         recovery is done, from 0 to 1. ``rebuild`` builds queues and index anew whatever is there;
         ``seal_damage`` writes placeholder records over damage that is stepped over, for Java
-        brokers. On a full disk the store opens read-only and cuts nothing.
+        brokers. On a full disk the store opens read-only and cuts nothing. ``scan`` reads segments
+        in recovery's stead, all at once perhaps.
 
         Raises StoreLockedError, NotAStoreError, ConfigError, CorruptionError or OSError; then
         everything is closed again.
@@ -147,7 +150,7 @@ class MessageStore:
             store = DefaultMessageStore(clock, file_system, config, root)
             store.load(
                 last_exit_ok=last_exit_ok, tell=on_recovery, read_only=read_only, rebuild=rebuild,
-                seal_damage=seal_damage)
+                seal_damage=seal_damage, scan=scan)
             write_geometry(file_system, root, config)
             broker = broker_config or BrokerConfig()
             topics = _load_topics(file_system, root, broker, clock, store)

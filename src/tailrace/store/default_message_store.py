@@ -35,6 +35,7 @@ from tailrace.store.reading import MessageReader
 from tailrace.store.recovery import Recovery, RecoveryReport
 from tailrace.store.reput import ReputMessageService
 from tailrace.store.running_flags import NOT_WRITEABLE, RunningFlags
+from tailrace.store.stitched_walk import LogScanner
 from tailrace.store.store_checkpoint import StoreCheckpoint
 from tailrace.store.store_stats import StoreStatsService
 
@@ -89,11 +90,12 @@ class DefaultMessageStore:
     def load(
         self, *, last_exit_ok: bool, tell: Callable[[float], None] | None = None,
         read_only: str = "", rebuild: bool = False, seal_damage: bool = False,
+        scan: LogScanner | None = None,
     ) -> None:
         """Load and recover; ``tell`` hears how much of it is done, from 0 to 1.
 
         ``read_only`` says why nothing may be cut or put; ``rebuild`` trusts no derived state,
-        ``seal_damage`` writes placeholders over damage.
+        ``seal_damage`` writes placeholders over damage; ``scan`` reads the log in recovery's stead.
         Raises CorruptionError, FatalStorageError or OSError.
         """
         config = self.config
@@ -104,7 +106,7 @@ class DefaultMessageStore:
             self._clock, self._file_system, self.commit_log, self.queues, self.index,
             self.dispatcher, quarantine, self.checkpoint, self.progress, mode=config.recovery_mode,
             check_crc=config.check_crc_on_recover, sync_log=self.flush_commit_log.sync,
-            rebuild=rebuild, seal_damage=seal_damage, tell=tell)
+            rebuild=rebuild, seal_damage=seal_damage, tell=tell, scan=scan)
         self.report = recovery.run(last_exit_ok=last_exit_ok, read_only=read_only)
         if self.report.read_only:
             self.flags.set(NOT_WRITEABLE, self.report.read_only)

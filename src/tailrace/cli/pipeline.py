@@ -1,0 +1,186 @@
+"""``tailrace pipeline``: jobs on Spark. Nothing of Spark is loaded before a job runs."""
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from tailrace.cli.app import Config, Store, app, errors, print_lines, read_properties, usage
+from tailrace.config import StoreConfig
+from tailrace.errors import NotAStoreError, StoreError
+from tailrace.formats.filenames import COMMITLOG
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession as Session
+
+__all__ = ["Conf", "Job", "Master", "pipeline_app", "recover_store", "run_job"]
+
+_MASTERS = r"local(\[[0-9*, ]+\])?|local-cluster\[[0-9, ]+\]|(spark|k8s)://.+|yarn"
+pipeline_app = typer.Typer(
+    help="Jobs on Spark over store directories; needs the extra `spark` and Java 17.",
+    no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(pipeline_app, name="pipeline")
+
+Master = Annotated[
+    str, typer.Option("--master", metavar="URL", help="Where Spark runs, as for spark-submit.")]
+Conf = Annotated[
+    Optional[list[str]],  # noqa: UP045 - typer reads the annotation at run time
+    typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; may be repeated."),
+]
+
+
+class Job:
+    """One run of a job: its session, a progress line on stderr, a JSON report on stdout."""
+
+    def __init__(self, name: str, spark: "Session") -> None:
+        self.name = name
+        self.spark = spark
+
+    def tell(self, text: str) -> None:
+        """Say how far it is."""
+        print(f"tailrace pipeline {self.name}: {text}", file=sys.stderr, flush=True)
+
+    @staticmethod
+    def report(*lines: dict[str, Any]) -> None:
+        """Print JSON lines."""
+        print_lines(lines)
+
+
+@contextmanager
+def run_job(
+    name: str, master: str, conf: list[str] | None, stores: Iterable[Path] = ()
+) -> Iterator[Job]:
+    """A job with its session, which ends with it when it made it; an error is one line and exit code 1 or 3.
+
+    What can be known to be wrong is said before Spark starts, which takes seconds: a master that
+    cannot be, a setting that is none, a path of ``stores`` that is no store.
+    """
+    settings = {}
+    if not re.fullmatch(_MASTERS, master):
+        raise usage(f"--master {master} is not local[N], spark://HOST:PORT, yarn or k8s://URL")
+    for item in conf or []:
+        key, separator, value = item.partition("=")
+        if not separator or not key.startswith("spark."):
+            raise usage(f"--conf {item!r} is not spark.NAME=VALUE")
+        settings[key] = value
+    with errors():
+        for store in stores:
+            if not (store / COMMITLOG).is_dir():
+                raise NotAStoreError(str(store), "it has no commitlog")
+        try:
+            for package in ("pyspark", "pyarrow"):
+                importlib.import_module(package)
+        except ModuleNotFoundError as error:
+            print(f"tailrace: {error.name} is not installed, jobs on Spark need it: "
+                  "pip install 'tailrace[spark]'", file=sys.stderr)
+            raise typer.Exit(3) from None
+        from pyspark.sql import SparkSession  # noqa: PLC0415
+
+        from tailrace.spark.session import local_session, spark_reason  # noqa: PLC0415
+
+        if master.startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        if sys.stderr.isatty():
+            settings.setdefault("spark.ui.showConsoleProgress", "true")
+        spark: Session | None = None
+        mine = SparkSession.getActiveSession() is None
+        try:
+            spark = local_session(master, app_name=f"tailrace {name}", conf=settings)
+            yield Job(name, spark)
+        except (StoreError, OSError, typer.Exit):
+            raise
+        except Exception as error:
+            reason = spark_reason(error)
+            if reason is None:
+                raise
+            raise StoreError(f"pipeline {name}: {reason}") from error
+        finally:
+            if spark is not None and mine:
+                spark.stop()
+
+
+@pipeline_app.command()
+def traffic(
+    store: Store,
+    by: Annotated[str, typer.Option("--by", help="minute, hour or day of the store time, in UTC.")] = "hour",
+    master: Master = "local[*]",
+    conf: Conf = None,
+    config: Config = None,
+) -> None:
+    """Print messages and bytes of each topic over time, a JSON line a row."""
+    with run_job("traffic", master, conf, [store]) as job:
+        from tailrace.spark.pipeline.tables import traffic as table  # noqa: PLC0415
+
+        rows = table(job.spark, str(store), bucket=by, config_file=str(config or "")).collect()
+        job.tell(f"{len(rows)} rows")
+        job.report(*(
+            {"start": row["start"].isoformat(), "topic": row["topic"], "messages": row["messages"],
+             "bytes": row["bytes"]}
+            for row in rows))
+
+
+@pipeline_app.command()
+def audit(
+    store: Store,
+    out: Annotated[
+        Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
+        typer.Option("--out", metavar="DIR", help="Write findings as Parquet there, print the summary alone."),
+    ] = None,
+    master: Master = "local[*]",
+    conf: Conf = None,
+    config: Config = None,
+) -> None:
+    """Do what `tailrace verify` does, segment by segment in tasks.
+
+    A JSON line for each finding and a summary; exit code 1 when there are findings.
+    """
+    with run_job("audit", master, conf, [store]) as job:
+        from tailrace.spark.pipeline.audit import audit as run_audit  # noqa: PLC0415
+
+        settings = StoreConfig.from_properties(read_properties(config))
+        done = run_audit(job.spark, str(store), config=settings, tell=job.tell)
+        if out is not None:
+            done.findings.write.parquet(str(out))
+        else:
+            for row in done.findings.toLocalIterator():
+                job.report({"finding": row.asDict()})
+        job.tell(f"{done.summary['findings']} findings")
+        job.report({"summary": done.summary})
+        if done.summary["findings"]:
+            raise typer.Exit(1)
+
+
+def recover_store(
+    name: str, store: Path, master: str, conf: list[str] | None, staging: str, config: Path | None,
+    *, rebuild: bool,
+) -> None:
+    """The job behind `tailrace recover --spark` and `tailrace pipeline rebuild`."""
+    with run_job(name, master, conf, [store]) as job:
+        from tailrace.spark.pipeline.recover import recover  # noqa: PLC0415
+
+        settings = StoreConfig.from_properties(read_properties(config))
+        job.report(recover(
+            job.spark, str(store), config=settings, rebuild=rebuild, staging=staging, tell=job.tell))
+
+
+@pipeline_app.command()
+def rebuild(
+    store: Store,
+    staging: Annotated[
+        str, typer.Option("--staging", metavar="DIR", help="A directory that every executor sees; "
+                          "default: inside the store.")] = "",
+    master: Master = "local[*]",
+    conf: Conf = None,
+    config: Config = None,
+) -> None:
+    """Do what `tailrace repair` does with the log read in tasks: queues and index are built anew.
+
+    The last line is the report of `tailrace recover`, which has --spark for the same.
+    """
+    recover_store("rebuild", store, master, conf, staging, config, rebuild=True)
