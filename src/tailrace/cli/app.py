@@ -442,4 +442,5 @@ def topic_create(
 
 # Sub-commands in modules of their own.
 from tailrace.cli import pipeline as _pipeline  # noqa: E402, F401
+from tailrace.cli import pipeline_archive as _pipeline_archive  # noqa: E402, F401
 from tailrace.cli import timers as _timers  # noqa: E402, F401

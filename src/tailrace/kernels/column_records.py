@@ -130,6 +130,8 @@ def encode_rows(
     size: cython.longlong
     if count and numbers.shape[1] < _NUMBERS:
         raise ValueError(f"{numbers.shape[1]} columns")
+    if base < 0:  # differences of positions must not overflow
+        raise ValueError(f"position {base}")
     if len(fits) < count or min(
         born_offsets.shape[0], store_offsets.shape[0], body_offsets.shape[0],
         topic_offsets.shape[0], prop_offsets.shape[0],
