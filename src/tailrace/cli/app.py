@@ -450,5 +450,6 @@ def topic_create(
 
 # Sub-commands in modules of their own.
 from tailrace.cli import pipeline as _pipeline  # noqa: E402, F401
+from tailrace.cli import pipeline_archive as _pipeline_archive  # noqa: E402, F401
 from tailrace.cli import timers as _timers  # noqa: E402, F401
 from tailrace.cli import topic_purge as _topic_purge  # noqa: E402, F401

@@ -147,7 +147,7 @@ def scan_files(
             continue
         if at < 0:
             return  # files are missing before this one
-        want = CHUNK
+        want, short = CHUNK, 0
         while True:
             limit = min(file.size, until - file.file_from_offset)
             end.phy_offset, end.path = file.file_from_offset + at, file.path
@@ -166,7 +166,8 @@ def scan_files(
             if reason == record.REASON_BLANK:
                 end.phy_offset = file.file_from_offset + file.size
                 break
-            if reason == record.REASON_SHORT and len(data) < limit - (at - stop) and data:
+            if reason == record.REASON_SHORT and short < len(data) < limit - (at - stop):
+                short = 0 if stop else len(data)  # no more than before: somebody cuts the file
                 want = CHUNK if stop else want * 8  # a record longer than what was read
                 continue
             if reason in {record.REASON_END, record.REASON_ROWS_FULL} and data:
