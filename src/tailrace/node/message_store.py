@@ -157,8 +157,7 @@ class MessageStore:
             broker = broker_config or BrokerConfig()
             topics = _load_topics(file_system, root, broker, clock, store)
             retention = Retention(clock, file_system, store, topics)
-            timers = Timers(
-                clock, file_system, entropy, config, store, topics, broker.broker_name)
+            timers = Timers(clock, file_system, entropy, config, store, topics, broker.broker_name)
             timers.load()
             retention.follow_timers(timers.pending())
             if services:

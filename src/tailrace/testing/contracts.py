@@ -99,7 +99,8 @@ class FileSystemContract:
             try:
                 file.punch_hole(4096, 4096)
             except OSError as error:
-                assert error.errno == errno.EOPNOTSUPP, error
+                if error.errno != errno.EOPNOTSUPP:
+                    raise
                 return
             assert file.pread(12288, 0) == b"x" * 4096 + bytes(4096) + b"x" * 4096
 
