@@ -165,8 +165,7 @@ class MessageStore:
                 store.start(running, os.getpid())
                 retention.start(running)
                 timers.start(running)
-            return cls(
-                root, store, topics, retention, timers, lock, file_system, clock, entropy, running)
+            return cls(root, store, topics, retention, timers, lock, file_system, clock, entropy, running)
         except BaseException as error:
             _log.error("cannot open the store path=%s cause=%s", root, str(error) or type(error).__name__)
             if running is not None:
