@@ -144,11 +144,14 @@ class IndexService:
         self.rewind(1 << 62, timestamp_of, but_last=True)
 
     def rewind(
-        self, phy_offset: int, timestamp_of: Callable[[int], int], *, but_last: bool = False
+        self, phy_offset: int, timestamp_of: Callable[[int], int], *, but_last: bool = False,
+        durably: bool = False,
     ) -> None:
         """Forget every entry of records from ``phy_offset`` on; the rest is made whole.
 
         ``but_last`` forgets the last record that is left, too: its keys may be incomplete.
+        ``durably`` has it on the disk on return, as it must be before other records take the place
+        of those that were forgotten: their entries would hide that the new ones have none.
         ``timestamp_of`` is the store time of a record, in ms. Files that end up empty are removed.
         """
         known = set(self.names())
@@ -164,6 +167,8 @@ class IndexService:
             if header.index_count > 1 and header.begin_phy_offset < phy_offset:
                 self._rewind_file(file, header, phy_offset, timestamp_of, but_last=but_last)
                 if self.header(file).index_count > 1:
+                    if durably:
+                        file.flush()
                     return
             self.files = self.files[:-1]
             file.destroy()

@@ -104,8 +104,9 @@ class MessageReader:
         topic = b"" if queue.topic.startswith(_LMQ_PREFIX) else queue.topic.encode()
         records, total, removed, at = result.records, 0, False, 0
         unpack = CQ_UNIT.struct.unpack_from
-        result.next_begin_offset = offset + len(data) // _UNIT
+        behind = result.next_begin_offset = offset + len(data) // _UNIT
         while at < len(numbers):
+            result.next_begin_offset = behind
             places: list[tuple[int, int]] = []
             chosen: list[int] = []
             for number in numbers[at:]:

@@ -180,16 +180,16 @@ class RecoveryStart:
         files = self._index.files
         at = low
         for number, file in enumerate(files):
-            if file is not files[-1] and self._is_suspicious(file, len(files) - number):
-                whole, last = self._index.whole_until(file)
-                if not whole:
-                    return self._within(max(last, at))
             header = self._index.header(file)
             before = self._index.header(files[number - 1]).end_phy_offset if number else low
             if header.index_count > 1 and header.begin_phy_offset > max(before, low):
                 data = log.record_at(before)
                 if not number or data is None or before + len(data) != header.begin_phy_offset:
                     return self._within(at)
+            if file is not files[-1] and self._is_suspicious(file, len(files) - number):
+                whole, last = self._index.whole_until(file)
+                if not whole:
+                    return self._within(max(last, at))
             at = max(at, header.end_phy_offset)
         good = self._index.good_until()
         return self._within(max(good, low))

@@ -100,7 +100,7 @@ class Simulation:
         self._crash_at = -1
         self._image: CrashFileSystem | None = None
         self._fault: tuple[int, int, bool] | None = None
-        self._faulted = False
+        self._faulted = self._ever_faulted = False
         self._pressed = False
         self._partial = False
         self._latest_ms = self._clock.now_ms()
@@ -190,7 +190,7 @@ class Simulation:
             if number == at or (for_good and number > at):
                 if not self._faulted or number == at:
                     self._note(f"{errno.errorcode[error_number]} at {name} {path}")
-                self._faulted = True
+                self._faulted = self._ever_faulted = True
                 raise OSError(error_number, "injected", path)
 
     # -- stopping and opening
@@ -260,7 +260,8 @@ class Simulation:
             self._note(f"power lost, {keep} % of what was not synced is kept")
             image = image.power_lost(self._entropy, keep)
             for sent in self._sent:
-                if sent.state is State.APPENDED:
+                # A file whose directory could not be synced when it was deleted may be back.
+                if sent.state is State.APPENDED or (sent.state is State.EXPIRED and self._ever_faulted):
                     sent.state = State.UNKNOWN
         self._files = image
         self._files.operations = 0
@@ -270,8 +271,11 @@ class Simulation:
     def _lose_derived(self) -> None:
         """Files that can be made again from the log are gone, cut or overwritten."""
         kind = self._pick(*_DERIVED)
-        for path in sorted(_paths(self._files)):
-            if path.startswith(f"{ROOT}/{kind}") and self._chance(60):
+        paths = [path for path in sorted(_paths(self._files)) if path.startswith(f"{ROOT}/{kind}")]
+        if kind == "index/" and paths:
+            paths = [self._pick(*paths)]
+        for path in paths:
+            if len(paths) == 1 or self._chance(60):
                 how = self._pick("remove", "cut", "zero", "noise")
                 self._note(f"{how} {path}")
                 if how == "remove":
