@@ -61,6 +61,7 @@ from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.flush import DurableCallback
 from tailrace.store.geometry import recognise, write_geometry
 from tailrace.store.hooks import MessageArrivingListener
+from tailrace.timer.pending import PendingTimer
 
 __all__ = ["MessageStore"]
 
@@ -366,6 +367,16 @@ class MessageStore:
                 raise_refused(result)
             if self._store.flush_commit_log.sync:
                 self._wait(result.until, None)
+
+    def timers(self) -> Iterator[PendingTimer]:
+        """What is still to come: timers and messages with a delay level, by the time they are due.
+
+        Messages are read as the iterator goes on. One that is delivered, put or taken back
+        meanwhile may be missed or be there still. Far timers are held in memory on the way.
+        """
+        self._check_open()
+        self.wait_dispatched()
+        return self._timers.pending()
 
     def put_batch_inner(self, message: MessageExtBrokerInner, encoded: bytes) -> PutMessageResult:
         """Append the messages of a batch request, all or none; as ``put_inner``."""

@@ -105,7 +105,7 @@ class Dequeue:
         """Take the units of a slot's list, oldest first, and what it deletes before anything else."""
         state = self._due.slot(time_ms)
         units = [
-            unit for unit in reversed(self._walk(time_ms, slot.last_pos))
+            unit for unit in reversed(self.walk(time_ms, slot.last_pos))
             if unit.phy_offset not in state.waiting
         ]
         state.units = deque()
@@ -119,7 +119,7 @@ class Dequeue:
                 state.units.append(unit)
         self._due.forget_finished(time_ms)
 
-    def _walk(self, time_ms: int, pos: int) -> list[TimerUnit]:
+    def walk(self, time_ms: int, pos: int) -> list[TimerUnit]:
         """A slot's units, newest first; a list that leads astray ends there, which is logged."""
         found: list[TimerUnit] = []
         data, start = b"", 0
