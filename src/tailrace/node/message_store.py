@@ -62,6 +62,7 @@ from tailrace.store.flush import DurableCallback
 from tailrace.store.geometry import recognise, write_geometry
 from tailrace.store.hooks import MessageArrivingListener
 from tailrace.timer.pending import PendingTimer
+from tailrace.timer.pins import LevelPins
 
 __all__ = ["MessageStore"]
 
@@ -157,6 +158,7 @@ class MessageStore:
             timers = Timers(
                 clock, file_system, entropy, config, store, topics, broker.broker_name)
             timers.load()
+            retention.clean_commit_log.pin_sources.append(LevelPins(timers.schedule))
             if services:
                 running = scheduler or ThreadScheduler()
                 store.start(running, os.getpid())
@@ -376,7 +378,7 @@ class MessageStore:
         """
         self._check_open()
         self.wait_dispatched()
-        return self._timers.pending()
+        return self._timers.to_come()
 
     def put_batch_inner(self, message: MessageExtBrokerInner, encoded: bytes) -> PutMessageResult:
         """Append the messages of a batch request, all or none; as ``put_inner``."""

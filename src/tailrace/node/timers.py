@@ -191,8 +191,8 @@ class Timers:
             for message in recall_messages(parse_handle(handle), born_ms, born_host)
         ]
 
-    def pending(self) -> Iterator[PendingTimer]:
-        """What is still to come, by due time."""
+    def to_come(self) -> Iterator[PendingTimer]:
+        """What is still to be delivered, by due time."""
         return heapq.merge(
             pending_timers(self.messages) if self.messages is not None else (),
             pending_levels(self.schedule))

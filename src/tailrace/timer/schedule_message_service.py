@@ -308,6 +308,15 @@ class ScheduleMessageService:
         """Messages that wait, by level."""
         return {level: until - offset for level, offset, until in self.progress()}
 
+    def first_pending(self, level: int) -> int:
+        """Place in the log of the first message that waits in a level, -1 when none does."""
+        queue = self._store.queues.get(SCHEDULE_TOPIC, level - 1)
+        if queue is None:
+            return -1
+        at = queue.first_message(max(self._offsets.query(level), queue.min_offset), lambda _: True)
+        unit = queue.unit(at)
+        return unit.phy_offset if unit is not None else -1
+
     def pending_units(self, level: int) -> np.ndarray[Any, Any]:
         """Queue units of what waits in a level, in order."""
         queue = self._store.queues.get(SCHEDULE_TOPIC, level - 1)
