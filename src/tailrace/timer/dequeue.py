@@ -171,8 +171,9 @@ class Dequeue:
     def take(self, slot_time_ms: int, unit: TimerUnit, message: MessageExt) -> None:
         """Let the message of a unit wait for its time, unless it is deleted or was delivered."""
         state = self._due.slot(slot_time_ms)
+        double = unit.phy_offset in state.waiting
         self._take(slot_time_ms, state, unit, message)
-        if unit.phy_offset not in state.waiting:
+        if double or unit.phy_offset not in state.waiting:
             self._due.left(unit)
         self._due.forget_finished(slot_time_ms)
 

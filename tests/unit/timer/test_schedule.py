@@ -12,30 +12,13 @@ from tailrace.store.dispatch import SCHEDULE_TOPIC, parse_delay_levels
 from tailrace.store.retention import PinKind
 from tailrace.timer.pins import LevelPins
 from tailrace.timer.properties import PARKED_TOPIC
-from tailrace.timer.schedule_message_service import ScheduleMessageService
-
-LEVELS = dataclasses.replace(CONFIG, message_delay_level="1s 5s 10s 1m", max_index_num=512)
 
 
 class Levels(World):
-    def __init__(self, config=LEVELS, **more):
-        super().__init__(config=config, **more)
+    """A world whose delay offsets are written when a test says so."""
 
-    def open(self, *, clean=False):
-        super().open(clean=clean)
-        self.offsets = DelayOffsetManager(self.files, f"{ROOT}/config", self.clock)
-        self.offsets.load()
-        self.schedule = ScheduleMessageService(
-            self.clock, self.store, parse_delay_levels(self.config.message_delay_level), self.offsets)
-        self.schedule.load()
-        return self
-
-    def steps(self):
-        super().steps()
-        while self.schedule.step():
-            pass
-        while self.store.reput.step():
-            pass
+    def flush(self):
+        self.store.flush_commit_log.flush()
 
     def persist(self):
         self.store.flush_commit_log.flush()
@@ -291,7 +274,7 @@ def test_other_levels_change_what_is_waiting_to_their_delay():
     world = Levels()
     due(world, "k", 4)
     world.steps()
-    world.config = dataclasses.replace(LEVELS, message_delay_level="1s 2s 3s 4s")
+    world.config = dataclasses.replace(CONFIG, message_delay_level="1s 2s 3s 4s")
     world.kill()
     world.run(3990, 10)
     assert world.delivered() == {}
