@@ -156,7 +156,7 @@ def serve(
 def dump(
     store: Store,
     only: Annotated[
-        str, typer.Option(help="Comma list of store, queues, messages, index, checkpoint.")] = "",
+        str, typer.Option(help="Comma list of store, queues, messages, timers, index, checkpoint.")] = "",
     topic: Annotated[str, typer.Option(help="This topic alone.")] = "",
     raw: Annotated[
         bool, typer.Option("--raw", help="Queues as their files are, not as recovery leaves them.")

@@ -63,6 +63,8 @@ from tailrace.store.flush import DurableCallback
 from tailrace.store.geometry import recognise, write_geometry
 from tailrace.store.hooks import MessageArrivingListener
 from tailrace.store.stitched_walk import LogScanner
+from tailrace.timer.pending import PendingTimer
+from tailrace.timer.pins import LevelPins
 
 __all__ = ["MessageStore"]
 
@@ -159,7 +161,7 @@ class MessageStore:
             retention = Retention(clock, file_system, store, topics)
             timers = Timers(clock, file_system, entropy, config, store, topics, broker.broker_name)
             timers.load()
-            retention.follow_timers(timers.pending())
+            retention.follow_timers(timers.pending(), LevelPins(timers.schedule))
             if services:
                 running = scheduler or ThreadScheduler()
                 store.start(running, os.getpid())
@@ -371,6 +373,16 @@ class MessageStore:
                 raise_refused(result)
             if self._store.flush_commit_log.sync:
                 self._wait(result.until, None)
+
+    def timers(self) -> Iterator[PendingTimer]:
+        """What is still to come: timers and messages with a delay level, by the time they are due.
+
+        Messages are read as the iterator goes on. One that is delivered, put or taken back
+        meanwhile may be missed or be there still. Far timers are held in memory on the way.
+        """
+        self._check_open()
+        self.wait_dispatched()
+        return self._timers.to_come()
 
     def put_batch_inner(self, message: MessageExtBrokerInner, encoded: bytes) -> PutMessageResult:
         """Append the messages of a batch request, all or none; as ``put_inner``."""

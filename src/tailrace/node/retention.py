@@ -20,6 +20,7 @@ from tailrace.store.clean_consume_queue import CleanConsumeQueueService
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.disk_check import DiskCheckService
 from tailrace.store.forced_deletions import ForcedDeletions
+from tailrace.store.retention import PinSource
 from tailrace.store.trash import Trash
 
 __all__ = ["Retention"]
@@ -79,8 +80,9 @@ class Retention:
         self.clean_commit_log.pin_sources.append(GroupPins(
             self._config.pin_groups, offsets, self._queues_of, self._position_of))
 
-    def follow_timers(self, timers: PendingTimers | None) -> None:
-        """Keep pending timers, and write them again when their file must go."""
+    def follow_timers(self, timers: PendingTimers | None, levels: PinSource) -> None:
+        """Keep pending timers, and write them again when their file must go; keep delay levels."""
+        self.clean_commit_log.pin_sources.append(levels)
         if timers is None:
             return
         rescue = TimerRescue(self._clock, self._store, timers)
