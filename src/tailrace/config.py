@@ -154,6 +154,15 @@ class StoreConfig(_Config):
     max_index_num: int = _option(
         20_000_000, "Entries of an index file, the unused first one included.", low=2,
         high=100_000_000)
+    store_path_commit_log: str = _option(
+        "", "Where the CommitLog lies, one path or several by commas; empty: `commitlog` in the store. "
+        "New files go in turn to the paths that are not too full.")
+    read_only_commit_log_store_paths: str = _option(
+        "", "Paths of CommitLog files in which no new file is made.")
+    store_path_root_dir: str = _option(
+        "", "The store as the file of settings names it: its `commitlog` is that of the opened store.")
+    multi_path_splitter: str = _option(
+        ",", "What separates those paths.", name="rocketmq.broker.multiPathSplitter")
     max_message_size: int = _option(
         4 * MIB, "Longest message body.", unit="bytes", low=10, high=GIB)
     flush_disk_type: FlushDiskType = _option(
@@ -293,6 +302,8 @@ class StoreConfig(_Config):
         hours = [hour.strip() for hour in self.delete_when.split(";")]
         if not all(hour.isdigit() and int(hour) < 24 for hour in hours):
             problems.append(f"deleteWhen={self.delete_when} is no list of hours from 0 to 23")
+        if not self.multi_path_splitter:
+            problems.append("rocketmq.broker.multiPathSplitter is empty")
         return problems
 
 

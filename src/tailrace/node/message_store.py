@@ -1,6 +1,6 @@
 """A store directory brought to life: lock, abort file, store, topics, services.
 
-Order of an open: lock, abort file read and written, geometry, load and recovery, topics, services.
+Order of an open: lock, geometry, abort file read and written, load and recovery, topics, services.
 Nothing of the directory is changed before the lock is held, nothing but ``lock`` before the abort
 file is there. Order of a close: services end, the rest is dispatched and flushed, the abort file
 goes when the stop was clean, the lock goes last.
@@ -44,7 +44,7 @@ from tailrace.model import (
     PutMessageStatus,
 )
 from tailrace.node.consumer_offset import ConsumerOffsetManager
-from tailrace.node.directory_opening import check_directory, write_abort
+from tailrace.node.directory_opening import check_directory, make_log_directories, write_abort
 from tailrace.node.lock import lock_store
 from tailrace.node.put_forms import (
     PutResults,
@@ -135,16 +135,16 @@ class MessageStore:
         file_system = file_system or OsFileSystem()
         entropy = entropy or SystemEntropy()
         config = config or StoreConfig()
-        check_directory(file_system, root, create=create)
+        check_directory(file_system, root, config, create=create)
         file_system.makedirs(root)
         lock = lock_store(file_system, root)
         store: DefaultMessageStore | None = None
         running: Scheduler | None = None
         try:
+            config = recognise(file_system, root, config)  # a refusal leaves everything as it is
             last_exit_ok = not file_system.exists(f"{root}/{filenames.ABORT}")
             read_only = write_abort(file_system, root)
-            file_system.makedirs(f"{root}/{filenames.COMMITLOG}")
-            config = recognise(file_system, root, config)
+            make_log_directories(file_system, root, config)
             store = DefaultMessageStore(clock, file_system, config, root)
             store.load(
                 last_exit_ok=last_exit_ok, tell=on_recovery, read_only=read_only, rebuild=rebuild,
