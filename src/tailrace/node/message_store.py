@@ -56,6 +56,7 @@ from tailrace.node.put_forms import (
 from tailrace.node.retention import Retention
 from tailrace.node.timers import Timers, is_timer
 from tailrace.node.topic_config import TopicConfigManager
+from tailrace.node.topic_retention import remove_deleted
 from tailrace.segments import Lease
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.flush import DurableCallback
@@ -547,10 +548,22 @@ class MessageStore:
         self.retention.follow_groups(offsets)
 
     def delete_topics(self, topics: set[str]) -> None:
-        """Remove the queues of topics; their records stay in the log until retention."""
+        """Remove the queues of topics; their records stay in the log until retention.
+
+        Raises OSError before anything is removed when that cannot be noted.
+        """
         self._check_open()
+        self.retention.topics.note_deleted(topics)
         self._store.delete_topics(topics)
-        self.retention.topics.forget(topics)
+
+    def delete_unused_topics(self) -> set[str]:
+        """Remove the queues of topics that do not exist any more (cleanUnusedTopic); which."""
+        unused = {topic for topic, _ in self._store.queues.table} - set(self.topics.table)
+        unused = {topic for topic in unused if not topic.startswith("%LMQ%")
+                  and not self.topics.is_system_topic(topic)}
+        if unused:
+            self.delete_topics(unused)
+        return unused
 
     def purge_topic(
         self, topic: str, queue_id: int | None = None, before_ms: int | None = None
@@ -571,6 +584,7 @@ def _load_topics(
     """The topics; one that has queues and no config gets one, with as many queues as it has."""
     topics = TopicConfigManager(file_system, f"{root}/{filenames.CONFIG}", broker, clock)
     topics.load()
+    remove_deleted(file_system, store, topics.table)
     queues: dict[str, int] = {}
     for topic, queue_id in store.queues.table:
         if topics.table.get(topic) is None:
