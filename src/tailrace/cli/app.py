@@ -276,7 +276,8 @@ def repair(
 
 @app.command("disk-usage")
 def disk_usage(
-    store: Store, as_json: Annotated[bool, typer.Option("--json", help="JSON lines.")] = False
+    store: Store, as_json: Annotated[bool, typer.Option("--json", help="JSON lines.")] = False,
+    config: Config = None,
 ) -> None:
     """Bytes of a directory by kind of file: lengths, and what is really taken of the disk."""
     from dataclasses import asdict  # noqa: PLC0415
@@ -284,11 +285,13 @@ def disk_usage(
     from tailrace.doctor.disk_usage import disk_usage as measure  # noqa: PLC0415
     from tailrace.env import OsFileSystem  # noqa: PLC0415
     from tailrace.errors import NotAStoreError  # noqa: PLC0415
+    from tailrace.store.log_paths import log_paths  # noqa: PLC0415
 
     with errors():
-        if not (store / "commitlog").is_dir():
+        settings, root = StoreConfig.from_properties(read_properties(config)), str(store.absolute())
+        if not any(Path(path).is_dir() for path in log_paths(settings, root).all):
             raise NotAStoreError(str(store), "it has no commitlog")
-        found = measure(OsFileSystem(), str(store))
+        found = measure(OsFileSystem(), root, settings)
     if as_json or not sys.stdout.isatty():
         print_lines(asdict(entry) for entry in found)
         return

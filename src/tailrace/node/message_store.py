@@ -1,6 +1,6 @@
 """A store directory brought to life: lock, abort file, store, topics, services.
 
-Order of an open: lock, abort file read and written, geometry, load and recovery, topics, services.
+Order of an open: lock, geometry, abort file read and written, load and recovery, topics, services.
 Nothing of the directory is changed before the lock is held, nothing but ``lock`` before the abort
 file is there. Order of a close: services end, the rest is dispatched and flushed, the abort file
 goes when the stop was clean, the lock goes last.
@@ -45,7 +45,12 @@ from tailrace.model import (
 )
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.delay_offset import DelayOffsetManager
-from tailrace.node.directory_opening import check_directory, remove_abort, write_abort
+from tailrace.node.directory_opening import (
+    check_directory,
+    make_log_directories,
+    remove_abort,
+    write_abort,
+)
 from tailrace.node.lock import lock_store
 from tailrace.node.put_forms import (
     PutResults,
@@ -57,6 +62,7 @@ from tailrace.node.put_forms import (
 from tailrace.node.retention import Retention
 from tailrace.node.timers import Timers, is_timer
 from tailrace.node.topic_config import TopicConfigManager
+from tailrace.node.topic_retention import remove_deleted
 from tailrace.segments import Lease
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.flush import DurableCallback
@@ -141,16 +147,16 @@ class MessageStore:
         file_system = file_system or OsFileSystem()
         entropy = entropy or SystemEntropy()
         config = config or StoreConfig()
-        check_directory(file_system, root, create=create)
+        check_directory(file_system, root, config, create=create)
         file_system.makedirs(root)
         lock = lock_store(file_system, root)
         store: DefaultMessageStore | None = None
         running: Scheduler | None = None
         try:
+            config = recognise(file_system, root, config)  # a refusal leaves everything as it is
             last_exit_ok = not file_system.exists(f"{root}/{filenames.ABORT}")
             read_only = write_abort(file_system, root)
-            file_system.makedirs(f"{root}/{filenames.COMMITLOG}")
-            config = recognise(file_system, root, config)
+            make_log_directories(file_system, root, config)
             store = DefaultMessageStore(clock, file_system, config, root)
             store.load(
                 last_exit_ok=last_exit_ok, tell=on_recovery, read_only=read_only, rebuild=rebuild,
@@ -571,11 +577,23 @@ class MessageStore:
         self.retention.follow_groups(offsets)
 
     def delete_topics(self, topics: set[str]) -> None:
-        """Remove the queues of topics; their records stay in the log until retention."""
+        """Remove the queues of topics; their records stay in the log until retention.
+
+        Raises OSError before anything is removed when that cannot be noted.
+        """
         self._check_open()
+        self.retention.topics.note_deleted(topics)
         self._store.delete_topics(topics)
         self._timers.forget_topics(topics)
-        self.retention.topics.forget(topics)
+
+    def delete_unused_topics(self) -> set[str]:
+        """Remove the queues of topics that do not exist any more (cleanUnusedTopic); which."""
+        unused = {topic for topic, _ in self._store.queues.table} - set(self.topics.table)
+        unused = {topic for topic in unused if not topic.startswith("%LMQ%")
+                  and not self.topics.is_system_topic(topic)}
+        if unused:
+            self.delete_topics(unused)
+        return unused
 
     def purge_topic(
         self, topic: str, queue_id: int | None = None, before_ms: int | None = None
@@ -596,6 +614,7 @@ def _load_topics(
     """The topics; one that has queues and no config gets one, with as many queues as it has."""
     topics = TopicConfigManager(file_system, f"{root}/{filenames.CONFIG}", broker, clock)
     topics.load()
+    remove_deleted(file_system, store, topics.table)
     queues: dict[str, int] = {}
     for topic, queue_id in store.queues.table:
         if topics.table.get(topic) is None:

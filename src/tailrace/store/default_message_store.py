@@ -8,7 +8,7 @@ checkpoint.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, final
 
 import orjson
@@ -29,6 +29,7 @@ from tailrace.store.flush import (
     FlushConsumeQueueService,
 )
 from tailrace.store.index_service import IndexService
+from tailrace.store.log_paths import log_paths
 from tailrace.store.progress import ProgressFile
 from tailrace.store.quarantine import Quarantine
 from tailrace.store.reading import MessageReader
@@ -54,7 +55,6 @@ class DefaultMessageStore:
 
     def __init__(
         self, clock: Clock, file_system: FileSystem, config: StoreConfig, root: str,
-        commit_log_directories: Sequence[str] = (),
     ) -> None:
         self.root = root
         self.config = config
@@ -63,8 +63,7 @@ class DefaultMessageStore:
         self.flags = RunningFlags()
         self.checkpoint = StoreCheckpoint(file_system, f"{root}/{filenames.CHECKPOINT}")
         self.commit_log = CommitLog(
-            clock, file_system, config,
-            commit_log_directories or [f"{root}/{filenames.COMMITLOG}"], self.flags)
+            clock, file_system, config, log_paths(config, root), self.flags)
         self.queues = ConsumeQueueStore(
             file_system, f"{root}/{filenames.CONSUMEQUEUE}", config.mapped_file_size_consume_queue)
         self.index = (

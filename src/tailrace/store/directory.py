@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
@@ -31,6 +32,7 @@ from tailrace.store.dispatch import (
     parse_delay_levels,
 )
 from tailrace.store.geometry import recognise
+from tailrace.store.log_paths import log_paths
 from tailrace.store.log_scan import Damage, LogEnd, LogWalk, RecordClaim, group_rows, scan_files
 from tailrace.store.sealing import sealed_rows
 from tailrace.store.store_checkpoint import read_checkpoint
@@ -160,18 +162,21 @@ class StoreDirectory:
         self, path: str, *, config: StoreConfig | None = None, file_system: FileSystem | None = None,
         raw: bool = False,
     ) -> None:
-        self.path = path.rstrip("/") or "/"
+        self.path = str(Path(path).absolute())
         self.file_system = file_system or OsFileSystem()
         if not self.file_system.exists(self.path):
             raise NotAStoreError(self.path, "it does not exist")
-        if not self.file_system.exists(f"{self.path}/{filenames.COMMITLOG}"):
-            raise NotAStoreError(self.path, "it has no commitlog")
+        self.log_paths = log_paths(config or StoreConfig(), self.path)
+        if not any(self.file_system.exists(path) for path in self.log_paths.all):
+            raise NotAStoreError(self.path, "it has no commitlog, here or where storePathCommitLog says")
         self.config = recognise(self.file_system, self.path, config or StoreConfig())
         self.state, self.bound, self.time_bound = self._look()
         self.odd_files: list[tuple[str, int, int]] = []
         """Path, length and wanted length of segment and queue files that are left out."""
-        self.log_files = self._files(
-            f"{self.path}/{filenames.COMMITLOG}", self.config.mapped_file_size_commit_log)
+        self.log_files = sorted(
+            (file for path in self.log_paths.all
+             for file in self._files(path, self.config.mapped_file_size_commit_log)),
+            key=lambda file: file.file_from_offset)
         self.min_phy_offset = self.log_files[0].file_from_offset if self.log_files else 0
         self.damaged: list[Damage] = []
         self._sealed: list[Damage] = []
@@ -446,7 +451,7 @@ class StoreDirectory:
         for file in self.log_files:
             if 0 <= phy_offset - file.file_from_offset < file.size:
                 return file.path
-        return f"{self.path}/{filenames.COMMITLOG}"
+        return self.log_paths.writable[0]
 
     def index_files(self) -> list[FileView]:
         """The index files, oldest first, whatever their length."""
