@@ -331,12 +331,13 @@ def retention(
         print(line)
 
 
-def _key_values(items: list[str]) -> dict[str, str]:
+def key_values(items: list[str], option: str) -> dict[str, str]:
+    """The values of an option that is NAME=VALUE and may be repeated."""
     values = {}
     for item in items:
         name, separator, value = item.partition("=")
         if not separator or not name or not value:
-            raise usage(f"--property {item!r} is not NAME=VALUE")
+            raise usage(f"{option} {item!r} is not NAME=VALUE")
         values[name] = value
     return values
 
@@ -379,7 +380,7 @@ def send(
     store = one_target(directory, broker, namesrv)
     message = Message(
         topic=topic, body=body.encode(), tags=tags or None, keys=key or (),
-        properties=_key_values(prop or []) | timer_properties(delay, deliver_at))
+        properties=key_values(prop or [], "--property") | timer_properties(delay, deliver_at))
     with errors():
         print_lines([send_message(message, store, broker, namesrv, queue)])
 
