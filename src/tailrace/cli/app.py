@@ -443,4 +443,5 @@ def topic_create(
 
 # Sub-commands in modules of their own.
 from tailrace.cli import pipeline as _pipeline  # noqa: E402, F401
+from tailrace.cli import pipeline_tables as _tables  # noqa: E402, F401
 from tailrace.cli import timers as _timers  # noqa: E402, F401

@@ -117,26 +117,6 @@ def run_job(
 
 
 @pipeline_app.command()
-def traffic(
-    store: Store,
-    by: Annotated[str, typer.Option("--by", help="minute, hour or day of the store time, in UTC.")] = "hour",
-    master: Master = "local[*]",
-    conf: Conf = None,
-    config: Config = None,
-) -> None:
-    """Print messages and bytes of each topic over time, a JSON line a row."""
-    with run_job("traffic", master, conf, [store]) as job:
-        from tailrace.spark.pipeline.tables import traffic as table  # noqa: PLC0415
-
-        rows = table(job.spark, str(store), bucket=by, config_file=str(config or "")).collect()
-        job.tell(f"{len(rows)} rows")
-        job.report(*(
-            {"start": row["start"].isoformat(), "topic": row["topic"], "messages": row["messages"],
-             "bytes": row["bytes"]}
-            for row in rows))
-
-
-@pipeline_app.command()
 def audit(
     store: Store,
     out: Annotated[
