@@ -334,7 +334,8 @@ def retention(
         print(line)
 
 
-def _key_values(items: list[str], option: str = "--property") -> dict[str, str]:
+def key_values(items: list[str], option: str = "--property") -> dict[str, str]:
+    """The values of an option that is NAME=VALUE and may be repeated."""
     values = {}
     for item in items:
         name, separator, value = item.partition("=")
@@ -385,7 +386,7 @@ def send(
     store = one_target(directory, broker, namesrv)
     message = Message(
         topic=topic, body=body.encode(), tags=tags or None, keys=key or (),
-        properties=_key_values(prop or []) | timer_properties(delay, deliver_at, delay_level))
+        properties=key_values(prop or []) | timer_properties(delay, deliver_at, delay_level))
     with errors():
         print_lines([send_message(message, store, broker, namesrv, queue)])
 
@@ -448,11 +449,12 @@ def topic_create(
     store = one_target(directory, broker, "")
     with errors():
         print_lines([
-            create_topic(name, store, broker, queues, _key_values(attribute or [], "--attribute"))])
+            create_topic(name, store, broker, queues, key_values(attribute or [], "--attribute"))])
 
 
 # Sub-commands in modules of their own.
 from tailrace.cli import pipeline as _pipeline  # noqa: E402, F401
 from tailrace.cli import pipeline_archive as _pipeline_archive  # noqa: E402, F401
+from tailrace.cli import pipeline_tables as _tables  # noqa: E402, F401
 from tailrace.cli import timers as _timers  # noqa: E402, F401
 from tailrace.cli import topic_purge as _topic_purge  # noqa: E402, F401

@@ -136,8 +136,7 @@ class MessageStore:
         flushes when it is read or closed. ``on_recovery`` hears about once a second how much of a
         recovery is done, from 0 to 1. ``rebuild`` builds queues and index anew whatever is there;
         ``seal_damage`` writes placeholder records over damage that is stepped over, for Java
-        brokers. On a full disk the store opens read-only and cuts nothing. ``scan`` reads segments
-        in recovery's stead, all at once perhaps.
+        brokers; ``scan`` reads the log in recovery's stead. On a full disk nothing is cut or put.
 
         Raises StoreLockedError, NotAStoreError, ConfigError, CorruptionError or OSError; then
         everything is closed again.

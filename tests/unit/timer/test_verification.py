@@ -1,28 +1,20 @@
 """What our own timers leave is sound by the rules of verify, whatever was going on."""
 
-import importlib.util
-import pathlib
 import random
-import sys
 
 import pytest
+from timer_world import ROOT, World
 
 from tailrace.store.directory import StoreDirectory
 from tailrace.testing import CrashFileSystem, SimClock
 from tailrace.timer.verification import timer_files, verify_timers
-
-_spec = importlib.util.spec_from_file_location(
-    "timer_world", pathlib.Path(__file__).parent / "world.py")
-_module = importlib.util.module_from_spec(_spec)
-sys.modules["timer_world"] = _module
-_spec.loader.exec_module(_module)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_stops_rolls_and_recalls_leave_nothing_to_find(seed):
     rnd = random.Random(seed)
     files, clock = CrashFileSystem(), SimClock()
-    world = _module.World(files, clock)
+    world = World(files, clock)
     several = 0
     for _ in range(6):
         for number in range(30):
@@ -31,7 +23,7 @@ def test_stops_rolls_and_recalls_leave_nothing_to_find(seed):
                 world.recall(key)
                 world.run(400, step=100, flush_every=rnd.choice([10**9, 300]))
         world.close()
-        directory = StoreDirectory(_module.ROOT, config=world.config, file_system=files, raw=True)
+        directory = StoreDirectory(ROOT, config=world.config, file_system=files, raw=True)
         units, found = verify_timers(directory)
         assert not found
         several = max(several, len(timer_files(directory)[0]))
