@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tailrace.env.entropy import SystemEntropy
 from tailrace.env.filesystem import File, FileSystem, OsFileSystem
 from tailrace.errors import CorruptionError, StoreError
 from tailrace.kernels import record
@@ -259,8 +260,5 @@ def _compare_published(
 
 
 def run_task(task: SegmentTask) -> SegmentResult:
-    """A segment in a worker of Spark; staging has a directory for each attempt."""
-    from pyspark import TaskContext  # noqa: PLC0415 - a local run has no Spark
-
-    context = TaskContext.get()
-    return write_segment(task, OsFileSystem(), str(context.taskAttemptId()) if context else "local")
+    """A segment in a worker of Spark; every attempt has a directory of its own in staging."""
+    return write_segment(task, OsFileSystem(), f"{SystemEntropy().u64():016x}")

@@ -30,44 +30,6 @@ COLUMNS = ["kind", "topic", "queueId", "queueOffset", "commitLogOffset", "raw"]
 pytestmark = pytest.mark.slow  # each opens and closes stores
 
 
-class Killed(BaseException):
-    """What a test throws where a process would have died."""
-
-
-class KilledFile:
-    def __init__(self, file, owner):
-        self._file, self._owner = file, owner
-
-    def __getattr__(self, name):
-        if name in {"pwrite", "truncate", "sync_data"}:
-            self._owner.count(name)
-        return getattr(self._file, name)
-
-
-class KilledFileSystem:
-    """The machine's files until the given change, which is not made, nor any behind it."""
-
-    def __init__(self, at):
-        self.left = at
-        self.done = 0
-
-    def count(self, name):
-        self.done += 1
-        self.left -= 1
-        if self.left < 0:
-            raise Killed(name)
-
-    def open(self, path, *, writable=False, create=False):
-        if create:
-            self.count("create")
-        return KilledFile(FILES.open(path, writable=writable, create=create), self)
-
-    def __getattr__(self, name):
-        if name in {"rename", "remove", "rmdir", "makedirs", "sync_dir"}:
-            self.count(name)
-        return getattr(FILES, name)
-
-
 def fill(path, *, count=160, size=1000, **settings):
     config = StoreConfig(mapped_file_size_commit_log=SEGMENT, **settings)
     with MessageStore.open(str(path), config=config) as store:
@@ -213,17 +175,17 @@ def test_rows_lie_in_the_day_of_their_time(tmp_path):
         assert keys == sorted(keys)
 
 
-def test_a_kill_at_any_step_leaves_nothing_half_published(tmp_path):
+def test_a_kill_at_any_step_leaves_nothing_half_published(tmp_path, killed):
     fill(tmp_path / "s")
-    probe = KilledFileSystem(10**9)
+    probe = killed.KilledFileSystem(10**9)
     archive(tmp_path / "s", tmp_path / "whole", file_system=probe)
     messages = sum(one.messages for one in manifests(tmp_path / "whole"))
     assert probe.done > 30
     for at in range(probe.done):
         target = tmp_path / "killed"
         shutil.rmtree(target, ignore_errors=True)
-        with pytest.raises(Killed):
-            archive(tmp_path / "s", target, file_system=KilledFileSystem(at))
+        with pytest.raises(killed.Killed):
+            archive(tmp_path / "s", target, file_system=killed.KilledFileSystem(at))
         published = manifests(target)
         for one in published:
             assert b"".join(restored(FILES, str(target), one)) == segments(tmp_path / "s")[one.segment]
