@@ -82,9 +82,10 @@ class Retention:
         self.clean_commit_log.pin_sources.append(GroupPins(
             self._config.pin_groups, offsets, self._queues_of, self._position_of))
 
-    def follow_timers(self, timers: PendingTimers | None, levels: PinSource) -> None:
+    def follow_timers(self, timers: PendingTimers | None, levels: PinSource | None = None) -> None:
         """Keep pending timers, and write them again when their file must go; keep delay levels."""
-        self.clean_commit_log.pin_sources.append(levels)
+        if levels is not None:
+            self.clean_commit_log.pin_sources.append(levels)
         if timers is None:
             return
         rescue = TimerRescue(self._clock, self._store, timers)
