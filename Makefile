@@ -8,7 +8,8 @@ RUNS ?= 300
 CODE := src tests tools benchmarks setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format-check fmt crash sim interop bench bench-peer bench-recovery gen dist clean
+.PHONY: help setup demo test check format-check fmt crash sim interop bench bench-peer bench-recovery \
+	bench-timers gen dist clean
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +54,7 @@ crash: $(VENV)/.installed  ## The long crash sweep, faults and kills; SEED=n rep
 	SEED=$(SEED) $(PY) tools/crash_sweep.py
 	SEED=$(SEED) $(PY) tools/fault_matrix.py
 	SEED=$(SEED) $(PY) tools/kill_loop.py
+	SEED=$(SEED) $(PY) tools/timer_model.py
 
 sim: $(VENV)/.installed  ## Whole stores simulated from seeds; SEED=n runs and replays one
 	SEED=$(SEED) RUNS=$(if $(filter command environment,$(firstword $(origin SEED))),1,$(RUNS)) $(PY) tools/sim.py
@@ -65,6 +67,9 @@ bench: $(VENV)/.installed  ## Our own figures, as JSON lines
 
 bench-peer: $(VENV)/.installed  ## The same beside the reference in one run: needs Maven and a JDK
 	$(PY) benchmarks/macro/peer.py
+
+bench-timers: $(VENV)/.installed  ## Timers beside the reference: needs Maven and a JDK
+	$(PY) benchmarks/macro/timers.py
 
 bench-recovery: $(VENV)/.installed  ## Opens: after a kill, rebuilt, grown, a sparse terabyte
 	$(PY) benchmarks/macro/recovery.py

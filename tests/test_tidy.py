@@ -32,6 +32,7 @@ LONGER = {
 }
 LONG_FUNCTIONS = {
     "src/tailrace/kernels/record.py", "src/tailrace/kernels/index_entries.py",
+    "src/tailrace/kernels/column_records.py",
     "src/tailrace/spark/options.py",  # one list of options, read from top to bottom
 }
 # A class of one letter, so that this file does not name what it looks for.

@@ -161,6 +161,15 @@ class StoreConfig(_Config):
     max_index_num: int = _option(
         20_000_000, "Entries of an index file, the unused first one included.", low=2,
         high=100_000_000)
+    store_path_commit_log: str = _option(
+        "", "Where the CommitLog lies, one path or several by commas; empty: `commitlog` in the store. "
+        "New files go in turn to the paths that are not too full.")
+    read_only_commit_log_store_paths: str = _option(
+        "", "Paths of CommitLog files in which no new file is made.")
+    store_path_root_dir: str = _option(
+        "", "The store as the file of settings names it: its `commitlog` is that of the opened store.")
+    multi_path_splitter: str = _option(
+        ",", "What separates those paths.", name="rocketmq.broker.multiPathSplitter")
     max_message_size: int = _option(
         4 * MIB, "Longest message body.", unit="bytes", low=10, high=GIB)
     flush_disk_type: FlushDiskType = _option(
@@ -318,6 +327,8 @@ class StoreConfig(_Config):
             problems.append(
                 f"messageDelayLevel={self.message_delay_level} is no list as `1s 5s 1m 2h`, with blanks "
                 "between")
+        if not self.multi_path_splitter:
+            problems.append("rocketmq.broker.multiPathSplitter is empty")
         return problems
 
 

@@ -156,7 +156,7 @@ def serve(
 def dump(
     store: Store,
     only: Annotated[
-        str, typer.Option(help="Comma list of store, queues, messages, index, checkpoint.")] = "",
+        str, typer.Option(help="Comma list of store, queues, messages, timers, index, checkpoint.")] = "",
     topic: Annotated[str, typer.Option(help="This topic alone.")] = "",
     raw: Annotated[
         bool, typer.Option("--raw", help="Queues as their files are, not as recovery leaves them.")
@@ -201,11 +201,27 @@ def query(
 
 
 @app.command()
-def recover(store: Store, config: Config = None) -> None:
+def recover(
+    store: Store,
+    spark: Annotated[bool, typer.Option("--spark", help="Have tasks of Spark read the log.")] = False,
+    master: Annotated[str, typer.Option(metavar="URL", help="With --spark: where Spark runs.")] = "local[*]",
+    conf: Annotated[
+        Optional[list[str]], typer.Option(metavar="NAME=VALUE", help="With --spark: its settings.")  # noqa: UP045
+    ] = None,
+    staging: Annotated[
+        str, typer.Option(metavar="DIR", help="With --spark: a directory that every executor sees.")
+    ] = "",
+    config: Config = None,
+) -> None:
     """Open a directory, make it right and close it cleanly; the last line says what was done."""
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(message)s")
+    if spark:
+        from tailrace.cli.pipeline import recover_store  # noqa: PLC0415
+
+        recover_store("recover", store, master, conf, staging, config, rebuild=False)
+        return
     from tailrace.node.message_store import MessageStore  # noqa: PLC0415
 
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(message)s")
     with errors():
         settings = StoreConfig.from_properties(read_properties(config))
         with MessageStore.open(store, config=settings, services=False, create=False) as opened:
@@ -260,7 +276,8 @@ def repair(
 
 @app.command("disk-usage")
 def disk_usage(
-    store: Store, as_json: Annotated[bool, typer.Option("--json", help="JSON lines.")] = False
+    store: Store, as_json: Annotated[bool, typer.Option("--json", help="JSON lines.")] = False,
+    config: Config = None,
 ) -> None:
     """Bytes of a directory by kind of file: lengths, and what is really taken of the disk."""
     from dataclasses import asdict  # noqa: PLC0415
@@ -268,11 +285,13 @@ def disk_usage(
     from tailrace.doctor.disk_usage import disk_usage as measure  # noqa: PLC0415
     from tailrace.env import OsFileSystem  # noqa: PLC0415
     from tailrace.errors import NotAStoreError  # noqa: PLC0415
+    from tailrace.store.log_paths import log_paths  # noqa: PLC0415
 
     with errors():
-        if not (store / "commitlog").is_dir():
+        settings, root = StoreConfig.from_properties(read_properties(config)), str(store.absolute())
+        if not any(Path(path).is_dir() for path in log_paths(settings, root).all):
             raise NotAStoreError(str(store), "it has no commitlog")
-        found = measure(OsFileSystem(), str(store))
+        found = measure(OsFileSystem(), root, settings)
     if as_json or not sys.stdout.isatty():
         print_lines(asdict(entry) for entry in found)
         return
@@ -315,7 +334,8 @@ def retention(
         print(line)
 
 
-def _key_values(items: list[str], option: str = "--property") -> dict[str, str]:
+def key_values(items: list[str], option: str = "--property") -> dict[str, str]:
+    """The values of an option that is NAME=VALUE and may be repeated."""
     values = {}
     for item in items:
         name, separator, value = item.partition("=")
@@ -366,7 +386,7 @@ def send(
     store = one_target(directory, broker, namesrv)
     message = Message(
         topic=topic, body=body.encode(), tags=tags or None, keys=key or (),
-        properties=_key_values(prop or []) | timer_properties(delay, deliver_at, delay_level))
+        properties=key_values(prop or []) | timer_properties(delay, deliver_at, delay_level))
     with errors():
         print_lines([send_message(message, store, broker, namesrv, queue)])
 
@@ -429,8 +449,12 @@ def topic_create(
     store = one_target(directory, broker, "")
     with errors():
         print_lines([
-            create_topic(name, store, broker, queues, _key_values(attribute or [], "--attribute"))])
+            create_topic(name, store, broker, queues, key_values(attribute or [], "--attribute"))])
 
 
-from tailrace.cli import timers as _timers  # noqa: E402, F401 - a sub-command in a module of its own
+# Sub-commands in modules of their own.
+from tailrace.cli import pipeline as _pipeline  # noqa: E402, F401
+from tailrace.cli import pipeline_archive as _pipeline_archive  # noqa: E402, F401
+from tailrace.cli import pipeline_tables as _tables  # noqa: E402, F401
+from tailrace.cli import timers as _timers  # noqa: E402, F401
 from tailrace.cli import topic_purge as _topic_purge  # noqa: E402, F401

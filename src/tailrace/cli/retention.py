@@ -14,12 +14,13 @@ from tailrace.config import StoreConfig
 from tailrace.doctor.retention import RetentionView, explain_directory
 from tailrace.env import OsFileSystem, SystemClock
 from tailrace.errors import RemotingCommandError, StoreLockedError
-from tailrace.formats.filenames import COMMITLOG, SERVE
+from tailrace.formats.filenames import SERVE
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_store import MessageStore
 from tailrace.remoting.client import RemotingClient
 from tailrace.store.directory import DirectoryState
+from tailrace.store.log_paths import log_paths
 from tailrace.store.retention import Pin, Rule, SegmentVerdict
 
 __all__ = ["answer_lines", "delete_now", "explain_retention", "json_lines"]
@@ -39,15 +40,15 @@ def delete_now(store: str, config: StoreConfig) -> tuple[list[str], str]:
     A directory that is being served is left to its server (request 329), which has settings of its
     own; otherwise one pass is made under the lock. Raises StoreError or OSError.
     """
-    before = after = _log_files(store)
+    before = after = _log_files(store, config)
     try:
         opened = MessageStore.open(store, config=config, services=False, create=False)
     except StoreLockedError as error:
         by = _ask_server(store, error)
         for _ in range(_WAITS):
-            after = _log_files(store)
+            after = _log_files(store, config)
             threading.Event().wait(_WAIT_S)
-            if after != before and _log_files(store) == after:
+            if after != before and _log_files(store, config) == after:
                 break
     else:
         by = "one pass under the lock"
@@ -56,7 +57,7 @@ def delete_now(store: str, config: StoreConfig) -> tuple[list[str], str]:
             offsets.load()
             opened.keep_unconsumed(offsets)
             opened.retention.delete_now()
-        after = _log_files(store)
+        after = _log_files(store, config)
     return sorted(set(before) - set(after)), by
 
 
@@ -79,8 +80,10 @@ def _ask_server(store: str, error: StoreLockedError) -> str:
     return f"the server at {address}"
 
 
-def _log_files(store: str) -> list[str]:
-    return sorted(p.name for p in (Path(store) / COMMITLOG).glob("[0-9]*") if p.stat().st_size)
+def _log_files(store: str, config: StoreConfig) -> list[str]:
+    return sorted(
+        found.name for path in log_paths(config, str(Path(store).absolute())).all
+        for found in Path(path).glob("[0-9]*") if found.stat().st_size)
 
 
 # -- printing
@@ -88,11 +91,13 @@ def _log_files(store: str) -> list[str]:
 
 def answer_lines(view: RetentionView, store: str, config: StoreConfig) -> Iterator[str]:
     """The view as sentences and a line per file."""
-    usage, levels = view.usage, view.levels
+    usage, levels = min(view.usages, key=lambda usage: usage.percent), view.levels
     yield (
         f"{store}: {len(view.segments)} CommitLog files, kept for {config.file_reserved_time:g} h "
         f"(fileReservedTime, expireBy={config.expire_by}), deleted in the hours {config.delete_when} "
         "(deleteWhen)")
+    for other in view.usages if len(view.usages) > 1 else ():
+        yield f"path {other.path}: {other.percent} % used, {_size(other.available)} free"
     yield (
         f"disk: {usage.percent} % used, {_size(usage.available)} free; expired files go at any hour above "
         f"{_level(levels.clean, levels.clean_bytes)}, the oldest files above "
@@ -131,9 +136,10 @@ def answer_lines(view: RetentionView, store: str, config: StoreConfig) -> Iterat
 
 def json_lines(view: RetentionView) -> Iterator[dict[str, Any]]:
     """The view as JSON objects: one for the disk, one per file."""
+    usage = min(view.usages, key=lambda usage: usage.percent)
     yield {
-        "kind": "disk", "state": view.state.value, "usedPercent": view.usage.percent,
-        "availableBytes": view.usage.available, "trashBytes": view.usage.trash,
+        "kind": "disk", "state": view.state.value, "usedPercent": usage.percent,
+        "availableBytes": usage.available, "trashBytes": usage.trash,
         "full": view.disk.full, "reason": view.disk.reason, **view.trigger._asdict(),
     }
     for topic, rule in sorted(view.rules.items()):

@@ -21,6 +21,7 @@ from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.directory import DirectoryState, FileView, QueueView, StoreDirectory
 from tailrace.store.disk_state import DiskLevels, DiskVerdict, PathUsage, decide, disk_levels
 from tailrace.store.forced_deletions import ForcedDeletions
+from tailrace.store.log_paths import segment_files
 from tailrace.store.retention import (
     Pin,
     PinKind,
@@ -53,7 +54,8 @@ class RetentionView:
 
     state: DirectoryState
     levels: DiskLevels
-    usage: PathUsage
+    usages: list[PathUsage]
+    """Of each path of the CommitLog that takes new files."""
     disk: DiskVerdict
     trigger: Trigger
     segments: list[SegmentVerdict]
@@ -72,26 +74,26 @@ def explain_directory(
     """Look at a directory. Raises NotAStoreError or OSError."""
     directory = StoreDirectory(path, config=config, file_system=file_system)
     root, now_ms = directory.path, clock.now_ms()
-    log_path = f"{root}/{filenames.COMMITLOG}"
+    log_directories = directory.log_paths.all
     trash = [
         f"{place}/{name}"
-        for place in (f"{root}/{filenames.TRASH}", f"{log_path}/{filenames.SEGMENT_TRASH}")
+        for place in (f"{root}/{filenames.TRASH}",
+                      *(f"{path}/{filenames.SEGMENT_TRASH}" for path in log_directories))
         for name in file_system.list(place)
     ]
-    found = file_system.disk_usage(log_path)
-    usage = PathUsage(
-        log_path, found.total, found.free, found.usable,
-        sum(file_system.stat(name).size for name in trash))
+    on_its_way = sum(file_system.stat(name).size for name in trash)
+    usages = [
+        _measure(file_system, path, on_its_way) for path in directory.log_paths.writable]
+    queues = f"{root}/{filenames.CONSUMEQUEUE}"
     levels = disk_levels(config)
     size = sum(
-        file_system.stat(f"{log_path}/{name}").allocated
-        for name in file_system.list(log_path) if filenames.file_name_to_offset(name) is not None)
+        file_system.stat(path).allocated for _, path in segment_files(file_system, log_directories))
     size += sum(q.max_offset - q.min_offset for q in directory.queues()) * CQ_UNIT.size
     size += sum(
         file_system.stat(f"{root}/{filenames.INDEX}/{name}").allocated
         for name in file_system.list(f"{root}/{filenames.INDEX}"))
     disk = decide(
-        levels, [usage], usage, was_full=False, store_bytes=size,
+        levels, usages, _measure(file_system, queues if file_system.exists(queues) else root, on_its_way), was_full=False, store_bytes=size,
         max_store_bytes=config.max_store_bytes)
     hour = datetime.fromtimestamp(now_ms / 1000).hour  # noqa: DTZ006 - local hours
     trigger = Trigger(
@@ -106,9 +108,14 @@ def explain_directory(
         reserved_hours=config.file_reserved_time, clean_at_once=trigger.clean_at_once,
         pins=_pins(directory, config, clock), policies=pin_policies(config), topics=needs)
     return RetentionView(
-        state=directory.state, levels=levels, usage=usage, disk=disk, trigger=trigger,
+        state=directory.state, levels=levels, usages=usages, disk=disk, trigger=trigger,
         segments=segments, trash_files=len(trash), topics=needs, rules=rules,
         forced=ForcedDeletions(file_system, root).read())
+
+
+def _measure(file_system: FileSystem, path: str, trash: int) -> PathUsage:
+    found = file_system.disk_usage(path)
+    return PathUsage(path, found.total, found.free, found.usable, trash)
 
 
 def _facts(

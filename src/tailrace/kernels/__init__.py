@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from isal import isal_zlib
 
 __all__ = [
+    "column_records",
     "columns",
     "compiled",
     "hashes",
@@ -57,6 +58,7 @@ def _load(name: str) -> ModuleType:
 
 if TYPE_CHECKING:
     from tailrace.kernels import (
+        column_records,
         columns,
         hashes,
         header,
@@ -75,6 +77,7 @@ else:
     tag_filter = _load("tag_filter")
     header = _load("header")
     columns = _load("columns")
+    column_records = _load("column_records")
 
 
 def _find_crc32() -> int:

@@ -1,6 +1,6 @@
 """A store directory brought to life: lock, abort file, store, topics, services.
 
-Order of an open: lock, abort file read and written, geometry, load and recovery, topics, services.
+Order of an open: lock, geometry, abort file read and written, load and recovery, topics, services.
 Nothing of the directory is changed before the lock is held, nothing but ``lock`` before the abort
 file is there. Order of a close: services end, the rest is dispatched and flushed, the abort file
 goes when the stop was clean, the lock goes last.
@@ -45,7 +45,12 @@ from tailrace.model import (
 )
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.delay_offset import DelayOffsetManager
-from tailrace.node.directory_opening import check_directory, remove_abort, write_abort
+from tailrace.node.directory_opening import (
+    check_directory,
+    make_log_directories,
+    remove_abort,
+    write_abort,
+)
 from tailrace.node.lock import lock_store
 from tailrace.node.put_forms import (
     PutResults,
@@ -57,11 +62,15 @@ from tailrace.node.put_forms import (
 from tailrace.node.retention import Retention
 from tailrace.node.timers import Timers, is_timer
 from tailrace.node.topic_config import TopicConfigManager
+from tailrace.node.topic_retention import remove_deleted
 from tailrace.segments import Lease
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.flush import DurableCallback
 from tailrace.store.geometry import recognise, write_geometry
 from tailrace.store.hooks import MessageArrivingListener
+from tailrace.store.stitched_walk import LogScanner
+from tailrace.timer.pending import PendingTimer
+from tailrace.timer.pins import LevelPins
 
 __all__ = ["MessageStore"]
 
@@ -118,6 +127,7 @@ class MessageStore:
         on_recovery: Callable[[float], None] | None = None,
         rebuild: bool = False,
         seal_damage: bool = False,
+        scan: LogScanner | None = None,
     ) -> Self:
         """Open a store directory, recovering it when it was not closed; make it when missing.
 
@@ -126,7 +136,7 @@ class MessageStore:
         flushes when it is read or closed. ``on_recovery`` hears about once a second how much of a
         recovery is done, from 0 to 1. ``rebuild`` builds queues and index anew whatever is there;
         ``seal_damage`` writes placeholder records over damage that is stepped over, for Java
-        brokers. On a full disk the store opens read-only and cuts nothing.
+        brokers; ``scan`` reads the log in recovery's stead. On a full disk nothing is cut or put.
 
         Raises StoreLockedError, NotAStoreError, StoreNotWritableError (a read-only file system, no
         permission), ConfigError, CorruptionError or OSError; then everything is closed again.
@@ -136,35 +146,33 @@ class MessageStore:
         file_system = file_system or OsFileSystem()
         entropy = entropy or SystemEntropy()
         config = config or StoreConfig()
-        check_directory(file_system, root, create=create)
+        check_directory(file_system, root, config, create=create)
         file_system.makedirs(root)
         lock = lock_store(file_system, root)
         store: DefaultMessageStore | None = None
         running: Scheduler | None = None
         try:
+            config = recognise(file_system, root, config)  # a refusal leaves everything as it is
             last_exit_ok = not file_system.exists(f"{root}/{filenames.ABORT}")
             read_only = write_abort(file_system, root)
-            file_system.makedirs(f"{root}/{filenames.COMMITLOG}")
-            config = recognise(file_system, root, config)
+            make_log_directories(file_system, root, config)
             store = DefaultMessageStore(clock, file_system, config, root)
             store.load(
                 last_exit_ok=last_exit_ok, tell=on_recovery, read_only=read_only, rebuild=rebuild,
-                seal_damage=seal_damage)
+                seal_damage=seal_damage, scan=scan)
             write_geometry(file_system, root, config)
             broker = broker_config or BrokerConfig()
             topics = _load_topics(file_system, root, broker, clock, store)
             retention = Retention(clock, file_system, store, topics)
-            timers = Timers(
-                clock, file_system, entropy, config, store, topics, broker.broker_name)
+            timers = Timers(clock, file_system, entropy, config, store, topics, broker.broker_name)
             timers.load()
-            retention.follow_timers(timers.pending())
+            retention.follow_timers(timers.pending(), LevelPins(timers.schedule))
             if services:
                 running = scheduler or ThreadScheduler()
                 store.start(running, os.getpid())
                 retention.start(running)
                 timers.start(running)
-            return cls(
-                root, store, topics, retention, timers, lock, file_system, clock, entropy, running)
+            return cls(root, store, topics, retention, timers, lock, file_system, clock, entropy, running)
         except BaseException as error:
             _log.error("cannot open the store path=%s cause=%s", root, str(error) or type(error).__name__)
             if running is not None:
@@ -371,6 +379,16 @@ class MessageStore:
             if self._store.flush_commit_log.sync:
                 self._wait(result.until, None)
 
+    def timers(self) -> Iterator[PendingTimer]:
+        """What is still to come: timers and messages with a delay level, by the time they are due.
+
+        Messages are read as the iterator goes on. One that is delivered, put or taken back
+        meanwhile may be missed or be there still. Far timers are held in memory on the way.
+        """
+        self._check_open()
+        self.wait_dispatched()
+        return self._timers.to_come()
+
     def put_batch_inner(self, message: MessageExtBrokerInner, encoded: bytes) -> PutMessageResult:
         """Append the messages of a batch request, all or none; as ``put_inner``."""
         self._check_open()
@@ -558,11 +576,23 @@ class MessageStore:
         self.retention.follow_groups(offsets)
 
     def delete_topics(self, topics: set[str]) -> None:
-        """Remove the queues of topics; their records stay in the log until retention."""
+        """Remove the queues of topics; their records stay in the log until retention.
+
+        Raises OSError before anything is removed when that cannot be noted.
+        """
         self._check_open()
+        self.retention.topics.note_deleted(topics)
         self._store.delete_topics(topics)
         self._timers.forget_topics(topics)
-        self.retention.topics.forget(topics)
+
+    def delete_unused_topics(self) -> set[str]:
+        """Remove the queues of topics that do not exist any more (cleanUnusedTopic); which."""
+        unused = {topic for topic, _ in self._store.queues.table} - set(self.topics.table)
+        unused = {topic for topic in unused if not topic.startswith("%LMQ%")
+                  and not self.topics.is_system_topic(topic)}
+        if unused:
+            self.delete_topics(unused)
+        return unused
 
     def purge_topic(
         self, topic: str, queue_id: int | None = None, before_ms: int | None = None
@@ -583,6 +613,7 @@ def _load_topics(
     """The topics; one that has queues and no config gets one, with as many queues as it has."""
     topics = TopicConfigManager(file_system, f"{root}/{filenames.CONFIG}", broker, clock)
     topics.load()
+    remove_deleted(file_system, store, topics.table)
     queues: dict[str, int] = {}
     for topic, queue_id in store.queues.table:
         if topics.table.get(topic) is None:

@@ -20,6 +20,8 @@ from tailrace.store.clean_consume_queue import CleanConsumeQueueService
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.disk_check import DiskCheckService
 from tailrace.store.forced_deletions import ForcedDeletions
+from tailrace.store.log_paths import log_paths
+from tailrace.store.retention import PinSource
 from tailrace.store.trash import Trash
 
 __all__ = ["Retention"]
@@ -42,8 +44,9 @@ class Retention:
         self._store = store
         self.trash = Trash(clock, file_system, store.root, log.queue.directories, config.delete_rate)
         self.disk = DiskCheckService(
-            file_system, config, store.flags, self.trash, log.queue.directories,
+            file_system, config, store.flags, self.trash, log_paths(config, store.root).writable,
             f"{store.root}/{filenames.CONSUMEQUEUE}", self.store_bytes)
+        log.queue.full_directories = lambda: self.disk.verdict.full_paths
         self.clean_commit_log = CleanCommitLogService(
             clock, file_system, config, log, store.flags, self.trash, self.disk,
             self._store_timestamp, lambda: store.reput.reput_from_offset, self._count_messages,
@@ -79,8 +82,10 @@ class Retention:
         self.clean_commit_log.pin_sources.append(GroupPins(
             self._config.pin_groups, offsets, self._queues_of, self._position_of))
 
-    def follow_timers(self, timers: PendingTimers | None) -> None:
-        """Keep pending timers, and write them again when their file must go."""
+    def follow_timers(self, timers: PendingTimers | None, levels: PinSource | None = None) -> None:
+        """Keep pending timers, and write them again when their file must go; keep delay levels."""
+        if levels is not None:
+            self.clean_commit_log.pin_sources.append(levels)
         if timers is None:
             return
         rescue = TimerRescue(self._clock, self._store, timers)

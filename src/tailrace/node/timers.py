@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 import logging
+from collections.abc import Iterator
 from typing import Any, Final, final
 
 from tailrace.config import StoreConfig
@@ -21,6 +23,7 @@ from tailrace.node.timer_rescue import PendingTimers
 from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX, TopicConfigManager
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.dispatch import SCHEDULE_TOPIC, parse_delay_levels
+from tailrace.timer.pending import PendingTimer, pending_levels, pending_timers
 from tailrace.timer.properties import (
     DELAY,
     DELIVER_PROPERTIES,
@@ -193,6 +196,12 @@ class Timers:
             self.put(message)
             for message in recall_messages(parse_handle(handle), born_ms, born_host)
         ]
+
+    def to_come(self) -> Iterator[PendingTimer]:
+        """What is still to be delivered, by due time."""
+        return heapq.merge(
+            pending_timers(self.messages) if self.messages is not None else (),
+            pending_levels(self.schedule))
 
     def stats(self) -> dict[str, Any]:
         """Positions and counters of the timers."""

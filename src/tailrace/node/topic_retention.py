@@ -7,6 +7,7 @@ lets go is written at most once a minute: after a crash the first pass finds it 
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from typing import Any, Final, final
 
 import numpy as np
@@ -22,16 +23,19 @@ from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.topic_retention import (
+    DELETED,
     NOWHERE,
     LogicalMin,
     TopicLimits,
     TopicNeeds,
+    decode_deleted,
     decode_minima,
     encode_minima,
+    read_deleted,
     topic_limits,
 )
 
-__all__ = ["TopicRetention"]
+__all__ = ["TopicRetention", "remove_deleted"]
 
 _log = logging.getLogger(__name__)
 _WRITE_NS: Final = 60_000_000_000
@@ -47,12 +51,14 @@ class _MinOffsets(ConfigManager):
     def __init__(self, file_system: FileSystem, config_dir: str) -> None:
         super().__init__(file_system, config_dir, filenames.MIN_OFFSETS)
         self.table: dict[QueueKey, LogicalMin] = {}
+        self.deleted: dict[str, int] = {}
 
     def _decode(self, value: dict[str, Any]) -> None:
         self.table = decode_minima(value)
+        self.deleted = decode_deleted(value)
 
     def _encode(self) -> dict[str, Any]:
-        return encode_minima(self.table)
+        return {**encode_minima(self.table), DELETED: self.deleted}
 
 
 class _QueueBytes:
@@ -89,6 +95,23 @@ def _sizes(queue: ConsumeQueue, offset: int) -> np.ndarray[Any, np.dtype[np.int6
     sizes = CQ_UNIT.view(data[: len(data) - len(data) % CQ_UNIT.size])["size"].astype(np.int64)
     sizes[sizes == PRE_BLANK_SIZE] = 0
     return sizes
+
+
+def remove_deleted(file_system: FileSystem, store: DefaultMessageStore, topics: Collection[str]) -> None:
+    """Remove the queues of deleted topics that came back from the log, or were not removed in time.
+
+    ``topics`` are those that exist: they were made again.
+    """
+    places = read_deleted(file_system, store.root)
+    newest: dict[str, int] = {}
+    for (topic, _), queue in store.queues.table.items():
+        if topic in places and topic not in topics:
+            unit = queue.unit(queue.max_offset - 1)
+            newest[topic] = max(newest.get(topic, -1), unit.phy_offset if unit is not None else -1)
+    back = {topic for topic, newest_place in newest.items() if newest_place < places[topic]}
+    if back:
+        _log.warning("queues of deleted topics are removed topics=%s", sorted(back))
+        store.delete_topics(back)
 
 
 @final
@@ -130,7 +153,16 @@ class TopicRetention:
                     "now=%d", *key, low.offset, queue.logical_min_offset)
                 self._minima.table[key] = low._replace(offset=queue.logical_min_offset)
                 self._dirty = True
+        self._drop_deleted()
         self.run_pass()
+
+    def _drop_deleted(self) -> None:
+        """Forget deleted topics whose messages have left the log."""
+        low = self._store.commit_log.min_offset
+        gone = [topic for topic, place in self._minima.deleted.items() if 0 <= place <= low]
+        for topic in gone:
+            del self._minima.deleted[topic]
+            self._dirty = True
 
     def close(self) -> None:
         """Write what was not written yet."""
@@ -141,6 +173,7 @@ class TopicRetention:
     def step(self) -> None:
         """Move the logical minima of topics with rules of their own."""
         self.run_pass()
+        self._drop_deleted()
         self._write(force=False)
 
     def run_pass(self) -> None:
@@ -256,13 +289,22 @@ class TopicRetention:
         _log.info("purged a topic topic=%s queues=%s", topic, found)
         return found
 
-    def forget(self, topics: set[str]) -> None:
-        """Topics were deleted: their queues begin anew."""
+    def note_deleted(self, topics: set[str]) -> None:
+        """Topics are going to be deleted: their queues begin anew, what the log has of them is old.
+
+        Raises OSError; then nothing is noted.
+        """
+        place = self._store.commit_log.max_offset
+        was = dict(self._minima.deleted), dict(self._minima.table)
+        self._minima.deleted.update(dict.fromkeys(topics, place))
         for table in (self._minima.table, self._bytes, self._first):
             for key in [key for key in table if key[0] in topics]:
                 del table[key]
-                self._dirty = True
-        self._write(force=True)
+        try:
+            self._persist()
+        except OSError:
+            self._minima.deleted, self._minima.table = was
+            raise
 
     def _write(self, *, force: bool) -> None:
         now = self._clock.monotonic_ns()

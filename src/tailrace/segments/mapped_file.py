@@ -128,7 +128,12 @@ class MappedFile:
                 if file is None:
                     if not self._holds:
                         raise StoreClosedError(f"{self.path} is closed")
-                    file = self._file_system.open(self.path, writable=True, create=create)
+                    try:
+                        file = self._file_system.open(self.path, writable=True, create=create)
+                    except OSError as error:
+                        if create or error.errno != errno.EROFS:
+                            raise
+                        file = self._file_system.open(self.path)  # an old part of the log
                     self._file = file
         if self._open_files is not None:
             self._open_files.used(self)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Sequence
 from typing import Final, final
 
 import numpy as np
@@ -39,6 +38,7 @@ from tailrace.formats.commitlog import (
 from tailrace.kernels import record
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.segments import AllocateMappedFileService, MappedFile, MappedFileQueue
+from tailrace.store.log_paths import LogPaths
 from tailrace.store.running_flags import RunningFlags
 
 __all__ = ["CommitLog"]
@@ -61,7 +61,7 @@ class CommitLog:
         clock: Clock,
         file_system: FileSystem,
         config: StoreConfig,
-        directories: Sequence[str],
+        paths: LogPaths,
         flags: RunningFlags,
     ) -> None:
         self._clock = clock
@@ -71,8 +71,9 @@ class CommitLog:
         self.allocate_service = AllocateMappedFileService(
             file_system, config.mapped_file_size_commit_log, config.commit_log_allocate_step)
         self.queue = MappedFileQueue(
-            file_system, directories, config.mapped_file_size_commit_log, mapped=True,
+            file_system, paths.all, config.mapped_file_size_commit_log, mapped=True,
             allocate_step=config.commit_log_allocate_step, allocate_service=self.allocate_service)
+        self.queue.read_only = paths.read_only
         self.queue_offsets: dict[QueueKey, int] = {}
         self.store_host = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
         self.last_store_timestamp = 0

@@ -8,7 +8,7 @@ checkpoint.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, final
 
 import orjson
@@ -29,12 +29,14 @@ from tailrace.store.flush import (
     FlushConsumeQueueService,
 )
 from tailrace.store.index_service import IndexService
+from tailrace.store.log_paths import log_paths
 from tailrace.store.progress import ProgressFile
 from tailrace.store.quarantine import Quarantine
 from tailrace.store.reading import MessageReader
 from tailrace.store.recovery import Recovery, RecoveryReport
 from tailrace.store.reput import ReputMessageService
 from tailrace.store.running_flags import NOT_WRITEABLE, RunningFlags
+from tailrace.store.stitched_walk import LogScanner
 from tailrace.store.store_checkpoint import StoreCheckpoint
 from tailrace.store.store_stats import StoreStatsService
 
@@ -53,7 +55,6 @@ class DefaultMessageStore:
 
     def __init__(
         self, clock: Clock, file_system: FileSystem, config: StoreConfig, root: str,
-        commit_log_directories: Sequence[str] = (),
     ) -> None:
         self.root = root
         self.config = config
@@ -62,8 +63,7 @@ class DefaultMessageStore:
         self.flags = RunningFlags()
         self.checkpoint = StoreCheckpoint(file_system, f"{root}/{filenames.CHECKPOINT}")
         self.commit_log = CommitLog(
-            clock, file_system, config,
-            commit_log_directories or [f"{root}/{filenames.COMMITLOG}"], self.flags)
+            clock, file_system, config, log_paths(config, root), self.flags)
         self.queues = ConsumeQueueStore(
             file_system, f"{root}/{filenames.CONSUMEQUEUE}", config.mapped_file_size_consume_queue)
         self.index = (
@@ -93,11 +93,12 @@ class DefaultMessageStore:
     def load(
         self, *, last_exit_ok: bool, tell: Callable[[float], None] | None = None,
         read_only: str = "", rebuild: bool = False, seal_damage: bool = False,
+        scan: LogScanner | None = None,
     ) -> None:
         """Load and recover; ``tell`` hears how much of it is done, from 0 to 1.
 
         ``read_only`` says why nothing may be cut or put; ``rebuild`` trusts no derived state,
-        ``seal_damage`` writes placeholders over damage.
+        ``seal_damage`` writes placeholders over damage; ``scan`` reads the log in recovery's stead.
         Raises CorruptionError, FatalStorageError or OSError.
         """
         config = self.config
@@ -108,7 +109,7 @@ class DefaultMessageStore:
             self._clock, self._file_system, self.commit_log, self.queues, self.index,
             self.dispatcher, quarantine, self.checkpoint, self.progress, mode=config.recovery_mode,
             check_crc=config.check_crc_on_recover, sync_log=self.flush_commit_log.sync,
-            rebuild=rebuild, seal_damage=seal_damage, tell=tell)
+            rebuild=rebuild, seal_damage=seal_damage, tell=tell, scan=scan)
         self.report = recovery.run(last_exit_ok=last_exit_ok, read_only=read_only)
         position = recovery.position
         if self.report.read_only:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
@@ -23,7 +24,7 @@ from tailrace.formats import filenames
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE
 from tailrace.formats.indexfile import INDEX_HEADER
 from tailrace.kernels import hashes, index_entries, queue_units, record
-from tailrace.store.consume_queue import count_units
+from tailrace.store.consume_queue import count_units, find_units_end
 from tailrace.store.dispatch import (
     SCHEDULE_TOPIC,
     damaged_unit,
@@ -31,6 +32,7 @@ from tailrace.store.dispatch import (
     parse_delay_levels,
 )
 from tailrace.store.geometry import recognise
+from tailrace.store.log_paths import log_paths
 from tailrace.store.log_scan import Damage, LogEnd, LogWalk, RecordClaim, group_rows, scan_files
 from tailrace.store.sealing import sealed_rows
 from tailrace.store.store_checkpoint import read_checkpoint
@@ -73,6 +75,18 @@ class FileView:
             return file.pread(n, at)
         finally:
             file.close()
+
+    def data_end(self) -> int:
+        """Position behind which the file system has nothing but a hole; 0 when it is gone."""
+        try:
+            file = self._file_system.open(self.path)
+        except FileNotFoundError:
+            return 0
+        try:
+            ranges = file.data_ranges(0, self.size)
+        finally:
+            file.close()
+        return ranges[-1][1] if ranges else 0
 
     def nonzero(self, start: int) -> Iterator[tuple[int, bytes]]:
         """(position, bytes) of every chunk from ``start`` on that is not all zero."""
@@ -148,22 +162,25 @@ class StoreDirectory:
         self, path: str, *, config: StoreConfig | None = None, file_system: FileSystem | None = None,
         raw: bool = False,
     ) -> None:
-        self.path = path.rstrip("/") or "/"
+        self.path = str(Path(path).absolute())
         self.file_system = file_system or OsFileSystem()
         if not self.file_system.exists(self.path):
             raise NotAStoreError(self.path, "it does not exist")
-        if not self.file_system.exists(f"{self.path}/{filenames.COMMITLOG}"):
-            raise NotAStoreError(self.path, "it has no commitlog")
+        self.log_paths = log_paths(config or StoreConfig(), self.path)
+        if not any(self.file_system.exists(path) for path in self.log_paths.all):
+            raise NotAStoreError(self.path, "it has no commitlog, here or where storePathCommitLog says")
         self.config = recognise(self.file_system, self.path, config or StoreConfig())
         self.state, self.bound, self.time_bound = self._look()
         self.odd_files: list[tuple[str, int, int]] = []
         """Path, length and wanted length of segment and queue files that are left out."""
-        self.log_files = self._files(
-            f"{self.path}/{filenames.COMMITLOG}", self.config.mapped_file_size_commit_log)
+        self.log_files = sorted(
+            (file for path in self.log_paths.all
+             for file in self._files(path, self.config.mapped_file_size_commit_log)),
+            key=lambda file: file.file_from_offset)
         self.min_phy_offset = self.log_files[0].file_from_offset if self.log_files else 0
         self.damaged: list[Damage] = []
         self._sealed: list[Damage] = []
-        self._queues = self._load_queues()
+        self._queues = self._load_queues(raw=raw)
         if self.state is DirectoryState.UNCLEAN and not raw:
             self.max_phy_offset = self._complete_queues()
         else:
@@ -211,7 +228,7 @@ class StoreDirectory:
                 found.append(FileView(self.file_system, path, offset, size))
         return found
 
-    def _load_queues(self) -> dict[tuple[str, int], QueueView]:
+    def _load_queues(self, *, raw: bool) -> dict[tuple[str, int], QueueView]:
         found = {}
         root = f"{self.path}/{filenames.CONSUMEQUEUE}"
         size = -(-self.config.mapped_file_size_consume_queue // _UNIT) * _UNIT
@@ -221,7 +238,7 @@ class StoreDirectory:
                     continue
                 queue = QueueView(topic, int(name), files=self._files(f"{root}/{topic}/{name}", size))
                 for file in reversed(queue.files):
-                    count = count_units(file.read(0, file.size))
+                    count = count_units(file.read(0, file.size)) if raw else find_units_end(file)
                     if count or file is queue.files[0]:
                         queue.max_offset = file.file_from_offset // _UNIT + count
                         break
@@ -434,7 +451,7 @@ class StoreDirectory:
         for file in self.log_files:
             if 0 <= phy_offset - file.file_from_offset < file.size:
                 return file.path
-        return f"{self.path}/{filenames.COMMITLOG}"
+        return self.log_paths.writable[0]
 
     def index_files(self) -> list[FileView]:
         """The index files, oldest first, whatever their length."""

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -147,7 +147,7 @@ def scan_files(
             continue
         if at < 0:
             return  # files are missing before this one
-        want = CHUNK
+        want, short = CHUNK, 0
         while True:
             limit = min(file.size, until - file.file_from_offset)
             end.phy_offset, end.path = file.file_from_offset + at, file.path
@@ -166,7 +166,8 @@ def scan_files(
             if reason == record.REASON_BLANK:
                 end.phy_offset = file.file_from_offset + file.size
                 break
-            if reason == record.REASON_SHORT and len(data) < limit - (at - stop) and data:
+            if reason == record.REASON_SHORT and short < len(data) < limit - (at - stop):
+                short = 0 if stop else len(data)  # no more than before: somebody cuts the file
                 want = CHUNK if stop else want * 8  # a record longer than what was read
                 continue
             if reason in {record.REASON_END, record.REASON_ROWS_FULL} and data:
@@ -175,7 +176,6 @@ def scan_files(
             return
 
 
-@final
 class LogWalk:
     """All records of a range, and the damage between them.
 
@@ -193,6 +193,8 @@ class LogWalk:
         self._check = check
         self._fresh = fresh
         self._last_timestamp = 0
+        self.stretch_timestamp = -1
+        """Store time of the last record since the last damage, in ms; -1 when there was none."""
         self._one = np.empty((1, record.COLUMNS), dtype=np.int64)
         self.end = LogEnd(start)
         self.data_behind: bool | None = None
@@ -204,24 +206,8 @@ class LogWalk:
         """Chunks and damage; see the class."""
         start = self._start
         while True:
-            torn = False
             self.data_behind = None
-            held: LogChunk | None = None
-            chunks = scan_files(self._files, start, self._until, self._check, self.end)
-            if self._length(start) > _LONG:  # reading and checking, and what is done with it, overlap
-                chunks = read_ahead(chunks)
-            for chunk in chunks:
-                if held is not None:
-                    yield held
-                held = chunk
-            if held is not None:
-                torn = self._ended_torn(held)
-                self._last_timestamp = int(held.rows[-1, record.C_STORE_TIMESTAMP])
-                if torn:
-                    held.rows = held.rows[:-1]
-                if len(held.rows):
-                    self._last_timestamp = int(held.rows[-1, record.C_STORE_TIMESTAMP])
-                    yield held
+            torn = yield from self._stretch(start)
             if self.end.phy_offset >= self._until or self._is_behind_last_file():
                 return
             damage = self._damage(torn=torn)
@@ -229,6 +215,29 @@ class LogWalk:
                 return
             yield damage
             start = damage.until
+
+    def _stretch(self, start: int) -> Generator[LogChunk, None, bool]:
+        """Records from ``start`` on without damage; whether the last one was torn."""
+        self.stretch_timestamp = -1
+        held: LogChunk | None = None
+        chunks = scan_files(self._files, start, self._until, self._check, self.end)
+        if self._length(start) > _LONG:  # reading and checking, and what is done with it, overlap
+            chunks = read_ahead(chunks)
+        for chunk in chunks:
+            if held is not None:
+                yield held
+            held = chunk
+        if held is None:
+            return False
+        torn = self._ended_torn(held)
+        self._last_timestamp = int(held.rows[-1, record.C_STORE_TIMESTAMP])
+        if torn:
+            held.rows = held.rows[:-1]
+        if len(held.rows):
+            self._last_timestamp = int(held.rows[-1, record.C_STORE_TIMESTAMP])
+            yield held
+        self.stretch_timestamp = self._last_timestamp
+        return torn
 
     def _length(self, start: int) -> int:
         last = self._files[-1] if self._files else None

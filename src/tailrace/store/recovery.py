@@ -48,6 +48,7 @@ from tailrace.store.recovery_report import RecoveryReport
 from tailrace.store.recovery_start import RecoveryStart
 from tailrace.store.recovery_table import StartDecision, decide_start
 from tailrace.store.sealing import placeholder
+from tailrace.store.stitched_walk import LogScanner, PieceSource, StitchedWalk
 from tailrace.store.store_checkpoint import StoreCheckpoint
 
 __all__ = ["Recovery", "RecoveryReport"]
@@ -84,6 +85,7 @@ class Recovery:
         rebuild: bool = False,
         seal_damage: bool = False,
         tell: Callable[[float], None] | None = None,
+        scan: LogScanner | None = None,
     ) -> None:
         self._clock = clock
         self._file_system = file_system
@@ -96,6 +98,7 @@ class Recovery:
         self._progress = progress
         self._mode = mode
         self._tell = tell or (lambda _: None)
+        self._scan = scan
         self._sync_log = sync_log
         self._rebuild = rebuild
         self._seal_damage = seal_damage
@@ -125,9 +128,12 @@ class Recovery:
             if self._mode is not RecoveryMode.TOLERATE_ANY:
                 refuse_by_mode(self._mode, self._commit_log, report.start, self._check,
                                self._queues.table if self._found is not None else {})
+            pieces = self._scan(  # before anything changes
+                self._commit_log.queue.files, report.start, self._commit_log.max_offset, self._check,
+            ) if self._scan is not None else None
             self._rewind(last_exit_ok=last_exit_ok)  # pass 3
             self._sync_log_meanwhile()
-            self._walk()  # passes 4 to 6
+            self._walk(pieces)  # passes 4 to 6
         else:
             self._commit_log.queue.flushed_where = 0
             self._lower_checkpoint(0)
@@ -245,11 +251,13 @@ class Recovery:
 
     # -- passes 4 to 6
 
-    def _walk(self) -> None:
+    def _walk(self, pieces: PieceSource | None) -> None:
         report = self.report
         log = self._commit_log.queue
         until = self._commit_log.max_offset
-        walk = LogWalk(log.files, report.start, until, self._check, self._is_fresh)
+        walk = LogWalk(log.files, report.start, until, self._check, self._is_fresh) if (
+            pieces is None
+        ) else StitchedWalk(log.files, report.start, until, self._check, self._is_fresh, pieces)
         told = saved = self._clock.monotonic_ns()
         for item in walk.items():
             if isinstance(item, Damage):

@@ -11,7 +11,9 @@ file goes when no topic needs a message of it any more: ``TopicNeeds`` tells sto
 
 ``config/tailrace-min-offsets.json`` holds the logical minima, each with a position of the log: the
 messages that were let go are all before it. So a queue that was deleted and begun again by somebody
-who does not know this file, or that lost its end in a power failure, hides nothing new.
+who does not know this file, or that lost its end in a power failure, hides nothing new. A deleted
+topic is noted there, too, until its messages have left the log: queues that are built anew from the log
+must not bring it back.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.formats import fastjson, filenames
 
 __all__ = [
-    "NOWHERE", "RESERVE_TIME", "RETENTION_BYTES", "RETENTION_MS", "LogicalMin", "TopicLimits",
-    "TopicNeeds", "decode_minima", "encode_minima", "read_minima", "topic_limits",
+    "DELETED", "NOWHERE", "RESERVE_TIME", "RETENTION_BYTES", "RETENTION_MS", "LogicalMin",
+    "TopicLimits", "TopicNeeds", "decode_deleted", "decode_minima", "encode_minima",
+    "read_deleted", "read_minima", "topic_limits",
 ]
 
 RESERVE_TIME: Final = "reserve.time"
@@ -34,6 +37,7 @@ NOWHERE: Final = (1 << 63) - 1
 """A position that no file reaches."""
 _HOUR_MS: Final = 3_600_000
 _MINIMA: Final = "minOffsets"
+DELETED: Final = "deletedTopics"
 
 QueueKey = tuple[str, int]
 
@@ -113,8 +117,26 @@ def decode_minima(value: dict[str, Any]) -> dict[QueueKey, LogicalMin]:
     return found
 
 
+def decode_deleted(value: dict[str, Any]) -> dict[str, int]:
+    """Deleted topics and the position of the log that all their messages are before."""
+    table = value.pop(DELETED, None)
+    return {
+        str(topic): place for topic, place in (table if isinstance(table, dict) else {}).items()
+        if isinstance(place, int) and place >= 0}
+
+
 def read_minima(file_system: FileSystem, root: str) -> dict[QueueKey, LogicalMin]:
     """The logical minima of a directory, for those who only read it."""
+    return decode_minima(_read_state(file_system, root))
+
+
+def read_deleted(file_system: FileSystem, root: str) -> dict[str, int]:
+    """The deleted topics of a directory whose messages may still be in the log."""
+    return decode_deleted(_read_state(file_system, root))
+
+
+def _read_state(file_system: FileSystem, root: str) -> dict[str, Any]:
+    """The state file, or its backup."""
     path = f"{root}/{filenames.CONFIG}/{filenames.MIN_OFFSETS}"
     for name in (path, f"{path}.bak"):
         if not file_system.exists(name):
@@ -127,5 +149,5 @@ def read_minima(file_system: FileSystem, root: str) -> dict[QueueKey, LogicalMin
         finally:
             file.close()
         if isinstance(value, dict):
-            return decode_minima(value)
+            return value
     return {}

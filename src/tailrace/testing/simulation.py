@@ -503,9 +503,9 @@ class Simulation:
         # One that could not write shows what its queues have on disk; nothing is lost by that.
         self._partial = bool(self._store.recovery_report["readOnly"])
         for sent in self._sent:
-            shown = found.get(sent.number)
-            if not sent.due_ms and sent.state in _MAY and (shown is not None or not self._partial):
-                self._judge(sent, shown, low)
+            there = found.get(sent.number)
+            if not sent.due_ms and sent.state in _MAY and (there is not None or not self._partial):
+                self._judge(sent, there, low)
         self._check_keys(found)
         self._count("compared")
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import bisect
-from typing import Final, final
+from typing import Any, Final, final
+
+from tailrace.metrics import TIMER_LATENESS
 
 __all__ = ["LATENESS_BUCKETS_MS", "Lateness"]
 
-LATENESS_BUCKETS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 150, 250, 500, 1000, 2000, 5000, 60_000)
+LATENESS_BUCKETS_MS: Final = TIMER_LATENESS.buckets
 """Upper ends of the lateness histogram; one bucket more has the rest."""
 
 
@@ -20,6 +22,10 @@ class Lateness:
     def __init__(self) -> None:
         self.counts = [0] * (len(LATENESS_BUCKETS_MS) + 1)
         self.sum_ms = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Counts by upper end, the last one being of all above, and the sum, ms."""
+        return {"counts": list(self.counts), "sumMs": self.sum_ms}
 
     def add(self, late_ms: int) -> None:
         """Count one message."""

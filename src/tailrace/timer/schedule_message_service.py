@@ -221,7 +221,7 @@ class ScheduleMessageService:
         The stored properties stay as they are, with DELAY, REAL_TOPIC and REAL_QID, as the
         reference leaves them.
         """
-        message = self._read(unit)
+        message = self.read(unit)
         if message is None:
             return ""
         properties = message.properties
@@ -248,7 +248,13 @@ class ScheduleMessageService:
         self.counters["schedulePutFailed"] += 1
         return cause
 
-    def _read(self, unit: CqUnit) -> MessageExt | None:
+    @property
+    def levels(self) -> list[int]:
+        """The levels that there are."""
+        return [level.number for level in self._levels]
+
+    def read(self, unit: CqUnit) -> MessageExt | None:
+        """The message of a unit; None, counted, when it is gone or no record."""
         try:
             message = decode_message(self._store.commit_log.read(unit.phy_offset, unit.size))
             if message.phy_offset != unit.phy_offset or message.topic != SCHEDULE_TOPIC:
@@ -302,6 +308,15 @@ class ScheduleMessageService:
         """Messages that wait, by level."""
         return {level: until - offset for level, offset, until in self.progress()}
 
+    def first_pending(self, level: int) -> int:
+        """Place in the log of the first message that waits in a level, -1 when none does."""
+        queue = self._store.queues.get(SCHEDULE_TOPIC, level - 1)
+        if queue is None:
+            return -1
+        at = queue.first_message(max(self._offsets.query(level), queue.min_offset), lambda _: True)
+        unit = queue.unit(at)
+        return unit.phy_offset if unit is not None else -1
+
     def pending_units(self, level: int) -> np.ndarray[Any, Any]:
         """Queue units of what waits in a level, in order."""
         queue = self._store.queues.get(SCHEDULE_TOPIC, level - 1)
@@ -311,12 +326,15 @@ class ScheduleMessageService:
         while data := queue.units(offset, 1 << 16):
             parts.append(data)
             offset += len(data) // CQ_UNIT.size
-        units = CQ_UNIT.view(b"".join(parts))
+        units: np.ndarray[Any, Any] = CQ_UNIT.view(b"".join(parts))
         return units[units["size"] != PRE_BLANK_SIZE]
 
     def stats(self) -> dict[str, Any]:
         """Counters."""
-        return {"schedulePending": sum(self.pending().values()), **self.counters}
+        pending = self.pending()
+        return {
+            "schedulePending": sum(pending.values()), "schedulePendingByLevel": pending,
+            "scheduleLateness": self.lateness.as_dict(), **self.counters}
 
 
 def _identity(message: MessageExt) -> tuple[object, ...]:

@@ -68,6 +68,8 @@ _log = logging.getLogger(__name__)
 _BATCH: Final = 512
 _SLOT_MARGIN: Final = 60
 _INT_MAX: Final = 0x7FFFFFFF
+PENDING_BOUNDS_S: Final = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)
+"""Upper ends of the classes by which pending timers are shown (RocketMQ's timerDist)."""
 _NO_TIME: Final = (1 << 63) - 1
 
 
@@ -267,8 +269,56 @@ class TimerMessageStore:
             "timerOffsetBehind": self.behind_messages(),
             "timerWaiting": len(self.due) + self.due.backlog(),
             "timerPending": self.wheel.pending(self.dequeue.frontier_ms) + len(self.due),
+            "timerPendingByTopic": self.metrics.counts(),
+            "timerPendingWithin": self._pending_within(now),
+            "timerLateness": self.put_back.lateness.as_dict(),
             **self.put_back.counters,
         }
+
+    def deleted(self) -> set[tuple[int, str]]:
+        """(slot time, what it says) of every request to delete that is in the wheel."""
+        found = set()
+        with self._lock:
+            requests = [
+                unit for units in self._pending_units()
+                for unit in units[(units["magic"] & MAGIC_DELETE) != 0].tolist()]
+        for unit in requests:
+            message = self.put_back.read(TimerUnit(*unit))
+            out = out_ms(message.properties) if message is not None else None
+            if message is not None and out is not None:
+                found.add((out, message.properties.get(TIMER_DEL_UNIQKEY, "")))
+        return found
+
+    def pending_slots(self) -> Iterator[tuple[int, list[TimerUnit]]]:
+        """Slot times in order and their units; those that leave or come meanwhile may be missed."""
+        with self._lock:
+            begun = {
+                time: [*slot.units, *(pending.unit for pending in slot.waiting.values())]
+                for time, slot in self.due.slots.items()
+            }
+            times = self.wheel.live_slots(self.dequeue.frontier_ms)
+        yield from sorted(begun.items())
+        for time_ms in times:
+            with self._lock:
+                slot = self.wheel.get_slot(time_ms)
+                units = (
+                    self.dequeue.walk(time_ms, slot.last_pos)
+                    if time_ms >= self.dequeue.frontier_ms and slot is not NO_SLOT else [])
+            yield time_ms, units
+
+    def _pending_within(self, now: int) -> dict[int, int]:
+        """Timers by the time until they are due: up to each bound, s, and above the one before."""
+        waiting = [pending.due_ms - now for slot in list(self.due.slots.values())
+                   for pending in list(slot.waiting.values())]
+        ends = [now + bound * 1000 for bound in PENDING_BOUNDS_S]
+        totals = self.wheel.pending_until(self.dequeue.frontier_ms, ends)
+        found = {}
+        below, before = -_NO_TIME, 0
+        for bound, total in zip(PENDING_BOUNDS_S, totals, strict=True):
+            begun = sum(below < left <= bound * 1000 for left in waiting)
+            found[bound] = total - before + begun
+            below, before = bound * 1000, total
+        return found
 
     # -- enqueue
 

@@ -113,6 +113,11 @@ class TimerMetrics:
             for number, value in enumerate(values.tolist()):
                 if value in kept:
                     continue
+                if value not in self._topics:
+                    first = part[int(np.argmax(inverse == number))]
+                    topic = self._topic_at(int(first["phy_offset"]), int(first["msg_size"]))
+                    if topic is not None:
+                        self._entry(topic)
                 if len(self._topics.get(value, ())) == 1:
                     found[self._topics[value][0]] += int(sums[number])
                 else:
@@ -124,13 +129,12 @@ class TimerMetrics:
                 self.dirty = True
 
     def _told(self, units: Units) -> Counter[str]:
-        """Count by what the messages say; one of them is enough while their hash is new."""
+        """Count by what the messages say, as several topics have their hash."""
         counted: Counter[str] = Counter()
         for unit in units:
             topic = self._topic_of(
                 int(unit["topic_hash"]), int(unit["phy_offset"]), int(unit["msg_size"]))
             if topic is not None:
-                self._entry(topic)
                 counted[topic] += -1 if int(unit["magic"]) & MAGIC_DELETE else 1
         return counted
 

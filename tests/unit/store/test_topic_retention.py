@@ -355,3 +355,73 @@ def test_needs_are_looked_up_once_a_queue(place, monkeypatch):
     assert first.default_from == queue.unit(0).phy_offset
     monkeypatch.setattr(queue.files, "read", lambda *_: pytest.fail("asked again"))
     assert topics.needs() == first
+
+
+# -- deleted topics
+
+
+def lose_queues(place):
+    """What a rebuild starts from: no queue, and no hint of ours."""
+    for topic in list(place.files.list("/s/consumequeue")):
+        for queue in place.files.list(f"/s/consumequeue/{topic}"):
+            for name in place.files.list(f"/s/consumequeue/{topic}/{queue}"):
+                place.files.remove(f"/s/consumequeue/{topic}/{queue}/{name}")
+    for name in place.files.list("/s/tailrace"):
+        if name.startswith("progress"):
+            place.files.remove(f"/s/tailrace/{name}")
+
+
+def test_a_deleted_topic_does_not_come_back_with_queues_that_are_built_anew(place):
+    place.fill(1, "gone")
+    place.fill(1, "stays")
+    place.store.topics.delete("gone")
+    place.store.delete_topics({"gone"})
+    place.store.close()
+    lose_queues(place)
+    place.open()
+    assert {topic for topic, *_ in place.store.queues()} == {"stays"}
+    assert place.store.topics.select("gone") is None
+    assert bounds(place, "stays")[1] > 5
+    place.store.put(Message(topic="gone", body=b"again"))
+    reopen(place)
+    assert [m.body for m in place.store.read("gone")] == [b"again"]
+    assert [m.queue_offset for m in place.store.read("gone")] == [0]
+
+
+def test_a_deleted_topic_is_forgotten_when_the_log_is_past_it(place):
+    place.fill(1, "gone")
+    place.store.topics.delete("gone")
+    place.store.delete_topics({"gone"})
+    assert b"gone" in _read(place, STATE)
+    place.fill(3, "stays")
+    place.clock.advance(100 * HOUR)
+    place.store.retention.delete_now()
+    place.store.retention.topics.step()
+    reopen(place)
+    assert b"gone" not in _read(place, STATE)
+
+
+def test_a_deletion_that_cannot_be_noted_removes_nothing(place, monkeypatch):
+    place.fill(1)
+    place.store.purge_topic("t")
+    low, high = bounds(place, "t")
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place.files, "rename", full)
+        with pytest.raises(OSError, match="no room"):
+            place.store.delete_topics({"t"})
+    assert bounds(place, "t") == (low, high)
+    reopen(place)
+    assert bounds(place, "t") == (low, high)
+
+
+def test_queues_of_topics_that_are_gone_are_removed_by_hand(place):
+    place.fill(1)
+    place.fill(1, "u")
+    place.store.topics.delete("t")
+    assert place.store.delete_unused_topics() == {"t"}
+    assert place.store.delete_unused_topics() == set()
+    assert {topic for topic, *_ in place.store.queues()} == {"u"}

@@ -1,7 +1,7 @@
 """``config/timermetrics``: pending timers by topic, over everything that may happen to them."""
 
 import dataclasses
-import datetime
+import datetime as dt
 import json
 import time
 
@@ -115,7 +115,7 @@ def test_a_revision_leaves_large_topics_and_those_of_their_hash_alone():
 
 
 def test_a_check_is_made_in_its_hour_and_70_minutes_apart():
-    hour = datetime.datetime.fromtimestamp((START + 80 * 60_000) / 1000).hour  # noqa: DTZ006
+    hour = dt.datetime.fromtimestamp((START + 80 * 60_000) / 1000).hour  # noqa: DTZ006
     config = dataclasses.replace(CONFIG, timer_check_metrics_when=f"{hour}")
     world = World(config=config)
     world.send(TIMER_DELAY_MS=50_000)

@@ -9,31 +9,16 @@ from timer_world import CONFIG, ROOT, START, World
 from tailrace.model import PutMessageStatus
 from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.store.dispatch import SCHEDULE_TOPIC, parse_delay_levels
+from tailrace.store.retention import PinKind
+from tailrace.timer.pins import LevelPins
 from tailrace.timer.properties import PARKED_TOPIC
-from tailrace.timer.schedule_message_service import ScheduleMessageService
-
-LEVELS = dataclasses.replace(CONFIG, message_delay_level="1s 5s 10s 1m", max_index_num=512)
 
 
 class Levels(World):
-    def __init__(self, config=LEVELS, **more):
-        super().__init__(config=config, **more)
+    """A world whose delay offsets are written when a test says so."""
 
-    def open(self, *, clean=False):
-        super().open(clean=clean)
-        self.offsets = DelayOffsetManager(self.files, f"{ROOT}/config", self.clock)
-        self.offsets.load()
-        self.schedule = ScheduleMessageService(
-            self.clock, self.store, parse_delay_levels(self.config.message_delay_level), self.offsets)
-        self.schedule.load()
-        return self
-
-    def steps(self):
-        super().steps()
-        while self.schedule.step():
-            pass
-        while self.store.reput.step():
-            pass
+    def flush(self):
+        self.store.flush_commit_log.flush()
 
     def persist(self):
         self.store.flush_commit_log.flush()
@@ -289,7 +274,7 @@ def test_other_levels_change_what_is_waiting_to_their_delay():
     world = Levels()
     due(world, "k", 4)
     world.steps()
-    world.config = dataclasses.replace(LEVELS, message_delay_level="1s 2s 3s 4s")
+    world.config = dataclasses.replace(CONFIG, message_delay_level="1s 2s 3s 4s")
     world.kill()
     world.run(3990, 10)
     assert world.delivered() == {}
@@ -301,3 +286,22 @@ def test_the_levels_are_checked():
     for text in ("", "1", "1x", "1s  5s", "s", "-1s"):
         assert dataclasses.replace(CONFIG, message_delay_level=text).validate(), text
     assert not dataclasses.replace(CONFIG, message_delay_level="1s 2d 3h 4m").validate()
+
+
+def test_the_first_message_of_each_level_is_pinned_until_it_is_delivered():
+    world = Levels()
+    pins = LevelPins(world.schedule)
+    assert list(pins()) == []
+    due(world, "a", 1)
+    due(world, "b", 3)
+    world.clock.advance(500)
+    due(world, "c", 1)
+    world.steps()
+    places = {m.unique_key: m.phy_offset for m in world.records(SCHEDULE_TOPIC)}
+    assert [(pin.kind, pin.phy_offset, pin.holder) for pin in pins()] == [
+        (PinKind.TIMER, places["a"], "of delay level 1"),
+        (PinKind.TIMER, places["b"], "of delay level 3")]
+    world.run(600, 100)
+    assert [pin.phy_offset for pin in pins()] == [places["c"], places["b"]]
+    world.run(10_000, 100)
+    assert list(pins()) == []

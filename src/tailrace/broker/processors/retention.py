@@ -23,6 +23,8 @@ class RetentionProcessor:
     def register(self, server: RemotingServer) -> None:
         """Take over the codes of this processor."""
         server.register(self.delete_expired_commit_log, RequestCode.DELETE_EXPIRED_COMMITLOG)
+        server.register(
+            self.clean_queues, RequestCode.CLEAN_UNUSED_TOPIC, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
         server.register(self.purge_topic, RequestCode.PURGE_TOPIC)
 
     def delete_expired_commit_log(
@@ -30,6 +32,15 @@ class RetentionProcessor:
     ) -> RemotingCommand:
         """Have the next 20 passes delete expired files: request 329."""
         self._store.execute_delete_files_manually()
+        return request.answer()
+
+    def clean_queues(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Remove queues of topics that are gone: requests 316 and 306.
+
+        The original's 306 also removes the queues of topics that exist when all their messages
+        expired, and begins them again at offset 0; here a queue keeps its end.
+        """
+        self._store.delete_unused_topics()
         return request.answer()
 
     def purge_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
