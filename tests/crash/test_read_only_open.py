@@ -78,7 +78,7 @@ def test_a_read_only_file_system_is_refused_clearly_and_can_be_read():
             store.put(Message(topic="T", body=b"%d" % n, keys=[f"k{n}"]))
     before = files.operations
     read_only = FaultyFileSystem.read_only(files)
-    with pytest.raises(StoreNotWritableError, match="/store/lock: Read-only file system; .* dump"):
+    with pytest.raises(StoreNotWritableError, match=r"/store/lock: Read-only file system; .* dump"):
         opened(read_only, clock)
     view = StoreDirectory("/store", config=CONFIG, file_system=read_only)
     assert [len(queue.all_units()) for queue in view.queues()] == [20]
@@ -90,6 +90,6 @@ def test_a_directory_without_write_permission_is_refused_clearly():
     clock, files = SimClock(), CrashFileSystem()
     opened(files, clock).close()
     denied = FaultyFileSystem(files, lambda *call: errno.EACCES if "abort" in call[2] else 0)
-    with pytest.raises(StoreNotWritableError, match="/store/abort: Permission denied"):
+    with pytest.raises(StoreNotWritableError, match=r"/store/abort: Permission denied"):
         opened(denied, clock)
     assert not files.locked

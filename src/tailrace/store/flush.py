@@ -168,6 +168,9 @@ class FlushConsumeQueueService:
         self._took_ns = 0
         self._written: Position | None = None
         self._untold: list[Progress] = []
+        self._lock = threading.Lock()
+        self.durable_until = -1
+        """Every record below this position has its unit and entries durably; -1: nobody knows."""
 
     def step(self) -> None:
         """One pass: large dirty queues, and now and then all of them.
@@ -193,8 +196,13 @@ class FlushConsumeQueueService:
     def flush(self, least_pages: int, *, clean: bool = False) -> None:
         """Sync queues; with ``least_pages`` 0 also the index, and write how far everything is.
 
-        ``clean`` says that nothing comes after it. Raises FatalStorageError.
+        ``clean`` says that nothing comes after it. Any thread may call it. Raises
+        FatalStorageError.
         """
+        with self._lock:
+            self._flush(least_pages, clean=clean)
+
+    def _flush(self, least_pages: int, *, clean: bool) -> None:
         thorough = least_pages == 0
         try:
             progress = self._look(clean=clean) if thorough else None
@@ -204,6 +212,7 @@ class FlushConsumeQueueService:
                     self._index.flush()
                 self._index.flush_full()
             if progress is not None and everything:
+                self.durable_until = progress.until
                 self._untold.append(progress)
                 del self._untold[1 : -_MOST_UNTOLD]  # the first is the one that is told soonest
             self._tell()
