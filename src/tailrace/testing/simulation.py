@@ -278,10 +278,10 @@ class Simulation:
         kind = self._pick(*_DERIVED)
         paths = [path for path in sorted(_paths(self._files)) if path.startswith(f"{ROOT}/{kind}")]
         if kind == "index/" and paths:
-            paths = [self._pick(*paths)]
+            paths = [self._pick(*paths)]  # nothing tells of a later one that is gone from between
         for path in paths:
             if len(paths) == 1 or self._chance(60):
-                how = self._pick("remove", "cut", "zero", "noise")
+                how = self._pick("cut", "zero", "noise", *["remove"] * (kind != "index/"))
                 self._note(f"{how} {path}")
                 if how == "remove":
                     self._files.remove(path)
