@@ -34,8 +34,8 @@ setup: $(VENV)/.installed  ## The environment in .venv, which every other target
 demo: $(VENV)/.installed  ## The main job as a short story: serve, send, kill, recover, query, Spark
 	$(PY) tools/demo.py
 
-test: $(VENV)/.installed  ## All tests
-	$(PY) -m pytest
+test: $(VENV)/.installed  ## All tests, a worker a processor
+	$(PY) -m pytest -n auto --dist loadfile
 
 check: $(VENV)/.installed  ## Lint, types, import rules, generated documents
 	$(VENV)/bin/ruff check $(CODE)

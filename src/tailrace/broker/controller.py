@@ -186,15 +186,17 @@ class BrokerController:
         self._pull.hold = self._hold
         broker.waiting_sends = lambda: self._durable.pending
         broker.waiting_pulls = self._hold.__len__
+        sync = store_config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        durable = self._durable if sync else None
         send = SendMessageProcessor(
-            broker, self._durable,
-            wait_durable=store_config.flush_disk_type is FlushDiskType.SYNC_FLUSH,
+            broker, self._durable, wait_durable=sync,
             max_message_size=store_config.max_message_size,
         )
         self._processors: list[_Registers] = [
-            send, SendBackProcessor(broker), RecallMessageProcessor(broker), QueryProcessor(broker),
-            ClientManageProcessor(broker), AdminTopicsProcessor(broker), RetentionProcessor(broker), AdminProcessor(
-                broker, RuntimeInfo(broker, self._file_system), self._settings),
+            send, SendBackProcessor(broker, durable), RecallMessageProcessor(broker, durable),
+            QueryProcessor(broker), ClientManageProcessor(broker), AdminTopicsProcessor(broker),
+            RetentionProcessor(broker),
+            AdminProcessor(broker, RuntimeInfo(broker, self._file_system), self._settings),
         ]
         return send
 

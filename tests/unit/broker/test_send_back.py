@@ -4,6 +4,7 @@ import pytest
 
 from tailrace.broker.processors.send_back import SendBackProcessor
 from tailrace.formats.commitlog import decode_message, encode_properties
+from tailrace.formats.remoting import decode_frame
 from tailrace.model import MessageExtBrokerInner, PutMessageStatus
 from tailrace.node.subscription_group import SubscriptionGroupConfig
 
@@ -109,3 +110,24 @@ def test_what_cannot_be_is_answered(back, stored, store, broker):
 def test_a_unit_of_a_unit_says_so_on_its_topic(back, stored, broker):
     assert back(stored().phy_offset, unitMode="true").code == 0
     assert broker.topics.table["%RETRY%g"].topic_sys_flag == 2
+
+
+def test_an_answer_waits_until_the_message_is_durable(stored, broker, channel, kit, store):
+    """The consumer goes on once it is answered and never sends it back again."""
+
+    class Durable:
+        def __init__(self):
+            self.waiting = []
+
+        def add(self, channel, answer, until):
+            self.waiting.append((answer, until))
+
+    at, durable = stored().phy_offset, Durable()
+    made = SendBackProcessor(broker, durable)
+    ext = {"group": "g", "offset": str(at), "delayLevel": "0"}
+    assert made.send_back(channel, kit.request(36, ext)) is None
+    (answer, until), = durable.waiting
+    assert decode_frame(answer, 0, len(answer))[0].code == 0
+    assert until > decode_message(store.log[1]).phy_offset
+    missing = made.send_back(channel, kit.request(36, {**ext, "offset": "999999"}))
+    assert missing.code != 0, "a refusal waits for nothing"

@@ -9,7 +9,14 @@ from __future__ import annotations
 from typing import Final, final
 
 from tailrace.broker.context import BrokerContext
-from tailrace.formats.remoting import VERSION_V3_4_9, RemotingCommand, RequestCode, ResponseCode
+from tailrace.broker.durable_answers import DurableAnswers
+from tailrace.formats.remoting import (
+    VERSION_V3_4_9,
+    RemotingCommand,
+    RequestCode,
+    ResponseCode,
+    encode,
+)
 from tailrace.model import MessageExt, MessageExtBrokerInner
 from tailrace.node.subscription_group import SubscriptionGroupConfig
 from tailrace.node.topic_config import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX, TopicConfig
@@ -27,16 +34,20 @@ UNIT_SUB_FLAG: Final = 2
 
 @final
 class SendBackProcessor:
-    """Puts messages on the retry topic of their group, or among its dead letters."""
+    """Puts messages on the retry topic of their group, or among its dead letters.
 
-    def __init__(self, broker: BrokerContext) -> None:
+    With ``durable`` answers wait until the message is: the consumer goes on and never asks again.
+    """
+
+    def __init__(self, broker: BrokerContext, durable: DurableAnswers | None = None) -> None:
         self._broker = broker
+        self._durable = durable
 
     def register(self, server: RemotingServer) -> None:
         """Take over the codes of this processor."""
         server.register(self.send_back, RequestCode.CONSUMER_SEND_MSG_BACK)
 
-    def send_back(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def send_back(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """Answer success once the message is in the log again."""
         ext = request.ext
         name, offset = ext["group"], int(ext["offset"])
@@ -70,7 +81,10 @@ class SendBackProcessor:
         if not result.status.appended:
             return request.answer(ResponseCode.SYSTEM_ERROR, result.status.name)
         self._broker.traffic.dead_letters[name] += dead
-        return request.answer()
+        if self._durable is None or request.is_oneway:
+            return request.answer()
+        self._durable.add(channel, encode(request.answer()), result.until)
+        return None
 
     def _topic(self, topic: str, queue_nums: int, sys_flag: int) -> TopicConfig:
         return self._broker.topics.create_if_missing(topic, queue_nums, topic_sys_flag=sys_flag)
