@@ -6,6 +6,7 @@ behind its length; the kernels walk it, this module declares it and decodes one 
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import struct
 import zlib
@@ -123,11 +124,13 @@ def decode_properties(data: bytes) -> dict[str, str]:
     return found
 
 
+@functools.lru_cache(maxsize=4096)  # few hosts, many messages
 def pack_host(ip: str, port: int) -> bytes:
     """A host as it is stored: address and a port of four bytes."""
     return ipaddress.ip_address(ip).packed + port.to_bytes(4, "big")
 
 
+@functools.lru_cache(maxsize=4096)
 def unpack_host(raw: bytes) -> tuple[str, int]:
     """Address and port of a stored host of 8 or 20 bytes."""
     return str(ipaddress.ip_address(raw[:-4])), int.from_bytes(raw[-4:], "big", signed=True)

@@ -152,8 +152,8 @@ class Dequeue:
         """Look at some of the begun units; True when there are more."""
         left = _BATCH
         for time_ms in sorted(self._due.slots):
-            state = self._due.slots[time_ms]
-            if not state.units:
+            state = self._due.slots.get(time_ms)
+            if state is None or not state.units:  # a request to delete may have finished another slot
                 continue
             while state.units and left and len(self._due) < 2 * _MOST_WAITING:
                 unit = state.units.popleft()
@@ -199,7 +199,7 @@ class Dequeue:
             if not roll and self._due.is_deleted(identity):
                 counters["timerRecalled"] += 1
                 return
-            if identity in state.identities or self._was_done(
+            if identity in state.identities or self._due.has(identity) or self._was_done(
                 identity, unit, properties, far=far, roll=roll
             ):
                 counters["timerDouble"] += 1

@@ -157,6 +157,9 @@ class PutBack:
         elif pending.identity is not None and self._due.is_deleted(pending.identity):
             self._due.left(pending.unit)
             self.counters["timerRecalled"] += 1
+        elif pending.identity is not None and self._due.has(pending.identity):
+            self._due.left(pending.unit)
+            self.counters["timerDouble"] += 1
         else:
             due = due_ms(properties, out, message.store_timestamp, self._precision)
             again = Pending(

@@ -115,6 +115,10 @@ class DueQueue:
             slot.delivered += delivered
             self.forget_finished(pending.slot_time_ms)
 
+    def has(self, identity: Identity) -> bool:
+        """Whether this timer waits for its time, in whatever slot."""
+        return _keys(identity)[1] in self._by_key
+
     def left(self, unit: TimerUnit) -> None:
         """A unit has nothing more to bring."""
         if self.on_left is not None:
