@@ -98,6 +98,11 @@ class PutBack:
 
     # -- putting
 
+    def is_due(self, now: int) -> bool:
+        """Whether a timer that waits is to be put back before any later one."""
+        due = self._due.next_due_ms()
+        return due is not None and due <= now
+
     def step(self, now: int) -> bool:
         """Put back what is due by ``now``; True when there is more."""
         put = 0
