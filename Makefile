@@ -6,10 +6,10 @@ SOURCES := setup.py pyproject.toml $(wildcard src/tailrace/kernels/*.py)
 SEED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fmt crash interop bench bench-peer bench-recovery gen dist clean
+.PHONY: help setup demo test check fmt crash interop bench bench-peer bench-recovery gen dist clean bench-retention
 
 help:  ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit("Tailrace needs Python 3.11 or later, this is %s" % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -47,6 +47,7 @@ crash: $(VENV)/.installed  ## The long crash sweep, faults and kills; SEED=n rep
 	SEED=$(SEED) $(PY) tools/crash_sweep.py
 	SEED=$(SEED) $(PY) tools/fault_matrix.py
 	SEED=$(SEED) $(PY) tools/kill_loop.py
+	$(PY) tools/enospc_run.py
 
 interop: $(VENV)/.installed  ## Conformance with the reference: needs Maven and a JDK
 	tests/interop/conformance/run dump-equals-reference java-client spark damage timers
@@ -56,6 +57,9 @@ bench: $(VENV)/.installed  ## Our own figures, as JSON lines
 
 bench-peer: $(VENV)/.installed  ## The same beside the reference in one run: needs Maven and a JDK
 	$(PY) benchmarks/macro/peer.py
+
+bench-retention: $(VENV)/.installed  ## Deletion beside traffic and the reference: needs Maven, a JDK and 50 GB
+	$(PY) benchmarks/macro/retention.py
 
 bench-recovery: $(VENV)/.installed  ## Opens: after a kill, rebuilt, grown, a sparse terabyte
 	$(PY) benchmarks/macro/recovery.py

@@ -17,7 +17,7 @@ from tailrace.config import FlushDiskType, StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import File, FileSystem
 from tailrace.env.scheduler import Scheduler, ServiceHandle
-from tailrace.errors import FatalStorageError
+from tailrace.errors import DiskFullError, FatalStorageError
 from tailrace.formats import filenames
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.store.commit_log import CommitLog
@@ -125,7 +125,10 @@ class DefaultMessageStore:
 
     def _flush_step(self) -> bool:
         more = self.flush_commit_log.step()
-        self._tell_flushed()
+        try:
+            self._tell_flushed()
+        except OSError as error:  # a hint; other processes show what the last one covers
+            _log.debug("cannot write how far the log is flushed cause=%s", error)
         if self.flush_commit_log.sync and self._reput_handle is not None:
             self._reput_handle.wake()
         return more
@@ -147,7 +150,7 @@ class DefaultMessageStore:
                 self.flush(clean=True)
                 self.commit_log.allocate_service.discard()
                 clean = self.reput.behind_bytes() == 0
-        except (FatalStorageError, OSError) as error:
+        except (FatalStorageError, DiskFullError, OSError) as error:
             _log.error("the store could not be closed cleanly cause=%s", error)
         finally:
             self.release()
