@@ -20,6 +20,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from demo_retention import with_retention
 from rich.console import Console
 from rich.table import Table
 
@@ -410,8 +411,10 @@ def story(scratch: Path, *, java: bool, node: bool, spark: bool) -> None:
             for name in ("topic", "queueId", "queueOffset", "physicalOffset", "properties")
         }))
 
+    act(8, "Disk space comes back: by time, by pressure, by hand")
+    with_retention(scratch, console.print)
     if spark:
-        act(8, "Read the same directory with Spark")
+        act(9, "Read the same directory with Spark")
         with_spark(store)
 
 

@@ -7,10 +7,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from tailrace.spark.offsets import batch_ranges
+from tailrace.spark.offsets import batch_ranges, open_directories
 from tailrace.spark.options import STREAM_ONLY, ReadOptions
-from tailrace.spark.scan import ScanTask, plan_scan, read_scan
-from tailrace.store.directory import StoreDirectory
+from tailrace.spark.scan import plan_tasks, read_task
 
 __all__ = ["TailraceBatchReader"]
 
@@ -27,16 +26,13 @@ class TailraceBatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Ranges of the logs; an empty list becomes one partition None, which reads nothing."""
         options = self._options
-        config = options.store_config()
-        directories = {
-            label: StoreDirectory(path, config=config) for label, path in options.roots}
+        directories = open_directories(options)
         ranges = batch_ranges(directories, options)
         return [
             task for label, directory in directories.items()
-            for task in plan_scan(label, directory, ranges, options)
+            for task in plan_tasks(label, directory, ranges, options)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Arrow batches of one range, at most a chunk of the log each."""
-        if isinstance(partition, ScanTask):
-            yield from read_scan(partition, self._options)
+        yield from read_task(partition, self._options)

@@ -35,6 +35,7 @@ _NAMES: Final = (
     "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy", "startingCommitLogOffset", *BATCH_ONLY, *STREAM_ONLY,
     "columns", "body", "store", "config", "splitBytes", "minPartitions", "failOnDataLoss", "mode",
+    "fallback", "archive",
 )
 _KNOWN: Final = frozenset(name.lower() for name in _NAMES)
 
@@ -75,7 +76,13 @@ class ReadOptions:
     max_offsets_per_trigger: int = 0
     fail_on_data_loss: bool = True
     mode: str = "FAILFAST"
+    archives: tuple[str, ...] = ()  # one a root, or none
     given: frozenset[str] = frozenset()
+
+    def archive_of(self, label: str) -> str:
+        """The archive that holds what was deleted of a store; empty when none is read."""
+        places = dict(zip((name for name, _ in self.roots), self.archives, strict=False))
+        return places.get(label, "")
 
     def wants(self, topic: str, queue_id: int) -> bool:
         """Whether a queue is read."""
@@ -227,9 +234,24 @@ def _roots(values: _Values) -> tuple[tuple[str, str], ...]:
         return ()
     for path in paths:
         # Only a local look: executors may see what the driver does not, but planning reads here.
-        if not Path(path, filenames.COMMITLOG).is_dir():
+        # With a config file the CommitLog may lie elsewhere, which planning finds out.
+        if not values.text("config") and not Path(path, filenames.COMMITLOG).is_dir():
             values.problems.append(f"{path} is not a store directory: it has no commitlog")
     return tuple(zip(labels, paths, strict=True))
+
+
+def _archives(values: _Values, count: int) -> tuple[str, ...]:
+    """Archives, in the order of the stores."""
+    chosen = values.choice("fallback", ("none", "archive"))
+    paths = tuple(path.strip() for path in values.text("archive").split(",") if path.strip())
+    if (chosen == "archive") != bool(paths):
+        values.problems.append("fallback=archive and archive=DIRECTORY go together")
+    elif paths and count and len(paths) != count:
+        values.problems.append(f"{count} stores need as many archives, not {len(paths)}")
+    for path in paths:
+        if not Path(path, "_manifests").is_dir():
+            values.problems.append(f"archive={path} is no archive: it has no _manifests")
+    return paths
 
 
 def _columns(values: _Values, known: tuple[str, ...]) -> tuple[str, ...]:
@@ -262,8 +284,9 @@ def parse_options(
     config_file = values.text("config")
     if config_file and not Path(config_file).is_file():
         values.problems.append(f"config={config_file} is not a file")
+    roots = _roots(values)
     made = ReadOptions(
-        roots=_roots(values),
+        roots=roots,
         topics=frozenset(name.strip() for name in topics.split(",") if name.strip()),
         assigned=_assigned(values),
         topic_pattern=_pattern(values),
@@ -281,6 +304,7 @@ def parse_options(
         max_offsets_per_trigger=values.number("maxOffsetsPerTrigger", 0, 1),
         fail_on_data_loss=_flag(values, "failOnDataLoss"),
         mode=mode,
+        archives=_archives(values, len(roots)),
         given=frozenset(values.texts),
     )
     if values.problems:

@@ -106,7 +106,7 @@ class SegmentRules:
         self._directory = directory
         self._queues = queues
         self._index = index
-        self._levels = parse_delay_levels()
+        self._levels = parse_delay_levels(directory.config.message_delay_level)
         self.claims = Claims()
         self.next: dict[Key, int] = {}
         """Behind the last queue offset of each queue that the segment has records of."""
@@ -161,7 +161,7 @@ class SegmentRules:
             unit = wanted[number * _UNIT : (number + 1) * _UNIT]
             there = queue.units(offset, 1) if queue is not None else b""
             phy_offset = int(rows[chosen[number], record.C_PHY])
-            if there == unit:
+            if there == unit or (topic == SCHEDULE_TOPIC and _is_delayed(there, unit)):
                 self._claim(key, offset, 1)
             elif len(there) < _UNIT or not 0 < CQ_UNIT.unpack_from(there).size < PRE_BLANK_SIZE:
                 yield Finding("missing-unit", _queue_path(self._directory, key), offset,
@@ -364,3 +364,12 @@ def state_findings(directory: StoreDirectory, end: int) -> Iterator[Finding]:
 
 def _queue_path(directory: StoreDirectory, key: Key) -> str:
     return f"{directory.path}/{filenames.CONSUMEQUEUE}/{key[0]}/{key[1]}"
+
+
+def _is_delayed(there: bytes, unit: bytes | bytearray) -> bool:
+    """Whether a unit differs in its deliver time only: other delay levels may have been in force."""
+    if len(there) < _UNIT:
+        return False
+    found = CQ_UNIT.unpack_from(there)
+    return found._replace(tags_code=0) == CQ_UNIT.unpack_from(unit)._replace(tags_code=0) and (
+        found.tags_code > 0)
