@@ -147,6 +147,22 @@ def test_rows_that_are_not_what_the_task_wrote_are_not_used(spark, killed, tmp_p
     assert [line for line in verify(str(path)) if "finding" in line] == []
 
 
+def test_a_scan_that_fails_has_changed_nothing(killed, tmp_path):
+    path = tmp_path / "store"
+    shutil.copytree(killed[0], path)
+    poke(path, killed[1][-1] + 10, bytes(200))
+    before = {str(file): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+    def scan(*_):
+        raise OSError("no executor is left")
+
+    with pytest.raises(OSError, match="no executor"):
+        MessageStore.open(path, services=False, scan=scan)
+    after = {str(file): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    changed = {name for name in before | after if before.get(name) != after.get(name)}
+    assert {pathlib.Path(name).name for name in changed} <= {"abort", "lock", "geometry.json"}
+
+
 def test_the_commands(spark, killed, tmp_path):
     _ = spark  # the commands run in its session
     path = tmp_path / "store"
