@@ -11,7 +11,9 @@ from typer.testing import CliRunner
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.cli.app import app
+from tailrace.config import RecoveryMode
 from tailrace.doctor.verify import verify
+from tailrace.errors import CorruptionError
 from tailrace.model import MessageExtBrokerInner
 from tailrace.store.directory import StoreDirectory
 
@@ -145,6 +147,38 @@ def test_rows_that_are_not_what_the_task_wrote_are_not_used(spark, killed, tmp_p
         assert store.recovery_report["scanned"] == 152
     assert sum("scanned here" in line for line in told) == 2
     assert [line for line in verify(str(path)) if "finding" in line] == []
+
+
+def test_a_strict_mode_refuses_what_it_refuses_locally(spark, killed, tmp_path):
+    from tailrace.spark.pipeline.recover import recover
+
+    path = tmp_path / "store"
+    shutil.copytree(killed[0], path)
+    (path / "checkpoint").unlink()
+    poke(path, killed[1][20] + 100, b"\xff")
+    config = StoreConfig(recovery_mode=RecoveryMode.TOLERATE_TAIL)
+    with pytest.raises(CorruptionError) as local:
+        MessageStore.open(path, config=config, services=False)
+    with pytest.raises(CorruptionError) as apart:
+        recover(spark, str(path), config=config)
+    assert str(apart.value) == str(local.value)
+    assert not (path / "tailrace" / "staging").exists()
+
+
+def test_a_scan_that_fails_has_changed_nothing(killed, tmp_path):
+    path = tmp_path / "store"
+    shutil.copytree(killed[0], path)
+    poke(path, killed[1][-1] + 10, bytes(200))
+    before = {str(file): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+    def scan(*_):
+        raise OSError("no executor is left")
+
+    with pytest.raises(OSError, match="no executor"):
+        MessageStore.open(path, services=False, scan=scan)
+    after = {str(file): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+    changed = {name for name in before | after if before.get(name) != after.get(name)}
+    assert {pathlib.Path(name).name for name in changed} <= {"abort", "lock", "geometry.json"}
 
 
 def test_the_commands(spark, killed, tmp_path):

@@ -1,8 +1,11 @@
 """Tables of a store: traffic, timers, lag, and what retention will take."""
 
 import collections
+import importlib.util
 import json
 import pathlib
+import subprocess
+import sys
 import tarfile
 
 import pytest
@@ -130,3 +133,20 @@ def test_what_retention_will_take(spark, made, tmp_path):
     config.write_text("fileReservedTime=0\nexpireBy=storeTimestamp\n")
     going = command("retention", made, "--config", config)
     assert {row["segment"] for row in going} <= {0, SEGMENT, 2 * SEGMENT}
+
+
+def test_the_example_that_draws_has_its_lines(spark, made):
+    path = pathlib.Path(__file__).parents[2] / "docs" / "examples" / "plot_store.py"
+    spec = importlib.util.spec_from_file_location("plot_store", path)
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    found = example.tables(spark, str(made), "day")
+    assert sum(found["messages"]["T0"][1]) == 120
+    assert sum(found["bytes"]["T0"][1]) > 120 * 900
+    assert sum(found["timers"]["late"][1]) == 10
+    assert all(len(times) == len(values) for lines in found.values() for times, values in lines.values())
+    if importlib.util.find_spec("matplotlib") is None:
+        done = subprocess.run(
+            [sys.executable, str(path), str(made), "out"], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (
+            3, "plot_store: matplotlib is not installed: pip install matplotlib\n")

@@ -87,7 +87,8 @@ def retention(
     store: Store,
     archive: Annotated[
         Optional[Path],  # noqa: UP045
-        typer.Option("--archive", metavar="DIR", help="Say which segments it has, verified."),
+        typer.Option("--archive", metavar="DIR", help="Say which segments it has, verified; "
+                     "default: archiveDirectory of --config."),
     ] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Every segment but the last, not only those that may go.")
@@ -103,8 +104,8 @@ def retention(
         from tailrace.cli.retention import explain_retention  # noqa: PLC0415
         from tailrace.spark.pipeline import tables  # noqa: PLC0415
 
-        view = explain_retention(
-            str(store), StoreConfig.from_properties(read_properties(config)))
+        settings = StoreConfig.from_properties(read_properties(config))
+        view = explain_retention(str(store), settings)
         going = [
             tables.Deletion(
                 verdict.facts.file_from_offset, verdict.facts.file_from_offset + verdict.facts.size,
@@ -114,4 +115,5 @@ def retention(
         ]
         job.tell(f"{len(going)} of {len(view.segments)} segments")
         _show(job, tables.retention(
-            job.spark, str(store), going, archive=str(archive or ""), config_file=str(config or "")), out)
+            job.spark, str(store), going, archive=str(archive or settings.archive_directory),
+            config_file=str(config or "")), out)
