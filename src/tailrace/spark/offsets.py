@@ -19,8 +19,8 @@ from tailrace.spark.options import EARLIEST, LATEST, Position, ReadOptions
 from tailrace.store.directory import QueueView, StoreDirectory
 
 __all__ = [
-    "Directory", "Offsets", "Ranges", "batch_ranges", "from_json", "offset_by_position", "open_directories",
-    "share", "starts", "stream_ranges", "tips", "to_json",
+    "Directories", "Directory", "Offsets", "Ranges", "batch_ranges", "from_json",
+    "offset_by_position", "offset_by_time", "open_directories", "share", "starts", "stream_ranges", "tips", "to_json",
 ]
 
 _log = logging.getLogger(__name__)
