@@ -26,7 +26,6 @@ from tailrace.spark.archive_manifest import (
     list_manifests,
     read_manifest,
 )
-from tailrace.spark.archive_verification import read_whole
 from tailrace.store.directory import QueueView, StoreDirectory
 
 __all__ = ["ArchivedDirectory", "ArchivedQueue", "open_archived"]
@@ -66,11 +65,15 @@ class ArchivedQueue(QueueView):
         """(offsets, values of a column) of this queue's messages in a segment, by offset."""
         parts = []
         for file in manifest.files:
-            found = pq.read_table(
-                pa.BufferReader(read_whole(OsFileSystem(), f"{self.archive}/{file.path}")),
-                columns=["queueOffset", name],
-                filters=[("kind", "=", MESSAGE), ("topic", "=", self.topic),
-                         ("queueId", "=", self.queue_id)])
+            path = f"{self.archive}/{file.path}"
+            try:
+                found = pq.read_table(
+                    path, columns=["queueOffset", name], partitioning=None,
+                    filters=[("kind", "=", MESSAGE), ("topic", "=", self.topic),
+                             ("queueId", "=", self.queue_id)])
+            except (OSError, pa.ArrowInvalid) as error:
+                raise CorruptionError(
+                    f"a file of the archive cannot be read: {error}", path=path) from error
             parts.append((
                 found["queueOffset"].to_numpy(), found[name].cast(pa.int64()).to_numpy()))
         offsets = np.concatenate([one for one, _ in parts])

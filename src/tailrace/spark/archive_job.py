@@ -13,7 +13,7 @@ import logging
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import PurePath
+from pathlib import Path
 from typing import Any, Final, Self, final
 
 import numpy as np
@@ -86,7 +86,7 @@ class ArchiveJob:
         config: StoreConfig | None = None, clock: Clock | None = None,
         file_system: FileSystem | None = None, progress: Callable[[Manifest], None] | None = None,
     ) -> None:
-        self._store, self._archive = store.rstrip("/") or "/", archive.rstrip("/") or "/"
+        self._store, self._archive = str(Path(store).absolute()), str(Path(archive).absolute())
         self._run = run
         self._options = options or ArchiveOptions()
         self._options.check()
@@ -94,7 +94,7 @@ class ArchiveJob:
         self._clock = clock or SystemClock()
         self._file_system = file_system or OsFileSystem()
         self._progress = progress
-        if PurePath(self._archive).is_relative_to(self._store):
+        if Path(self._archive).is_relative_to(self._store):
             raise ConfigError(f"the archive {self._archive} must not be inside the store {self._store}")
         self._sealed_until = -1
         self._new_files: list[str] = []

@@ -135,8 +135,9 @@ def offset_by_position(queue: QueueView, phy_offset: int) -> int:
         low = queue.live_min_offset
     while low < high:
         middle = (low + high) // 2
-        unit = CQ_UNIT.unpack_from(queue.units(middle, 1))
-        before = unit.size == PRE_BLANK_SIZE or unit.phy_offset < phy_offset
+        data = queue.units(middle, 1)  # nothing, when retention was faster
+        unit = CQ_UNIT.unpack_from(data.ljust(_UNIT, b"\0"))
+        before = not data or unit.size == PRE_BLANK_SIZE or unit.phy_offset < phy_offset
         low, high = (middle + 1, high) if before else (low, middle)
     return low
 
