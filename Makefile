@@ -47,6 +47,7 @@ crash: $(VENV)/.installed  ## The long crash sweep, faults and kills; SEED=n rep
 	SEED=$(SEED) $(PY) tools/crash_sweep.py
 	SEED=$(SEED) $(PY) tools/fault_matrix.py
 	SEED=$(SEED) $(PY) tools/kill_loop.py
+	SEED=$(SEED) $(PY) tools/pipeline_kills.py
 
 interop: $(VENV)/.installed  ## Conformance with the reference: needs Maven and a JDK
 	tests/interop/conformance/run dump-equals-reference java-client spark damage timers
