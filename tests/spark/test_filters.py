@@ -31,7 +31,7 @@ def test_filters_become_bounds(spark, tmp_path):
         assert pushed.rdd.getNumPartitions() == wanted  # one a message that is left
         late = f"storeTimestamp >= timestamp_millis({time})"
         wanted = load().where(late).count()
-        assert 0 < wanted
+        assert wanted > 0
         pushed = load(pushFilters="true", minPartitions=60).where(late)
         assert pushed.count() == wanted == pushed.rdd.getNumPartitions()
     finally:
