@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from demo_archive import archive_act
+from demo_retention import with_retention
 from rich.console import Console
 from rich.table import Table
 
@@ -414,10 +415,12 @@ def story(scratch: Path, *, java: bool, node: bool, spark: bool) -> None:
             for name in ("topic", "queueId", "queueOffset", "physicalOffset", "properties")
         }))
 
+    act(8, "Disk space comes back: by time, by pressure, by hand")
+    with_retention(scratch, console.print)
     if spark:
-        act(8, "Read the same directory with Spark")
+        act(9, "Read the same directory with Spark")
         if with_spark(store):
-            act(9, "Archive what retention deletes, and read archive and log as one table")
+            act(10, "Archive what retention deletes, and read archive and log as one table")
             archive_act(scratch, console, tailrace, Server)
 
 

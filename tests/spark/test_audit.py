@@ -106,14 +106,17 @@ def test_the_reference_s_directory_damaged(spark, tmp_path):
         [sys.executable, INTEROP / "reference" / "damage.py", tmp_path / "crashed-5.5.0",
          tmp_path / "damaged", "1"], check=True)
     assert both(spark, tmp_path / "crashed-5.5.0") == set()
+    log = tmp_path / "damaged" / "torn-tail" / "timerlog" / "0".zfill(20)
+    poke(log, 52 * 11 + 31, b"\x01")  # in the position of its record
     found = {
         name: both(spark, tmp_path / "damaged" / name)
         for name in ("cq-short", "flip-mid-last-file", "torn-tail", "no-derived")
     }
     assert found == {
-        "cq-short": {"missing-unit"},
+        "cq-short": {"missing-unit", "timercheck-ahead"},
         "flip-mid-last-file": {"damaged-record", "foreign-key"},
-        "torn-tail": {"torn-end", "foreign-key", "foreign-unit"},
+        "torn-tail": {
+            "torn-end", "foreign-key", "foreign-unit", "foreign-timer", "missing-timer"},
         "no-derived": {"missing-key", "missing-unit"},
     }
 

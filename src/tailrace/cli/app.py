@@ -156,7 +156,7 @@ def serve(
 def dump(
     store: Store,
     only: Annotated[
-        str, typer.Option(help="Comma list of store, queues, messages, index, checkpoint.")] = "",
+        str, typer.Option(help="Comma list of store, queues, messages, timers, index, checkpoint.")] = "",
     topic: Annotated[str, typer.Option(help="This topic alone.")] = "",
     raw: Annotated[
         bool, typer.Option("--raw", help="Queues as their files are, not as recovery leaves them.")
@@ -276,7 +276,8 @@ def repair(
 
 @app.command("disk-usage")
 def disk_usage(
-    store: Store, as_json: Annotated[bool, typer.Option("--json", help="JSON lines.")] = False
+    store: Store, as_json: Annotated[bool, typer.Option("--json", help="JSON lines.")] = False,
+    config: Config = None,
 ) -> None:
     """Bytes of a directory by kind of file: lengths, and what is really taken of the disk."""
     from dataclasses import asdict  # noqa: PLC0415
@@ -284,11 +285,13 @@ def disk_usage(
     from tailrace.doctor.disk_usage import disk_usage as measure  # noqa: PLC0415
     from tailrace.env import OsFileSystem  # noqa: PLC0415
     from tailrace.errors import NotAStoreError  # noqa: PLC0415
+    from tailrace.store.log_paths import log_paths  # noqa: PLC0415
 
     with errors():
-        if not (store / "commitlog").is_dir():
+        settings, root = StoreConfig.from_properties(read_properties(config)), str(store.absolute())
+        if not any(Path(path).is_dir() for path in log_paths(settings, root).all):
             raise NotAStoreError(str(store), "it has no commitlog")
-        found = measure(OsFileSystem(), str(store))
+        found = measure(OsFileSystem(), root, settings)
     if as_json or not sys.stdout.isatty():
         print_lines(asdict(entry) for entry in found)
         return
@@ -331,22 +334,24 @@ def retention(
         print(line)
 
 
-def _key_values(items: list[str]) -> dict[str, str]:
+def key_values(items: list[str], option: str = "--property") -> dict[str, str]:
+    """The values of an option that is NAME=VALUE and may be repeated."""
     values = {}
     for item in items:
         name, separator, value = item.partition("=")
         if not separator or not name or not value:
-            raise usage(f"--property {item!r} is not NAME=VALUE")
+            raise usage(f"{option} {item!r} is not NAME=VALUE")
         values[name] = value
     return values
 
 
-def timer_properties(delay: int, deliver_at: int) -> dict[str, str]:
+def timer_properties(delay: int, deliver_at: int, level: int = 0) -> dict[str, str]:
     """What makes a message wait, by the options of ``send``."""
-    if delay and deliver_at:
-        raise usage("say one of --delay and --deliver-at")
-    named = {"TIMER_DELAY_MS": delay, "TIMER_DELIVER_MS": deliver_at}
-    return {name: str(ms) for name, ms in named.items() if ms}
+    named = {"TIMER_DELAY_MS": delay, "TIMER_DELIVER_MS": deliver_at, "DELAY": level}
+    said = {name: str(value) for name, value in named.items() if value}
+    if len(said) > 1:
+        raise usage("say one of --delay, --deliver-at and --delay-level")
+    return said
 
 
 @app.command()
@@ -366,6 +371,8 @@ def send(
     delay: Annotated[int, typer.Option(min=0, help="Deliver it after so many milliseconds.")] = 0,
     deliver_at: Annotated[
         int, typer.Option(min=0, help="Deliver it then, milliseconds since 1970.")] = 0,
+    delay_level: Annotated[
+        int, typer.Option(min=0, help="Deliver it after the delay of this level, 1 or more.")] = 0,
 ) -> None:
     """Put one message by hand; prints where it is.
 
@@ -379,7 +386,7 @@ def send(
     store = one_target(directory, broker, namesrv)
     message = Message(
         topic=topic, body=body.encode(), tags=tags or None, keys=key or (),
-        properties=_key_values(prop or []) | timer_properties(delay, deliver_at))
+        properties=key_values(prop or []) | timer_properties(delay, deliver_at, delay_level))
     with errors():
         print_lines([send_message(message, store, broker, namesrv, queue)])
 
@@ -430,17 +437,24 @@ def topic_create(
     words: Annotated[list[str], typer.Argument(metavar="[STORE] TOPIC")],
     broker: Broker = "",
     queues: Annotated[int, typer.Option(min=1, max=1024, help="Queues to read and write.")] = 4,
+    attribute: Annotated[
+        Optional[list[str]], typer.Option(metavar="NAME=VALUE", help="reserve.time (hours), "  # noqa: UP045
+                                          "retention.ms, retention.bytes ...; may be repeated.")
+    ] = None,
 ) -> None:
-    """Create a topic, or change the number of its queues."""
+    """Create a topic, or change the number of its queues and its attributes."""
     from tailrace.cli.messages import create_topic  # noqa: PLC0415
 
     *directory, name = words
     store = one_target(directory, broker, "")
     with errors():
-        print_lines([create_topic(name, store, broker, queues)])
+        print_lines([
+            create_topic(name, store, broker, queues, key_values(attribute or [], "--attribute"))])
 
 
 # Sub-commands in modules of their own.
 from tailrace.cli import pipeline as _pipeline  # noqa: E402, F401
 from tailrace.cli import pipeline_archive as _pipeline_archive  # noqa: E402, F401
+from tailrace.cli import pipeline_tables as _tables  # noqa: E402, F401
 from tailrace.cli import timers as _timers  # noqa: E402, F401
+from tailrace.cli import topic_purge as _topic_purge  # noqa: E402, F401

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tailrace.client import Producer, PullConsumer
-from tailrace.errors import StoreError, StoreLockedError
+from tailrace.errors import RemotingCommandError, StoreError, StoreLockedError
 from tailrace.formats.filenames import SERVE
+from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.model import Message, MessageExt
 from tailrace.node.message_store import MessageStore
+from tailrace.remoting.client import RemotingClient
+from tailrace.store.topic_retention import topic_limits
 
-__all__ = ["create_topic", "list_topics", "send_message", "tail_messages"]
+__all__ = ["create_topic", "list_topics", "purge_topic", "send_message", "tail_messages"]
 
 
 def _server_of(store: str, error: StoreLockedError) -> str:
@@ -104,21 +109,63 @@ def list_topics(store: str, broker: str) -> Iterator[dict[str, Any]]:
         yield from consumer.topic_configs()
 
 
-def create_topic(name: str, store: str, broker: str, queues: int) -> dict[str, Any]:
-    """Create a topic."""
+def create_topic(
+    name: str, store: str, broker: str, queues: int, attributes: dict[str, str]
+) -> dict[str, Any]:
+    """Create a topic, or change its queues and attributes."""
     from tailrace.node.topic_config import TopicConfig, validate_topic  # noqa: PLC0415
 
     if reason := validate_topic(name):
         raise StoreError(reason)
+    try:
+        topic_limits(attributes)
+    except ValueError as error:
+        raise StoreError(str(error)) from None
     if store:
         try:
             with MessageStore.open(store, services=False) as opened:
-                made = TopicConfig(
-                    topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
+                made = replace(
+                    opened.topics.select(name) or TopicConfig(topic_name=name),
+                    read_queue_nums=queues, write_queue_nums=queues)
+                made.attributes = {**made.attributes, **attributes}
                 opened.topics.update(made)
                 return made.to_json()
         except StoreLockedError as error:
             broker = _server_of(store, error)
     with Producer(broker=broker, group="tailrace_cli") as producer:
-        producer.create_topic(name, queues)
-    return {"topicName": name, "readQueueNums": queues, "writeQueueNums": queues}
+        producer.create_topic(name, queues, attributes)
+    return {
+        "topicName": name, "readQueueNums": queues, "writeQueueNums": queues,
+        "attributes": attributes}
+
+
+def purge_topic(
+    name: str, store: str, broker: str, queue_id: int | None, before_ms: int | None
+) -> dict[int, tuple[int, int]]:
+    """Let go of messages; queue id: least offset before and now."""
+    if store:
+        try:
+            with MessageStore.open(store, services=False, create=False) as opened:
+                return opened.purge_topic(name, queue_id, before_ms)
+        except StoreLockedError as error:
+            broker = _server_of(store, error)
+    ext = {"topic": name}
+    if queue_id is not None:
+        ext["queueId"] = str(queue_id)
+    if before_ms is not None:
+        ext["beforeMs"] = str(before_ms)
+
+    async def ask() -> bytes:
+        client = RemotingClient()
+        try:
+            answer = await client.invoke(broker, RequestCode.PURGE_TOPIC, ext)
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise StoreError(f"the broker at {broker} is no Tailrace, it cannot purge")
+            if answer.code != ResponseCode.SUCCESS:
+                raise RemotingCommandError(answer.code, answer.remark or "", broker)
+            return bytes(answer.body or b"{}")
+        finally:
+            await client.close()
+
+    return {
+        int(queue): (low["from"], low["to"]) for queue, low in json.loads(asyncio.run(ask())).items()}

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from tailrace.cli.app import Config, Store, app, errors, print_lines, read_properties, usage
+from tailrace.cli.app import (
+    Config,
+    Store,
+    app,
+    errors,
+    key_values,
+    print_lines,
+    read_properties,
+    usage,
+)
 from tailrace.config import StoreConfig
 from tailrace.errors import NotAStoreError, StoreError
 from tailrace.formats.filenames import COMMITLOG
@@ -80,10 +89,12 @@ def run_job(
             print(f"tailrace: {error.name} is not installed, jobs on Spark need it: "
                   "pip install 'tailrace[spark]'", file=sys.stderr)
             raise typer.Exit(3) from None
+        from pyspark.logger import PySparkLogger  # noqa: PLC0415
         from pyspark.sql import SparkSession  # noqa: PLC0415
 
         from tailrace.spark.session import local_session, spark_reason  # noqa: PLC0415
 
+        PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True  # it repeats what we say
         if master.startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         if sys.stderr.isatty():
@@ -103,26 +114,6 @@ def run_job(
         finally:
             if spark is not None and mine:
                 spark.stop()
-
-
-@pipeline_app.command()
-def traffic(
-    store: Store,
-    by: Annotated[str, typer.Option("--by", help="minute, hour or day of the store time, in UTC.")] = "hour",
-    master: Master = "local[*]",
-    conf: Conf = None,
-    config: Config = None,
-) -> None:
-    """Print messages and bytes of each topic over time, a JSON line a row."""
-    with run_job("traffic", master, conf, [store]) as job:
-        from tailrace.spark.pipeline.tables import traffic as table  # noqa: PLC0415
-
-        rows = table(job.spark, str(store), bucket=by, config_file=str(config or "")).collect()
-        job.tell(f"{len(rows)} rows")
-        job.report(*(
-            {"start": row["start"].isoformat(), "topic": row["topic"], "messages": row["messages"],
-             "bytes": row["bytes"]}
-            for row in rows))
 
 
 @pipeline_app.command()
@@ -184,3 +175,59 @@ def rebuild(
     The last line is the report of `tailrace recover`, which has --spark for the same.
     """
     recover_store("rebuild", store, master, conf, staging, config, rebuild=True)
+
+
+@pipeline_app.command()
+def replay(
+    store: Store,
+    topic: Annotated[list[str], typer.Option("--topic", help="Replay this topic; may be repeated.")],
+    where: Annotated[
+        str, typer.Option("--where", metavar="SQL", help="Which messages, by the source's columns.")] = "",
+    to_broker: Annotated[str, typer.Option(metavar="HOST:PORT", help="Send to this broker.")] = "",
+    to_namesrv: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Send to the brokers of this name server.")] = "",
+    to_store: Annotated[
+        str, typer.Option(metavar="DIR", help="Put into this directory, which nobody serves.")] = "",
+    to_topic: Annotated[str, typer.Option(help="Under this topic instead of their own.")] = "",
+    rate: Annotated[float, typer.Option(min=0, help="Messages a second; 0: as fast as it goes.")] = 0,
+    ids: Annotated[str, typer.Option(help="keep or new: the messages' unique keys.")] = "keep",
+    progress: Annotated[
+        str, typer.Option(metavar="FILE", help="Note there how far it is; a second run goes on.")] = "",
+    window: Annotated[
+        int, typer.Option(min=1, help="So many are sent together; no more come twice after a kill.")
+    ] = 64,
+    archive: Annotated[
+        str, typer.Option(metavar="DIR", help="Read there what the log has no more.")] = "",
+    option: Annotated[
+        Optional[list[str]],  # noqa: UP045 - typer reads the annotation at run time
+        typer.Option("--option", metavar="NAME=VALUE", help="Of the source; may be repeated."),
+    ] = None,
+    master: Master = "local[*]",
+    conf: Conf = None,
+    config: Config = None,
+) -> None:
+    """Send chosen messages of a directory again, in the order of its log, at least once."""
+    if bool(to_broker) + bool(to_namesrv) + bool(to_store) != 1:
+        raise usage("say one of --to-broker, --to-namesrv and --to-store")
+    if ids not in {"keep", "new"}:
+        raise usage(f"--ids {ids} is not keep or new")
+    if to_store and Path(to_store).resolve() == store.resolve():
+        raise usage("--to-store is the directory that is read")
+    options = key_values(option or [], "--option")
+    if archive:
+        options |= {"fallback": "archive", "archive": archive}
+    if config is not None:
+        options["config"] = str(config)
+    with run_job("replay", master, conf, [store]) as job:
+        from tailrace.spark.pipeline import replay as jobs  # noqa: PLC0415
+
+        wanted = jobs.Replay(
+            path=str(store), topics=tuple(topic), where=where, options=options, to_topic=to_topic,
+            rate=rate, keep_ids=ids == "keep", window=window, progress=progress)
+        wanted.check()
+        jobs.chosen_rows(job.spark, wanted)  # a filter that cannot be, before a target is made
+        with (
+            jobs.StoreTarget(to_store) if to_store
+            else jobs.BrokerTarget(broker=to_broker, namesrv=to_namesrv)
+        ) as target:
+            job.report(jobs.replay(job.spark, wanted, target, tell=job.tell))

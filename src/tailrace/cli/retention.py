@@ -14,12 +14,13 @@ from tailrace.config import StoreConfig
 from tailrace.doctor.retention import RetentionView, explain_directory
 from tailrace.env import OsFileSystem, SystemClock
 from tailrace.errors import RemotingCommandError, StoreLockedError
-from tailrace.formats.filenames import COMMITLOG, SERVE
+from tailrace.formats.filenames import SERVE
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_store import MessageStore
 from tailrace.remoting.client import RemotingClient
 from tailrace.store.directory import DirectoryState
+from tailrace.store.log_paths import log_paths
 from tailrace.store.retention import Pin, Rule, SegmentVerdict
 
 __all__ = ["answer_lines", "delete_now", "explain_retention", "json_lines"]
@@ -39,15 +40,15 @@ def delete_now(store: str, config: StoreConfig) -> tuple[list[str], str]:
     A directory that is being served is left to its server (request 329), which has settings of its
     own; otherwise one pass is made under the lock. Raises StoreError or OSError.
     """
-    before = after = _log_files(store)
+    before = after = _log_files(store, config)
     try:
         opened = MessageStore.open(store, config=config, services=False, create=False)
     except StoreLockedError as error:
         by = _ask_server(store, error)
         for _ in range(_WAITS):
-            after = _log_files(store)
+            after = _log_files(store, config)
             threading.Event().wait(_WAIT_S)
-            if after != before and _log_files(store) == after:
+            if after != before and _log_files(store, config) == after:
                 break
     else:
         by = "one pass under the lock"
@@ -56,7 +57,7 @@ def delete_now(store: str, config: StoreConfig) -> tuple[list[str], str]:
             offsets.load()
             opened.keep_unconsumed(offsets)
             opened.retention.delete_now()
-        after = _log_files(store)
+        after = _log_files(store, config)
     return sorted(set(before) - set(after)), by
 
 
@@ -79,8 +80,10 @@ def _ask_server(store: str, error: StoreLockedError) -> str:
     return f"the server at {address}"
 
 
-def _log_files(store: str) -> list[str]:
-    return sorted(p.name for p in (Path(store) / COMMITLOG).glob("[0-9]*") if p.stat().st_size)
+def _log_files(store: str, config: StoreConfig) -> list[str]:
+    return sorted(
+        found.name for path in log_paths(config, str(Path(store).absolute())).all
+        for found in Path(path).glob("[0-9]*") if found.stat().st_size)
 
 
 # -- printing
@@ -88,11 +91,13 @@ def _log_files(store: str) -> list[str]:
 
 def answer_lines(view: RetentionView, store: str, config: StoreConfig) -> Iterator[str]:
     """The view as sentences and a line per file."""
-    usage, levels = view.usage, view.levels
+    usage, levels = min(view.usages, key=lambda usage: usage.percent), view.levels
     yield (
         f"{store}: {len(view.segments)} CommitLog files, kept for {config.file_reserved_time:g} h "
         f"(fileReservedTime, expireBy={config.expire_by}), deleted in the hours {config.delete_when} "
         "(deleteWhen)")
+    for other in view.usages if len(view.usages) > 1 else ():
+        yield f"path {other.path}: {other.percent} % used, {_size(other.available)} free"
     yield (
         f"disk: {usage.percent} % used, {_size(usage.available)} free; expired files go at any hour above "
         f"{_level(levels.clean, levels.clean_bytes)}, the oldest files above "
@@ -102,10 +107,16 @@ def answer_lines(view: RetentionView, store: str, config: StoreConfig) -> Iterat
         yield f"disk: {view.disk.reason}"
     if view.trash_files:
         yield f"trash: {view.trash_files} files, {_size(usage.trash)} on their way out"
+    for topic, rule in sorted(view.rules.items()):
+        yield f"topic {topic}: {rule}"
     if view.forced:
         yield f"deleted before their time: {len(view.forced)} files on record, the last ones:"
         for entry in view.forced[-3:]:
             lost = ", ".join(f"{n} of {topic}" for topic, n in entry.get("messages", {}).items())
+            if entry.get("timersLost"):
+                lost += f", {entry['timersLost']} pending timers"
+            if entry.get("timersRewritten"):
+                lost += f"; {entry['timersRewritten']} pending timers were written again"
             yield (f"  {entry.get('file')} at {_time(entry.get('time', 0))}: {entry.get('reason')}; "
                    f"lost: {lost or 'no messages'}")
     if view.state is not DirectoryState.CLEAN:
@@ -120,16 +131,19 @@ def answer_lines(view: RetentionView, store: str, config: StoreConfig) -> Iterat
         yield (f"{len(going)} files may go, and do so in the hours {config.delete_when} or with "
                "--delete-now")
     for verdict in view.segments:
-        yield f"  {verdict.facts.path.rpartition('/')[2]}  {_verdict(verdict, config)}"
+        yield f"  {verdict.facts.path.rpartition('/')[2]}  {_verdict(verdict, view, config)}"
 
 
 def json_lines(view: RetentionView) -> Iterator[dict[str, Any]]:
     """The view as JSON objects: one for the disk, one per file."""
+    usage = min(view.usages, key=lambda usage: usage.percent)
     yield {
-        "kind": "disk", "state": view.state.value, "usedPercent": view.usage.percent,
-        "availableBytes": view.usage.available, "trashBytes": view.usage.trash,
+        "kind": "disk", "state": view.state.value, "usedPercent": usage.percent,
+        "availableBytes": usage.available, "trashBytes": usage.trash,
         "full": view.disk.full, "reason": view.disk.reason, **view.trigger._asdict(),
     }
+    for topic, rule in sorted(view.rules.items()):
+        yield {"kind": "topic", "topic": topic, "rule": rule}
     for entry in view.forced:
         yield {"kind": "forcedDeletion", **entry}
     for verdict in view.segments:
@@ -155,7 +169,7 @@ def _why(view: RetentionView) -> str:
     return "; ".join(reasons)
 
 
-def _verdict(verdict: SegmentVerdict, config: StoreConfig) -> str:
+def _verdict(verdict: SegmentVerdict, view: RetentionView, config: StoreConfig) -> str:
     facts, rule = verdict.facts, verdict.rule
     when = _time(verdict.expires_ms)
     source = f"{facts.time_source} {_time(facts.time_ms)} + {config.file_reserved_time:g} h"
@@ -163,6 +177,11 @@ def _verdict(verdict: SegmentVerdict, config: StoreConfig) -> str:
         return f"deletable since {when} ({source})"
     if rule is Rule.FORCED:
         return f"deletable, {rule.value}, before {when} ({source}){_pins(verdict.pins)}"
+    if rule is Rule.RELEASED:
+        return f"deletable, {rule.value}, before {when} ({source})"
+    if rule is Rule.KEPT_BY_TOPIC:
+        holder = view.topics.own_holder if view.topics is not None else ""
+        return f"kept, {rule.value}: {holder}; its own time was {when}"
     if rule is Rule.NOT_EXPIRED:
         return f"kept until {when} ({source})"
     if rule in {Rule.PINNED, Rule.REFUSED}:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Self, final
 
@@ -100,8 +100,8 @@ class AsyncProducer:
         for message in messages:
             if message.topic != topic:
                 raise MessageIllegalError("batch", f"has topics {topic} and {message.topic}")
-            if message.deliver_at is not None or message.delay is not None:
-                raise MessageIllegalError("delay", "a message of a batch cannot be a timer")
+            if message.deliver_at is not None or message.delay is not None or message.delay_level:
+                raise MessageIllegalError("delay", "a message of a batch cannot be delayed")
             unique_key, properties = self._properties(message)
             keys.append(unique_key)
             items.append((message.flag, message.body, properties))
@@ -125,14 +125,18 @@ class AsyncProducer:
         """Queues that can be written."""
         return list((await self._routes.of(topic, for_write=True)).write_queues)
 
-    async def create_topic(self, topic: str, queues: int = DEFAULT_QUEUES) -> None:
-        """Create a topic on every broker that is known, or change the number of its queues."""
+    async def create_topic(
+        self, topic: str, queues: int = DEFAULT_QUEUES, attributes: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic on every broker that is known, or change its queues and attributes."""
         route = await self._routes.of(topic, for_write=True)
         for address in sorted(set(route.addresses.values())):
             answer = await self._remoting.invoke(address, RequestCode.UPDATE_AND_CREATE_TOPIC, {
                 "topic": topic, "defaultTopic": AUTO_CREATE_TOPIC, "readQueueNums": str(queues),
                 "writeQueueNums": str(queues), "perm": "6", "topicFilterType": "SINGLE_TAG",
                 "topicSysFlag": "0", "order": "false",
+                **({"attributes": ",".join(f"+{k}={v}" for k, v in attributes.items())}
+                   if attributes else {}),
             }, timeout_ms=self._timeout_ms)
             if answer.code != ResponseCode.SUCCESS:
                 raise RemotingCommandError(answer.code, answer.remark or "", address)
@@ -152,6 +156,8 @@ class AsyncProducer:
             properties["TIMER_DELIVER_MS"] = str(int(message.deliver_at))
         if message.delay is not None:
             properties["TIMER_DELAY_MS"] = str(round(message.delay * 1000))
+        if message.delay_level:
+            properties["DELAY"] = str(message.delay_level)
         properties["WAIT"] = "true" if message.wait_store_msg_ok else "false"
         for name, value in properties.items():
             if not name or not value or _SEPARATORS & set(name) or _SEPARATORS & set(value):
@@ -269,9 +275,11 @@ class Producer:
         """As ``AsyncProducer.queues``."""
         return self._loop.run(self._producer.queues(topic))
 
-    def create_topic(self, topic: str, queues: int = DEFAULT_QUEUES) -> None:
+    def create_topic(
+        self, topic: str, queues: int = DEFAULT_QUEUES, attributes: Mapping[str, str] | None = None
+    ) -> None:
         """As ``AsyncProducer.create_topic``."""
-        self._loop.run(self._producer.create_topic(topic, queues))
+        self._loop.run(self._producer.create_topic(topic, queues, attributes))
 
 
 async def _made(kind: type[Any], options: dict[str, Any]) -> Any:

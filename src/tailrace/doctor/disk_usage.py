@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tailrace.config import StoreConfig
 from tailrace.env.filesystem import FileSystem
 from tailrace.formats import filenames
+from tailrace.store.log_paths import log_paths
 
 __all__ = ["Usage", "disk_usage"]
 
@@ -26,9 +28,17 @@ class Usage:
     allocated_bytes: int = 0
 
 
-def disk_usage(file_system: FileSystem, root: str) -> list[Usage]:
+def disk_usage(file_system: FileSystem, root: str, config: StoreConfig) -> list[Usage]:
     """Usage by kind, largest first; quarantine and trash are kinds of their own."""
     found: dict[str, Usage] = {}
+    for path in log_paths(config, root).all:
+        if not path.startswith(f"{root}/"):
+            _walk(file_system, path, filenames.COMMITLOG, found)
+    _walk(file_system, root, "", found)
+    return sorted(found.values(), key=lambda usage: -usage.allocated_bytes)
+
+
+def _walk(file_system: FileSystem, root: str, kind_of_all: str, found: dict[str, Usage]) -> None:
     pending = [(name, name) for name in file_system.list(root)]
     while pending:
         relative, top = pending.pop()
@@ -36,10 +46,12 @@ def disk_usage(file_system: FileSystem, root: str) -> list[Usage]:
         if stat.is_dir:
             pending += [(f"{relative}/{name}", top) for name in file_system.list(f"{root}/{relative}")]
             continue
-        kind = _KINDS.get(top, "other")
+        kind = kind_of_all or _KINDS.get(top, "other")
         if relative.startswith(filenames.QUARANTINE):
             kind = "quarantine"
-        elif relative.startswith(filenames.TRASH) or f"/{filenames.SEGMENT_TRASH}/" in relative:
+        elif relative.startswith(filenames.TRASH) or (
+            f"/{filenames.SEGMENT_TRASH}/" in f"/{relative}"
+        ):
             kind = "trash"
         elif top == filenames.OWN:
             kind = "hints"
@@ -47,4 +59,3 @@ def disk_usage(file_system: FileSystem, root: str) -> list[Usage]:
         usage.files += 1
         usage.apparent_bytes += stat.size
         usage.allocated_bytes += stat.allocated
-    return sorted(found.values(), key=lambda usage: -usage.allocated_bytes)

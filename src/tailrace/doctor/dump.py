@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from tailrace.doctor.timers import pending_timers
 from tailrace.errors import CorruptionError
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.filenames import CHECKPOINT
@@ -18,7 +19,8 @@ from tailrace.store.store_checkpoint import read_checkpoint
 
 __all__ = ["KINDS", "dump", "message_line", "query"]
 
-KINDS = ("store", "queues", "messages", "checkpoint", "index")
+KINDS = ("store", "queues", "messages", "timers", "checkpoint", "index")
+"""The first three are shown when none is named."""
 
 
 def _host(host: tuple[str, int]) -> str:
@@ -87,6 +89,10 @@ def dump(
                 yield {"index": {
                     "file": file.path.rpartition("/")[2], "size": file.size,
                     **INDEX_HEADER.unpack_from(header)._asdict()}}
+    if "timers" in only and only is not KINDS:
+        for timer in pending_timers(directory):
+            if not topic or timer.topic == topic:
+                yield timer.line()
     for queue in directory.queues():
         if topic and queue.topic != topic:
             continue
@@ -126,6 +132,7 @@ def query(directory: StoreDirectory, topic: str, key: str) -> Iterator[dict[str,
     """Message lines of every message of a topic that really has the key or unique key."""
     from tailrace.formats.commitlog import tags_code  # noqa: PLC0415 - one name more than dump needs
 
+    purged = {q.queue_id: q.purged_until for q in directory.queues() if q.topic == topic}
     for phy_offset in directory.query(topic, key):
         head = directory.read(phy_offset, 4)
         size = int.from_bytes(head, "big", signed=True)
@@ -137,6 +144,8 @@ def query(directory: StoreDirectory, topic: str, key: str) -> Iterator[dict[str,
         if message.topic != topic or message.phy_offset != phy_offset:
             continue
         if phy_offset + size > directory.max_phy_offset:
+            continue
+        if message.queue_offset < purged.get(message.queue_id, 0):
             continue
         if key in message.keys or key == message.unique_key:
             yield message_line(

@@ -7,20 +7,24 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, final
 
-from tailrace.config import StoreConfig
+from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import CorruptionError
 from tailrace.formats import filenames
 from tailrace.formats.commitlog import BLANK, decode_message
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.node.archive_pins import ArchivePins
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.group_pins import GroupPins
-from tailrace.store.directory import DirectoryState, FileView, StoreDirectory
+from tailrace.node.topic_config import TopicConfigManager
+from tailrace.store.directory import DirectoryState, FileView, QueueView, StoreDirectory
 from tailrace.store.disk_state import DiskLevels, DiskVerdict, PathUsage, decide, disk_levels
 from tailrace.store.forced_deletions import ForcedDeletions
+from tailrace.store.log_paths import segment_files
 from tailrace.store.retention import (
     Pin,
+    PinKind,
     SegmentFacts,
     SegmentVerdict,
     Trigger,
@@ -29,6 +33,14 @@ from tailrace.store.retention import (
     pin_policies,
     segment_time,
 )
+from tailrace.store.topic_retention import (
+    NOWHERE,
+    RETENTION_BYTES,
+    TopicLimits,
+    TopicNeeds,
+    topic_limits,
+)
+from tailrace.timer.properties import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_TOPIC, out_ms
 
 __all__ = ["RetentionView", "explain_directory"]
 
@@ -42,11 +54,16 @@ class RetentionView:
 
     state: DirectoryState
     levels: DiskLevels
-    usage: PathUsage
+    usages: list[PathUsage]
+    """Of each path of the CommitLog that takes new files."""
     disk: DiskVerdict
     trigger: Trigger
     segments: list[SegmentVerdict]
     trash_files: int = 0
+    topics: TopicNeeds | None = None
+    """What topics keep by rules of their own, None without any."""
+    rules: dict[str, str] = field(default_factory=dict)
+    """Those rules, and where purged topics begin."""
     forced: list[dict[str, Any]] = field(default_factory=list)
     """What was deleted before its time, oldest first, as far as it is on record."""
 
@@ -57,26 +74,26 @@ def explain_directory(
     """Look at a directory. Raises NotAStoreError or OSError."""
     directory = StoreDirectory(path, config=config, file_system=file_system)
     root, now_ms = directory.path, clock.now_ms()
-    log_path = f"{root}/{filenames.COMMITLOG}"
+    log_directories = directory.log_paths.all
     trash = [
         f"{place}/{name}"
-        for place in (f"{root}/{filenames.TRASH}", f"{log_path}/{filenames.SEGMENT_TRASH}")
+        for place in (f"{root}/{filenames.TRASH}",
+                      *(f"{path}/{filenames.SEGMENT_TRASH}" for path in log_directories))
         for name in file_system.list(place)
     ]
-    found = file_system.disk_usage(log_path)
-    usage = PathUsage(
-        log_path, found.total, found.free, found.usable,
-        sum(file_system.stat(name).size for name in trash))
+    on_its_way = sum(file_system.stat(name).size for name in trash)
+    usages = [
+        _measure(file_system, path, on_its_way) for path in directory.log_paths.writable]
+    queues = f"{root}/{filenames.CONSUMEQUEUE}"
     levels = disk_levels(config)
     size = sum(
-        file_system.stat(f"{log_path}/{name}").allocated
-        for name in file_system.list(log_path) if filenames.file_name_to_offset(name) is not None)
+        file_system.stat(path).allocated for _, path in segment_files(file_system, log_directories))
     size += sum(q.max_offset - q.min_offset for q in directory.queues()) * CQ_UNIT.size
     size += sum(
-        file_system.stat(f"{root}/{filenames.INDEX}/{name}").size
+        file_system.stat(f"{root}/{filenames.INDEX}/{name}").allocated
         for name in file_system.list(f"{root}/{filenames.INDEX}"))
     disk = decide(
-        levels, [usage], usage, was_full=False, store_bytes=size,
+        levels, usages, _measure(file_system, queues if file_system.exists(queues) else root, on_its_way), was_full=False, store_bytes=size,
         max_store_bytes=config.max_store_bytes)
     hour = datetime.fromtimestamp(now_ms / 1000).hour  # noqa: DTZ006 - local hours
     trigger = Trigger(
@@ -85,14 +102,20 @@ def explain_directory(
     files = directory.log_files
     if len(files) > 1 and not any(files[-1].read(0, BLANK.size)):
         files = files[:-1]  # made ahead, for what comes next
+    needs, rules = _topics(directory, now_ms, clock)
     segments = explain(
         _facts(directory, files, config, now_ms), now_ms=now_ms,
         reserved_hours=config.file_reserved_time, clean_at_once=trigger.clean_at_once,
-        pins=_pins(directory, config, clock), policies=pin_policies(config))
+        pins=_pins(directory, config, clock), policies=pin_policies(config), topics=needs)
     return RetentionView(
-        state=directory.state, levels=levels, usage=usage, disk=disk, trigger=trigger,
-        segments=segments, trash_files=len(trash),
+        state=directory.state, levels=levels, usages=usages, disk=disk, trigger=trigger,
+        segments=segments, trash_files=len(trash), topics=needs, rules=rules,
         forced=ForcedDeletions(file_system, root).read())
+
+
+def _measure(file_system: FileSystem, path: str, trash: int) -> PathUsage:
+    found = file_system.disk_usage(path)
+    return PathUsage(path, found.total, found.free, found.usable, trash)
 
 
 def _facts(
@@ -122,9 +145,75 @@ def _store_timestamp(directory: StoreDirectory, phy_offset: int) -> int:
         return -1
 
 
+def _topics(
+    directory: StoreDirectory, now_ms: int, clock: Clock
+) -> tuple[TopicNeeds | None, dict[str, str]]:
+    """What topics need, and the rules by topic."""
+    topics = TopicConfigManager(
+        directory.file_system, f"{directory.path}/{filenames.CONFIG}", BrokerConfig(), clock)
+    topics.load()
+    limits: dict[str, TopicLimits] = {}
+    rules: dict[str, str] = {}
+    for config in topics.items():
+        try:
+            found = topic_limits(config.attributes)
+        except ValueError as error:
+            rules[config.topic_name] = f"attribute ignored: {error}"
+            continue
+        if found != TopicLimits() and not topics.is_system_topic(config.topic_name):
+            limits[config.topic_name] = found
+            by_bytes = f"{RETENTION_BYTES}={found.keep_bytes}" if found.keep_bytes is not None else ""
+            rules[config.topic_name] = ", ".join(filter(None, (found.rule, by_bytes)))
+    for queue in directory.queues():
+        if queue.purged_until:
+            let_go = f"queue {queue.queue_id} let go below offset {queue.purged_until}"
+            rules[queue.topic] = ", ".join(filter(None, (rules.get(queue.topic), let_go)))
+    if not limits and not any(queue.purged_until for queue in directory.queues()):
+        return None, rules
+    own_from, holder, default_from = NOWHERE, "", NOWHERE
+    for queue in directory.queues():
+        limit = limits.get(queue.topic, TopicLimits())
+        own = limit.keep_ms is not None and limit.keep_ms >= 0
+        first = _first_position(directory, queue, now_ms - (limit.keep_ms or 0) if own else 0)
+        if limit.keep_ms is None:
+            default_from = min(default_from, first)
+        elif first < own_from:
+            own_from, holder = first, f"{queue.topic} ({limit.rule})"
+    return TopicNeeds(own_from, holder, default_from), rules
+
+
+def _first_position(directory: StoreDirectory, queue: QueueView, since_ms: int) -> int:
+    """Where the first message of a queue is that was stored at or after a time."""
+    low, high = queue.min_offset, queue.max_offset
+    while since_ms > 0 and low < high:
+        middle = (low + high) // 2
+        unit = CQ_UNIT.unpack_from(queue.units(middle, 1).ljust(CQ_UNIT.size, b"\0"))
+        if unit.size != PRE_BLANK_SIZE and _store_timestamp(directory, unit.phy_offset) >= since_ms:
+            high = middle
+        else:
+            low = middle + 1
+    return _message_position(queue, low)
+
+
+def _message_position(queue: QueueView, offset: int) -> int:
+    """Where the first message of a queue from an offset on is; NOWHERE when there is none."""
+    while data := queue.units(offset, _LOOK):
+        units = CQ_UNIT.view(data[: len(data) - len(data) % CQ_UNIT.size])
+        for unit in units:
+            if unit["size"] != PRE_BLANK_SIZE:
+                return int(unit["phy_offset"])
+        offset += len(units)
+    return NOWHERE
+
+
 def _pins(directory: StoreDirectory, config: StoreConfig, clock: Clock) -> list[Pin]:
+    found = _first_timer(directory, clock.now_ms())
+    if config.archive_directory:
+        found += ArchivePins(
+            directory.file_system, config.archive_directory,
+            lambda: [file.file_from_offset for file in directory.log_files[:-1]])()
     if not config.pin_groups:
-        return []
+        return found
     offsets = ConsumerOffsetManager(
         directory.file_system, f"{directory.path}/{filenames.CONFIG}", clock)
     offsets.load()
@@ -132,15 +221,27 @@ def _pins(directory: StoreDirectory, config: StoreConfig, clock: Clock) -> list[
 
     def position_of(topic: str, queue_id: int, offset: int) -> int:
         queue = queues[topic, queue_id]
-        at = max(offset, queue.min_offset)
-        while data := queue.units(at, _LOOK):
-            units = CQ_UNIT.view(data[: len(data) - len(data) % CQ_UNIT.size])
-            for unit in units:
-                if unit["size"] != PRE_BLANK_SIZE:
-                    return int(unit["phy_offset"])
-            at += len(units)
-        return -1
+        place = _message_position(queue, max(offset, queue.min_offset))
+        return place if place != NOWHERE else -1
 
-    return list(GroupPins(
+    return found + list(GroupPins(
         config.pin_groups, offsets, lambda topic: [q for t, q in queues if t == topic],
         position_of)())
+
+
+def _first_timer(directory: StoreDirectory, now_ms: int) -> list[Pin]:
+    """The oldest timer that is not due yet, as a pin."""
+    for queue in directory.queues():
+        if queue.topic != TIMER_TOPIC:
+            continue
+        for _, unit, data in directory.records(queue):
+            try:
+                properties = decode_message(data or b"").properties
+            except CorruptionError:
+                continue
+            due = out_ms(properties)
+            if due is not None and due > now_ms and TIMER_DEL_UNIQKEY not in properties:
+                when = datetime.fromtimestamp(due / 1000)  # noqa: DTZ006 - for people here
+                holder = f"of {properties.get(REAL_TOPIC)} due {when:%Y-%m-%d %H:%M:%S}"
+                return [Pin(PinKind.TIMER, unit.phy_offset, holder)]
+    return []

@@ -6,7 +6,8 @@ from typing import Final
 
 __all__ = [
     "ABORT", "CHECKPOINT", "COMMITLOG", "CONFIG", "CONSUMEQUEUE", "FLUSHED", "FORCED_DELETIONS",
-    "GEOMETRY", "INDEX", "LOCK", "OWN", "PROGRESS", "QUARANTINE", "SEGMENT_TRASH", "SERVE", "STAGING",
+    "GEOMETRY", "INDEX", "LOCK", "MIN_OFFSETS", "OWN", "PROGRESS", "QUARANTINE", "SEGMENT_TRASH", "SERVE",
+    "STAGING",
     "TIMERCHECK", "TIMERLOG", "TIMERMETRICS", "TIMERWHEEL", "TRASH", "file_name_to_offset",
     "offset_to_file_name",
 ]
@@ -24,6 +25,8 @@ TIMERCHECK: Final = "timercheck"
 """Below ``config``."""
 TIMERMETRICS: Final = "timermetrics"
 """Below ``config``."""
+MIN_OFFSETS: Final = "tailrace-min-offsets.json"
+"""Below ``config``: state of ours."""
 OWN: Final = "tailrace"
 """Our own hints and evidence; nothing in it is needed to open a store."""
 QUARANTINE: Final = "tailrace/quarantine"

@@ -47,6 +47,7 @@ RESPONSE_FLAG: Final = 1
 ONEWAY_FLAG: Final = 2
 MQ_VERSION: Final = 479
 """Ordinal of V5_3_3, the version that Tailrace reports."""
+VERSION_V3_4_9: Final = 121
 VERSION_V5_3_1: Final = 475
 LANGUAGES: Final = (
     "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP",
@@ -126,6 +127,7 @@ class RequestCode(enum.IntEnum):
     QUERY_CONSUME_TIME_SPAN = 303
     GET_SYSTEM_TOPIC_LIST_FROM_NS = 304
     GET_SYSTEM_TOPIC_LIST_FROM_BROKER = 305
+    CLEAN_EXPIRED_CONSUMEQUEUE = 306
     GET_CONSUMER_RUNNING_INFO = 307
     CONSUME_MESSAGE_DIRECTLY = 309
     SEND_MESSAGE_V2 = 310
@@ -133,6 +135,7 @@ class RequestCode(enum.IntEnum):
     GET_HAS_UNIT_SUB_TOPIC_LIST = 312
     GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST = 313
     VIEW_BROKER_STATS_DATA = 315
+    CLEAN_UNUSED_TOPIC = 316
     GET_BROKER_CONSUME_STATS = 317
     UPDATE_NAMESRV_CONFIG = 318
     GET_NAMESRV_CONFIG = 319
@@ -154,6 +157,8 @@ class RequestCode(enum.IntEnum):
     QUERY_ASSIGNMENT = 400
     GET_BROKER_MEMBER_GROUP = 901
     BROKER_HEARTBEAT = 904
+    PURGE_TOPIC = 329_001
+    """Tailrace's own: ``topic``, and perhaps ``queueId`` and ``beforeMs``."""
 
 
 class ResponseCode(enum.IntEnum):

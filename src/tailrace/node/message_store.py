@@ -1,6 +1,6 @@
 """A store directory brought to life: lock, abort file, store, topics, services.
 
-Order of an open: lock, abort file read and written, geometry, load and recovery, topics, services.
+Order of an open: lock, geometry, abort file read and written, load and recovery, topics, services.
 Nothing of the directory is changed before the lock is held, nothing but ``lock`` before the abort
 file is there. Order of a close: services end, the rest is dispatched and flushed, the abort file
 goes when the stop was clean, the lock goes last.
@@ -44,7 +44,13 @@ from tailrace.model import (
     PutMessageStatus,
 )
 from tailrace.node.consumer_offset import ConsumerOffsetManager
-from tailrace.node.directory_opening import check_directory, write_abort
+from tailrace.node.delay_offset import DelayOffsetManager
+from tailrace.node.directory_opening import (
+    check_directory,
+    make_log_directories,
+    remove_abort,
+    write_abort,
+)
 from tailrace.node.lock import lock_store
 from tailrace.node.put_forms import (
     PutResults,
@@ -56,11 +62,15 @@ from tailrace.node.put_forms import (
 from tailrace.node.retention import Retention
 from tailrace.node.timers import Timers, is_timer
 from tailrace.node.topic_config import TopicConfigManager
+from tailrace.node.topic_retention import remove_deleted
+from tailrace.segments import Lease
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.flush import DurableCallback
 from tailrace.store.geometry import recognise, write_geometry
 from tailrace.store.hooks import MessageArrivingListener
 from tailrace.store.stitched_walk import LogScanner
+from tailrace.timer.pending import PendingTimer
+from tailrace.timer.pins import LevelPins
 
 __all__ = ["MessageStore"]
 
@@ -126,8 +136,7 @@ class MessageStore:
         flushes when it is read or closed. ``on_recovery`` hears about once a second how much of a
         recovery is done, from 0 to 1. ``rebuild`` builds queues and index anew whatever is there;
         ``seal_damage`` writes placeholder records over damage that is stepped over, for Java
-        brokers. On a full disk the store opens read-only and cuts nothing. ``scan`` reads segments
-        in recovery's stead, all at once perhaps.
+        brokers; ``scan`` reads the log in recovery's stead. On a full disk nothing is cut or put.
 
         Raises StoreLockedError, NotAStoreError, ConfigError, CorruptionError or OSError; then
         everything is closed again.
@@ -137,16 +146,16 @@ class MessageStore:
         file_system = file_system or OsFileSystem()
         entropy = entropy or SystemEntropy()
         config = config or StoreConfig()
-        check_directory(file_system, root, create=create)
+        check_directory(file_system, root, config, create=create)
         file_system.makedirs(root)
         lock = lock_store(file_system, root)
         store: DefaultMessageStore | None = None
         running: Scheduler | None = None
         try:
+            config = recognise(file_system, root, config)  # a refusal leaves everything as it is
             last_exit_ok = not file_system.exists(f"{root}/{filenames.ABORT}")
             read_only = write_abort(file_system, root)
-            file_system.makedirs(f"{root}/{filenames.COMMITLOG}")
-            config = recognise(file_system, root, config)
+            make_log_directories(file_system, root, config)
             store = DefaultMessageStore(clock, file_system, config, root)
             store.load(
                 last_exit_ok=last_exit_ok, tell=on_recovery, read_only=read_only, rebuild=rebuild,
@@ -154,17 +163,16 @@ class MessageStore:
             write_geometry(file_system, root, config)
             broker = broker_config or BrokerConfig()
             topics = _load_topics(file_system, root, broker, clock, store)
-            retention = Retention(clock, file_system, store)
-            timers = Timers(
-                clock, file_system, entropy, config, store, topics, broker.broker_name)
+            retention = Retention(clock, file_system, store, topics)
+            timers = Timers(clock, file_system, entropy, config, store, topics, broker.broker_name)
             timers.load()
+            retention.follow_timers(timers.pending(), LevelPins(timers.schedule))
             if services:
                 running = scheduler or ThreadScheduler()
                 store.start(running, os.getpid())
                 retention.start(running)
                 timers.start(running)
-            return cls(
-                root, store, topics, retention, timers, lock, file_system, clock, entropy, running)
+            return cls(root, store, topics, retention, timers, lock, file_system, clock, entropy, running)
         except BaseException as error:
             _log.error("cannot open the store path=%s cause=%s", root, str(error) or type(error).__name__)
             if running is not None:
@@ -187,10 +195,9 @@ class MessageStore:
         self._store.flush_commit_log.handle = None
         try:
             timers_clean = self._timers.close()
-            if self._store.close() and timers_clean:
-                self._file_system.remove(f"{self.path}/{filenames.ABORT}")
-                self._file_system.sync_dir(self.path)
-            else:
+            self.retention.topics.close()
+            clean = self._store.close() and timers_clean and remove_abort(self._file_system, self.path)
+            if not clean:
                 _log.warning("the abort file stays, the next open recovers path=%s", self.path)
         finally:
             self._lock.release()
@@ -258,6 +265,15 @@ class MessageStore:
         """Why not."""
         return "the store is closed" if self._closed else self._store.flags.reason
 
+    @property
+    def delay_offsets(self) -> DelayOffsetManager:
+        """How far each delay level is delivered."""
+        return self._timers.delay_offsets
+
+    def delay_levels(self) -> list[tuple[int, int, int]]:
+        """(level, next offset, offset behind its last message) of each level that was ever used."""
+        return self._timers.schedule.progress()
+
     def stats(self) -> dict[str, Any]:
         """Counters and positions, as RocketMQ's StoreStatsService has them."""
         return {**self._store.stats_dict(), **self.retention.stats(), **self._timers.stats()}
@@ -296,6 +312,8 @@ class MessageStore:
             raise_refused(result)
         if store.flush_commit_log.sync and message.wait_store_msg_ok:
             self._wait(result.until, timeout_ms)
+        else:
+            store.let_dispatch_follow()
         store.stats.put_took(clock.monotonic_ns() - began)
         result.msg_id = create_message_id(store.commit_log.store_host, result.phy_offset)
         return result
@@ -338,6 +356,7 @@ class MessageStore:
             and any(message.wait_store_msg_ok for message in messages)
         ):
             self._wait(results[-1].until, timeout_ms)
+        self._store.let_dispatch_follow()
         return PutResults(results, self.store_host)
 
     def put_inner(self, message: MessageExtBrokerInner) -> PutMessageResult:
@@ -359,6 +378,16 @@ class MessageStore:
                 raise_refused(result)
             if self._store.flush_commit_log.sync:
                 self._wait(result.until, None)
+
+    def timers(self) -> Iterator[PendingTimer]:
+        """What is still to come: timers and messages with a delay level, by the time they are due.
+
+        Messages are read as the iterator goes on. One that is delivered, put or taken back
+        meanwhile may be missed or be there still. Far timers are held in memory on the way.
+        """
+        self._check_open()
+        self.wait_dispatched()
+        return self._timers.to_come()
 
     def put_batch_inner(self, message: MessageExtBrokerInner, encoded: bytes) -> PutMessageResult:
         """Append the messages of a batch request, all or none; as ``put_inner``."""
@@ -464,14 +493,14 @@ class MessageStore:
     def select_record(self, phy_offset: int) -> bytes | None:
         """The stored record at a position of the log, or None."""
         self._check_open()
-        if self._store.reader.decode_at(phy_offset) is None:
+        if self._store.reader.visible_at(phy_offset) is None:
             return None
         return self._store.commit_log.record_at(phy_offset)
 
     def look_message_by_offset(self, phy_offset: int) -> MessageExt | None:
         """The message at a position of the log, or None."""
         self._check_open()
-        return self._store.reader.decode_at(phy_offset)
+        return self._store.reader.visible_at(phy_offset)
 
     def look_message_by_id(self, msg_id: str) -> MessageExt | None:
         """The message with a broker's id (not its unique key), or None."""
@@ -517,6 +546,16 @@ class MessageStore:
         low = self.min_phy_offset
         return self._store.reader.store_timestamp(low) if low >= 0 and self.max_phy_offset > low else -1
 
+    def lease(self, phy_offset: int, size: int) -> Lease | None:
+        """Bytes of the log in place, good until the lease ends; None when they are not all there.
+
+        Retention waits for it up to ``destroyMapedFileIntervalForcibly``, and no longer takes the
+        bytes away then: only the name of their file goes.
+        """
+        self._check_open()
+        file = self._store.commit_log.queue.find(phy_offset)
+        return file.select(phy_offset - file.file_from_offset, size) if file is not None else None
+
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Offset of the first message of a queue, 0 when there is no such queue."""
         queue = self._store.queues.get(topic, queue_id)
@@ -537,9 +576,35 @@ class MessageStore:
         self.retention.follow_groups(offsets)
 
     def delete_topics(self, topics: set[str]) -> None:
-        """Remove the queues of topics; their records stay in the log until retention."""
+        """Remove the queues of topics; their records stay in the log until retention.
+
+        Raises OSError before anything is removed when that cannot be noted.
+        """
         self._check_open()
+        self.retention.topics.note_deleted(topics)
         self._store.delete_topics(topics)
+        self._timers.forget_topics(topics)
+
+    def delete_unused_topics(self) -> set[str]:
+        """Remove the queues of topics that do not exist any more (cleanUnusedTopic); which."""
+        unused = {topic for topic, _ in self._store.queues.table} - set(self.topics.table)
+        unused = {topic for topic in unused if not topic.startswith("%LMQ%")
+                  and not self.topics.is_system_topic(topic)}
+        if unused:
+            self.delete_topics(unused)
+        return unused
+
+    def purge_topic(
+        self, topic: str, queue_id: int | None = None, before_ms: int | None = None
+    ) -> dict[int, tuple[int, int]]:
+        """Let go of the messages of a topic, of one queue or stored before a time only.
+
+        Queue id: least offset before and now. They are not shown any more, durably; their bytes go
+        with their files. A Java broker on the directory shows them again. Raises StoreError or
+        OSError; then nothing was let go.
+        """
+        self.wait_dispatched()
+        return self.retention.topics.purge(topic, queue_id, before_ms)
 
 
 def _load_topics(
@@ -548,6 +613,7 @@ def _load_topics(
     """The topics; one that has queues and no config gets one, with as many queues as it has."""
     topics = TopicConfigManager(file_system, f"{root}/{filenames.CONFIG}", broker, clock)
     topics.load()
+    remove_deleted(file_system, store, topics.table)
     queues: dict[str, int] = {}
     for topic, queue_id in store.queues.table:
         if topics.table.get(topic) is None:

@@ -1,4 +1,4 @@
-"""Retention of an open store: trash, disk check and the two deleting services, composed."""
+"""Retention of an open store: trash, disk check, topics and the two deleting services, composed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,20 @@ from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler
 from tailrace.formats import filenames
+from tailrace.node.archive_pins import ArchivePins
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.group_pins import GroupPins
+from tailrace.node.timer_rescue import PendingTimers, TimerRescue
+from tailrace.node.topic_config import TopicConfigManager
+from tailrace.node.topic_retention import TopicRetention
 from tailrace.segments import MappedFile
 from tailrace.store.clean_commit_log import CleanCommitLogService
 from tailrace.store.clean_consume_queue import CleanConsumeQueueService
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.disk_check import DiskCheckService
 from tailrace.store.forced_deletions import ForcedDeletions
+from tailrace.store.log_paths import log_paths
+from tailrace.store.retention import PinSource
 from tailrace.store.trash import Trash
 
 __all__ = ["Retention"]
@@ -27,22 +33,34 @@ _TRASH_MS = 100
 class Retention:
     """Everything that gives disk space back, for one open store."""
 
-    def __init__(self, clock: Clock, file_system: FileSystem, store: DefaultMessageStore) -> None:
+    def __init__(
+        self, clock: Clock, file_system: FileSystem, store: DefaultMessageStore,
+        topics: TopicConfigManager,
+    ) -> None:
         config, log = store.config, store.commit_log
+        self._clock = clock
         self._config = config
         self._file_system = file_system
         self._store = store
         self.trash = Trash(clock, file_system, store.root, log.queue.directories, config.delete_rate)
         self.disk = DiskCheckService(
-            file_system, config, store.flags, self.trash, log.queue.directories,
+            file_system, config, store.flags, self.trash, log_paths(config, store.root).writable,
             f"{store.root}/{filenames.CONSUMEQUEUE}", self.store_bytes)
+        log.queue.full_directories = lambda: self.disk.verdict.full_paths
         self.clean_commit_log = CleanCommitLogService(
             clock, file_system, config, log, store.flags, self.trash, self.disk,
             self._store_timestamp, lambda: store.reput.reput_from_offset, self._count_messages,
             ForcedDeletions(file_system, store.root))
         self.clean_consume_queue = CleanConsumeQueueService(
             clock, config, log, store.queues, store.index, store.flags)
+        self.topics = TopicRetention(clock, file_system, store, topics)
+        self.clean_commit_log.topic_needs = self.topics.needs
+        if config.archive_directory:
+            self.clean_commit_log.pin_sources.append(ArchivePins(
+                file_system, config.archive_directory,
+                lambda: [file.file_from_offset for file in log.queue.files[:-1]]))
         self.trash.load()
+        self.topics.load()
 
     def start(self, scheduler: Scheduler) -> None:
         """Check the disks once and start the services."""
@@ -50,6 +68,8 @@ class Retention:
         self.disk.check()
         scheduler.every("DiskCheckService", config.clean_resource_interval, self.disk.step)
         scheduler.every("EmptyTrashService", _TRASH_MS, self.trash.step)
+        scheduler.every(
+            "TopicRetentionService", config.clean_resource_interval, self.topics.step)
         scheduler.every(
             "CleanCommitLogService", max(config.delete_commit_log_files_interval, 1),
             self.clean_commit_log.step)
@@ -61,6 +81,16 @@ class Retention:
         """Keep what the groups of ``pinGroups`` have not consumed, by these offsets."""
         self.clean_commit_log.pin_sources.append(GroupPins(
             self._config.pin_groups, offsets, self._queues_of, self._position_of))
+
+    def follow_timers(self, timers: PendingTimers | None, levels: PinSource | None = None) -> None:
+        """Keep pending timers, and write them again when their file must go; keep delay levels."""
+        if levels is not None:
+            self.clean_commit_log.pin_sources.append(levels)
+        if timers is None:
+            return
+        rescue = TimerRescue(self._clock, self._store, timers)
+        self.clean_commit_log.pin_sources.append(rescue.pins)
+        self.clean_commit_log.rewrite_timers = rescue.rewrite
 
     def _queues_of(self, topic: str) -> list[int]:
         return [queue_id for name, queue_id in list(self._store.queues.table) if name == topic]
@@ -75,17 +105,18 @@ class Retention:
 
     def delete_now(self) -> int:
         """One whole pass by hand, queues and index too; how many CommitLog files went."""
+        self.topics.step()
         count = self.clean_commit_log.run_pass(manual=True)
         self.clean_consume_queue.run_pass()
         return count
 
     def store_bytes(self) -> int:
-        """What the log takes of the disk, units and index files, as maxStoreBytes counts them."""
+        """What log and index take of the disk, and the units, as maxStoreBytes counts them."""
         store = self._store
         size = sum(self._allocated(file) for file in store.commit_log.queue.files)
         for queue in list(store.queues.table.values()):
             size += max(queue.files.max_offset - max(queue.files.min_offset, 0), 0)
-        return size + sum(file.size for file in (store.index.files if store.index else ()))
+        return size + sum(self._allocated(file) for file in (store.index.files if store.index else ()))
 
     def _count_messages(self, low_phy_offset: int, high_phy_offset: int) -> dict[str, int]:
         """Messages by topic between two positions of the log."""

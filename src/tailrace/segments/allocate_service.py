@@ -44,7 +44,8 @@ class AllocateMappedFileService:
             if ready is not None and ready.path == path:
                 return ready
             if ready is not None:
-                ready.destroy()
+                ready.destroy()  # durably: its name must not come back beside the one made now
+                self._file_system.sync_dir(ready.path.rpartition("/")[0])
             return self._make(path, start)
 
     def prepare(self, path: str, start: int) -> None:

@@ -4,6 +4,8 @@ Owns the files of one or more directories. Invariants:
   Q1  Every file has exactly ``file_size`` bytes; its name is the position of its first byte.
   Q2  ``files`` is an immutable snapshot, replaced as a whole: readers need no lock.
   Q3  ``flushed_where`` covers a file only when all files before it are covered.
+  Q4  A new file goes into a directory that is neither read-only nor too full, in turn; when all
+      are too full, that counts no more.
 Commit point of a new file: its name is durable before its first byte is written.
 Concurrency: one writer (``last_file``, ``truncate_dirty_files``), one deleter (``drop_head``), one
 flusher, any readers.
@@ -11,13 +13,14 @@ flusher, any readers.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import final
 
 from tailrace.env.filesystem import FileSystem
-from tailrace.errors import CorruptionError, FatalStorageError
+from tailrace.errors import CorruptionError, DiskFullError, FatalStorageError
 from tailrace.formats.filenames import file_name_to_offset, offset_to_file_name
 from tailrace.segments.allocate_service import AllocateMappedFileService
 from tailrace.segments.mapped_file import MappedFile
@@ -45,6 +48,10 @@ class MappedFileQueue:
         allocate_service: AllocateMappedFileService | None = None,
     ) -> None:
         self.directories = (directory,) if isinstance(directory, str) else tuple(directory)
+        self.read_only: tuple[str, ...] = ()
+        """Directories in which no new file is made."""
+        self.full_directories: Callable[[], Collection[str]] = lambda: ()
+        """Directories in which none should be made now."""
         self.file_size = file_size
         self.files: tuple[MappedFile, ...] = ()
         self.flushed_where = 0
@@ -95,6 +102,9 @@ class MappedFileQueue:
                 raise CorruptionError(
                     "segment file of a wrong length", path=path, expected=self.file_size, actual=size)
             found.append((offset, path))
+        for (offset, path), (following, other) in itertools.pairwise(found):
+            if offset == following:
+                raise CorruptionError(f"the same segment file is also {other}", path=path)
         for path in empty:
             _log.warning("remove empty segment file file=%s", path)
             self._file_system.remove(path)
@@ -147,6 +157,17 @@ class MappedFileQueue:
         file = self.find(offset)
         return file.read(offset - file.file_from_offset, n) if file is not None else b""
 
+    def read_many(self, places: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The same for many (offset, length)."""
+        found: list[bytes] = []
+        for file, part in itertools.groupby(places, key=lambda place: self.find(place[0])):
+            if file is None:
+                found += [b"" for _ in part]
+            else:
+                start = file.file_from_offset
+                found += file.read_many([(offset - start, n) for offset, n in part])
+        return found
+
     # -- writing
 
     def last_file(self, create_at: int | None = None) -> MappedFile | None:
@@ -193,19 +214,40 @@ class MappedFileQueue:
         file.close()
 
     def _create(self, start: int) -> MappedFile:
-        path = self.path_of(start)
+        paths = self._paths_of(start)
+        for path in paths:
+            try:
+                return self._create_at(path, start)
+            except DiskFullError as error:
+                if path is paths[-1]:
+                    raise
+                _log.warning("a file is made in another directory cause=%s", error)
+        raise AssertionError("there is a directory")
+
+    def _create_at(self, path: str, start: int) -> MappedFile:
         if self._allocate_service is not None:
             made = self._allocate_service.take(path, start)
             self._allocate_service.prepare(self.path_of(start + self.file_size), start + self.file_size)
             return made
-        self._file_system.makedirs(self.directories[0])
+        self._file_system.makedirs(path.rpartition("/")[0])
         return MappedFile.create(
             self._file_system, path, start, self.file_size, mapped=self._mapped,
             allocate_step=self._step, open_files=self._open_files)
 
     def path_of(self, start: int) -> str:
         """Where the file that starts at ``start`` is made."""
-        return f"{self.directories[0]}/{offset_to_file_name(start)}"
+        return self._paths_of(start)[0]
+
+    def _paths_of(self, start: int) -> list[str]:
+        """Where it may be made, best first."""
+        name = offset_to_file_name(start)
+        if len(self.directories) == 1:
+            return [f"{self.directories[0]}/{name}"]
+        full = self.full_directories()
+        writable = sorted(set(self.directories).difference(self.read_only))
+        usable = [directory for directory in writable if directory not in full] or writable
+        turn = start // self.file_size % len(usable)
+        return [f"{directory}/{name}" for directory in usable[turn:] + usable[:turn]]
 
     def set_end(self, offset: int) -> None:
         """Read nothing from ``offset`` on, and leave the files as they are."""

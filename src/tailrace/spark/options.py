@@ -235,7 +235,8 @@ def _roots(values: _Values) -> tuple[tuple[str, str], ...]:
         return ()
     for path in paths:
         # Only a local look: executors may see what the driver does not, but planning reads here.
-        if not Path(path, filenames.COMMITLOG).is_dir():
+        # With a config file the CommitLog may lie elsewhere, which planning finds out.
+        if not values.text("config") and not Path(path, filenames.COMMITLOG).is_dir():
             values.problems.append(f"{path} is not a store directory: it has no commitlog")
     return tuple(zip(labels, paths, strict=True))
 

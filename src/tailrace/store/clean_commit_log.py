@@ -37,6 +37,7 @@ from tailrace.store.retention import (
     segment_time,
 )
 from tailrace.store.running_flags import NOT_WRITEABLE, RunningFlags
+from tailrace.store.topic_retention import TopicNeeds
 from tailrace.store.trash import Trash
 
 __all__ = ["FIRST_PASS_NS", "CleanCommitLogService"]
@@ -86,6 +87,14 @@ class CleanCommitLogService:
         self._hanged: SegmentVerdict | None = None
         """Why the first file is to go that readers keep."""
         self.pin_sources: list[PinSource] = []
+        self.topic_needs: Callable[[], TopicNeeds | None] = lambda: None
+        """What topics keep by rules of their own."""
+        self.rewrite_timers: Callable[[int, int], tuple[int, int]] | None = None
+        """Copies the pending timers between two positions to the end of the log: how many were, and
+        how many are lost."""
+        self.lost_timers = 0
+        self._rescued = (-1, 0, 0)
+        """The last file whose timers were written again, how many, and how many could not be."""
         self.manual_times = 0
         self.deleted_files = 0
         self.forced_files = 0
@@ -111,7 +120,7 @@ class CleanCommitLogService:
         return explain(
             self._facts(files if most is None else files[:most]), now_ms=self._clock.now_ms(),
             reserved_hours=self._config.file_reserved_time, clean_at_once=trigger.clean_at_once,
-            pins=self._pins(), policies=self._policies)
+            pins=self._pins(), policies=self._policies, topics=self.topic_needs())
 
     def trigger(self) -> Trigger:
         """Why a pass would be made now."""
@@ -210,6 +219,8 @@ class CleanCommitLogService:
     def _delete(self, file: MappedFile, verdict: SegmentVerdict | None) -> bool:
         """Take the oldest file away; False when it has to stay for now."""
         now_ms = self._clock.monotonic_ns() // _MS
+        if verdict is not None and verdict.forced:
+            self._rescue_timers(file)
         if (file.leased or not file.available) and not file.retire(
             now_ms, self._config.destroy_maped_file_interval_forcibly
         ):
@@ -234,18 +245,38 @@ class CleanCommitLogService:
         self.deleted_files += 1
         self.deleted_bytes += file.size
         if verdict is not None and verdict.forced:
-            self.forced_files += 1
-            self.forced_messages += sum(lost.values())
-            reason, pins = self._disk.verdict.reason, _held(verdict)
-            _log.warning(
-                "deleted before its time file=%s expires_ms=%d reason=%s pins=%s lost=%s", path,
-                verdict.expires_ms, reason, pins or "none", lost)
-            self._forced_deletions.note({
-                "time": self._clock.now_ms(), "file": path.rpartition("/")[2],
-                "expires": verdict.expires_ms, "reason": reason, "pins": pins, "messages": lost})
+            self._tell_forced(path, verdict, lost)
         else:
             _log.info("deleted an expired file file=%s min_phy_offset=%d", path, self._log.min_offset)
         return True
+
+    def _rescue_timers(self, file: MappedFile) -> None:
+        """Have pending timers written again before their file goes; once, though it may hang."""
+        start = file.file_from_offset
+        if self.rewrite_timers is not None and self._rescued[0] != start:
+            try:
+                self._rescued = start, *self.rewrite_timers(start, start + file.size)
+            except FatalStorageError as error:
+                self._flags.set(NOT_WRITEABLE, str(error))
+                raise
+
+    def _tell_forced(self, path: str, verdict: SegmentVerdict, lost: dict[str, int]) -> None:
+        """Count, log and put on record what was deleted before its time."""
+        _, rewritten, lost_timers = self._rescued
+        if self._rescued[0] != verdict.facts.file_from_offset:
+            rewritten = lost_timers = 0
+        self.forced_files += 1
+        self.forced_messages += sum(lost.values())
+        self.lost_timers += lost_timers
+        reason, pins = self._disk.verdict.reason, _held(verdict)
+        _log.warning(
+            "deleted before its time file=%s expires_ms=%d reason=%s pins=%s lost=%s "
+            "timers_rewritten=%d timers_lost=%d", path, verdict.expires_ms, reason,
+            pins or "none", lost, rewritten, lost_timers)
+        self._forced_deletions.note({
+            "time": self._clock.now_ms(), "file": path.rpartition("/")[2],
+            "expires": verdict.expires_ms, "reason": reason, "pins": pins, "messages": lost,
+            "timersRewritten": rewritten, "timersLost": lost_timers})
 
     def _redelete_hanged_file(self, now_ns: int) -> None:
         """Try again, now and then, to delete a first file that readers kept."""
@@ -286,7 +317,8 @@ class CleanCommitLogService:
         files = self._log.queue.files
         return {
             "deletedFiles": self.deleted_files, "forcedDeletedFiles": self.forced_files,
-            "forcedDeletedMessages": self.forced_messages, "deletedBytes": self.deleted_bytes, "fruitlessCleanPasses": self.fruitless_passes,
+            "forcedDeletedMessages": self.forced_messages,
+            "forcedDeletedTimers": self.lost_timers, "deletedBytes": self.deleted_bytes, "fruitlessCleanPasses": self.fruitless_passes,
             "trashBytes": self._trash.total_bytes, "trashFailures": self._trash.failures,
             "manualDeletePassesLeft": self.manual_times,
             "hangedFile": "" if not files or files[0].available else files[0].path,

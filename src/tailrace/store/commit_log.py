@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Sequence
 from typing import Final, final
 
 import numpy as np
@@ -39,6 +38,7 @@ from tailrace.formats.commitlog import (
 from tailrace.kernels import record
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.segments import AllocateMappedFileService, MappedFile, MappedFileQueue
+from tailrace.store.log_paths import LogPaths
 from tailrace.store.running_flags import RunningFlags
 
 __all__ = ["CommitLog"]
@@ -61,7 +61,7 @@ class CommitLog:
         clock: Clock,
         file_system: FileSystem,
         config: StoreConfig,
-        directories: Sequence[str],
+        paths: LogPaths,
         flags: RunningFlags,
     ) -> None:
         self._clock = clock
@@ -71,8 +71,9 @@ class CommitLog:
         self.allocate_service = AllocateMappedFileService(
             file_system, config.mapped_file_size_commit_log, config.commit_log_allocate_step)
         self.queue = MappedFileQueue(
-            file_system, directories, config.mapped_file_size_commit_log, mapped=True,
+            file_system, paths.all, config.mapped_file_size_commit_log, mapped=True,
             allocate_step=config.commit_log_allocate_step, allocate_service=self.allocate_service)
+        self.queue.read_only = paths.read_only
         self.queue_offsets: dict[QueueKey, int] = {}
         self.store_host = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
         self.last_store_timestamp = 0
@@ -155,8 +156,10 @@ class CommitLog:
                 "record", f"{size} bytes do not fit a CommitLog file of "
                 f"{config.mapped_file_size_commit_log} (mappedFileSizeCommitLog)")
 
-    def _refusal(self, message: MessageExtBrokerInner) -> PutMessageResult | None:
-        if not self._flags.is_writeable():
+    def _refusal(
+        self, message: MessageExtBrokerInner, *, though_full: bool = False
+    ) -> PutMessageResult | None:
+        if not self._flags.is_writeable(though_full=though_full):
             return PutMessageResult(
                 PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=self._flags.reason)
         if not 0 <= message.queue_id <= _MAX_QUEUE_ID:
@@ -176,9 +179,14 @@ class CommitLog:
 
     # -- writing
 
-    def put(self, message: MessageExtBrokerInner) -> PutMessageResult:
-        """Append one message; never raises for an expected outcome."""
-        refused = self._refusal(message)
+    def put(
+        self, message: MessageExtBrokerInner, *, though_full: bool = False
+    ) -> PutMessageResult:
+        """Append one message; never raises for an expected outcome.
+
+        ``though_full`` also on a disk above its warning level, as long as there is room.
+        """
+        refused = self._refusal(message, though_full=though_full)
         if refused is not None:
             return refused
         body, properties = message.body, message.properties

@@ -82,10 +82,17 @@ class ConsumeQueue:
         self.queue_id = queue_id
         self.files = MappedFileQueue(
             file_system, directory, file_size, mapped=False, open_files=open_files)
-        self.min_offset = 0
+        self.logical_min_offset = 0
+        """Messages below it were let go: they are there and are not shown."""
+        self._min_offset = 0
         self.max_offset = 0
         self.last_store_timestamp = 0
         self.last_phy_offset = -1
+
+    @property
+    def min_offset(self) -> int:
+        """Offset of the first message that is shown."""
+        return max(self._min_offset, min(self.logical_min_offset, self.max_offset))
 
     # -- loading
 
@@ -101,17 +108,17 @@ class ConsumeQueue:
         starts = [file.file_from_offset for file in self.files.files]
         if starts != list(range(starts[0], starts[-1] + 1, self.files.file_size) if starts else ()):
             return f"files are missing between {starts[0]} and {starts[-1]}"
-        self.min_offset = self.max_offset = max(self.files.min_offset, 0) // _UNIT
+        self._min_offset = self.max_offset = max(self.files.min_offset, 0) // _UNIT
         return ""
 
     def remove_files(self) -> None:
         """Remove every file of the queue, also those that were not taken."""
         self.files.remove_all()
-        self.min_offset = self.max_offset = 0
+        self._min_offset = self.max_offset = 0
 
     def find_end(self) -> None:
         """Set the end to where the units of the last file that has any end."""
-        self.min_offset = self.max_offset = max(self.files.min_offset, 0) // _UNIT
+        self._min_offset = self.max_offset = max(self.files.min_offset, 0) // _UNIT
         for file in reversed(self.files.files):
             count = find_units_end(file)
             self.max_offset = file.file_from_offset // _UNIT + count
@@ -121,7 +128,7 @@ class ConsumeQueue:
     def set_end(self, max_offset: int) -> None:
         """Have the queue end at ``max_offset``; what is behind stays on disk until ``settle``."""
         self.max_offset = max_offset
-        self.min_offset = min(self.min_offset, max_offset)
+        self._min_offset = min(self._min_offset, max_offset)
 
     def rewind(self, phy_offset: int) -> None:
         """Have the queue end behind its last unit of a record below ``phy_offset``."""
@@ -182,7 +189,7 @@ class ConsumeQueue:
         if first is None or first.phy_offset < min_phy_offset:
             low = self.first_message(low, lambda unit: (
                 unit.phy_offset >= min_phy_offset if unit.phy_offset >= 0 else None))
-        self.min_offset = low
+        self._min_offset = low
 
     def stamps(self, *, last: bool) -> list[list[int]]:
         """Position and time of change of each full file, with ``last`` also of the last one."""
@@ -210,7 +217,7 @@ class ConsumeQueue:
         files = self.files.files
         if len(files) < 2 or self._last_phy_offset(files[0]) >= min_phy_offset:
             return False
-        self.min_offset = max(self.min_offset, files[1].file_from_offset // _UNIT)
+        self._min_offset = max(self._min_offset, files[1].file_from_offset // _UNIT)
         self.files.delete_head(files[0])
         return True
 
@@ -290,7 +297,7 @@ class ConsumeQueue:
             offset += len(data) // _UNIT
         return until
 
-    def is_written(self, offset: int, units: bytes | bytearray) -> bool:
+    def is_written(self, offset: int, units: bytes | memoryview) -> bool:
         """Whether exactly these units are on disk at ``offset``, behind the end or before it."""
         done = 0
         while done < len(units):
@@ -316,7 +323,7 @@ class ConsumeQueue:
         if not self.files.files:
             self.max_offset = offset - offset % (self.files.file_size // _UNIT)
             self._extend(self.max_offset, PRE_BLANK * (offset - self.max_offset))
-            self.min_offset = offset
+            self._min_offset = offset
         elif offset > self.max_offset:
             self._extend(self.max_offset, gap * (offset - self.max_offset))
         self._extend(offset, units)
@@ -326,7 +333,7 @@ class ConsumeQueue:
         per_file = self.files.file_size // _UNIT
         start = max(offset - 1, 0) // per_file * per_file
         self._extend(start, PRE_BLANK * (offset - start))
-        self.min_offset = self.max_offset = offset
+        self._min_offset = self.max_offset = offset
 
     def _extend(self, offset: int, units: bytes | memoryview) -> None:
         if not units:
@@ -351,7 +358,7 @@ class ConsumeQueue:
         """End the queue at ``max_offset`` and clear what is behind."""
         self.files.truncate_dirty_files(max_offset * _UNIT)
         self.max_offset = max_offset
-        self.min_offset = min(self.min_offset, max_offset)
+        self._min_offset = min(self._min_offset, max_offset)
 
 
 @final

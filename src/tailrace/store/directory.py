@@ -9,8 +9,9 @@ that are older than the checkpoint's flush time. A short read means that retenti
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
@@ -31,9 +32,11 @@ from tailrace.store.dispatch import (
     parse_delay_levels,
 )
 from tailrace.store.geometry import recognise
+from tailrace.store.log_paths import log_paths
 from tailrace.store.log_scan import Damage, LogEnd, LogWalk, RecordClaim, group_rows, scan_files
 from tailrace.store.sealing import sealed_rows
 from tailrace.store.store_checkpoint import read_checkpoint
+from tailrace.store.topic_retention import LogicalMin, read_minima
 
 __all__ = ["DirectoryState", "FileView", "QueueView", "StoreDirectory"]
 
@@ -112,6 +115,8 @@ class QueueView:
     files: list[FileView] = field(default_factory=list)
     memory: bytearray | None = None
     memory_start: int = 0
+    purged_until: int = 0
+    """Messages below it were let go by their topic."""
 
     def units(self, offset: int, count: int) -> bytes:
         """Bytes of up to ``count`` units from ``offset``."""
@@ -157,18 +162,21 @@ class StoreDirectory:
         self, path: str, *, config: StoreConfig | None = None, file_system: FileSystem | None = None,
         raw: bool = False,
     ) -> None:
-        self.path = path.rstrip("/") or "/"
+        self.path = str(Path(path).absolute())
         self.file_system = file_system or OsFileSystem()
         if not self.file_system.exists(self.path):
             raise NotAStoreError(self.path, "it does not exist")
-        if not self.file_system.exists(f"{self.path}/{filenames.COMMITLOG}"):
-            raise NotAStoreError(self.path, "it has no commitlog")
+        self.log_paths = log_paths(config or StoreConfig(), self.path)
+        if not any(self.file_system.exists(path) for path in self.log_paths.all):
+            raise NotAStoreError(self.path, "it has no commitlog, here or where storePathCommitLog says")
         self.config = recognise(self.file_system, self.path, config or StoreConfig())
         self.state, self.bound, self.time_bound = self._look()
         self.odd_files: list[tuple[str, int, int]] = []
         """Path, length and wanted length of segment and queue files that are left out."""
-        self.log_files = self._files(
-            f"{self.path}/{filenames.COMMITLOG}", self.config.mapped_file_size_commit_log)
+        self.log_files = sorted(
+            (file for path in self.log_paths.all
+             for file in self._files(path, self.config.mapped_file_size_commit_log)),
+            key=lambda file: file.file_from_offset)
         self.min_phy_offset = self.log_files[0].file_from_offset if self.log_files else 0
         self.damaged: list[Damage] = []
         self._sealed: list[Damage] = []
@@ -178,7 +186,7 @@ class StoreDirectory:
         else:
             self.max_phy_offset = self._find_end()
             self._hide_behind_bound()
-        self._correct_min_offsets()
+        self._correct_min_offsets({} if raw else read_minima(self.file_system, self.path))
 
     # -- what is there
 
@@ -237,18 +245,25 @@ class StoreDirectory:
                 found[topic, int(name)] = queue
         return found
 
-    def _correct_min_offsets(self) -> None:
-        for queue in self._queues.values():
-            low = queue.memory_start if queue.memory is not None else (
-                queue.files[0].file_from_offset // _UNIT if queue.files else 0)
-            high = queue.max_offset
-            while low < high:
-                middle = (low + high) // 2
-                at = self._next_message(queue, middle, high)
-                gone = at < high and (
-                    CQ_UNIT.unpack_from(queue.units(at, 1)).phy_offset < self.min_phy_offset)
-                low, high = (at + 1, high) if gone else (low, middle)
-            queue.min_offset = self._next_message(queue, low, queue.max_offset)
+    def _correct_min_offsets(self, minima: Mapping[tuple[str, int], LogicalMin]) -> None:
+        for key, queue in self._queues.items():
+            queue.min_offset = self._first_at(queue, self.min_phy_offset)
+            if (low := minima.get(key)) is not None:
+                queue.purged_until = min(
+                    low.offset, self._first_at(queue, low.phy_offset), queue.max_offset)
+                queue.min_offset = max(queue.min_offset, queue.purged_until)
+
+    def _first_at(self, queue: QueueView, phy_offset: int) -> int:
+        """The first message of a queue that is not before a position of the log."""
+        low = queue.memory_start if queue.memory is not None else (
+            queue.files[0].file_from_offset // _UNIT if queue.files else 0)
+        high = queue.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            at = self._next_message(queue, middle, high)
+            before = at < high and CQ_UNIT.unpack_from(queue.units(at, 1)).phy_offset < phy_offset
+            low, high = (at + 1, high) if before else (low, middle)
+        return self._next_message(queue, low, queue.max_offset)
 
     @staticmethod
     def _next_message(queue: QueueView, offset: int, until: int) -> int:
@@ -306,7 +321,7 @@ class StoreDirectory:
 
     def _complete_queues(self) -> int:
         """What recovery would make of the queues, from a walk over the whole log."""
-        levels = parse_delay_levels()
+        levels = parse_delay_levels(self.config.message_delay_level)
         seen: set[tuple[str, int]] = set()
 
         def is_fresh(claim: RecordClaim) -> bool:
@@ -436,7 +451,7 @@ class StoreDirectory:
         for file in self.log_files:
             if 0 <= phy_offset - file.file_from_offset < file.size:
                 return file.path
-        return f"{self.path}/{filenames.COMMITLOG}"
+        return self.log_paths.writable[0]
 
     def index_files(self) -> list[FileView]:
         """The index files, oldest first, whatever their length."""

@@ -36,6 +36,7 @@ __all__ = ["DurableCallback", "FlushCommitLogService", "FlushConsumeQueueService
 _log = logging.getLogger(__name__)
 DurableCallback = Callable[[PutMessageStatus], None]
 _PROGRESS_BYTES: Final = 64 << 20
+_MOST_UNTOLD: Final = 32
 
 
 @final
@@ -166,7 +167,7 @@ class FlushConsumeQueueService:
         self._last_thorough_ns = -1
         self._took_ns = 0
         self._written: Position | None = None
-        self._durable: Progress | None = None
+        self._untold: list[Progress] = []
 
     def step(self) -> None:
         """One pass: large dirty queues, and now and then all of them.
@@ -176,10 +177,10 @@ class FlushConsumeQueueService:
         """
         now = self._clock.monotonic_ns()
         since = now - self._last_thorough_ns
-        position, written = self._reput.position, self._written
+        position, seen = self._reput.position, (self._untold[-1] if self._untold else self._written)
         much = (
             position is not None
-            and position.until - (written.until if written else 0) >= _PROGRESS_BYTES
+            and position.until - (seen.until if seen else 0) >= _PROGRESS_BYTES
             and since >= 4 * self._took_ns
         )
         thorough = much or self._last_thorough_ns < 0 or (
@@ -203,7 +204,8 @@ class FlushConsumeQueueService:
                     self._index.flush()
                 self._index.flush_full()
             if progress is not None and everything:
-                self._durable = progress
+                self._untold.append(progress)
+                del self._untold[1 : -_MOST_UNTOLD]  # the first is the one that is told soonest
             self._tell()
         except OSError as error:
             self._flags.set(NOT_WRITEABLE, f"the checkpoint cannot be written: {error}")
@@ -214,7 +216,8 @@ class FlushConsumeQueueService:
 
     def forget(self) -> None:
         """Have the next flush write progress, even when nothing was put meanwhile."""
-        self._written = self._durable = None
+        self._written = None
+        self._untold.clear()
 
     def _look(self, *, clean: bool) -> Progress | None:
         """What is there before the sync: what is dispatched during it may not be covered."""
@@ -229,11 +232,14 @@ class FlushConsumeQueueService:
         """Write progress and checkpoint, once the log itself is durable so far.
 
         Units and entries are synced by another service than the log, and may be ahead of it. The
-        checkpoint is written only together with a progress that names its bytes.
+        checkpoint is written only together with a progress that names its bytes. While writers are
+        faster than the disk the log stays behind: so each progress waits for its turn.
         """
-        progress = self._durable
-        if progress is None or progress.until > self._commit_log.queue.flushed_where:
+        flushed = self._commit_log.queue.flushed_where
+        told = [progress for progress in self._untold if progress.until <= flushed]
+        if not told:
             return
+        progress = told[-1]
         before = checkpoint_bytes(self._file_system, self._checkpoint.path)
         self._checkpoint.update(
             logics_physical_offset=progress.last, logics_msg_timestamp=progress.last_timestamp)
@@ -242,6 +248,6 @@ class FlushConsumeQueueService:
         self._progress_file.write(
             replace(progress, checkpoints=[before, self._checkpoint.fields_hex]))
         self._checkpoint.flush()
-        self._durable = None
+        del self._untold[: len(told)]
         self._written = Position(
             progress.start, progress.last, progress.until - progress.last, progress.last_timestamp)

@@ -15,11 +15,13 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.formats import filenames
 from tailrace.formats.consumequeue import CQ_UNIT
 from tailrace.formats.indexfile import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT, index_file_size
+from tailrace.store.log_paths import OWN_PLACE, check_log_paths, log_paths
 
 __all__ = ["recognise", "write_geometry"]
 
 _log = logging.getLogger(__name__)
 _QUEUES: Final = 256
+_PLACES: Final = "commitLogPaths"
 _ENTRIES_PER_SLOT: Final = 4
 
 
@@ -27,11 +29,14 @@ def recognise(file_system: FileSystem, root: str, config: StoreConfig) -> StoreC
     """``config`` with the file sizes that the directory at ``root`` really has.
 
     Our own hint counts when a file agrees with it, or all are shorter (cut off); else the distance
-    of two names or the most frequent length.
+    of two names or the most frequent length. Raises ConfigError when settings leave out a part of
+    the CommitLog.
     """
-    hint = _read_hint(file_system, root)
+    hint, places = _read_hint(file_system, root)
     found: dict[str, Any] = {}
-    names = _segments(file_system, f"{root}/{filenames.COMMITLOG}")
+    directories = log_paths(config, root)
+    check_log_paths(file_system, root, directories, places)
+    names = sorted(file for path in directories.all for file in _segments(file_system, path))
     if size := _size(names, hint.get("mappedFileSizeCommitLog", 0)):
         found["mapped_file_size_commit_log"] = size
     queues = f"{root}/{filenames.CONSUMEQUEUE}"
@@ -54,12 +59,14 @@ def recognise(file_system: FileSystem, root: str, config: StoreConfig) -> StoreC
 
 def write_geometry(file_system: FileSystem, root: str, config: StoreConfig) -> None:
     """Leave the hint that ``recognise`` reads; a full disk is no reason to fail."""
+    own = f"{root}/{filenames.COMMITLOG}"
+    places = [OWN_PLACE if path == own else path for path in log_paths(config, root).all]
     sizes = {
         "mappedFileSizeCommitLog": config.mapped_file_size_commit_log,
         "mappedFileSizeConsumeQueue": config.mapped_file_size_consume_queue,
         "maxHashSlotNum": config.max_hash_slot_num, "maxIndexNum": config.max_index_num,
     }
-    if _read_hint(file_system, root) == sizes:
+    if _read_hint(file_system, root) == (sizes, tuple(places)):
         return
     path = f"{root}/{filenames.GEOMETRY}"
     try:
@@ -67,26 +74,31 @@ def write_geometry(file_system: FileSystem, root: str, config: StoreConfig) -> N
         file = file_system.open(path, writable=True, create=True)
         try:
             file.truncate(0)
-            file.pwrite(orjson.dumps(sizes), 0)
+            file.pwrite(orjson.dumps({**sizes, _PLACES: places}), 0)
         finally:
             file.close()
     except OSError as error:
         _log.warning("cannot write the geometry hint file=%s cause=%s", path, error)
 
 
-def _read_hint(file_system: FileSystem, root: str) -> dict[str, int]:
+def _read_hint(file_system: FileSystem, root: str) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Sizes, and where the CommitLog lay."""
     path = f"{root}/{filenames.GEOMETRY}"
     if not file_system.exists(path):
-        return {}
+        return {}, ()
     file = file_system.open(path)
     try:
-        found = orjson.loads(file.pread(4096, 0))
+        found = orjson.loads(file.pread(65_536, 0))
     except ValueError:
-        return {}
+        return {}, ()
     finally:
         file.close()
-    good = isinstance(found, dict) and all(isinstance(n, int) and n > 0 for n in found.values())
-    return found if good else {}
+    if not isinstance(found, dict):
+        return {}, ()
+    places = found.pop(_PLACES, [OWN_PLACE])
+    good = all(isinstance(n, int) and n > 0 for n in found.values())
+    sound = isinstance(places, list) and all(isinstance(place, str) for place in places)
+    return found if good else {}, tuple(places) if sound else ()
 
 
 def _segments(file_system: FileSystem, directory: str) -> list[tuple[int, int]]:

@@ -16,6 +16,7 @@ Holes of lost pages are gaps like any other. Zeros are not searched, only data.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -36,18 +37,18 @@ from tailrace.kernels import record
 __all__ = [
     "CHUNK", "Damage", "LogChunk", "LogEnd", "LogFile", "LogWalk", "ReadableFile", "RecordClaim", "Rows",
     "group_rows",
-    "has_unit", "is_record", "scan_files",
+    "has_unit", "is_record", "order_by_queue", "scan_files",
 ]
 
 _log = logging.getLogger(__name__)
-CHUNK: Final = 8 << 20
+CHUNK: Final = 2 << 20  # what is read is checked while a processor's cache still has it
 ROWS: Final = 1 << 15
 _PHY_AT: Final = 28
 _HEAD: Final = 36
 _MAGICS: Final = (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2)
 _MAGIC_START: Final = MESSAGE_MAGIC_V1.to_bytes(4, "big")[:3]
 _SHORTEST: Final = 91
-_LONG: Final = 4 * CHUNK
+_LONG: Final = 16 * CHUNK
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -400,18 +401,24 @@ def _record_type(data: bytes, phy_offset: int) -> int:
     return int(rows[0, record.C_SYS_FLAG]) & SysFlag.TRANSACTION_MASK
 
 
-def group_rows(rows: Rows) -> Iterator[Rows]:
-    """Row numbers of each queue that has a unit for them, in the order of the log.
+def order_by_queue(rows: Rows) -> tuple[Rows, list[int]]:
+    """Numbers of the rows that have a unit, by queue and then by place; where each queue begins.
 
-    Prepared and rolled back transaction messages have none.
+    The places end with the number of rows. Prepared and rolled back transaction messages have none.
     """
-    transaction = rows[:, record.C_SYS_FLAG] & 0xC
-    chosen = np.flatnonzero((transaction == 0) | (transaction == 8))
+    transaction = rows[:, record.C_SYS_FLAG] & SysFlag.TRANSACTION_MASK
+    chosen = np.flatnonzero((transaction == 0) | (transaction == SysFlag.TRANSACTION_COMMIT))
     if not len(chosen):
-        return
+        return chosen, [0]
     queue = rows[chosen, record.C_QUEUE_HASH]
     order = np.argsort(queue, kind="stable")
     ordered = queue[order]
-    bounds = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
-    for part in np.split(order, bounds):
-        yield np.ascontiguousarray(chosen[part])
+    starts = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+    return chosen[order], [0, *starts.tolist(), len(order)]
+
+
+def group_rows(rows: Rows) -> Iterator[Rows]:
+    """Numbers of the rows of each queue that have a unit, in the order of the log."""
+    order, bounds = order_by_queue(rows)
+    for first, last in itertools.pairwise(bounds):
+        yield order[first:last]

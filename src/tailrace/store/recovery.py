@@ -364,7 +364,8 @@ class Recovery:
             return
         self._lower_checkpoint(end.phy_offset)
         if self._index is not None and self._index.end_phy_offset >= end.phy_offset:
-            self._index.rewind(end.phy_offset, self._commit_log.store_timestamp_at)  # W7
+            self._index.rewind(  # W7
+                end.phy_offset, self._commit_log.store_timestamp_at, durably=True)
         for queue in self._queues.table.values():
             unflushed = 0 if self._is_clean or queue not in self._queues.dirty else (
                 _LAST_QUEUE_FILES if self._found is not None else len(queue.files.files))

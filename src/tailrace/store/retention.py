@@ -9,6 +9,8 @@ stops at the first that stays; the last file always stays. Rules, first match wi
     not flushed yet                                kept
     not dispatched yet, nothing forced             kept: its queues would lack messages
     expired, no pin                                deletable
+    no topic needs a message of it, no pin         deletable: all were let go by their topics
+    a topic keeps its messages longer              kept, as if it had not expired
     expired, pinned, nothing forced                kept: pins win over age
     forced, pinned by what must not be lost        kept: puts are refused instead
     forced                                         deletable, and counted as forced when it was
@@ -25,6 +27,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from tailrace.config import StoreConfig
+from tailrace.store.topic_retention import TopicNeeds
 
 __all__ = [
     "MANUAL_DELETE_TIMES", "Pin", "PinKind", "PinPolicy", "PinSource", "Rule", "SegmentFacts",
@@ -76,6 +79,8 @@ class Rule(enum.Enum):
     NOT_FLUSHED = "it is not flushed yet"
     NOT_DISPATCHED = "its queues are not written yet"
     EXPIRED = "it expired"
+    RELEASED = "no topic keeps a message of it"
+    KEPT_BY_TOPIC = "a topic keeps its messages longer"
     PINNED = "it expired and is pinned"
     REFUSED = "it is pinned by what must not be lost"
     FORCED = "space is short"
@@ -84,7 +89,7 @@ class Rule(enum.Enum):
     @property
     def deletable(self) -> bool:
         """Whether a file under this rule may go."""
-        return self in {Rule.EXPIRED, Rule.FORCED}
+        return self in {Rule.EXPIRED, Rule.RELEASED, Rule.FORCED}
 
 
 class Trigger(NamedTuple):
@@ -166,24 +171,38 @@ def explain(
     clean_at_once: bool,
     pins: Sequence[Pin] = (),
     policies: Mapping[PinKind, PinPolicy],
+    topics: TopicNeeds | None = None,
 ) -> list[SegmentVerdict]:
-    """The verdict for each file, oldest first, as a pass would find it now."""
+    """The verdict for each file, oldest first, as a pass would find it now.
+
+    ``topics`` is None when no topic lets go of its messages by a rule of its own.
+    """
     found: list[SegmentVerdict] = []
     kept = False
     for number, facts in enumerate(segments):
         expires_ms = facts.time_ms + round(reserved_hours * _HOUR_MS)
         held_by = tuple(pin for pin in pins if pin.phy_offset < facts.until)
         rule = _rule(
-            facts, last=number == len(segments) - 1, kept=kept, expired=now_ms >= expires_ms,
-            pinned=bool(held_by), clean_at_once=clean_at_once,
+            facts, last=number == len(segments) - 1, kept=kept,
+            age=_age(facts, expired=now_ms >= expires_ms, topics=topics), pinned=bool(held_by), clean_at_once=clean_at_once,
             refused=any(policies[pin.kind] is PinPolicy.REFUSE_WRITES for pin in held_by))
         kept = kept or not rule.deletable
         found.append(SegmentVerdict(facts, rule, expires_ms, held_by, rule is Rule.FORCED))
     return found
 
 
+def _age(facts: SegmentFacts, *, expired: bool, topics: TopicNeeds | None) -> Rule:
+    """What age alone says: EXPIRED, RELEASED, KEPT_BY_TOPIC or NOT_EXPIRED."""
+    if topics is not None and topics.own_from < facts.until:
+        return Rule.KEPT_BY_TOPIC if expired else Rule.NOT_EXPIRED
+    if expired:
+        return Rule.EXPIRED
+    released = topics is not None and topics.default_from >= facts.until
+    return Rule.RELEASED if released else Rule.NOT_EXPIRED
+
+
 def _rule(
-    facts: SegmentFacts, *, last: bool, kept: bool, expired: bool, pinned: bool,
+    facts: SegmentFacts, *, last: bool, kept: bool, age: Rule, pinned: bool,
     clean_at_once: bool, refused: bool,
 ) -> Rule:
     """The table of the module's head."""
@@ -195,10 +214,10 @@ def _rule(
         return Rule.NOT_FLUSHED
     if not facts.dispatched and not clean_at_once:
         return Rule.NOT_DISPATCHED
-    if expired and not pinned and facts.dispatched:
-        return Rule.EXPIRED
+    if age.deletable and not pinned and facts.dispatched:
+        return age
     if not clean_at_once:
-        return Rule.PINNED if expired else Rule.NOT_EXPIRED
+        return Rule.PINNED if age.deletable else age
     return Rule.REFUSED if refused else Rule.FORCED
 
 

@@ -36,9 +36,9 @@ class RunningFlags:
         """All sentences."""
         return "; ".join(self._reasons.values())
 
-    def is_writeable(self) -> bool:
-        """Whether messages may be put."""
-        return not self.bits & ~NOT_READABLE
+    def is_writeable(self, *, though_full: bool = False) -> bool:
+        """Whether messages may be put; ``though_full`` also on a disk above its warning level."""
+        return not self.bits & ~(NOT_READABLE | (DISK_FULL if though_full else 0))
 
     def is_readable(self) -> bool:
         """Whether messages may be read."""

@@ -23,9 +23,13 @@ from typing import Any, Final, final
 import numpy as np
 
 from tailrace.formats import fastjson, filenames
-from tailrace.formats.commitlog import decode_properties
+from tailrace.formats.commitlog import (
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_SEPARATOR,
+    decode_properties,
+)
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
-from tailrace.kernels import queue_units, record
+from tailrace.kernels import columns, queue_units, record
 from tailrace.store.directory import QueueView, StoreDirectory
 from tailrace.store.dispatch import SCHEDULE_TOPIC, deliver_time_codes, parse_delay_levels
 from tailrace.store.findings import Finding
@@ -102,7 +106,7 @@ class SegmentRules:
         self._directory = directory
         self._queues = queues
         self._index = index
-        self._levels = parse_delay_levels()
+        self._levels = parse_delay_levels(directory.config.message_delay_level)
         self.claims = Claims()
         self.next: dict[Key, int] = {}
         """Behind the last queue offset of each queue that the segment has records of."""
@@ -123,16 +127,15 @@ class SegmentRules:
 
     def _verify_properties(self, chunk: LogChunk) -> Iterator[Finding]:
         """Properties that decode to fewer than were written: odd, but served as they are."""
-        text = chunk.data
-        for row in chunk.rows:
+        for number in rows_with_odd_properties(chunk):
+            row = chunk.rows[number]
             at, length = int(row[record.C_PROPS_POS]), int(row[record.C_PROPS_LEN])
-            stored = text[at : at + length]
+            stored = chunk.data[at : at + length]
             pieces = [piece for piece in stored.split(b"\x02") if piece]
-            if b"\0" in stored or any(piece.find(b"\x01") < 1 for piece in pieces):
-                known = len(decode_properties(stored))
-                yield Finding(
-                    "odd-properties", self._directory.log_path(int(row[record.C_PHY])),
-                    int(row[record.C_PHY]), f"{len(pieces)} pieces, {known} can be read")
+            known = len(decode_properties(stored))
+            yield Finding(
+                "odd-properties", self._directory.log_path(int(row[record.C_PHY])),
+                int(row[record.C_PHY]), f"{len(pieces)} pieces, {known} can be read")
 
     def _verify_units(self, chunk: LogChunk, chosen: Any) -> Iterator[Finding]:
         rows = chunk.rows
@@ -158,7 +161,7 @@ class SegmentRules:
             unit = wanted[number * _UNIT : (number + 1) * _UNIT]
             there = queue.units(offset, 1) if queue is not None else b""
             phy_offset = int(rows[chosen[number], record.C_PHY])
-            if there == unit:
+            if there == unit or (topic == SCHEDULE_TOPIC and _is_delayed(there, unit)):
                 self._claim(key, offset, 1)
             elif len(there) < _UNIT or not 0 < CQ_UNIT.unpack_from(there).size < PRE_BLANK_SIZE:
                 yield Finding("missing-unit", _queue_path(self._directory, key), offset,
@@ -253,6 +256,22 @@ class Verification:
         return claim.queue_offset >= self._recent.get(key, self._next.get(key, 0))
 
 
+def rows_with_odd_properties(chunk: LogChunk) -> list[int]:
+    """Numbers of rows whose properties hold a NUL, or a piece that is no name and value."""
+    rows = np.ascontiguousarray(chunk.rows)
+    ends = np.cumsum(rows[:, record.C_PROPS_LEN])
+    text = np.empty(int(ends[-1]) if len(ends) else 0, dtype=np.uint8)
+    columns.copy_parts(chunk.data, rows, record.C_PROPS_POS, record.C_PROPS_LEN, text)
+    named = np.append(np.flatnonzero(text == ord(NAME_VALUE_SEPARATOR)), len(text))
+    cuts = np.flatnonzero(text == ord(PROPERTY_SEPARATOR))
+    first = np.sort(np.concatenate([ends - rows[:, record.C_PROPS_LEN], cuts + 1]), kind="stable")
+    behind = np.sort(np.concatenate([cuts, ends]), kind="stable")
+    value_at = named[np.searchsorted(named, np.minimum(first, len(text)))]
+    odd = first[(first < behind) & ((value_at >= behind) | (value_at == first))]
+    places = np.concatenate([odd, np.flatnonzero(text == 0)])
+    return np.unique(np.searchsorted(ends, places, side="right")).tolist()
+
+
 def queue_ends(chunk: LogChunk) -> dict[Key, int]:
     """Behind the last queue offset of each queue that a chunk has records of."""
     found = {}
@@ -345,3 +364,12 @@ def state_findings(directory: StoreDirectory, end: int) -> Iterator[Finding]:
 
 def _queue_path(directory: StoreDirectory, key: Key) -> str:
     return f"{directory.path}/{filenames.CONSUMEQUEUE}/{key[0]}/{key[1]}"
+
+
+def _is_delayed(there: bytes, unit: bytes | bytearray) -> bool:
+    """Whether a unit differs in its deliver time only: other delay levels may have been in force."""
+    if len(there) < _UNIT:
+        return False
+    found = CQ_UNIT.unpack_from(there)
+    return found._replace(tags_code=0) == CQ_UNIT.unpack_from(unit)._replace(tags_code=0) and (
+        found.tags_code > 0)

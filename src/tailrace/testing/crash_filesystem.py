@@ -2,7 +2,8 @@
 
 Model: bytes are durable after ``sync_data``, names after ``sync_dir``. A power loss keeps of every
 unsynced 4 KiB page all, nothing or a prefix of whole 512 byte sectors, and of unsynced names any
-subset; a killed process loses nothing. A rename is atomic. Each call that changes something is an
+subset; a killed process loses nothing. A rename is atomic. A sync that fails leaves its pages clean:
+a later one that succeeds does not write them, as kernels do. Each call that changes something is an
 operation with a number, so that a test can crash at every one of them, or have one fail.
 """
 
@@ -28,11 +29,25 @@ class SimulatedCrash(BaseException):
 
 @final
 class _Data:
-    __slots__ = ("durable", "volatile")
+    __slots__ = ("durable", "forsaken", "volatile")
 
     def __init__(self) -> None:
         self.volatile = bytearray()
         self.durable = b""
+        self.forsaken: bytes | None = None
+        """What was there when a sync failed: pages that are still like it are not synced again."""
+
+    def sync(self) -> None:
+        forsaken, durable = self.forsaken, self.durable
+        self.durable = now = bytes(self.volatile)
+        if forsaken is None:
+            return
+        pages = []
+        for at in range(0, len(now), PAGE):
+            page = now[at : at + PAGE]
+            old = durable[at : at + PAGE].ljust(len(page), b"\0")
+            pages.append(old if page == forsaken[at : at + PAGE] else page)
+        self.durable = b"".join(pages)
 
 
 @dataclass(slots=True)
@@ -70,6 +85,8 @@ class _File:
         return len(self._data.volatile)
 
     def pread(self, n: int, pos: int) -> bytes:
+        if pos < 0:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self.path)
         return bytes(self._data.volatile[pos : pos + n])
 
     def pwrite(self, data: bytes | bytearray | memoryview, pos: int) -> None:
@@ -106,8 +123,12 @@ class _File:
         self._data.volatile[pos : pos + n] = bytes(n)
 
     def sync_data(self) -> None:
-        self._owner.operation("sync_data", self.path)
-        self._data.durable = bytes(self._data.volatile)
+        try:
+            self._owner.operation("sync_data", self.path)
+        except OSError:
+            self._data.forsaken = bytes(self._data.volatile)
+            raise
+        self._data.sync()
 
     def close(self) -> None:
         pass
@@ -139,7 +160,7 @@ class CrashFileSystem:
         self.mtimes: dict[str, int] = {}
         """Times of last change in ms that ``stat`` says; 0 for the others."""
         self._files: dict[str, _Data] = {}
-        self._directories: set[str] = {"/"}
+        self._directories: set[str] = {"", "/"}
         self._durable_files: dict[str, _Data] = {}
 
     def operation(self, name: str, path: str) -> None:
@@ -154,6 +175,7 @@ class CrashFileSystem:
     def killed(self) -> Self:
         """What a new process finds after this one was killed: everything."""
         made = type(self)()
+        made.mtimes = dict(self.mtimes)
         made._directories = set(self._directories)
         made._durable_files = dict(self._durable_files)
         for path, data in self._files.items():
@@ -166,6 +188,7 @@ class CrashFileSystem:
     def power_lost(self, entropy: Entropy, keep_percent: int) -> Self:
         """What is found after a power loss that kept about that share of what was unsynced."""
         made = type(self)()
+        made.mtimes = dict(self.mtimes)
         made._directories = set(self._directories)
         names = {
             **self._durable_files,
@@ -186,7 +209,9 @@ class CrashFileSystem:
         """Open a file; ``create`` makes it when it is missing."""
         data = self._files.get(path)
         if data is None:
-            if not create:
+            if path in self._directories:
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+            if not create or path.rpartition("/")[0] not in self._directories:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
             self.operation("create", path)
             data = self._files[path] = _Data()
@@ -226,22 +251,31 @@ class CrashFileSystem:
 
     def rename(self, old: str, new: str) -> None:
         """Rename atomically."""
+        if old not in self._files or new.rpartition("/")[0] not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), old)
         self.operation("rename", new)
         self._files[new] = self._files.pop(old)
 
     def remove(self, path: str) -> None:
         """Remove a file."""
-        self.operation("remove", path)
-        if self._files.pop(path, None) is None:
+        if path not in self._files:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        self.operation("remove", path)
+        del self._files[path]
 
     def rmdir(self, path: str) -> None:
         """Remove an empty directory."""
+        if path not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if self.list(path):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
         self.operation("rmdir", path)
         self._directories.discard(path)
 
     def sync_dir(self, path: str) -> None:
         """Make the names in a directory durable."""
+        if path not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         self.operation("sync_dir", path)
         prefix = path.rstrip("/") + "/"
 

@@ -105,7 +105,7 @@ class Dequeue:
         """Take the units of a slot's list, oldest first, and what it deletes before anything else."""
         state = self._due.slot(time_ms)
         units = [
-            unit for unit in reversed(self._walk(time_ms, slot.last_pos))
+            unit for unit in reversed(self.walk(time_ms, slot.last_pos))
             if unit.phy_offset not in state.waiting
         ]
         state.units = deque()
@@ -114,11 +114,12 @@ class Dequeue:
                 message = self._put_back.read(unit)
                 if message is not None:
                     self._take(time_ms, state, unit, message)
+                self._due.left(unit)
             else:
                 state.units.append(unit)
         self._due.forget_finished(time_ms)
 
-    def _walk(self, time_ms: int, pos: int) -> list[TimerUnit]:
+    def walk(self, time_ms: int, pos: int) -> list[TimerUnit]:
         """A slot's units, newest first; a list that leads astray ends there, which is logged."""
         found: list[TimerUnit] = []
         data, start = b"", 0
@@ -160,6 +161,8 @@ class Dequeue:
                 message = self._put_back.read(unit)
                 if message is not None:
                     self.take(time_ms, unit, message)
+                else:
+                    self._due.left(unit)
             self._due.forget_finished(time_ms)
             if not left:
                 return True
@@ -168,7 +171,10 @@ class Dequeue:
     def take(self, slot_time_ms: int, unit: TimerUnit, message: MessageExt) -> None:
         """Let the message of a unit wait for its time, unless it is deleted or was delivered."""
         state = self._due.slot(slot_time_ms)
+        double = unit.phy_offset in state.waiting
         self._take(slot_time_ms, state, unit, message)
+        if double or unit.phy_offset not in state.waiting:
+            self._due.left(unit)
         self._due.forget_finished(slot_time_ms)
 
     def _take(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, final
 
@@ -61,6 +62,8 @@ class DueQueue:
 
     def __init__(self) -> None:
         self.slots: dict[int, SlotState] = {}
+        self.on_left: Callable[[TimerUnit], None] | None = None
+        """Told of each unit that has left its slot."""
         self._deletes: dict[tuple[int, str], None] = {}
         self._by_key: dict[tuple[int, str], Pending] = {}
         self._heap: list[tuple[int, int, Pending]] = []
@@ -97,9 +100,11 @@ class DueQueue:
         """When the next timer is due."""
         return self._heap[0][0] if self._heap else None
 
-    def done(self, pending: Pending, *, delivered: bool) -> None:
-        """A timer has left, one way or another."""
+    def done(self, pending: Pending, *, delivered: bool, left: bool = True) -> None:
+        """A timer has left, one way or another; its unit, too, unless it waits in another way."""
         pending.cancelled = True
+        if left:
+            self.left(pending.unit)
         if pending.identity is not None:
             for key in _keys(pending.identity):
                 if self._by_key.get(key) is pending:
@@ -109,6 +114,11 @@ class DueQueue:
             slot.waiting.pop(pending.unit.phy_offset, None)
             slot.delivered += delivered
             self.forget_finished(pending.slot_time_ms)
+
+    def left(self, unit: TimerUnit) -> None:
+        """A unit has nothing more to bring."""
+        if self.on_left is not None:
+            self.on_left(unit)
 
     def delete(self, out_ms: int, key: str) -> Pending | None:
         """Note a request to delete; the timer that it names, if that waits already.

@@ -30,6 +30,31 @@ def test_request_329_asks_for_twenty_passes(broker, kit, channel):
         assert store.stats()["manualDeletePassesLeft"] == 20
 
 
+def test_requests_316_and_306_remove_queues_of_topics_that_are_gone(broker, kit, channel):
+    for code in (316, 306):
+        with opened(CrashFileSystem(), SimClock()) as store:
+            broker.store = store
+            store.put(Message(topic="t", body=b"x"))
+            store.put(Message(topic="u", body=b"x"))
+            store.wait_dispatched()
+            store.topics.delete("t")
+            assert RetentionProcessor(broker).clean_queues(channel, kit.request(code)).code == 0
+            assert [topic for topic, *_ in store.queues()] == ["u"]
+
+
+def test_a_purge_over_the_wire(broker, kit, channel):
+    with opened(CrashFileSystem(), SimClock()) as store:
+        broker.store = store
+        for number in range(4):
+            store.put(Message(topic="t", body=b"x"), queue_id=number % 2)
+        purge = RetentionProcessor(broker).purge_topic
+        answer = purge(channel, kit.request(329_001, {"topic": "t", "queueId": "1"}))
+        assert (answer.code, answer.body) == (0, b'{"1":{"from":0,"to":2}}')
+        assert purge(channel, kit.request(329_001, {"topic": "none"})).remark == "there is no topic none"
+        assert purge(channel, kit.request(329_001, {"topic": "t", "queueId": "x"})).code == 29
+        assert purge(channel, kit.request(329_001, {})).code == 29
+
+
 def test_a_listed_group_keeps_what_it_has_not_consumed(tmp_path):
     clock = SimClock()
     offsets = ConsumerOffsetManager(OsFileSystem(), str(tmp_path), clock)

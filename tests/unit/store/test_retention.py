@@ -19,6 +19,7 @@ from tailrace.store.retention import (
     segment_time,
     select_deletable,
 )
+from tailrace.store.topic_retention import TopicNeeds
 
 HOUR = 3_600_000
 NOW = 1_000 * HOUR
@@ -32,16 +33,18 @@ def segments(*ages_hours, size=100, **more):
     ]
 
 
-def rules(facts, *, at_once=False, pins=(), hours=72.0, policies=POLICIES):
+def rules(facts, *, at_once=False, pins=(), hours=72.0, policies=POLICIES, topics=None):
     return [v.rule for v in explain(
-        facts, now_ms=NOW, reserved_hours=hours, clean_at_once=at_once, pins=pins, policies=policies)]
+        facts, now_ms=NOW, reserved_hours=hours, clean_at_once=at_once, pins=pins, policies=policies,
+        topics=topics)]
 
 
 def test_every_combination_of_a_file_has_one_row():
     expected = {}
-    for last, kept, flushed, dispatched, expired, pin, at_once in itertools.product(
+    for last, kept, flushed, dispatched, expired, pin, at_once, topics in itertools.product(
         (False, True), (False, True), (False, True), (False, True), (False, True),
-        (None, PinPolicy.DELETE_OLDEST, PinPolicy.REFUSE_WRITES), (False, True)
+        (None, PinPolicy.DELETE_OLDEST, PinPolicy.REFUSE_WRITES), (False, True),
+        (None, TopicNeeds(own_from=0, default_from=0), TopicNeeds(default_from=1 << 40))
     ):
         facts = segments(73 if expired else 71, flushed=flushed, dispatched=dispatched)
         if kept:  # an older file that nothing lets go
@@ -49,14 +52,15 @@ def test_every_combination_of_a_file_has_one_row():
         if not last:
             facts = [*facts, *segments(0)]
         pins = [Pin(PinKind.GROUP, 0, "g")] if pin else []
-        rule = rules(facts, at_once=at_once, pins=pins,
+        rule = rules(facts, at_once=at_once, pins=pins, topics=topics,
                      policies={PinKind.GROUP: pin})[1 if kept else 0]
         goes = rule.deletable
         # Safety, said without the table:
         if last or kept or not flushed:
             assert not goes
         elif not at_once:
-            assert goes == (expired and dispatched and not pin)
+            aged = expired if topics is None else topics.own_from > 0
+            assert goes == (aged and dispatched and not pin)
         else:
             assert goes == (pin is not PinPolicy.REFUSE_WRITES)
         expected.setdefault(rule, 0)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import errno
 import logging
-from datetime import datetime
 
 import pytest
+from retention_place import HOUR, MINUTE, SIZE, Place, at_hour
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.errors import FatalStorageError, StoreNotWritableError
@@ -14,95 +14,6 @@ from tailrace.model import GetMessageStatus, MessageExtBrokerInner, PutMessageSt
 from tailrace.store.forced_deletions import ForcedDeletions
 from tailrace.store.retention import Pin, PinKind, Rule
 from tailrace.testing import CrashFileSystem, SimClock
-
-HOUR = 3_600_000
-SIZE = 8192
-MINUTE = 60_000
-
-
-def at_hour(hour):
-    """A time at which the local clock shows a full hour."""
-    return round(datetime(2026, 3, 10, hour).timestamp() * 1000)  # noqa: DTZ001 - local hours
-
-
-class Idle:
-    failures = 0
-
-    def wake(self):
-        pass
-
-    def stop(self):
-        pass
-
-
-class ByHand:
-    """A scheduler whose steps the test runs."""
-
-    def __init__(self):
-        self.steps = {}
-
-    def every(self, name, period_ms, step):
-        self.steps[name] = step
-        return Idle()
-
-    def stop_all(self):
-        pass
-
-
-class Place:
-    """A store on a simulated disk and clock, with messages of about a kilobyte."""
-
-    def __init__(self, *, hour=12, files=None, **config):
-        self.clock = SimClock(at_hour(hour))
-        self.files = files or CrashFileSystem()
-        self.scheduler = ByHand()
-        self.config = StoreConfig(**{
-            "mapped_file_size_commit_log": SIZE, "mapped_file_size_consume_queue": 100,
-            "max_hash_slot_num": 16, "max_index_num": 20, "commit_log_allocate_step": 4096,
-            "delete_rate": 0, "commit_log_roll_time": 0.0, **config})
-        self.open()
-
-    def open(self):
-        self.store = MessageStore.open(
-            "/s", config=self.config, clock=self.clock, file_system=self.files,
-            scheduler=self.scheduler)
-        self.log = self.store._store.commit_log
-        self.clean = self.store.retention.clean_commit_log
-
-    def fill(self, segments, topic="t", step_ms=1000):
-        """Put until the log has that many files more."""
-        want = max(len(self.log.queue.files), 1) + segments
-        while len(self.log.queue.files) < want:
-            self.store.put(Message(topic=topic, body=bytes(900), keys=["k"]))
-            self.clock.advance(step_ms)
-        while self.scheduler.steps["ReputMessageService"]():
-            pass
-        self.store.flush()
-
-    def run(self, ms, step_ms=100, only=None):
-        """Let services run for a time."""
-        for number in range(ms // step_ms):
-            self.clock.advance(step_ms)
-            for name in only or (
-                "DiskCheckService", "CleanCommitLogService", "CleanConsumeQueueService",
-                "EmptyTrashService"
-            ):
-                if name == "DiskCheckService" and (number + 1) * step_ms % 10_000:
-                    continue
-                while self.scheduler.steps[name]():
-                    pass
-
-    def names(self):
-        return [f.path for f in self.log.queue.files]
-
-    def on_disk(self):
-        return ["/s/commitlog/" + n for n in self.files.list("/s/commitlog")
-                if len(n) == 20 and f"/s/commitlog/{n}" in self.names()]
-
-    def use(self, percent):
-        total = 1 << 40
-        self.files.usage.total = total
-        self.files.usage.free = self.files.usage.usable = total - total * percent // 100
 
 
 @pytest.fixture
@@ -499,6 +410,24 @@ def test_a_cap_on_the_store_is_kept():
     place.run(90_000)
     assert place.store.retention.store_bytes() <= 5 * SIZE
     assert len(place.names()) > 2, "and not more than needed"
+
+
+def test_an_index_file_counts_with_what_it_takes_of_the_disk_not_with_its_length(tmp_path):
+    config = StoreConfig(mapped_file_size_commit_log=1 << 20, commit_log_allocate_step=1 << 16)
+    with MessageStore.open(tmp_path / "s", config=config, services=False) as store:
+        store.put(Message(topic="t", body=b"x", keys=["k"]))
+        store.wait_dispatched()
+        [index] = (tmp_path / "s/index").iterdir()
+        assert index.stat().st_size > 400_000_000, "a sparse file of the default size"
+        assert store.retention.store_bytes() < 64 << 20
+
+
+def test_a_lease_of_the_log_keeps_its_bytes_and_what_is_not_there_gets_none(place):
+    place.fill(2)
+    assert place.store.lease(0, 3 * SIZE) is None
+    assert place.store.lease(1 << 40, 1) is None
+    with place.store.lease(0, 100) as lease:
+        assert bytes(lease.buffer) == place.log.read(0, 100)
 
 
 def test_w29_a_stop_while_the_disk_is_full_is_a_clean_one(place):

@@ -15,6 +15,7 @@ from tailrace.node.topic_config import (
     validate_topic,
 )
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.store.topic_retention import topic_limits
 
 __all__ = ["AdminTopicsProcessor"]
 
@@ -308,6 +309,10 @@ def _refused_shape(request: RemotingCommand, config: TopicConfig) -> RemotingCom
         return request.answer(ResponseCode.INVALID_PARAMETER, f"perm={config.perm} is invalid")
     if reason := _unreadable_by_java(config):
         return request.answer(ResponseCode.INVALID_PARAMETER, reason)
+    try:
+        topic_limits(config.attributes)
+    except ValueError as error:
+        return request.answer(ResponseCode.INVALID_PARAMETER, str(error))
     return None
 
 

@@ -1,11 +1,13 @@
-"""Deletion of expired files, asked for by hand: request 329 (mqadmin deleteExpiredCommitLog)."""
+"""Deletion asked for by hand: request 329 (mqadmin deleteExpiredCommitLog) and `topic purge`."""
 
 from __future__ import annotations
 
 from typing import final
 
 from tailrace.broker.context import BrokerContext
-from tailrace.formats.remoting import RemotingCommand, RequestCode
+from tailrace.errors import StoreError
+from tailrace.formats import fastjson
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["RetentionProcessor"]
@@ -19,8 +21,11 @@ class RetentionProcessor:
         self._store = broker.store
 
     def register(self, server: RemotingServer) -> None:
-        """Take over the code of this processor."""
+        """Take over the codes of this processor."""
         server.register(self.delete_expired_commit_log, RequestCode.DELETE_EXPIRED_COMMITLOG)
+        server.register(
+            self.clean_queues, RequestCode.CLEAN_UNUSED_TOPIC, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
+        server.register(self.purge_topic, RequestCode.PURGE_TOPIC)
 
     def delete_expired_commit_log(
         self, channel: Channel, request: RemotingCommand
@@ -28,3 +33,26 @@ class RetentionProcessor:
         """Have the next 20 passes delete expired files: request 329."""
         self._store.execute_delete_files_manually()
         return request.answer()
+
+    def clean_queues(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Remove queues of topics that are gone: requests 316 and 306.
+
+        The original's 306 also removes the queues of topics that exist when all their messages
+        expired, and begins them again at offset 0; here a queue keeps its end.
+        """
+        self._store.delete_unused_topics()
+        return request.answer()
+
+    def purge_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Let go of the messages of a topic: a request of Tailrace's own."""
+        ext = request.ext
+        try:
+            done = self._store.purge_topic(
+                ext["topic"], *(int(ext[name]) if name in ext else None
+                                for name in ("queueId", "beforeMs")))
+        except (KeyError, ValueError) as error:
+            return request.answer(ResponseCode.INVALID_PARAMETER, f"bad or missing: {error}")
+        except StoreError as error:
+            return request.answer(ResponseCode.SYSTEM_ERROR, str(error))
+        return request.answer(body=fastjson.dumps({
+            str(queue_id): {"from": low, "to": high} for queue_id, (low, high) in done.items()}))

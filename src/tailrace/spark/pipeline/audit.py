@@ -1,10 +1,12 @@
 """The audit of ``tailrace verify`` as tasks: a segment each, by the rules of store.verification.
 
-  1  index     a task per index file: its header and chains, and which positions its blocks name
+  1  files     a task per index file: its header and chains, and which positions its blocks name;
+               a task per file of the timer log: its units against their records
   2  segments  a task per segment: its records, units and keys, piece by piece between damage
   3  walk      the driver walks over the pieces (``StitchedWalk``) and decides as verify does what is
                damage and where the log ends; segments that were cut otherwise are verified again
-  4  rest      units and entries that nobody asked for, checkpoint and config files, on the driver
+  4  rest      units and entries that nobody asked for, checkpoint, config files, lists of timers and
+               the wheel, on the driver
 
 One look at the directory is taken and sent to the tasks. Findings of segments stay with Spark, so
 there may be many; the driver holds two numbers for each run of units of a segment.
@@ -48,6 +50,7 @@ from tailrace.store.verification import (
     tail_findings,
     unclaimed_findings,
 )
+from tailrace.timer.verification import check_timer_file, join_timer_checks, timer_files
 
 if TYPE_CHECKING:
     from pyspark import RDD, Broadcast
@@ -108,6 +111,10 @@ def audit(
     checks = context.parallelize(range(len(files)), max(len(files), 1)).map(
         lambda number: check_index_file(look.value.config, files[number], number)).collect()
     blocks = [block for check in checks for block in check.blocks]
+    timers, odd_timers = timer_files(directory)
+    timer_checks = context.parallelize(range(len(timers)), max(len(timers), 1)).map(
+        lambda number: check_timer_file(
+            look.value, timers[number], last=number == len(timers) - 1)).collect()
     tasks = [
         _Task(number, low, high, [b for b in blocks if b.low < high and b.high >= low])
         for number, (low, high) in enumerate(segment_spans(directory))
@@ -138,6 +145,8 @@ def audit(
         *(finding for check in checks for finding in check.findings),
         *foreign[:MANY],
         *state_findings(directory, walk.end.phy_offset),
+        *odd_timers,
+        *join_timer_checks(directory, timer_checks),
     ]
     rows += [(_REST, 0, number, *finding) for number, finding in enumerate(rest)]
     frame = spark.createDataFrame(
@@ -153,6 +162,7 @@ def audit(
         "state": directory.state.value, "records": sum(part.records for part in parts.values()),
         "units": sum(part.units for part in parts.values()),
         "indexEntries": sum(check.entries for check in checks),
+        "timers": sum(len(check.records) for check in timer_checks),
         "findings": sum(kinds.values()), "kinds": dict(sorted(kinds.items())),
     })
 

@@ -1,0 +1,323 @@
+"""Topics that let their messages go by rules of their own, and those that were purged.
+
+Owns ``config/tailrace-min-offsets.json``. A purge is durable before it shows. What a rule of a topic
+lets go is written at most once a minute: after a crash the first pass finds it again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import Any, Final, final
+
+import numpy as np
+
+from tailrace.env.clock import Clock
+from tailrace.env.filesystem import FileSystem
+from tailrace.errors import StoreError
+from tailrace.formats import filenames
+from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.model import BoundaryType
+from tailrace.node.config_manager import ConfigManager
+from tailrace.node.topic_config import TopicConfigManager
+from tailrace.store.consume_queue import ConsumeQueue
+from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.store.topic_retention import (
+    DELETED,
+    NOWHERE,
+    LogicalMin,
+    TopicLimits,
+    TopicNeeds,
+    decode_deleted,
+    decode_minima,
+    encode_minima,
+    read_deleted,
+    topic_limits,
+)
+
+__all__ = ["TopicRetention", "remove_deleted"]
+
+_log = logging.getLogger(__name__)
+_WRITE_NS: Final = 60_000_000_000
+_LOOK: Final = 4096
+
+QueueKey = tuple[str, int]
+
+
+@final
+class _MinOffsets(ConfigManager):
+    """The logical minima of all queues that have one."""
+
+    def __init__(self, file_system: FileSystem, config_dir: str) -> None:
+        super().__init__(file_system, config_dir, filenames.MIN_OFFSETS)
+        self.table: dict[QueueKey, LogicalMin] = {}
+        self.deleted: dict[str, int] = {}
+
+    def _decode(self, value: dict[str, Any]) -> None:
+        self.table = decode_minima(value)
+        self.deleted = decode_deleted(value)
+
+    def _encode(self) -> dict[str, Any]:
+        return {**encode_minima(self.table), DELETED: self.deleted}
+
+
+class _QueueBytes:
+    """Bytes of the records that the units of a queue name, from ``start`` up to ``end``."""
+
+    __slots__ = ("end", "start", "total")
+
+    def __init__(self) -> None:
+        self.start = self.end = self.total = 0
+
+    def first_within(self, queue: ConsumeQueue, limit: int) -> int:
+        """The first offset from which on there are no more bytes than ``limit``.
+
+        The newest message stays in any case.
+        """
+        if queue.min_offset != self.start or queue.max_offset < self.end:
+            self.start = self.end = queue.min_offset
+            self.total = 0
+        while self.end < queue.max_offset and len(sizes := _sizes(queue, self.end)):
+            self.total += int(sizes.sum())
+            self.end += len(sizes)
+        at, left = self.start, self.total
+        while left > limit and at < self.end - 1 and len(sizes := _sizes(queue, at)):
+            behind = left - np.cumsum(sizes)
+            kept = np.flatnonzero(behind <= limit)
+            count = int(kept[0]) + 1 if len(kept) else len(sizes)
+            at, left = at + count, int(behind[count - 1])
+        return min(at, max(self.end - 1, self.start))
+
+
+def _sizes(queue: ConsumeQueue, offset: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Sizes of the records of some units from ``offset`` on; 0 where there is no message."""
+    data = queue.units(offset, _LOOK)
+    sizes = CQ_UNIT.view(data[: len(data) - len(data) % CQ_UNIT.size])["size"].astype(np.int64)
+    sizes[sizes == PRE_BLANK_SIZE] = 0
+    return sizes
+
+
+def remove_deleted(file_system: FileSystem, store: DefaultMessageStore, topics: Collection[str]) -> None:
+    """Remove the queues of deleted topics that came back from the log, or were not removed in time.
+
+    ``topics`` are those that exist: they were made again.
+    """
+    places = read_deleted(file_system, store.root)
+    newest: dict[str, int] = {}
+    for (topic, _), queue in store.queues.table.items():
+        if topic in places and topic not in topics:
+            unit = queue.unit(queue.max_offset - 1)
+            newest[topic] = max(newest.get(topic, -1), unit.phy_offset if unit is not None else -1)
+    back = {topic for topic, newest_place in newest.items() if newest_place < places[topic]}
+    if back:
+        _log.warning("queues of deleted topics are removed topics=%s", sorted(back))
+        store.delete_topics(back)
+
+
+@final
+class TopicRetention:
+    """Moves logical minimum offsets and knows what topics need. Any thread may call."""
+
+    def __init__(
+        self, clock: Clock, file_system: FileSystem, store: DefaultMessageStore,
+        topics: TopicConfigManager,
+    ) -> None:
+        self._clock = clock
+        self._store = store
+        self._topics = topics
+        self._minima = _MinOffsets(file_system, f"{store.root}/{filenames.CONFIG}")
+        self._limits: dict[str, TopicLimits] = {}
+        self._limits_version = -1
+        self._bytes: dict[QueueKey, _QueueBytes] = {}
+        self._first: dict[QueueKey, tuple[int, int]] = {}
+        self._dirty = False
+        self._written_ns = clock.monotonic_ns()
+
+    # -- life
+
+    def load(self) -> None:
+        """Take the logical minima that still hold, and let go what expired while nobody looked."""
+        self._minima.load()
+        for key, low in list(self._minima.table.items()):
+            queue = self._store.queues.table.get(key)
+            if queue is None:
+                del self._minima.table[key]
+                continue
+            # A queue that was begun again, or lost its end, has younger messages at these offsets.
+            first = queue.first_message(
+                queue.first_offset, lambda unit, low=low: unit.phy_offset >= low.phy_offset)  # type: ignore[misc]
+            queue.logical_min_offset = min(low.offset, first)
+            if queue.logical_min_offset != low.offset:
+                _log.warning(
+                    "a queue is not the one that was purged topic=%s queue_id=%d logical_min=%d "
+                    "now=%d", *key, low.offset, queue.logical_min_offset)
+                self._minima.table[key] = low._replace(offset=queue.logical_min_offset)
+                self._dirty = True
+        self._drop_deleted()
+        self.run_pass()
+
+    def _drop_deleted(self) -> None:
+        """Forget deleted topics whose messages have left the log."""
+        low = self._store.commit_log.min_offset
+        gone = [topic for topic, place in self._minima.deleted.items() if 0 <= place <= low]
+        for topic in gone:
+            del self._minima.deleted[topic]
+            self._dirty = True
+
+    def close(self) -> None:
+        """Write what was not written yet."""
+        self._write(force=True)
+
+    # -- rules
+
+    def step(self) -> None:
+        """Move the logical minima of topics with rules of their own."""
+        self.run_pass()
+        self._drop_deleted()
+        self._write(force=False)
+
+    def run_pass(self) -> None:
+        """The same, and nothing is written."""
+        limits = self._topic_limits()
+        if not limits:
+            return
+        for key, queue in list(self._store.queues.table.items()):
+            limit = limits.get(key[0])
+            if limit is not None and queue.min_offset < queue.max_offset:
+                self._raise(key, queue, self._wanted(key, queue, limit))
+
+    def _wanted(self, key: QueueKey, queue: ConsumeQueue, limit: TopicLimits) -> int:
+        low = queue.min_offset
+        if limit.keep_ms is not None and limit.keep_ms >= 0:
+            until_ms = self._clock.now_ms() - limit.keep_ms
+            first = queue.unit(low)
+            stored = self._store.reader.store_timestamp(first.phy_offset) if first else -1
+            if stored < until_ms:
+                low = self._store.reader.offset_by_time(*key, until_ms, BoundaryType.LOWER)
+        if limit.keep_bytes is not None:
+            counted = self._bytes.setdefault(key, _QueueBytes())
+            low = max(low, counted.first_within(queue, limit.keep_bytes))
+        return low
+
+    def _raise(self, key: QueueKey, queue: ConsumeQueue, offset: int) -> bool:
+        """Let go of messages below ``offset``; whether there were any."""
+        if offset <= queue.min_offset:
+            return False
+        unit = queue.unit(queue.first_message(offset, lambda _: True))
+        bound = unit.phy_offset if unit is not None else self._store.reput.reput_from_offset
+        self._minima.table[key] = LogicalMin(offset, bound)
+        queue.logical_min_offset = offset
+        self._dirty = True
+        return True
+
+    def _topic_limits(self) -> dict[str, TopicLimits]:
+        """Limits of the topics that have any; read again when a topic changed."""
+        version = self._topics.data_version.counter
+        if version != self._limits_version:
+            found = {}
+            for config in self._topics.items():
+                try:
+                    limits = topic_limits(config.attributes)
+                except ValueError as error:
+                    _log.warning("attribute ignored topic=%s cause=%s", config.topic_name, error)
+                    continue
+                if limits != TopicLimits() and not self._topics.is_system_topic(config.topic_name):
+                    found[config.topic_name] = limits
+            self._limits, self._limits_version = found, version
+        return self._limits
+
+    def needs(self) -> TopicNeeds | None:
+        """What topics keep of the log; None when ``fileReservedTime`` alone counts."""
+        limits = self._topic_limits()
+        if not limits and not self._minima.table:
+            return None
+        own_from, holder, default_from = NOWHERE, "", NOWHERE
+        for key, queue in list(self._store.queues.table.items()):
+            first = self._first_position(key, queue)
+            limit = limits.get(key[0])
+            if limit is None or limit.keep_ms is None:
+                default_from = min(default_from, first)
+            elif first < own_from:
+                own_from, holder = first, f"{key[0]} ({limit.rule})"
+        return TopicNeeds(own_from, holder, default_from)
+
+    def _first_position(self, key: QueueKey, queue: ConsumeQueue) -> int:
+        low = queue.min_offset
+        known = self._first.get(key)
+        if known is not None and known[0] == low and known[1] != NOWHERE:
+            return known[1]
+        unit = queue.unit(queue.first_message(low, lambda _: True))
+        found = unit.phy_offset if unit is not None else NOWHERE
+        self._first[key] = low, found
+        return found
+
+    # -- by hand
+
+    def purge(
+        self, topic: str, queue_id: int | None = None, before_ms: int | None = None
+    ) -> dict[int, tuple[int, int]]:
+        """Let go of the messages of a topic, or those stored before a time; durable on return.
+
+        Queue id: least offset before and now. Raises StoreError for a topic that is none of the
+        users', and OSError or FatalStorageError; then nothing was let go.
+        """
+        if self._topics.is_system_topic(topic):
+            raise StoreError(f"{topic} belongs to the broker, it is not purged")
+        queues = {
+            key: queue for key, queue in sorted(self._store.queues.table.items())
+            if key[0] == topic and queue_id in {None, key[1]}
+        }
+        if not queues and self._topics.select(topic) is None:
+            raise StoreError(f"there is no topic {topic}")
+        if not queues and queue_id is not None:
+            raise StoreError(f"{topic} has no messages in a queue {queue_id}")
+        self._store.flush_commit_log.flush()  # what lies before a logical minimum must never be cut
+        old = dict(self._minima.table)
+        was = {key: (queue.logical_min_offset, queue.min_offset) for key, queue in queues.items()}
+        for key, queue in queues.items():
+            self._raise(key, queue, queue.max_offset if before_ms is None else (
+                self._store.reader.offset_by_time(*key, before_ms, BoundaryType.LOWER)))
+        try:
+            if self._minima.table != old:
+                self._persist()
+        except OSError:
+            self._minima.table = old
+            for key, queue in queues.items():
+                queue.logical_min_offset = was[key][0]
+            raise
+        found = {key[1]: (was[key][1], queue.min_offset) for key, queue in queues.items()}
+        _log.info("purged a topic topic=%s queues=%s", topic, found)
+        return found
+
+    def note_deleted(self, topics: set[str]) -> None:
+        """Topics are going to be deleted: their queues begin anew, what the log has of them is old.
+
+        Raises OSError; then nothing is noted.
+        """
+        place = self._store.commit_log.max_offset
+        was = dict(self._minima.deleted), dict(self._minima.table)
+        self._minima.deleted.update(dict.fromkeys(topics, place))
+        for table in (self._minima.table, self._bytes, self._first):
+            for key in [key for key in table if key[0] in topics]:
+                del table[key]
+        try:
+            self._persist()
+        except OSError:
+            self._minima.deleted, self._minima.table = was
+            raise
+
+    def _write(self, *, force: bool) -> None:
+        now = self._clock.monotonic_ns()
+        if not self._dirty or (not force and now - self._written_ns < _WRITE_NS):
+            return
+        self._written_ns = now
+        try:
+            self._persist()
+        except OSError as error:
+            _log.warning("cannot write logical minimum offsets file=%s cause=%s",
+                         self._minima.path, error)
+
+    def _persist(self) -> None:
+        self._minima.data_version.next(self._clock.now_ms())
+        self._minima.persist()
+        self._dirty = False

@@ -1,0 +1,282 @@
+"""Pins of the archive and of pending timers: kept by age; under pressure the policy decides."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+from retention_place import HOUR, SIZE, Place
+
+from tailrace import Message
+from tailrace.formats.commitlog import decode_message
+from tailrace.formats.timerlog import TIMER_UNIT
+from tailrace.store.forced_deletions import ForcedDeletions
+from tailrace.store.retention import PinKind, Rule
+
+
+def manifest(place, segment, text=None):
+    """Write a manifest; by default one of a verified segment."""
+    place.files.makedirs("/archive/_manifests")
+    file = place.files.open(
+        f"/archive/_manifests/{segment * SIZE:020d}.json", writable=True, create=True)
+    try:
+        data = (json.dumps({"verified": True}) if text is None else text).encode()
+        file.truncate(0)
+        file.pwrite(data, 0)
+    finally:
+        file.close()
+
+
+@pytest.fixture
+def archived():
+    made = Place(archive_directory="/archive", delete_when="12")
+    yield made
+    made.store.close()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"verified": false}', '{"verified": "true"}'])
+def test_a_segment_without_a_verified_manifest_is_not_deleted_by_age(archived, text):
+    archived.fill(4)
+    for segment in (0, 1, 3):
+        manifest(archived, segment)
+    manifest(archived, 2, text)
+    archived.clock.advance(100 * HOUR)
+    assert archived.store.retention.delete_now() == 2, "up to the first that is not archived"
+    [verdict] = [v for v in archived.clean.verdicts() if v.rule is Rule.PINNED]
+    assert verdict.facts.file_from_offset == 2 * SIZE
+    assert verdict.pins[0].kind is PinKind.ARCHIVE
+    assert f"{2 * SIZE:020d}.json" in verdict.pins[0].holder
+    manifest(archived, 2)
+    assert archived.store.retention.delete_now() == 2
+
+
+def test_no_archive_yet_keeps_everything_and_the_last_file_needs_no_manifest(archived):
+    archived.fill(2)
+    archived.clock.advance(100 * HOUR)
+    assert archived.store.retention.delete_now() == 0
+    manifest(archived, 0)
+    manifest(archived, 1)
+    assert archived.store.retention.delete_now() == 2
+
+
+def test_when_space_is_short_writes_are_refused_rather_than_the_archive_cheated(archived, caplog):
+    archived.fill(3)
+    manifest(archived, 0)
+    archived.use(95)
+    with caplog.at_level(logging.WARNING):
+        archived.run(80_000)
+    assert len(archived.names()) == 3, "the archived one went before its time"
+    assert not archived.store.is_writeable
+    assert "has no manifest" in caplog.text
+
+
+def test_the_policy_of_the_archive_may_be_to_delete():
+    place = Place(archive_directory="/archive", pin_policy_archive="delete-oldest")
+    place.fill(3)
+    place.use(95)
+    place.run(80_000)
+    assert len(place.names()) < 4
+    assert place.store.stats()["forcedDeletedFiles"] > 0
+    place.store.close()
+
+
+class Timers:
+    """A timer room that knows where its pending timers are, from the queue they came by."""
+
+    def __init__(self, place):
+        self.place = place
+        self.done = set()
+
+    def pending(self):
+        queue = self.place.store._store.queues.get("rmq_sys_wheel_timer", 0)
+        if queue is None:
+            return []
+        units = [queue.unit(n) for n in range(queue.min_offset, queue.max_offset)]
+        return [u.phy_offset for u in units if u.phy_offset not in self.done]
+
+    def first_pending(self):
+        return min(self.pending(), default=-1)
+
+    def pending_between(self, low, high):
+        return [at for at in self.pending() if low <= at < high]
+
+
+def with_timers(**config):
+    place = Place(timer_wheel_enable=True, **config)
+    timers = Timers(place)
+    place.clean.pin_sources.clear()
+    place.store.retention.follow_timers(timers)
+    return place, timers
+
+
+def put_timer(place, number):
+    return place.store.put(Message(
+        topic="later", body=b"timer %d" % number, delay=48 * 3600, keys=[f"t{number}"])).phy_offset
+
+
+def test_a_pending_timer_is_not_deleted_by_age():
+    place, timers = with_timers(file_reserved_time=1.0)
+    place.fill(1)
+    at = put_timer(place, 1)
+    place.fill(2)
+    place.clock.advance(2 * HOUR)
+    assert place.store.retention.delete_now() == at // SIZE
+    [verdict] = [v for v in place.clean.verdicts() if v.rule is Rule.PINNED]
+    assert verdict.pins[0].kind is PinKind.TIMER
+    timers.done.add(at)
+    assert place.store.retention.delete_now() > 0
+    place.store.close()
+
+
+def test_pending_timers_of_a_file_that_must_go_are_written_again():
+    place, _ = with_timers(clean_resource_interval=10_000)
+    before = [put_timer(place, number) for number in range(3)]
+    originals = [decode_message(place.log.record_at(at)) for at in before]
+    place.fill(3)
+    place.use(95)
+    place.run(60_000, only=["DiskCheckService"])
+    assert not place.store.is_writeable
+    place.run(20_000)
+    assert place.store.min_phy_offset > max(before), "gone though puts are refused"
+    place.dispatch()
+    queue = place.store._store.queues.get("rmq_sys_wheel_timer", 0)
+    copies = [decode_message(place.log.record_at(queue.unit(n).phy_offset))
+              for n in range(queue.min_offset, queue.max_offset)]
+    copies = [m for m in copies if m.properties.get("TIMER_ROLL_TIMES") == "1"]
+    assert [m.body for m in copies] == [m.body for m in originals]
+    for copy, original in zip(copies, originals, strict=True):
+        kept = {k: v for k, v in copy.properties.items()
+                if k not in {"TIMER_ROLL_TIMES", "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "TIMER_DELIVER_MS"}}
+        assert kept == {k: v for k, v in original.properties.items() if k != "TIMER_DELIVER_MS"}
+        assert copy.born_timestamp == original.born_timestamp
+    stats = place.store.stats()
+    assert stats["forcedDeletedTimers"] == 0
+    record = ForcedDeletions(place.files, "/s").read()[0]
+    assert (record["timersRewritten"], record["timersLost"]) == (3, 0)
+    place.store.close()
+
+
+def test_a_file_of_nothing_but_timers_is_not_copied_and_its_loss_is_told(caplog):
+    place, _ = with_timers()
+    for number in range(40):
+        put_timer(place, number)
+    place.fill(1)
+    place.use(95)
+    with caplog.at_level(logging.WARNING):
+        place.run(70_000)
+    lost = place.store.stats()["forcedDeletedTimers"]
+    assert lost > 10
+    assert f"timers_lost={lost}" in caplog.text or "timers_lost=" in caplog.text
+    place.store.close()
+
+
+def test_timers_may_refuse_writes_instead():
+    place, _ = with_timers(pin_policy_timers="refuse-writes")
+    put_timer(place, 1)
+    place.fill(3)
+    place.use(95)
+    place.run(80_000)
+    assert len(place.names()) == 4
+    assert place.clean.verdicts()[0].rule is Rule.REFUSED
+    place.store.close()
+
+
+# -- with the timer wheel itself
+
+
+def run_timers(place, ms=0):
+    """Let the timer services work, for a time."""
+    for _ in range(max(ms // 1000, 1)):
+        place.clock.advance(1000 if ms else 0)
+        for name in ("ReputMessageService", "TimerEnqueueService", "TimerDequeueService",
+                     "ReputMessageService"):
+            while place.scheduler.steps[name]():
+                pass
+
+
+def put_delays(place, delays_s):
+    return [place.store.put(Message(
+        topic="later", body=b"timer %d" % number, delay=delay)).phy_offset
+        for number, delay in enumerate(delays_s)]
+
+
+def delivered(place):
+    return sorted(m.body for m in place.store.read("later"))
+
+
+def test_the_wheel_knows_its_oldest_pending_timer():
+    place = Place(file_reserved_time=0.01)
+    pending = place.store._timers.pending()
+    assert pending.first_pending() == -1
+    places = put_delays(place, [100, 50, 200])
+    place.dispatch()
+    assert pending.first_pending() == places[0], "in the timer queue"
+    run_timers(place)
+    assert pending.first_pending() == places[0], "in the wheel"
+    assert pending.pending_between(0, 1 << 40) == places
+    assert pending.pending_between(places[1], places[2]) == [places[1]]
+    run_timers(place, 60_000)
+    assert pending.first_pending() == places[0]
+    assert pending.pending_between(0, 1 << 40) == [places[0], places[2]]
+    run_timers(place, 50_000)
+    assert pending.first_pending() == places[2]
+    more = put_delays(place, [500])
+    run_timers(place, 100_000)
+    assert pending.first_pending() == more[0]
+    run_timers(place, 500_000)
+    assert pending.first_pending() == -1
+    place.store.close()
+    place.open()
+    assert place.store._timers.pending().first_pending() == -1
+    place.store.close()
+
+
+def test_strays_that_a_close_listed_again_are_not_overlooked():
+    place = Place()
+    old = put_delays(place, [30, 3000])
+    place.fill(1)
+    run_timers(place)
+    timers = place.store._timers.messages
+    unit = timers.timer_log.unit(52)
+    assert unit.phy_offset == old[1]
+    late = put_delays(place, [4000])
+    run_timers(place)
+    timers.timer_log.append(_packed(unit._replace(prev_pos=-1)))
+    pending = place.store._timers.pending()
+    run_timers(place, 40_000)
+    assert pending.first_pending() == old[1]
+    assert pending.pending_between(0, 1 << 40) == [old[1], late[0]]
+    place.store.close()
+
+
+def _packed(unit):
+    return TIMER_UNIT.pack(*unit)
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_a_timer_that_was_written_again_is_delivered_once(stays, monkeypatch):
+    place = Place()
+    places = put_delays(place, [400, 500, 3600])
+    recalled = place.store.put(Message(topic="later", body=b"not this one", delay=450))
+    place.store.recall(recalled.recall_handle)
+    place.fill(3)
+    run_timers(place)
+    place.use(95)
+    if stays:  # the copies are there, and so is the file
+        def refuse(_file):
+            raise OSError("not now")
+        monkeypatch.setattr(place.store.retention.trash, "take", refuse)
+    place.run(70_000)
+    assert (place.store.min_phy_offset > max(places)) is not stays
+    place.use(10)
+    place.run(10_000)
+    assert place.store.is_writeable
+    run_timers(place, 500_000)
+    assert delivered(place) == [b"timer 0", b"timer 1"]
+    place.store.close()
+    monkeypatch.undo()
+    place.open()
+    run_timers(place, 3_200_000)
+    assert delivered(place) == [b"timer 0", b"timer 1", b"timer 2"]
+    place.store.close()
