@@ -30,7 +30,7 @@ def archive_act(
     # Files of 1 MiB that expire at once: the story of three days in a second.
     config.write_text(
         "mappedFileSizeCommitLog=1048576\nfileReservedTime=0\n"
-        "deleteCommitLogFilesInterval=0\n")
+        f"deleteCommitLogFilesInterval=0\narchiveDirectory={archive}\n")
     server = serve(store, config)
     try:
         with Producer(broker=server.broker, group="history") as producer:
@@ -41,6 +41,13 @@ def archive_act(
                     for number in range(first, first + 50)])
         files = sorted((store / "commitlog").iterdir())
         console.print(f"  {MESSAGES} messages in {len(files)} CommitLog files, the broker is running")
+        oldest = next(
+            line for line in tailrace("retention", store, "--config", config, "--json")
+            if line["kind"] == "file")
+        if oldest["deletable"] or not oldest["pins"]:
+            raise SystemExit(f"retention does not wait for the archive: {oldest}")
+        why = str(oldest["pins"][0]["holder"]).removeprefix(str(archive))
+        console.print(f"  all have expired, the oldest stays: the archive{why}")
         report = tailrace("pipeline", "archive", store, archive, "--master", "local[2]")[-1]
         console.print(
             f"  {report['segments']} sealed files as zstd Parquet: {report['bytes'] / 1e6:.1f} MB became "

@@ -33,8 +33,7 @@ from tailrace.spark.archive_task import (
     run_task,
     write_segment,
 )
-from tailrace.spark.offsets import offset_by_position
-from tailrace.spark.wanted import Wanted
+from tailrace.spark.wanted import Wanted, first_kept
 from tailrace.store.directory import DirectoryState, FileView, QueueView, StoreDirectory
 
 __all__ = ["ArchiveJob", "ArchiveOptions", "Runner", "archive_store", "local_runner", "spark_runner"]
@@ -102,7 +101,8 @@ class ArchiveJob:
         """Segments that retention deleted before they were archived."""
         self.skipped = 0
         """Segments that were in the archive already."""
-        StoreDirectory(self._store, config=config, file_system=self._file_system)
+        opened = StoreDirectory(self._store, config=config, file_system=self._file_system)
+        self._log_paths = opened.log_paths.all
         for name in (self._archive, f"{self._archive}/{MANIFESTS}"):
             self._file_system.makedirs(name)
         lock = self._file_system.lock(f"{self._archive}/{LOCK}")
@@ -131,7 +131,7 @@ class ArchiveJob:
         Raises StoreError when a segment could not be archived, after all that could were published,
         or when the archive holds another store's segments.
         """
-        names = self._file_system.list(f"{self._store}/{filenames.COMMITLOG}")
+        names = [name for path in self._log_paths for name in self._file_system.list(path)]
         if names == self._new_files:
             return []  # a segment is sealed when the log goes on in a new one
         directory = StoreDirectory(
@@ -257,7 +257,7 @@ def _last_position(queue: QueueView) -> int:
 
 def _units_between(queue: QueueView, start: int, until: int) -> tuple[Any, Any]:
     """(offsets, positions) of a queue's messages in a range of the log."""
-    low, high = offset_by_position(queue, start), offset_by_position(queue, until)
+    low, high = first_kept(queue, start), first_kept(queue, until)
     data = queue.units(low, high - low)
     units = CQ_UNIT.view(data[: len(data) - len(data) % CQ_UNIT.size])
     positions = units["phy_offset"].astype(np.int64)
