@@ -149,6 +149,10 @@ def kill_sink(scratch: Path, kills: int, chance: random.Random) -> None:
                 done += not forked(lambda n=number: batch(n), chance.random() * took)  # type: ignore[misc]
             forked(lambda n=number: batch(n), None)  # type: ignore[misc]
             with PullConsumer(broker=broker.broker) as consumer:
+                while any(  # acknowledged is not yet in its queue
+                    int(one["dispatchBehindBytes"]) > 0
+                    for one in consumer.runtime_info(f"out{number}").values()):
+                    time.sleep(0.01)
                 found = [
                     (message.body, message.properties[TXN])
                     for message in consumer.messages(f"out{number}", follow=False)]

@@ -36,7 +36,8 @@ from tailrace.spark.archive_task import (
 from tailrace.spark.wanted import Wanted, first_kept
 from tailrace.store.directory import DirectoryState, FileView, QueueView, StoreDirectory
 
-__all__ = ["ArchiveJob", "ArchiveOptions", "Runner", "archive_store", "local_runner", "spark_runner"]
+__all__ = ["ArchiveJob", "ArchiveOptions", "Runner", "archive_store", "check_places",
+           "local_runner", "spark_runner"]
 
 _log = logging.getLogger(__name__)
 Runner = Callable[[Sequence[SegmentTask]], Iterable[SegmentResult]]
@@ -59,6 +60,12 @@ class ArchiveOptions:
                 f"piece_bytes={self.piece_bytes} is not between {_LEAST_PIECE} and {_MOST_PIECE}")
         if self.at_once < 1:
             raise ConfigError(f"at_once={self.at_once} is not at least 1")
+
+
+def check_places(store: str, archive: str) -> None:
+    """Raise ConfigError when an archive would lie in the store that it is of."""
+    if Path(archive).resolve().is_relative_to(Path(store).resolve()):
+        raise ConfigError(f"the archive {archive} must not be inside the store {store}")
 
 
 def local_runner(file_system: FileSystem) -> Runner:
@@ -93,8 +100,7 @@ class ArchiveJob:
         self._clock = clock or SystemClock()
         self._file_system = file_system or OsFileSystem()
         self._progress = progress
-        if Path(self._archive).is_relative_to(self._store):
-            raise ConfigError(f"the archive {self._archive} must not be inside the store {self._store}")
+        check_places(self._store, self._archive)
         self._sealed_until = -1
         self._new_files: list[str] = []
         self.gone: list[int] = []
