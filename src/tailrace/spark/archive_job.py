@@ -26,6 +26,7 @@ from tailrace.formats import filenames
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.spark.archive_layout import LOCK, MANIFESTS, STAGING, staging_path
 from tailrace.spark.archive_manifest import Manifest, read_manifest, write_manifest
+from tailrace.spark.archive_named import named_in, units_between
 from tailrace.spark.archive_task import (
     HEAD_BYTES,
     SegmentResult,
@@ -33,7 +34,6 @@ from tailrace.spark.archive_task import (
     run_task,
     write_segment,
 )
-from tailrace.spark.wanted import Wanted, first_kept
 from tailrace.store.directory import DirectoryState, FileView, QueueView, StoreDirectory
 
 __all__ = ["ArchiveJob", "ArchiveOptions", "Runner", "archive_store", "check_places",
@@ -179,13 +179,13 @@ class ArchiveJob:
     ) -> list[SegmentTask]:
         start = files[0][0].file_from_offset
         until = files[-1][0].file_from_offset + files[-1][0].size
-        units = [
-            (queue, *_units_between(queue, start, until)) for queue in directory.queues()]
+        units = units_between(directory, start, until)
         tasks = []
         for file, published in files:
-            wanted, named = _named_in(units, file)
+            wanted, named = named_in(units, file.file_from_offset, file.size)
             tasks.append(SegmentTask(
-                self._archive, file.path, file.file_from_offset, file.size, tuple(wanted), named,
+                self._store, self._config, self._archive, file.path, file.file_from_offset, file.size,
+                tuple(wanted), tuple(np.bincount(named[:, 2], minlength=len(wanted)).tolist()),
                 self._options.piece_bytes, self._options.verify, published))
         return tasks
 
@@ -259,32 +259,6 @@ def _last_position(queue: QueueView) -> int:
         return -1
     unit = CQ_UNIT.unpack_from(data)
     return -1 if unit.size == PRE_BLANK_SIZE else unit.phy_offset
-
-
-def _units_between(queue: QueueView, start: int, until: int) -> tuple[Any, Any]:
-    """(offsets, positions) of a queue's messages in a range of the log."""
-    low, high = first_kept(queue, start), first_kept(queue, until)
-    data = queue.units(low, high - low)
-    units = CQ_UNIT.view(data[: len(data) - len(data) % CQ_UNIT.size])
-    positions = units["phy_offset"].astype(np.int64)
-    kept = (units["size"] != PRE_BLANK_SIZE) & (positions >= start) & (positions < until)
-    return low + np.flatnonzero(kept), positions[kept]
-
-
-def _named_in(units: Sequence[tuple[QueueView, Any, Any]], file: FileView) -> tuple[list[Wanted], Any]:
-    wanted: list[Wanted] = []
-    named = [np.empty((0, 3), dtype=np.int64)]
-    for queue, offsets, positions in units:
-        inside = (positions >= file.file_from_offset) & (positions < file.file_from_offset + file.size)
-        if not inside.any():
-            continue
-        own, places = offsets[inside], positions[inside]
-        named.append(np.stack(
-            [places, own, np.full(len(own), len(wanted), dtype=np.int64)], axis=1))
-        wanted.append(Wanted(
-            queue.topic, queue.queue_id, int(own.min()), int(own.max()) + 1, int(places.min()),
-            int(places.max())))
-    return wanted, np.concatenate(named)
 
 
 def archive_store(
