@@ -46,13 +46,16 @@ def archive(
     The last file of the log, which is still written to, is not taken. A line of JSON at the end says
     what was done; exit code 1 when a segment could not be archived.
     """
-    with run_job("archive", master, conf, [store]) as job:
+    with errors():
         from tailrace.spark.archive_job import (  # noqa: PLC0415 - PyArrow
             ArchiveJob,
             ArchiveOptions,
+            check_places,
             spark_runner,
         )
 
+        check_places(str(store), str(target))
+    with run_job("archive", master, conf, [store]) as job:
         done: list[Manifest] = []
         began = time.perf_counter()  # noqa: TID251 - a duration for people
 
