@@ -4,9 +4,12 @@ VENV := .venv
 PY := $(VENV)/bin/python
 SOURCES := setup.py pyproject.toml $(wildcard src/tailrace/kernels/*.py)
 SEED ?= 1
+RUNS ?= 300
+CODE := src tests tools benchmarks setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fmt crash interop bench bench-peer bench-recovery gen dist clean bench-retention
+.PHONY: help setup demo test check format-check fmt crash sim interop bench bench-peer bench-recovery \
+	bench-retention bench-timers gen dist clean
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,23 +34,32 @@ setup: $(VENV)/.installed  ## The environment in .venv, which every other target
 demo: $(VENV)/.installed  ## The main job as a short story: serve, send, kill, recover, query, Spark
 	$(PY) tools/demo.py
 
-test: $(VENV)/.installed  ## All tests
-	$(PY) -m pytest
+test: $(VENV)/.installed  ## All tests, a worker a processor
+	$(PY) -m pytest -n auto --dist loadfile
 
-check: $(VENV)/.installed  ## Format, lint, types, import rules, generated documents
-	$(VENV)/bin/ruff check src tests tools benchmarks setup.py
+check: $(VENV)/.installed  ## Lint, types, import rules, generated documents
+	$(VENV)/bin/ruff check $(CODE)
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(PY) tools/gen_reference.py --check
 
-fmt: $(VENV)/.installed  ## Mend what the linter can mend
-	$(VENV)/bin/ruff check --fix src tests tools benchmarks setup.py
+format-check: $(VENV)/.installed  ## Whether the formatter would change something
+	$(VENV)/bin/ruff format --check --quiet $(CODE)
+
+fmt: $(VENV)/.installed  ## Format, and mend what the linter can mend
+	$(VENV)/bin/ruff check --fix $(CODE)
+	$(VENV)/bin/ruff format $(CODE)
 
 crash: $(VENV)/.installed  ## The long crash sweep, faults and kills; SEED=n replays one
 	SEED=$(SEED) $(PY) tools/crash_sweep.py
 	SEED=$(SEED) $(PY) tools/fault_matrix.py
 	SEED=$(SEED) $(PY) tools/kill_loop.py
+	SEED=$(SEED) $(PY) tools/pipeline_kills.py
+	SEED=$(SEED) $(PY) tools/timer_model.py
 	$(PY) tools/enospc_run.py
+
+sim: $(VENV)/.installed  ## Whole stores simulated from seeds; SEED=n runs and replays one
+	SEED=$(SEED) RUNS=$(if $(filter command environment,$(firstword $(origin SEED))),1,$(RUNS)) $(PY) tools/sim.py
 
 interop: $(VENV)/.installed  ## Conformance with the reference: needs Maven and a JDK
 	tests/interop/conformance/run dump-equals-reference java-client spark damage timers
@@ -57,6 +69,9 @@ bench: $(VENV)/.installed  ## Our own figures, as JSON lines
 
 bench-peer: $(VENV)/.installed  ## The same beside the reference in one run: needs Maven and a JDK
 	$(PY) benchmarks/macro/peer.py
+
+bench-timers: $(VENV)/.installed  ## Timers beside the reference: needs Maven and a JDK
+	$(PY) benchmarks/macro/timers.py
 
 bench-retention: $(VENV)/.installed  ## Deletion beside traffic and the reference: needs Maven, a JDK and 50 GB
 	$(PY) benchmarks/macro/retention.py

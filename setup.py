@@ -14,7 +14,7 @@ from setuptools import Extension, setup
 
 KERNELS = (
     "record", "hashes", "queue_units", "index_entries", "index_chains", "tag_filter", "header",
-    "columns",
+    "columns", "column_records",
 )
 SOURCES = Path("src/tailrace/kernels")
 

@@ -6,6 +6,7 @@ is full, nothing acknowledged is missing, and puts are taken again one check of 
 takes every n-th write. Prints counts; a violation ends it with its case.
 """
 
+import argparse
 import collections
 import importlib.util
 import logging
@@ -43,4 +44,6 @@ def main():
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     sys.exit(main())

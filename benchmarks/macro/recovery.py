@@ -33,8 +33,8 @@ GIB = 1 << 30
 DERIVED = ("consumequeue", "index", "checkpoint", "tailrace")
 
 
-def write(path: str, count: int, size: int, queues: int, kill: bool) -> dict[str, Any]:
-    """Put ``count`` messages over ``queues`` queues, in runs of 100; perhaps die before the close."""
+def write(path: str, count: int, size: int, queues: int, run: int, kill: bool) -> dict[str, Any]:
+    """Put ``count`` messages over ``queues`` queues, ``run`` a call; perhaps die before the close."""
     body = body_of(size)
     topics = max(queues // 100, 1)
     store = MessageStore.open(path)
@@ -43,11 +43,13 @@ def write(path: str, count: int, size: int, queues: int, kill: bool) -> dict[str
     began = time.perf_counter()
     number = 0
     while number < count:
-        queue = number // 100 % queues
-        part = range(number, min(number + 100, count))
-        store.put_many(
-            [Message(topic=f"T{queue % topics}", body=body, tags="t", keys=[f"k{n}"]) for n in part],
-            queue_id=queue // topics)
+        queue = number // run % queues
+        part = range(number, min(number + run, count))
+        messages = [Message(topic=f"T{queue % topics}", body=body, tags="t", keys=[f"k{n}"]) for n in part]
+        if run > 1:
+            store.put_many(messages, queue_id=queue // topics)
+        else:
+            store.put(messages[0], queue_id=queue // topics)
         number += len(part)
     took = time.perf_counter() - began
     print(json.dumps({"per_s": round(count / took)}), flush=True)
@@ -94,11 +96,11 @@ def without_derived(path: Path) -> None:
     (path / "abort").write_text("1")
 
 
-def measure(scratch: Path, count: int, size: int, queues: int) -> dict[str, Any]:
+def measure(scratch: Path, count: int, size: int, queues: int, run: int = 100) -> dict[str, Any]:
     """The three opens of one size."""
     path = scratch / "store"
     shutil.rmtree(path, ignore_errors=True)
-    metrics: dict[str, Any] = {"write": child("write", path, count, size, queues, 1)}
+    metrics: dict[str, Any] = {"write": child("write", path, count, size, queues, run, 1)}
     for name in ("open_killed", "open_clean", "open_rebuild"):
         if name == "open_rebuild":
             without_derived(path)
@@ -129,7 +131,7 @@ def terabyte(scratch: Path, queues: int) -> dict[str, Any]:
     """A log of 1,024 segments of 1 GiB, all but the outermost ones a blank from their first byte."""
     path = scratch / "terabyte"
     shutil.rmtree(path, ignore_errors=True)
-    child("write", path, queues * 100, 200, queues, 0)
+    child("write", path, queues * 100, 200, queues, 100, 0)
     segments = path / "commitlog"
     first = segments / filenames.offset_to_file_name(0)
     end = json.loads(subprocess.run(
@@ -144,7 +146,7 @@ def terabyte(scratch: Path, queues: int) -> dict[str, Any]:
         with (segments / filenames.offset_to_file_name(number * GIB)).open("wb") as file:
             file.write(BLANK.pack(GIB, BLANK_MAGIC))
             file.truncate(GIB)
-    child("write", path, 200_000, 200, queues, 1)
+    child("write", path, 200_000, 200, queues, 100, 1)
     opened = child("open", path)
     note(f"tailrace sparse terabyte, {queues} queues, killed while writing: {opened}")
     log_bytes = sum(file.stat().st_size for file in segments.iterdir())
@@ -156,7 +158,7 @@ def main() -> int:
     if sys.argv[1:2] == ["--act"]:
         act, path, *rest = sys.argv[2:]
         if act == "write":
-            write(path, *map(int, rest[:3]), kill=rest[3] == "1")
+            write(path, *map(int, rest[:4]), kill=rest[4] == "1")
         else:
             open_(path)
         return 0
@@ -172,7 +174,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(dir=options.directory) as made:
         scratch = Path(made)
         if "peer" in parts:
-            ours = measure(scratch, options.messages, options.body, 32)
+            ours = measure(scratch, options.messages, options.body, 32, 1)  # one by one, as the reference
             theirs = measure_reference(scratch, options.messages, options.body)
             ratios = {
                 name: round(theirs[name]["ms"] / ours[name]["ms"], 1) for name in theirs}

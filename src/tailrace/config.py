@@ -15,7 +15,11 @@ from typing import Any, Final, Self
 
 from tailrace.errors import ConfigError
 
-__all__ = ["BrokerConfig", "FlushDiskType", "RecoveryMode", "StoreConfig", "parse_properties"]
+__all__ = ["MESSAGE_DELAY_LEVEL", "BrokerConfig", "FlushDiskType", "RecoveryMode", "StoreConfig", "parse_properties"]
+
+
+MESSAGE_DELAY_LEVEL: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+"""The delay levels of a broker that is not told others."""
 
 
 class RecoveryMode(enum.Enum):
@@ -27,6 +31,9 @@ class RecoveryMode(enum.Enum):
     """Cut a torn end, refuse damage with good records behind it."""
     TOLERATE_ANY = "TOLERATE_ANY"
     """Always open: cut a torn end, step over damage; both go to quarantine."""
+
+
+_DELAY_LEVELS: Final = re.compile(r"\d{1,9}[smhd]( \d{1,9}[smhd])*")
 
 
 class FlushDiskType(enum.Enum):
@@ -277,6 +284,11 @@ class StoreConfig(_Config):
         "", "Archive whose verified manifests say what is archived; a CommitLog file without one is "
         "not deleted by age. Empty: there is no archive.")
 
+    message_delay_level: str = _option(
+        MESSAGE_DELAY_LEVEL, "Delays of the delay levels, the first one being level 1: whole numbers "
+        "of s, m, h or d. A higher level than there are is the highest one.")
+    flush_delay_offset_interval: int = _option(
+        1000, "Period of writing how far each delay level is delivered, if that has changed.", unit="ms", low=1)
     timer_wheel_enable: bool = _option(True, "Whether messages may be sent for a later moment.")
     timer_precision_ms: int = _option(
         1000, "Width of a slot of the timer wheel.", unit="ms", low=1, high=60_000)
@@ -293,15 +305,28 @@ class StoreConfig(_Config):
         10_000, "Period of the timer progress line.", unit="ms", low=1)
     timer_stop_enqueue: bool = _option(False, "Whether timers are kept out of the wheel.")
     timer_stop_dequeue: bool = _option(False, "Whether due timers are kept back.")
+    timer_enable_check_metrics: bool = _option(
+        True, "Whether pending timers are counted anew now and then, by topic.")
+    timer_check_metrics_when: str = _option(
+        "05", "Local hours in which that is done, whole ones from 0 to 23, by `;`.")
+    timer_metric_small_threshold: int = _option(
+        1_000_000, "Topics with so many pending timers or more are not counted anew.", low=0)
     mapped_file_size_timer_log: int = _option(
         100 * MIB, "Length of a timer log file.", unit="bytes", low=128, high=2 * GIB - 1)
 
     def validate(self) -> list[str]:
         """Every violated bound, a sentence each."""
         problems = _Config.validate(self)
-        hours = [hour.strip() for hour in self.delete_when.split(";")]
-        if not all(hour.isdigit() and int(hour) < 24 for hour in hours):
-            problems.append(f"deleteWhen={self.delete_when} is no list of hours from 0 to 23")
+        for name, when in (
+            ("deleteWhen", self.delete_when), ("timerCheckMetricsWhen", self.timer_check_metrics_when)
+        ):
+            hours = [hour.strip() for hour in when.split(";")]
+            if not all(hour.isdigit() and int(hour) < 24 for hour in hours):
+                problems.append(f"{name}={when} is no list of hours from 0 to 23")
+        if not _DELAY_LEVELS.fullmatch(self.message_delay_level):
+            problems.append(
+                f"messageDelayLevel={self.message_delay_level} is no list as `1s 5s 1m 2h`, with blanks "
+                "between")
         if not self.multi_path_splitter:
             problems.append("rocketmq.broker.multiPathSplitter is empty")
         return problems

@@ -112,6 +112,28 @@ DISPATCH_BEHIND: Final = _gauge(
 RESERVE_TIME: Final = _gauge(
     "rocketmq_storage_message_reserve_time", "Age of the oldest message of the log.", _STORAGE,
     unit="milliseconds")
+TIMER_ENQUEUE_LAG: Final = _gauge(
+    "rocketmq_timer_enqueue_lag", "Timer messages that are not in the wheel yet.")
+TIMER_DEQUEUE_LAG: Final = _gauge(
+    "rocketmq_timer_dequeue_lag", "Timers that are out of the wheel and not put back yet.")
+TIMER_DEQUEUE_LATENCY: Final = _gauge(
+    "rocketmq_timer_dequeue_latency", "How far the reading of the wheel is behind the clock.",
+    unit="milliseconds")
+TIMING_MESSAGES: Final = _gauge("rocketmq_timing_messages", "Pending timers.", ("topic",))
+TIMER_SNAPSHOT: Final = _gauge(
+    "rocketmq_timer_message_snapshot",
+    "Pending timers by the time until they are due: up to the bound, above the one before.",
+    ("timer_bound_s",))
+TIMER_LATENESS: Final = Metric(
+    name="tailrace_timer_lateness", kind=MetricKind.HISTOGRAM, labels=("kind",), unit="milliseconds",
+    description="Put time minus due time of timers (`timer`) and of delay levels (`level`).",
+    buckets=(1, 2, 5, 10, 20, 50, 100, 150, 250, 500, 1000, 2000, 5000, 60_000),
+)
+LEVEL_PENDING: Final = _gauge(
+    "tailrace_delay_level_pending", "Messages that wait in a delay level.", ("level",))
+TIMER_EVENTS: Final = _counter(
+    "tailrace_timer_events_total",
+    "What became of timers and of messages with a delay level, by event.", ("event",))
 READY: Final = _gauge("tailrace_ready", "1 once clients are served, 0 while the store recovers.")
 RECOVERED_RATIO: Final = _gauge(
     "tailrace_recovered_ratio", "Part of the recovery that is done, where the store can tell.")

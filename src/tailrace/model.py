@@ -96,7 +96,8 @@ class Message:
 
     ``keys`` must not contain blanks, as the stored form joins them with one. ``properties`` are
     the caller's own; ``tags`` and ``keys`` have their own fields. ``deliver_at`` (milliseconds since
-    1970) or ``delay`` (seconds) makes it a timer message.
+    1970) or ``delay`` (seconds) makes it a timer message; ``delay_level`` (1, 2, ... of the levels
+    that the store is configured with) one of the older kind.
     """
 
     topic: str
@@ -108,6 +109,7 @@ class Message:
     wait_store_msg_ok: bool = True
     deliver_at: int | None = None
     delay: float | None = None
+    delay_level: int = 0
 
 
 @dataclass(slots=True)

@@ -16,10 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-KERNELS = {
-    "record", "hashes", "queue_units", "index_entries", "index_chains", "tag_filter", "header",
-    "columns",
-}
+KERNELS = {path.stem for path in (ROOT / "src/tailrace/kernels").glob("[a-z]*.py")}
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 

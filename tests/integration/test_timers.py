@@ -97,6 +97,11 @@ def test_the_command_lists_what_is_to_come(tmp_path):
     timer = json.loads(line)["timer"]
     assert (timer["topic"], timer["queueId"], timer["state"]) == ("T", 0, "pending")
     assert timer["dueMs"] > time.time() * 1000 + 3_000_000
+    (dumped,) = tailrace("dump", store, "--only", "timers").stdout.splitlines()
+    assert dumped == line
+    assert timer["timerLogPos"] == 0
+    assert tailrace("dump", store, "--only", "timers", "--topic", "U").stdout == ""
+    assert tailrace("dump", store).stdout.count('"timer"') == 0
     summary = json.loads(tailrace("timers", store, "--summary").stdout)
     assert summary == {"topic": "T", "pending": 1, "nextDueMs": timer["dueMs"]}
     assert tailrace(

@@ -77,6 +77,28 @@ def test_damaged_logs_are_walked_the_same(items, crc, data):
 
 
 @quick
+@given(messages, st.booleans(), st.data())
+def test_what_is_served_is_a_record_of_its_place(items, crc, data):
+    """The check of a read says what a walk and the record's own words say, also of damaged bytes."""
+    log, end = log_of(kernels.record, items, crc=crc)
+    size = int.from_bytes(log[:4], "big")
+    assert kernels.record.is_message(log[:size], 0, b"Topic", items[0][4], 0)
+    for _ in range(data.draw(st.integers(0, 2))):
+        log[data.draw(st.integers(0, size - 1))] ^= data.draw(st.integers(1, 255))
+    cut = bytes(log[: data.draw(st.sampled_from([size, size - 1, min(size + 1, end), 0, 60, 91]))])
+    topic = data.draw(st.sampled_from([b"Topic", b"Topit", b"Topic2", b""]))
+    place = data.draw(st.integers(0, 3)), data.draw(st.integers(0, 1))
+    (count, stop, _), rows = scan(RECORD, cut)
+    right = count == 1 and stop == len(cut)
+    if right and topic:
+        at, length = rows[0][RECORD.C_TOPIC_POS], rows[0][RECORD.C_TOPIC_LEN]
+        right = cut[at : at + length] == topic and place == (
+            rows[0][RECORD.C_QUEUE_ID], rows[0][RECORD.C_QUEUE_OFFSET])
+    for module in (RECORD, kernels.record):
+        assert module.is_message(cut, 0, topic, *place) == right
+
+
+@quick
 @given(st.binary(max_size=300))
 def test_random_bytes_are_walked_the_same(data):
     assert scan(RECORD, data) == scan(kernels.record, data)

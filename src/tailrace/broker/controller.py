@@ -35,6 +35,7 @@ from tailrace.broker.processors.query import QueryProcessor
 from tailrace.broker.processors.recall import RecallMessageProcessor
 from tailrace.broker.processors.retention import RetentionProcessor
 from tailrace.broker.processors.send import SendMessageProcessor
+from tailrace.broker.processors.send_back import SendBackProcessor
 from tailrace.broker.rebalance_lock import RebalanceLockManager
 from tailrace.broker.runtime_info import RuntimeInfo
 from tailrace.config import BrokerConfig, FlushDiskType
@@ -185,15 +186,17 @@ class BrokerController:
         self._pull.hold = self._hold
         broker.waiting_sends = lambda: self._durable.pending
         broker.waiting_pulls = self._hold.__len__
+        sync = store_config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        durable = self._durable if sync else None
         send = SendMessageProcessor(
-            broker, self._durable,
-            wait_durable=store_config.flush_disk_type is FlushDiskType.SYNC_FLUSH,
+            broker, self._durable, wait_durable=sync,
             max_message_size=store_config.max_message_size,
         )
         self._processors: list[_Registers] = [
-            send, RecallMessageProcessor(broker), QueryProcessor(broker), ClientManageProcessor(broker),
-            AdminTopicsProcessor(broker), RetentionProcessor(broker), AdminProcessor(
-                broker, RuntimeInfo(broker, self._file_system), self._settings),
+            send, SendBackProcessor(broker, durable), RecallMessageProcessor(broker, durable),
+            QueryProcessor(broker), ClientManageProcessor(broker), AdminTopicsProcessor(broker),
+            RetentionProcessor(broker),
+            AdminProcessor(broker, RuntimeInfo(broker, self._file_system), self._settings),
         ]
         return send
 

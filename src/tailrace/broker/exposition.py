@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final, final
+from typing import Any, Final, final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import (
@@ -37,6 +37,11 @@ Labels = tuple[str, ...]
 Samples = Mapping[Labels, float]
 _LOCAL_DISK: Final = ("local", "disk")
 _SYSTEM_GROUP_PREFIX: Final = "cid_rmq_sys_"
+_TIMER_EVENTS: Final = (
+    "timerPutBack", "timerRolled", "timerRecalled", "timerDouble", "timerParked", "timerPutFailed",
+    "timerUnreadable", "timerBrokenList", "timerAppendFailed", "schedulePutBack", "scheduleDouble",
+    "scheduleParked", "schedulePutFailed", "scheduleUnreadable",
+)
 _FAMILIES: Final = {
     MetricKind.COUNTER: CounterMetricFamily, MetricKind.GAUGE: GaugeMetricFamily,
 }
@@ -78,7 +83,9 @@ class Exposition(Collector):
             if self.progress is not None:
                 yield self._family(metrics.RECOVERED_RATIO, {(): self.progress})
             return
-        yield from self._store(broker)
+        stats = broker.store.stats()
+        yield from self._store(broker, stats)
+        yield from self._timers(stats)
         yield from self._traffic(broker)
         yield from self._clients(broker)
         yield from self._lags(broker)
@@ -90,11 +97,10 @@ class Exposition(Collector):
             family.add_metric([*self._base, *labels], float(value))
         return family
 
-    def _store(self, broker: BrokerContext) -> Iterator[Family]:
+    def _store(self, broker: BrokerContext, stats: Mapping[str, Any]) -> Iterator[Family]:
         store = broker.store
         usage = self._file_system.disk_usage(store.path)
         earliest = store.earliest_message_time()
-        stats = store.stats()
         writeable = store.is_writeable
         yield self._family(metrics.WRITEABLE, {(): writeable})
         yield self._family(metrics.BROKER_PERMISSION, {(): 6 if writeable else 4})
@@ -115,6 +121,33 @@ class Exposition(Collector):
         if earliest > 0:
             yield self._family(
                 metrics.RESERVE_TIME, {_LOCAL_DISK: max(0, broker.clock.now_ms() - earliest)})
+
+    def _timers(self, stats: Mapping[str, Any]) -> Iterator[Family]:
+        for metric, name in (
+            (metrics.TIMER_ENQUEUE_LAG, "timerOffsetBehind"),
+            (metrics.TIMER_DEQUEUE_LAG, "timerWaiting"),
+            (metrics.TIMER_DEQUEUE_LATENCY, "timerReadBehindMs"),
+        ):
+            yield self._family(metric, {(): stats.get(name, 0)})
+        yield self._family(metrics.TIMING_MESSAGES, {
+            (topic,): count for topic, count in stats.get("timerPendingByTopic", {}).items()})
+        yield self._family(metrics.TIMER_SNAPSHOT, {
+            (str(bound),): count for bound, count in stats.get("timerPendingWithin", {}).items()})
+        yield self._family(metrics.LEVEL_PENDING, {
+            (str(level),): n for level, n in stats.get("schedulePendingByLevel", {}).items()})
+        yield self._family(metrics.TIMER_EVENTS, {
+            (event,): stats[event] for event in _TIMER_EVENTS if event in stats})
+        lateness = metrics.TIMER_LATENESS
+        family = HistogramMetricFamily(
+            lateness.exposed, lateness.description, labels=(*BASE_LABELS, *lateness.labels))
+        bounds = [*(f"{float(bound)}" for bound in lateness.buckets), "+Inf"]
+        for kind, name in (("timer", "timerLateness"), ("level", "scheduleLateness")):
+            if name in stats:
+                counts = map(float, accumulate(stats[name]["counts"]))
+                family.add_metric(
+                    [*self._base, kind], list(zip(bounds, counts, strict=True)),
+                    sum_value=stats[name]["sumMs"])
+        yield family
 
     def _traffic(self, broker: BrokerContext) -> Iterator[Family]:
         system = broker.topics.is_system_topic

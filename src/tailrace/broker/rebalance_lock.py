@@ -39,6 +39,11 @@ class RebalanceLockManager:
                 taken.append(value)
         return taken
 
+    def is_locked(self, group: str) -> bool:
+        """Whether a member of the group holds a queue (not isLockAllExpired)."""
+        limit = self._clock.monotonic_ns() - LOCK_NS
+        return any(held == group and since >= limit for (held, _), (_, since) in self._locks.items())
+
     def expire(self) -> None:
         """Forget locks that nobody has renewed for their term."""
         limit = self._clock.monotonic_ns() - LOCK_NS

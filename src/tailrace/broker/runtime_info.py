@@ -58,13 +58,16 @@ class RuntimeInfo:
             "pageCacheLockTimeMills": 0,
             "commitLogDiskRatio": disk_ratio, "consumeQueueDiskRatio": disk_ratio,
             "commitLogDirCapacity": f"Total : {disk.total} B, Free : {disk.usable} B.",
-            "timerReadBehind": 0, "timerOffsetBehind": 0, "timerCongestNum": 0,
+            "timerReadBehind": stats.get("timerReadBehindMs", 0),
+            "timerOffsetBehind": stats.get("timerOffsetBehind", 0), "timerCongestNum": 0,
             "timerEnqueueTps": 0.0, "timerDequeueTps": 0.0,
         }
         for kind, value in (("Put", puts), ("Get", gets)):
             figures[f"msg{kind}TotalYesterdayMorning"] = 0
             figures[f"msg{kind}TotalTodayMorning"] = 0
             figures[f"msg{kind}TotalTodayNow"] = value
+        for level, offset, until in store.delay_levels():
+            figures[f"scheduleMessageOffset_{level}"] = f"{offset},{until}"
         for pool, capacity in CAPACITIES.items():
             figures[f"{pool}ThreadPoolQueueSize"] = 0
             figures[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = 0

@@ -36,7 +36,7 @@ Config = Annotated[
 Broker = Annotated[str, typer.Option(metavar="HOST:PORT", help="A running broker.")]
 Namesrv = Annotated[str, typer.Option(metavar="HOST:PORT", help="A running name server.")]
 Where = Annotated[
-    str, typer.Argument(metavar="[STORE]", help="A store directory, unless a server is named.")
+    str, typer.Argument(metavar="STORE", help="A store directory, unless a server is named.")
 ]
 Topic = Annotated[str, typer.Option("--topic", help="Name of a topic.")]
 
@@ -156,7 +156,7 @@ def serve(
 def dump(
     store: Store,
     only: Annotated[
-        str, typer.Option(help="Comma list of store, queues, messages, index, checkpoint.")] = "",
+        str, typer.Option(help="Comma list of store, queues, messages, timers, index, checkpoint.")] = "",
     topic: Annotated[str, typer.Option(help="This topic alone.")] = "",
     raw: Annotated[
         bool, typer.Option("--raw", help="Queues as their files are, not as recovery leaves them.")
@@ -201,11 +201,27 @@ def query(
 
 
 @app.command()
-def recover(store: Store, config: Config = None) -> None:
+def recover(
+    store: Store,
+    spark: Annotated[bool, typer.Option("--spark", help="Have tasks of Spark read the log.")] = False,
+    master: Annotated[str, typer.Option(metavar="URL", help="With --spark: where Spark runs.")] = "local[*]",
+    conf: Annotated[
+        Optional[list[str]], typer.Option(metavar="NAME=VALUE", help="With --spark: its settings.")  # noqa: UP045
+    ] = None,
+    staging: Annotated[
+        str, typer.Option(metavar="DIR", help="With --spark: a directory that every executor sees.")
+    ] = "",
+    config: Config = None,
+) -> None:
     """Open a directory, make it right and close it cleanly; the last line says what was done."""
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(message)s")
+    if spark:
+        from tailrace.cli.pipeline import recover_store  # noqa: PLC0415
+
+        recover_store("recover", store, master, conf, staging, config, rebuild=False)
+        return
     from tailrace.node.message_store import MessageStore  # noqa: PLC0415
 
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(message)s")
     with errors():
         settings = StoreConfig.from_properties(read_properties(config))
         with MessageStore.open(store, config=settings, services=False, create=False) as opened:
@@ -318,7 +334,8 @@ def retention(
         print(line)
 
 
-def _key_values(items: list[str], option: str = "--property") -> dict[str, str]:
+def key_values(items: list[str], option: str = "--property") -> dict[str, str]:
+    """The values of an option that is NAME=VALUE and may be repeated."""
     values = {}
     for item in items:
         name, separator, value = item.partition("=")
@@ -328,12 +345,13 @@ def _key_values(items: list[str], option: str = "--property") -> dict[str, str]:
     return values
 
 
-def timer_properties(delay: int, deliver_at: int) -> dict[str, str]:
+def timer_properties(delay: int, deliver_at: int, level: int = 0) -> dict[str, str]:
     """What makes a message wait, by the options of ``send``."""
-    if delay and deliver_at:
-        raise usage("say one of --delay and --deliver-at")
-    named = {"TIMER_DELAY_MS": delay, "TIMER_DELIVER_MS": deliver_at}
-    return {name: str(ms) for name, ms in named.items() if ms}
+    named = {"TIMER_DELAY_MS": delay, "TIMER_DELIVER_MS": deliver_at, "DELAY": level}
+    said = {name: str(value) for name, value in named.items() if value}
+    if len(said) > 1:
+        raise usage("say one of --delay, --deliver-at and --delay-level")
+    return said
 
 
 @app.command()
@@ -353,6 +371,8 @@ def send(
     delay: Annotated[int, typer.Option(min=0, help="Deliver it after so many milliseconds.")] = 0,
     deliver_at: Annotated[
         int, typer.Option(min=0, help="Deliver it then, milliseconds since 1970.")] = 0,
+    delay_level: Annotated[
+        int, typer.Option(min=0, help="Deliver it after the delay of this level, 1 or more.")] = 0,
 ) -> None:
     """Put one message by hand; prints where it is.
 
@@ -366,7 +386,7 @@ def send(
     store = one_target(directory, broker, namesrv)
     message = Message(
         topic=topic, body=body.encode(), tags=tags or None, keys=key or (),
-        properties=_key_values(prop or []) | timer_properties(delay, deliver_at))
+        properties=key_values(prop or []) | timer_properties(delay, deliver_at, delay_level))
     with errors():
         print_lines([send_message(message, store, broker, namesrv, queue)])
 
@@ -429,8 +449,12 @@ def topic_create(
     store = one_target(directory, broker, "")
     with errors():
         print_lines([
-            create_topic(name, store, broker, queues, _key_values(attribute or [], "--attribute"))])
+            create_topic(name, store, broker, queues, key_values(attribute or [], "--attribute"))])
 
 
-from tailrace.cli import timers as _timers  # noqa: E402, F401 - a sub-command in a module of its own
+# Sub-commands in modules of their own.
+from tailrace.cli import pipeline as _pipeline  # noqa: E402, F401
+from tailrace.cli import pipeline_archive as _pipeline_archive  # noqa: E402, F401
+from tailrace.cli import pipeline_tables as _tables  # noqa: E402, F401
+from tailrace.cli import timers as _timers  # noqa: E402, F401
 from tailrace.cli import topic_purge as _topic_purge  # noqa: E402, F401

@@ -100,8 +100,8 @@ class AsyncProducer:
         for message in messages:
             if message.topic != topic:
                 raise MessageIllegalError("batch", f"has topics {topic} and {message.topic}")
-            if message.deliver_at is not None or message.delay is not None:
-                raise MessageIllegalError("delay", "a message of a batch cannot be a timer")
+            if message.deliver_at is not None or message.delay is not None or message.delay_level:
+                raise MessageIllegalError("delay", "a message of a batch cannot be delayed")
             unique_key, properties = self._properties(message)
             keys.append(unique_key)
             items.append((message.flag, message.body, properties))
@@ -156,6 +156,8 @@ class AsyncProducer:
             properties["TIMER_DELIVER_MS"] = str(int(message.deliver_at))
         if message.delay is not None:
             properties["TIMER_DELAY_MS"] = str(round(message.delay * 1000))
+        if message.delay_level:
+            properties["DELAY"] = str(message.delay_level)
         properties["WAIT"] = "true" if message.wait_store_msg_ok else "false"
         for name, value in properties.items():
             if not name or not value or _SEPARATORS & set(name) or _SEPARATORS & set(value):

@@ -187,6 +187,17 @@ class AsyncPullConsumer:
         table = fastjson.loads(answer.body)["topicConfigTable"]
         return [table[name] for name in sorted(table)]
 
+    async def runtime_info(self, topic: str) -> dict[str, dict[str, str]]:
+        """Figures of every broker that has a topic, as its administration tools see them."""
+        found = {}
+        for name, address in (await self._routes.of(topic)).addresses.items():
+            answer = await self._remoting.invoke(
+                address, RequestCode.GET_BROKER_RUNTIME_INFO, {}, timeout_ms=self._timeout_ms)
+            if answer.code != ResponseCode.SUCCESS:
+                raise RemotingCommandError(answer.code, answer.remark or "", address)
+            found[name] = dict(fastjson.loads(answer.body)["table"])
+        return found
+
     async def _offset(self, queue: MessageQueue, code: int, ext: dict[str, str]) -> int:
         answer = await self._call(
             queue, code, {"topic": queue.topic, "queueId": str(queue.queue_id), **ext})
@@ -295,6 +306,10 @@ class PullConsumer:
     def query(self, topic: str, key: str, *, max_count: int = 32) -> list[MessageExt]:
         """As ``AsyncPullConsumer.query``."""
         return self._loop.run(self._consumer.query(topic, key, max_count=max_count))
+
+    def runtime_info(self, topic: str) -> dict[str, dict[str, str]]:
+        """As ``AsyncPullConsumer.runtime_info``."""
+        return self._loop.run(self._consumer.runtime_info(topic))
 
     def topic_configs(self) -> list[dict[str, Any]]:
         """As ``AsyncPullConsumer.topic_configs``."""

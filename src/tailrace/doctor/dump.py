@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Collection, Iterator
 from typing import Any
 
+from tailrace.doctor.timers import pending_timers
 from tailrace.errors import CorruptionError
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.filenames import CHECKPOINT
@@ -18,7 +19,8 @@ from tailrace.store.store_checkpoint import read_checkpoint
 
 __all__ = ["KINDS", "dump", "message_line", "query"]
 
-KINDS = ("store", "queues", "messages", "checkpoint", "index")
+KINDS = ("store", "queues", "messages", "timers", "checkpoint", "index")
+"""The first three are shown when none is named."""
 
 
 def _host(host: tuple[str, int]) -> str:
@@ -87,6 +89,10 @@ def dump(
                 yield {"index": {
                     "file": file.path.rpartition("/")[2], "size": file.size,
                     **INDEX_HEADER.unpack_from(header)._asdict()}}
+    if "timers" in only and only is not KINDS:
+        for timer in pending_timers(directory):
+            if not topic or timer.topic == topic:
+                yield timer.line()
     for queue in directory.queues():
         if topic and queue.topic != topic:
             continue

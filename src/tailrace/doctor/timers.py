@@ -11,8 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from tailrace.errors import CorruptionError
 from tailrace.formats.commitlog import decode_message
+from tailrace.formats.filenames import TIMERLOG
+from tailrace.formats.timerlog import MAGIC_MASK, TIMER_UNIT
 from tailrace.model import MessageExt
 from tailrace.store.directory import QueueView, StoreDirectory
 from tailrace.timer.properties import (
@@ -32,6 +36,7 @@ from tailrace.timer.properties import (
 
 __all__ = ["PendingTimer", "pending_timers"]
 
+_READ = TIMER_UNIT.size * 20_000
 _MARK = TIMER_OUT_MS.encode() + b"\x01"
 
 
@@ -46,13 +51,15 @@ class PendingTimer:
     keys: str
     physical_offset: int
     roll: int
+    timer_log_pos: int
+    """Where the timer log has it, -1 when it has not."""
 
     def line(self) -> dict[str, Any]:
         """The line of ``tailrace timers --json``."""
         return {"timer": {
             "dueMs": self.due_ms, "topic": self.topic, "queueId": self.queue_id,
             "uniqKey": self.uniq_key, "keys": self.keys, "physicalOffset": self.physical_offset,
-            "roll": self.roll, "state": "pending",
+            "timerLogPos": self.timer_log_pos, "roll": self.roll, "state": "pending",
         }}
 
 
@@ -71,12 +78,35 @@ def pending_timers(directory: StoreDirectory) -> list[PendingTimer]:
     topics = {message.properties[REAL_TOPIC] for message in found.values()}
     delivered = _delivered(directory, topics | {PARKED_TOPIC})
     precision = directory.config.timer_precision_ms
+    positions = _log_positions(directory, [message.phy_offset for message in found.values()])
     pending = [
-        _pending(message, precision) for identity, message in found.items()
+        _pending(message, precision, positions.get(message.phy_offset, -1)) for identity, message in found.items()
         if isinstance(identity, int)  # without a unique key nobody can tell more
         or not (identity in delivered or _is_deleted(identity, deleted))
     ]
     return sorted(pending, key=lambda timer: (timer.due_ms, timer.physical_offset))
+
+
+def _log_positions(directory: StoreDirectory, phy_offsets: list[int]) -> dict[int, int]:
+    """Position of the last unit of some messages, by their place in the CommitLog."""
+    found: dict[int, int] = {}
+    wanted = np.array(phy_offsets, dtype=np.int64)
+    root, files = f"{directory.path}/{TIMERLOG}", directory.file_system
+    names = [name for name in files.list(root) if name.isdigit()] if files.exists(root) else []
+    for name in sorted(names):
+        file = files.open(f"{root}/{name}")
+        try:
+            for at in range(0, file.size() - TIMER_UNIT.size + 1, _READ):
+                data = file.pread(_READ, at)
+                units = TIMER_UNIT.view(data[: len(data) - len(data) % TIMER_UNIT.size])
+                good = (units["size"] == TIMER_UNIT.size) & (units["magic"] & ~MAGIC_MASK == 0)
+                good &= np.isin(units["phy_offset"], wanted)
+                for number in np.flatnonzero(good).tolist():
+                    found[int(units["phy_offset"][number])] = (
+                        int(name) + at + number * TIMER_UNIT.size)
+        finally:
+            file.close()
+    return found
 
 
 def _queues(directory: StoreDirectory, topics: set[str]) -> list[QueueView]:
@@ -108,12 +138,13 @@ def _is_deleted(identity: Identity, deleted: set[tuple[int, str]]) -> bool:
         identity.out_ms, f"{identity.real_topic}+{identity.unique_key}") in deleted
 
 
-def _pending(message: MessageExt, precision: int) -> PendingTimer:
+def _pending(message: MessageExt, precision: int, timer_log_pos: int) -> PendingTimer:
     properties = message.properties
     return PendingTimer(
         due_ms(properties, int(properties[TIMER_OUT_MS]), message.store_timestamp, precision),
-        properties[REAL_TOPIC], _number(properties.get(REAL_QID)), properties.get(UNIQ_KEY, ""), properties.get("KEYS", ""),
-        message.phy_offset, _number(properties.get(TIMER_ROLL_TIMES)))
+        properties[REAL_TOPIC], _number(properties.get(REAL_QID)), properties.get(UNIQ_KEY, ""),
+        properties.get("KEYS", ""), message.phy_offset, _number(properties.get(TIMER_ROLL_TIMES)),
+        timer_log_pos)
 
 
 def _number(text: str | None) -> int:

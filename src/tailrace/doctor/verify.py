@@ -10,6 +10,7 @@ from tailrace.config import StoreConfig
 from tailrace.env.filesystem import FileSystem
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.verification import Verification
+from tailrace.timer.verification import verify_timers
 
 __all__ = ["repair_plan", "verify"]
 
@@ -27,9 +28,14 @@ def verify(
     for finding in verification.findings():
         kinds[finding.kind] += 1
         yield finding.as_dict()
+    timers, found = verify_timers(directory)
+    for finding in found:
+        kinds[finding.kind] += 1
+        yield finding.as_dict()
     yield {"summary": {
         "state": directory.state.value, "records": verification.records,
         "units": verification.units, "indexEntries": verification.entries,
+        "timers": timers,
         "findings": sum(kinds.values()), "kinds": dict(sorted(kinds.items())),
     }}
 

@@ -47,6 +47,7 @@ RESPONSE_FLAG: Final = 1
 ONEWAY_FLAG: Final = 2
 MQ_VERSION: Final = 479
 """Ordinal of V5_3_3, the version that Tailrace reports."""
+VERSION_V3_4_9: Final = 121
 VERSION_V5_3_1: Final = 475
 LANGUAGES: Final = (
     "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP",

@@ -85,6 +85,9 @@ def _extend(
     n: cython.Py_ssize_t
     k: cython.Py_ssize_t
     good: cython.bint
+    while p + 4 <= e and (b[p] | b[p + 1] | b[p + 2] | b[p + 3]) < 0x80:  # 31 to the 4th, 3rd, 2nd
+        h = (h * 923521 + b[p] * 29791 + b[p + 1] * 961 + b[p + 2] * 31 + b[p + 3]) & _MASK_32
+        p += 4
     while p < e:
         c = b[p]
         if c < 0x80:

@@ -146,6 +146,19 @@ def _fill_table():
 
 if cython.compiled:
     _fill_table()
+    # ISA-L's crc32_gzip_refl(start, bytes, length), or NULL: the table is used.
+    _isal_crc32 = cython.declare(
+        "unsigned int (*)(unsigned int, const unsigned char *, unsigned long long) noexcept nogil")
+    _isal_crc32 = cython.NULL
+
+
+def use_crc32(address: cython.size_t):
+    """Compute checksums by the C function of ISA-L at an address; 0 goes back to the table."""
+    global _isal_crc32
+    if cython.compiled:
+        _isal_crc32 = cython.cast(
+            "unsigned int (*)(unsigned int, const unsigned char *, unsigned long long) noexcept nogil",
+            cython.cast(cython.p_void, address))
 
 
 @cython.cfunc
@@ -245,6 +258,8 @@ def _crc(
     b: cython.const[cython.uchar][::1], i: cython.Py_ssize_t, e: cython.Py_ssize_t
 ) -> cython.longlong:
     if cython.compiled:
+        if i < e and _isal_crc32 != cython.NULL:
+            return _isal_crc32(0, cython.address(b[i]), e - i)
         return _crc_compiled(b, i, e)
     return zlib.crc32(memoryview(b)[i:e])
 
@@ -528,6 +543,56 @@ def scan(
             n += 1
             p += cython.cast(cython.Py_ssize_t, size)
     return n, p, reason
+
+
+def is_message(
+    buf: cython.const[cython.uchar][::1],
+    phy_offset: cython.longlong,
+    topic: cython.const[cython.uchar][::1],
+    queue_id: cython.longlong,
+    queue_offset: cython.longlong,
+):
+    """Whether ``buf`` is one whole record, made for a physical offset and a place in a queue.
+
+    All checksums are checked. An empty ``topic`` stands for any topic, queue and place.
+    """
+    end: cython.Py_ssize_t = len(buf)
+    p: cython.Py_ssize_t
+    q: cython.Py_ssize_t
+    n: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    length: cython.longlong
+    sys_flag: cython.longlong
+    v2: cython.bint
+    if end < 91 or _be32(buf, 0) != end or _be64(buf, 28) != phy_offset:
+        return False
+    v2 = _be32u(buf, 4) == _MAGIC_V2
+    if not v2 and _be32u(buf, 4) != _MAGIC_V1:
+        return False
+    sys_flag = _be32(buf, 36)
+    p = 48 + (20 if sys_flag & 0x10 else 8) + 8 + (20 if sys_flag & 0x20 else 8) + 12
+    if p + 7 + v2 > end:
+        return False
+    length = _be32(buf, p)
+    p += 4
+    if length < 0 or length > end - p - 3 - v2:
+        return False
+    q = p + cython.cast(cython.Py_ssize_t, length)
+    n = _be16(buf, q) if v2 else buf[q]
+    k = q + 1 + v2
+    if n > end - k - 2 or k + n + 2 + _be16(buf, k + n) != end:
+        return False
+    if length and (_crc(buf, p, q) & _MASK_31) != _be32(buf, 8):
+        return False
+    if _prop_crc_wrong(buf, 0, k + n + 2, end):
+        return False
+    if len(topic):
+        if n != len(topic) or _be32(buf, 12) != queue_id or _be64(buf, 20) != queue_offset:
+            return False
+        for p in range(n):
+            if buf[k + p] != topic[p]:
+                return False
+    return True
 
 
 def crc32(buf: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, until: cython.Py_ssize_t):

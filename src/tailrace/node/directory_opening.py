@@ -10,7 +10,7 @@ from typing import Final
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
-from tailrace.errors import NotAStoreError
+from tailrace.errors import NotAStoreError, StoreNotWritableError
 from tailrace.formats import filenames
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.node.topic_retention import remove_deleted
@@ -18,13 +18,15 @@ from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.log_paths import log_paths, segment_files
 
 __all__ = [
-    "DEFAULT_QUEUES", "check_directory", "load_topics", "make_log_directories", "write_abort",
+    "DEFAULT_QUEUES", "check_directory", "load_topics", "make_log_directories", "not_writable",
+    "remove_abort", "write_abort",
 ]
 
 _log = logging.getLogger(__name__)
 _UNKNOWN_DIRECTORIES: Final = ("batchconsumequeue", "consumequeue_ext")
 DEFAULT_QUEUES: Final = 4
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+_FORBIDDEN: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def check_directory(
@@ -57,7 +59,10 @@ def make_log_directories(file_system: FileSystem, root: str, config: StoreConfig
 
 
 def write_abort(file_system: FileSystem, root: str) -> str:
-    """Write the abort file; why the store must be opened read-only, when the disk is full."""
+    """Write the abort file; why the store must be opened read-only, when the disk is full.
+
+    Raises StoreNotWritableError when nothing may be written there, or OSError.
+    """
     try:
         file = file_system.open(f"{root}/{filenames.ABORT}", writable=True, create=True)
         try:
@@ -69,9 +74,29 @@ def write_abort(file_system: FileSystem, root: str) -> str:
         file_system.sync_dir(root)
     except OSError as error:
         if error.errno not in _NO_SPACE:
-            raise
+            raise not_writable(error) from error
         return f"the abort file cannot be written: {error}"
     return ""
+
+
+def remove_abort(file_system: FileSystem, root: str) -> bool:
+    """Remove the abort file after a clean stop; False when it stays, which costs a recovery."""
+    try:
+        file_system.remove(f"{root}/{filenames.ABORT}")
+        file_system.sync_dir(root)
+    except OSError as error:
+        _log.warning("cannot remove the abort file path=%s cause=%s", root, error)
+        return False
+    return True
+
+
+def not_writable(error: OSError) -> Exception:
+    """What to raise for an error of the first files that an open writes."""
+    if error.errno not in _FORBIDDEN:
+        return error
+    return StoreNotWritableError(
+        f"{error.filename}: {error.strerror}; an open store has a lock and recovers, so it must be "
+        "able to write; dump, query, verify and Spark read the directory as it is")
 
 
 def load_topics(

@@ -44,11 +44,13 @@ from tailrace.model import (
     PutMessageStatus,
 )
 from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.node.directory_opening import (
     DEFAULT_QUEUES,
     check_directory,
     load_topics,
     make_log_directories,
+    remove_abort,
     write_abort,
 )
 from tailrace.node.lock import lock_store
@@ -67,6 +69,9 @@ from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.flush import DurableCallback
 from tailrace.store.geometry import recognise, write_geometry
 from tailrace.store.hooks import MessageArrivingListener
+from tailrace.store.stitched_walk import LogScanner
+from tailrace.timer.pending import PendingTimer
+from tailrace.timer.pins import LevelPins
 
 __all__ = ["MessageStore"]
 
@@ -122,6 +127,7 @@ class MessageStore:
         on_recovery: Callable[[float], None] | None = None,
         rebuild: bool = False,
         seal_damage: bool = False,
+        scan: LogScanner | None = None,
     ) -> Self:
         """Open a store directory, recovering it when it was not closed; make it when missing.
 
@@ -130,10 +136,10 @@ class MessageStore:
         flushes when it is read or closed. ``on_recovery`` hears about once a second how much of a
         recovery is done, from 0 to 1. ``rebuild`` builds queues and index anew whatever is there;
         ``seal_damage`` writes placeholder records over damage that is stepped over, for Java
-        brokers. On a full disk the store opens read-only and cuts nothing.
+        brokers; ``scan`` reads the log in recovery's stead. On a full disk nothing is cut or put.
 
-        Raises StoreLockedError, NotAStoreError, ConfigError, CorruptionError or OSError; then
-        everything is closed again.
+        Raises StoreLockedError, NotAStoreError, StoreNotWritableError (a read-only file system, no
+        permission), ConfigError, CorruptionError or OSError; then everything is closed again.
         """
         root = os.path.abspath(os.fspath(path))
         clock = clock or SystemClock()
@@ -153,22 +159,20 @@ class MessageStore:
             store = DefaultMessageStore(clock, file_system, config, root)
             store.load(
                 last_exit_ok=last_exit_ok, tell=on_recovery, read_only=read_only, rebuild=rebuild,
-                seal_damage=seal_damage)
+                seal_damage=seal_damage, scan=scan)
             write_geometry(file_system, root, config)
             broker = broker_config or BrokerConfig()
             topics = load_topics(file_system, root, broker, clock, store)
             retention = Retention(clock, file_system, store, topics)
-            timers = Timers(
-                clock, file_system, entropy, config, store, topics, broker.broker_name)
+            timers = Timers(clock, file_system, entropy, config, store, topics, broker.broker_name)
             timers.load()
-            retention.follow_timers(timers.pending())
+            retention.follow_timers(timers.pending(), LevelPins(timers.schedule))
             if services:
                 running = scheduler or ThreadScheduler()
                 store.start(running, os.getpid())
                 retention.start(running)
                 timers.start(running)
-            return cls(
-                root, store, topics, retention, timers, lock, file_system, clock, entropy, running)
+            return cls(root, store, topics, retention, timers, lock, file_system, clock, entropy, running)
         except BaseException as error:
             _log.error("cannot open the store path=%s cause=%s", root, str(error) or type(error).__name__)
             if running is not None:
@@ -192,10 +196,8 @@ class MessageStore:
         try:
             timers_clean = self._timers.close()
             self.retention.topics.close()
-            if self._store.close() and timers_clean:
-                self._file_system.remove(f"{self.path}/{filenames.ABORT}")
-                self._file_system.sync_dir(self.path)
-            else:
+            clean = self._store.close() and timers_clean and remove_abort(self._file_system, self.path)
+            if not clean:
                 _log.warning("the abort file stays, the next open recovers path=%s", self.path)
         finally:
             self._lock.release()
@@ -263,6 +265,15 @@ class MessageStore:
         """Why not."""
         return "the store is closed" if self._closed else self._store.flags.reason
 
+    @property
+    def delay_offsets(self) -> DelayOffsetManager:
+        """How far each delay level is delivered."""
+        return self._timers.delay_offsets
+
+    def delay_levels(self) -> list[tuple[int, int, int]]:
+        """(level, next offset, offset behind its last message) of each level that was ever used."""
+        return self._timers.schedule.progress()
+
     def stats(self) -> dict[str, Any]:
         """Counters and positions, as RocketMQ's StoreStatsService has them."""
         return {**self._store.stats_dict(), **self.retention.stats(), **self._timers.stats()}
@@ -301,6 +312,8 @@ class MessageStore:
             raise_refused(result)
         if store.flush_commit_log.sync and message.wait_store_msg_ok:
             self._wait(result.until, timeout_ms)
+        else:
+            store.let_dispatch_follow()
         store.stats.put_took(clock.monotonic_ns() - began)
         result.msg_id = create_message_id(store.commit_log.store_host, result.phy_offset)
         return result
@@ -343,6 +356,7 @@ class MessageStore:
             and any(message.wait_store_msg_ok for message in messages)
         ):
             self._wait(results[-1].until, timeout_ms)
+        self._store.let_dispatch_follow()
         return PutResults(results, self.store_host)
 
     def put_inner(self, message: MessageExtBrokerInner) -> PutMessageResult:
@@ -364,6 +378,16 @@ class MessageStore:
                 raise_refused(result)
             if self._store.flush_commit_log.sync:
                 self._wait(result.until, None)
+
+    def timers(self) -> Iterator[PendingTimer]:
+        """What is still to come: timers and messages with a delay level, by the time they are due.
+
+        Messages are read as the iterator goes on. One that is delivered, put or taken back
+        meanwhile may be missed or be there still. Far timers are held in memory on the way.
+        """
+        self._check_open()
+        self.wait_dispatched()
+        return self._timers.to_come()
 
     def put_batch_inner(self, message: MessageExtBrokerInner, encoded: bytes) -> PutMessageResult:
         """Append the messages of a batch request, all or none; as ``put_inner``."""
@@ -559,6 +583,7 @@ class MessageStore:
         self._check_open()
         self.retention.topics.note_deleted(topics)
         self._store.delete_topics(topics)
+        self._timers.forget_topics(topics)
 
     def delete_unused_topics(self) -> set[str]:
         """Remove the queues of topics that do not exist any more (cleanUnusedTopic); which."""

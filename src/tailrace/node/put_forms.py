@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import final, overload
+from typing import Final, final, overload
 
 from tailrace.errors import (
     MessageIllegalError,
@@ -17,6 +17,9 @@ from tailrace.formats.commitlog import create_message_id
 from tailrace.model import Message, PutMessageResult, PutMessageStatus
 
 __all__ = ["PutResults", "plain_items", "raise_refused", "stored_properties", "topic_of"]
+
+
+_LISTS: Final = (list, tuple)
 
 
 def topic_of(message: Message) -> str:
@@ -39,8 +42,9 @@ def plain_items(
                 f"TAGS\x01{m.tags}\x02KEYS\x01{m.keys[0]}\x02UNIQ_KEY\x01{prefix}{n:012X}\x02".encode(),
             )
             for m, n in zip(messages, numbers, strict=False)
-            if m.tags and m.keys.__class__ is list and len(m.keys) == 1 and m.keys[0]
+            if m.tags and m.keys.__class__ in _LISTS and len(m.keys) == 1 and m.keys[0]
             and not m.properties and m.wait_store_msg_ok and m.deliver_at is m.delay is None
+            and not m.delay_level
         ]
     except (TypeError, UnicodeEncodeError):
         return None
@@ -83,6 +87,11 @@ def stored_properties(message: Message, unique_key: str) -> bytes:
         count += 1
     if message.delay is not None:
         text += f"TIMER_DELAY_MS\x01{round(message.delay * 1000)}\x02"
+        count += 1
+    if message.delay_level:
+        if message.delay_level < 0 or "DELAY" in message.properties:
+            raise MessageIllegalError("delay_level", f"{message.delay_level} is negative or given twice")
+        text += f"DELAY\x01{message.delay_level}\x02"
         count += 1
     if unique_key:
         text += f"UNIQ_KEY\x01{unique_key}\x02"

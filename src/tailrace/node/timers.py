@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 import logging
+from collections.abc import Iterator
 from typing import Any, Final, final
 
 from tailrace.config import StoreConfig
@@ -11,21 +13,38 @@ from tailrace.env.entropy import Entropy
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler
 from tailrace.errors import StoreError
+from tailrace.formats import filenames
 from tailrace.formats.commitlog import decode_properties
 from tailrace.model import Message, MessageExtBrokerInner, PutMessageResult
+from tailrace.node.config_manager import read_config, write_config
+from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.node.pending_timers import WheelPending
 from tailrace.node.timer_rescue import PendingTimers
 from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX, TopicConfigManager
 from tailrace.store.default_message_store import DefaultMessageStore
-from tailrace.timer.properties import DELIVER_PROPERTIES, TIMER_OUT_MS, UNIQ_KEY
+from tailrace.store.dispatch import SCHEDULE_TOPIC, parse_delay_levels
+from tailrace.timer.pending import PendingTimer, pending_levels, pending_timers
+from tailrace.timer.properties import (
+    DELAY,
+    DELIVER_PROPERTIES,
+    TIMER_OUT_MS,
+    TIMER_TOPIC,
+    UNIQ_KEY,
+)
 from tailrace.timer.put_hook import TimerPutHook
 from tailrace.timer.recall import build_handle, parse_handle, recall_messages
+from tailrace.timer.schedule_message_service import ScheduleMessageService
 from tailrace.timer.timer_message_store import TimerMessageStore
 
 __all__ = ["Timers", "is_timer"]
 
 _log = logging.getLogger(__name__)
 _ENQUEUE_MS: Final = 20
+_SCHEDULE_MS: Final = 10
+_SCHEDULE_QUEUES: Final = 18
+"""Queues of SCHEDULE_TOPIC_XXXX in ``topics.json``, however many levels there are."""
+_METRICS_MS: Final = 5000
+_METRICS_CHECK_MS: Final = 45 * 60 * 1000
 _CLEAN_MS: Final = 30_000
 _DEQUEUE_MS: Final = 5
 """How late a timer may be noticed; a step that finds nothing takes some microseconds."""
@@ -33,8 +52,9 @@ _DEQUEUE_MS: Final = 5
 
 def is_timer(message: Message) -> bool:
     """Whether a message may have to wait, so that it takes the way through the put hook."""
-    return message.deliver_at is not None or message.delay is not None or (
-        bool(message.properties) and any(name in message.properties for name in DELIVER_PROPERTIES))
+    return message.deliver_at is not None or message.delay is not None or message.delay_level > 0 or (
+        bool(message.properties)
+        and any(name in message.properties for name in (DELAY, *DELIVER_PROPERTIES)))
 
 
 @final
@@ -48,11 +68,21 @@ class Timers:
         self._broker_name = broker_name
         self._config = config
         self._store = store
+        self._topics = topics
+        self._file_system = file_system
+        self._config_dir = f"{store.root}/{filenames.CONFIG}"
+        self.delay_offsets = DelayOffsetManager(file_system, self._config_dir, clock)
+        self.schedule = ScheduleMessageService(
+            clock, store, parse_delay_levels(config.message_delay_level), self.delay_offsets)
+        self.schedule.parking.ensure_topic = self._ensure_topic
         self.messages: TimerMessageStore | None = None
         if config.timer_wheel_enable:
             self.messages = TimerMessageStore(clock, file_system, config, store)
-            self.messages.set_ensure_topic(lambda topic: topics.create_if_missing(topic, 1))
+            self.messages.set_ensure_topic(self._ensure_topic)
         self._hook = TimerPutHook(clock, entropy, config, self._slot_num)
+
+    def _ensure_topic(self, topic: str) -> None:
+        self._topics.create_if_missing(topic, 1)
 
     def _slot_num(self, time_ms: int) -> int:
         return self.messages.slot_num(time_ms) if self.messages is not None else 0
@@ -60,7 +90,11 @@ class Timers:
     def load(self) -> None:
         """Recover. Raises OSError or FatalStorageError."""
         if self.messages is not None:
+            self.messages.metrics.decode(read_config(
+                self._file_system, f"{self._config_dir}/{filenames.TIMERMETRICS}"))
             self.messages.load()
+        self.delay_offsets.load()
+        self.schedule.load()
 
     def pending(self) -> PendingTimers | None:
         """Where pending timers are, for retention; None without timers."""
@@ -68,6 +102,9 @@ class Timers:
 
     def start(self, scheduler: Scheduler) -> None:
         """Start the services."""
+        scheduler.every("ScheduleMessageService", _SCHEDULE_MS, self.schedule.step)
+        scheduler.every(
+            "DelayOffsetPersist", self._config.flush_delay_offset_interval, self.persist_delay_offsets)
         timers = self.messages
         if timers is None:
             return
@@ -76,16 +113,58 @@ class Timers:
         scheduler.every(
             "TimerFlushService", self._config.timer_flush_interval_ms, timers.flush_step)
         scheduler.every("TimerLogCleanService", _CLEAN_MS, timers.clean_step)
+        scheduler.every("TimerMetricsPersist", _METRICS_MS, self.persist_metrics)
+        scheduler.every("TimerMetricsCheck", _METRICS_CHECK_MS, timers.check_metrics_step)
+
+    def persist_delay_offsets(self) -> None:
+        """Write how far the levels are, behind a sync of what was put back.
+
+        Raises OSError or FatalStorageError.
+        """
+        if not self.delay_offsets.dirty:
+            return
+        text = self.delay_offsets.encode()
+        # Before the sync: an update that comes in meanwhile makes it dirty again.
+        self.delay_offsets.dirty = False
+        try:
+            if self._store.commit_log.queue.dirty_bytes():
+                self._store.flush_commit_log.flush()
+            self.delay_offsets.write(text)
+        except BaseException:
+            self.delay_offsets.dirty = True
+            raise
+
+    def persist_metrics(self) -> None:
+        """Write the pending timers of each topic when they have changed. Raises OSError."""
+        metrics = self.messages.metrics if self.messages is not None else None
+        if metrics is None or not metrics.dirty:
+            return
+        metrics.dirty = False
+        try:
+            write_config(
+                self._file_system, self._config_dir, filenames.TIMERMETRICS, metrics.encode())
+        except BaseException:
+            metrics.dirty = True
+            raise
+
+    def forget_topics(self, topics: set[str]) -> None:
+        """Drop what is counted of topics that are deleted."""
+        if self.messages is not None:
+            self.messages.metrics.remove(topics)
 
     def close(self) -> bool:
         """Flush and close; whether everything is durable."""
-        try:
-            if self.messages is not None:
-                self.messages.close()
-        except (StoreError, OSError) as error:
-            _log.error("the timers could not be closed cleanly cause=%s", error)
-            return False
-        return True
+        clean = True
+        closing = [self.persist_delay_offsets]
+        if self.messages is not None:
+            closing += [self.persist_metrics, self.messages.close]
+        for close in closing:
+            try:
+                close()
+            except (StoreError, OSError) as error:
+                _log.error("the timers could not be closed cleanly cause=%s", error)
+                clean = False
+        return clean
 
     def release(self) -> None:
         """Close the files, whatever state they are in."""
@@ -98,9 +177,12 @@ class Timers:
         refused = self._hook.handle(message)
         if refused is not None:
             return refused
+        if message.topic == SCHEDULE_TOPIC and SCHEDULE_TOPIC not in self._topics.table:
+            self._topics.create_if_missing(SCHEDULE_TOPIC, _SCHEDULE_QUEUES)
         result = self._store.put(message)
         if message.topic != topic and result.status.appended:
             result.queue_id = queue_id  # producers are told the queue they asked for
+        if message.topic == TIMER_TOPIC != topic and result.status.appended:
             properties = decode_properties(message.properties)
             if not topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
                 result.recall_handle = build_handle(
@@ -115,6 +197,13 @@ class Timers:
             for message in recall_messages(parse_handle(handle), born_ms, born_host)
         ]
 
+    def to_come(self) -> Iterator[PendingTimer]:
+        """What is still to be delivered, by due time."""
+        return heapq.merge(
+            pending_timers(self.messages) if self.messages is not None else (),
+            pending_levels(self.schedule))
+
     def stats(self) -> dict[str, Any]:
         """Positions and counters of the timers."""
-        return self.messages.stats() if self.messages is not None else {}
+        return {
+            **(self.messages.stats() if self.messages is not None else {}), **self.schedule.stats()}

@@ -7,6 +7,7 @@ Owns one file. Invariants:
   M3  No store through the mapping touches a block that was not allocated: a full disk is a
       DiskFullError of ``reserve``.
   M4  After a failed sync the file flushes no more (``FatalStorageError`` for good).
+  M5  A descriptor is never closed under a call that uses it: its number may be another file by then.
 Commit point: ``advance`` for readers, ``flush`` for durability.
 Concurrency: one writer; any number of readers and one flusher beside it.
 Durable on return: ``flush`` all bytes below the position it returns; nothing else.
@@ -14,10 +15,11 @@ Durable on return: ``flush`` all bytes below the position it returns; nothing el
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import final
 
 from tailrace.env.filesystem import File, FileSystem, Mapping
@@ -98,11 +100,11 @@ class MappedFile:
             open_files=open_files,
         )
         try:
-            file = made._open(create=True)
-            file.truncate(size)
-            if mapped:
-                made.reserve(1)
-                file.sync_data()  # a name without its length would be a file of length zero
+            with made._descriptor(create=True) as file:
+                file.truncate(size)
+                if mapped:
+                    made.reserve(1)
+                    file.sync_data()  # a name without its length would be a file of length zero
             file_system.sync_dir(path.rpartition("/")[0])
         except (OSError, DiskFullError) as error:
             made._discard()
@@ -137,10 +139,20 @@ class MappedFile:
             self._open_files.used(self)
         return file
 
+    @contextlib.contextmanager
+    def _descriptor(self, *, create: bool = False) -> Iterator[File]:
+        """The open file, which stays open meanwhile (M5)."""
+        if not self.hold():
+            raise StoreClosedError(f"{self.path} is closed")
+        try:
+            yield self._open(create=create)
+        finally:
+            self.release()
+
     def close_descriptor(self) -> None:
-        """Give the descriptor back until the next use."""
+        """Give the descriptor back until the next use, unless somebody is at it (M5)."""
         with self._lock:
-            if self._file is not None:
+            if self._file is not None and not self.leased:
                 self._file.close()
                 self._file = None
 
@@ -242,7 +254,8 @@ class MappedFile:
             return
         until = min(self.size, -(-until // self._step) * self._step)
         try:
-            self._open().allocate(self._reserved, until - self._reserved)
+            with self._descriptor() as file:
+                file.allocate(self._reserved, until - self._reserved)
         except OSError as error:
             if error.errno in _NO_SPACE:
                 raise DiskFullError(self.path, str(error)) from error
@@ -255,14 +268,13 @@ class MappedFile:
         A file system that cannot keeps them.
         """
         start = -(-start // _BLOCK) * _BLOCK
-        if start >= self.size or not self.hold():
+        if start >= self.size or not self._available:
             return
         try:
-            self._open().punch_hole(start, self.size - start)
+            with self._descriptor() as file:
+                file.punch_hole(start, self.size - start)
         except OSError as error:
             _log.info("blocks are kept file=%s cause=%s", self.path, error)
-        finally:
-            self.release()
 
     def advance(self, n: int) -> None:
         """Publish ``n`` bytes that were stored through ``buffer``."""
@@ -285,7 +297,8 @@ class MappedFile:
                 self.reserve(at + len(data))
                 self.buffer[at : at + len(data)] = data
             else:
-                self._open().pwrite(data, at)
+                with self._descriptor() as file:
+                    file.pwrite(data, at)
         except OSError as error:
             if error.errno in _NO_SPACE:
                 raise DiskFullError(self.path, str(error)) from error
@@ -306,16 +319,19 @@ class MappedFile:
 
         Holes are skipped without being read.
         """
-        file = self._open()
-        for low, high in file.data_ranges(start, self.size):
+        with self._descriptor() as file:
+            ranges = file.data_ranges(start, self.size)
+        for low, high in ranges:
             for at in range(low, high, _CHUNK):
-                data = file.pread(min(_CHUNK, high - at), at)
+                with self._descriptor() as file:
+                    data = file.pread(min(_CHUNK, high - at), at)
                 if data.count(0) != len(data):
                     yield at, data
 
     def data_end(self) -> int:
         """Position behind which the file system has nothing but a hole."""
-        ranges = self._open().data_ranges(0, self.size)
+        with self._descriptor() as file:
+            ranges = file.data_ranges(0, self.size)
         return ranges[-1][1] if ranges else 0
 
     # -- reading
@@ -331,6 +347,21 @@ class MappedFile:
             if self._mapping is not None:
                 return bytes(self._mapping.view[at : at + n])
             return self._open().pread(n, at)
+        finally:
+            self.release()
+
+    def read_many(self, places: Iterable[tuple[int, int]]) -> list[bytes]:
+        """The same for many (position, length); empty where nothing was written."""
+        if not self.hold():
+            return [b"" for _ in places]
+        try:
+            wrote, mapping = self.wrote_position, self._mapping
+            if mapping is not None:
+                view = mapping.view
+                return [bytes(view[at : min(at + n, wrote)]) if at >= 0 else b"" for at, n in places]
+            file = self._open()
+            return [
+                file.pread(min(n, wrote - at), at) if 0 <= at < wrote else b"" for at, n in places]
         finally:
             self.release()
 
@@ -358,14 +389,11 @@ class MappedFile:
         wrote = self.wrote_position
         if wrote == self.flushed_position:
             return wrote
-        if not self.hold():
-            raise StoreClosedError(f"{self.path} is closed")
         try:
-            self._open().sync_data()
+            with self._descriptor() as file:
+                file.sync_data()
         except OSError as error:
             self._failed = str(error)
             raise FatalStorageError(self.path, self._failed) from error
-        finally:
-            self.release()
         self.flushed_position = wrote
         return wrote

@@ -157,6 +157,17 @@ class MappedFileQueue:
         file = self.find(offset)
         return file.read(offset - file.file_from_offset, n) if file is not None else b""
 
+    def read_many(self, places: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The same for many (offset, length)."""
+        found: list[bytes] = []
+        for file, part in itertools.groupby(places, key=lambda place: self.find(place[0])):
+            if file is None:
+                found += [b"" for _ in part]
+            else:
+                start = file.file_from_offset
+                found += file.read_many([(offset - start, n) for offset, n in part])
+        return found
+
     # -- writing
 
     def last_file(self, create_at: int | None = None) -> MappedFile | None:

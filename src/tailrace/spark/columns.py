@@ -16,9 +16,9 @@ from tailrace.formats.commitlog import (
 )
 from tailrace.kernels import columns, record
 
-__all__ = ["Columns", "Rows"]
+__all__ = ["MAX_BODY", "Columns", "Rows", "gather"]
 
-_MAX_BODY: Final = 64 << 20
+MAX_BODY: Final = 64 << 20
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 _NUMBERS: Final = {
     "queueId": record.C_QUEUE_ID, "queueOffset": record.C_QUEUE_OFFSET,
@@ -65,7 +65,7 @@ class Columns:
         if name == "body" and self._body == "decoded":
             return self._decoded(kind)
         if name in _PARTS:
-            made = _gather(self._data, rows, *_PARTS[name])
+            made = gather(self._data, rows, *_PARTS[name])
             return made if kind == pa.binary() else _text(made)
         match name:
             case "store":
@@ -96,8 +96,8 @@ class Columns:
 
     def _property_map(self, kind: pa.DataType) -> pa.Array:
         places, offsets = self._places()
-        names = _gather(self._data, places, columns.NAME_POS, columns.NAME_LEN)
-        values = _gather(self._data, places, columns.VALUE_POS, columns.VALUE_LEN)
+        names = gather(self._data, places, columns.NAME_POS, columns.NAME_LEN)
+        values = gather(self._data, places, columns.VALUE_POS, columns.VALUE_LEN)
         try:
             names = names.cast(pa.string())
         except pa.ArrowInvalid:  # names that are equal when shown must come once: the slow way
@@ -115,7 +115,7 @@ class Columns:
         offsets = np.empty(len(rows) + 1, dtype=np.int32)
         count = columns.find_keys(self._data, rows, places, offsets)
         assert count >= 0
-        keys = _text(_gather(self._data, places[:count], columns.NAME_POS, columns.NAME_LEN))
+        keys = _text(gather(self._data, places[:count], columns.NAME_POS, columns.NAME_LEN))
         return pa.ListArray.from_arrays(
             pa.Array.from_buffers(pa.int32(), len(offsets), [None, pa.py_buffer(offsets)]),
             keys).cast(kind)
@@ -158,13 +158,13 @@ class Columns:
     def _decoded(self, kind: pa.DataType) -> pa.Array:
         flags = self._rows[:, record.C_SYS_FLAG]
         if not (flags & SysFlag.COMPRESSED).any():
-            return _gather(self._data, self._rows, *_PARTS["body"])
+            return gather(self._data, self._rows, *_PARTS["body"])
         bodies = self._slices(*_PARTS["body"])
         places = self._rows[:, record.C_PHY].tolist()
         found = []
         for body, flag, place in zip(bodies, flags.tolist(), places, strict=True):
             try:
-                found.append(decompress_body(body, flag, _MAX_BODY))
+                found.append(decompress_body(body, flag, MAX_BODY))
             except CorruptionError as error:
                 raise CorruptionError(str(error), phy_offset=place) from error
         return pa.array(found, kind)
@@ -181,7 +181,7 @@ def _strings(offsets: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> pa.Arr
         [None, pa.py_buffer(offsets), pa.py_buffer(out[: offsets[-1]])])
 
 
-def _gather(data: bytes, rows: Rows, at: int, length: int) -> pa.Array:
+def gather(data: bytes, rows: Rows, at: int, length: int) -> pa.Array:
     """Parts of the data end to end as one binary column."""
     count = len(rows)
     offsets = np.empty(count + 1, dtype=np.int32)

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
-from tailrace.spark.batch_reader import TailraceBatchReader
+from tailrace.spark.batch_reader import FilteringBatchReader, TailraceBatchReader
 from tailrace.spark.options import ReadOptions, parse_options
 from tailrace.spark.schema import column_names, spark_schema
+from tailrace.spark.sink_options import parse_write_options
 from tailrace.spark.stream_reader import TailraceStreamReader
+from tailrace.spark.writers import TailraceBatchWriter, TailraceStreamWriter
 
 __all__ = ["TailraceDataSource"]
 
 
 class TailraceDataSource(DataSource):
-    """Store directories of Tailrace and of RocketMQ 5 brokers, read without their lock."""
+    """Store directories, read without their lock, and brokers, written to by the client."""
 
     @classmethod
     def name(cls) -> str:
@@ -31,7 +39,18 @@ class TailraceDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """The batch reader; Spark calls it with the keyword ``schema``."""
         _ = schema
-        return TailraceBatchReader(self._parsed())
+        options = self._parsed()
+        return (FilteringBatchReader if options.push_filters else TailraceBatchReader)(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """The batch writer; raises ConfigError for options or columns that cannot be written."""
+        return TailraceBatchWriter(parse_write_options(
+            dict(self.options), schema, stream=False, overwrite=overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """The streaming writer; raises ConfigError as ``writer`` does."""
+        return TailraceStreamWriter(parse_write_options(
+            dict(self.options), schema, stream=True, overwrite=overwrite))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """The streaming reader; Spark calls it with the keyword ``schema``."""

@@ -14,12 +14,14 @@ from typing import Any, Final
 from tailrace.errors import ConfigError, DataLossError, StoreError
 from tailrace.formats.commitlog import SysFlag
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.spark.archive_directory import ArchivedDirectory, ArchivedQueue, open_archived
 from tailrace.spark.options import EARLIEST, LATEST, Position, ReadOptions
+from tailrace.spark.wanted import first_at
 from tailrace.store.directory import QueueView, StoreDirectory
 
 __all__ = [
-    "Offsets", "Ranges", "batch_ranges", "from_json", "share", "starts", "stream_ranges", "tips",
-    "to_json",
+    "Directories", "Directory", "Offsets", "Ranges", "batch_ranges", "from_json",
+    "offset_by_position", "offset_by_time", "open_directories", "share", "starts", "stream_ranges", "tips", "to_json",
 ]
 
 _log = logging.getLogger(__name__)
@@ -28,7 +30,19 @@ _HEAD: Final = 88  # a record up to its store timestamp has at most these bytes
 Queue = tuple[str, str, int]  # label of the store, topic, queueId
 Offsets = dict[Queue, int]
 Ranges = dict[Queue, tuple[int, int]]
-Directories = Mapping[str, StoreDirectory]
+Directory = StoreDirectory | ArchivedDirectory
+Directories = Mapping[str, Directory]
+
+
+def open_directories(options: ReadOptions) -> dict[str, Directory]:
+    """A look at every store by its label, and at its archive when one is read."""
+    config = options.store_config()
+    found: dict[str, Directory] = {}
+    for label, path in options.roots:
+        live = StoreDirectory(path, config=config)
+        archive = options.archive_of(label)
+        found[label] = open_archived(live, archive) if archive else live
+    return found
 
 
 def to_json(offsets: Offsets, labels: tuple[str, ...]) -> dict[str, Any]:
@@ -82,7 +96,7 @@ def queues_of(directories: Directories, options: ReadOptions) -> dict[Queue, Que
     return found
 
 
-def _record_time(directory: StoreDirectory, queue: QueueView, offset: int) -> int | None:
+def _record_time(directory: Directory, queue: QueueView, offset: int) -> int | None:
     """Store time in ms of the first message at or behind ``offset`` that is there."""
     while offset < queue.max_offset:
         data = queue.units(offset, 1)
@@ -99,9 +113,13 @@ def _record_time(directory: StoreDirectory, queue: QueueView, offset: int) -> in
     return None
 
 
-def offset_by_time(directory: StoreDirectory, queue: QueueView, timestamp: int) -> int:
+def offset_by_time(directory: Directory, queue: QueueView, timestamp: int) -> int:
     """The first offset stored at ``timestamp`` or later, or the queue's end."""
     low, high = queue.min_offset, queue.max_offset
+    if isinstance(queue, ArchivedQueue):
+        if (found := queue.offset_by_time(timestamp)) is not None:
+            return found
+        low = queue.live_min_offset
     while low < high:
         middle = (low + high) // 2
         time = _record_time(directory, queue, middle)
@@ -109,18 +127,16 @@ def offset_by_time(directory: StoreDirectory, queue: QueueView, timestamp: int) 
     return low
 
 
-def _offset_by_position(queue: QueueView, phy_offset: int) -> int:
-    low, high = queue.min_offset, queue.max_offset
-    while low < high:
-        middle = (low + high) // 2
-        unit = CQ_UNIT.unpack_from(queue.units(middle, 1))
-        before = unit.size == PRE_BLANK_SIZE or unit.phy_offset < phy_offset
-        low, high = (middle + 1, high) if before else (low, middle)
-    return low
+def offset_by_position(queue: QueueView, phy_offset: int) -> int:
+    """The first offset whose message is at ``phy_offset`` of the log or behind."""
+    if not isinstance(queue, ArchivedQueue):
+        return first_at(queue, queue.min_offset, phy_offset)
+    found = queue.offset_by_position(phy_offset)
+    return first_at(queue, queue.live_min_offset, phy_offset) if found is None else found
 
 
 def _resolve(
-    key: Queue, directory: StoreDirectory, queue: QueueView, position: Position, default: int
+    key: Queue, directory: Directory, queue: QueueView, position: Position, default: int
 ) -> int:
     """An offset in [min, max]; outside of it only when the position names it."""
     _, topic, queue_id = key
@@ -186,7 +202,7 @@ def _starts(
             _lost(key, start, queue.min_offset, options)
             start = queue.min_offset
         if options.starting_commit_log_offset:
-            start = max(start, _offset_by_position(queue, options.starting_commit_log_offset))
+            start = max(start, offset_by_position(queue, options.starting_commit_log_offset))
         found[key] = start
     if problems:
         raise ConfigError(*problems)
@@ -216,7 +232,7 @@ def batch_ranges(directories: Directories, options: ReadOptions) -> Ranges:
         if options.end.by == "offsets" and end < found[key]:
             problems.append(f"{key[1]} queue {key[2]}: end {end} is before start {found[key]}")
         if options.ending_commit_log_offset >> 63 == 0:
-            end = min(end, _offset_by_position(queue, options.ending_commit_log_offset))
+            end = min(end, offset_by_position(queue, options.ending_commit_log_offset))
         ranges[key] = (found[key], max(end, found[key]))
     if problems:
         raise ConfigError(*problems)

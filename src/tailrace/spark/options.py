@@ -35,6 +35,7 @@ _NAMES: Final = (
     "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy", "startingCommitLogOffset", *BATCH_ONLY, *STREAM_ONLY,
     "columns", "body", "store", "config", "splitBytes", "minPartitions", "failOnDataLoss", "mode",
+    "fallback", "archive", "pushFilters",
 )
 _KNOWN: Final = frozenset(name.lower() for name in _NAMES)
 
@@ -75,7 +76,14 @@ class ReadOptions:
     max_offsets_per_trigger: int = 0
     fail_on_data_loss: bool = True
     mode: str = "FAILFAST"
+    push_filters: bool = False
+    archives: tuple[str, ...] = ()  # one a root, or none
     given: frozenset[str] = frozenset()
+
+    def archive_of(self, label: str) -> str:
+        """The archive that holds what was deleted of a store; empty when none is read."""
+        places = dict(zip((name for name, _ in self.roots), self.archives, strict=False))
+        return places.get(label, "")
 
     def wants(self, topic: str, queue_id: int) -> bool:
         """Whether a queue is read."""
@@ -233,6 +241,20 @@ def _roots(values: _Values) -> tuple[tuple[str, str], ...]:
     return tuple(zip(labels, paths, strict=True))
 
 
+def _archives(values: _Values, count: int) -> tuple[str, ...]:
+    """Archives, in the order of the stores."""
+    chosen = values.choice("fallback", ("none", "archive"))
+    paths = tuple(path.strip() for path in values.text("archive").split(",") if path.strip())
+    if (chosen == "archive") != bool(paths):
+        values.problems.append("fallback=archive and archive=DIRECTORY go together")
+    elif paths and count and len(paths) != count:
+        values.problems.append(f"{count} stores need as many archives, not {len(paths)}")
+    for path in paths:
+        if not Path(path, "_manifests").is_dir():
+            values.problems.append(f"archive={path} is no archive: it has no _manifests")
+    return paths
+
+
 def _columns(values: _Values, known: tuple[str, ...]) -> tuple[str, ...]:
     names = tuple(name.strip() for name in values.text("columns").split(",") if name.strip())
     if unknown := [name for name in names if name not in known]:
@@ -242,8 +264,9 @@ def _columns(values: _Values, known: tuple[str, ...]) -> tuple[str, ...]:
     return names or known
 
 
-def _flag(values: _Values, name: str) -> bool:
-    return values.choice(name, ("true", "false")) == "true"
+def _flag(values: _Values, name: str, *, default: bool = True) -> bool:
+    words = ("true", "false") if default else ("false", "true")
+    return values.choice(name, words) == "true"
 
 
 def parse_options(
@@ -263,8 +286,9 @@ def parse_options(
     config_file = values.text("config")
     if config_file and not Path(config_file).is_file():
         values.problems.append(f"config={config_file} is not a file")
+    roots = _roots(values)
     made = ReadOptions(
-        roots=_roots(values),
+        roots=roots,
         topics=frozenset(name.strip() for name in topics.split(",") if name.strip()),
         assigned=_assigned(values),
         topic_pattern=_pattern(values),
@@ -282,6 +306,8 @@ def parse_options(
         max_offsets_per_trigger=values.number("maxOffsetsPerTrigger", 0, 1),
         fail_on_data_loss=_flag(values, "failOnDataLoss"),
         mode=mode,
+        push_filters=_flag(values, "pushFilters", default=False),
+        archives=_archives(values, len(roots)),
         given=frozenset(values.texts),
     )
     if values.problems:

@@ -8,44 +8,33 @@ what it found: less than the driver planned is data lost, unless a damaged recor
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from tailrace.env.filesystem import File, OsFileSystem
-from tailrace.errors import CorruptionError, StoreError
-from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
-from tailrace.kernels import columns as column_kernel
+from tailrace.errors import StoreError
 from tailrace.kernels import record
+from tailrace.spark.archive_directory import ArchivedDirectory
+from tailrace.spark.archive_scan import ArchiveTask, plan_archive, read_archive, task_for_vanished
 from tailrace.spark.columns import Columns, Rows
-from tailrace.spark.offsets import Ranges
+from tailrace.spark.damaged import report_damaged
+from tailrace.spark.offsets import Directory, Ranges
 from tailrace.spark.options import ReadOptions
 from tailrace.spark.planning import plan_splits
 from tailrace.spark.schema import arrow_schema
-from tailrace.store.directory import QueueView, StoreDirectory
+from tailrace.spark.wanted import RowFilter, Wanted, units_of
+from tailrace.store.directory import StoreDirectory
 from tailrace.store.log_scan import CHUNK, LogChunk, LogEnd, scan_files
 
-__all__ = ["ScanTask", "plan_scan", "read_scan"]
+__all__ = ["ScanTask", "plan_scan", "plan_tasks", "read_scan", "read_task"]
 
 _log = logging.getLogger(__name__)
 _READ: Final = 2 << 20  # a record that is longer is read whole, as log_scan asks for more then
 _CHECK: Final = record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """Offsets [start, end) of a queue, whose records are all in [first, last] of the log."""
-
-    topic: str
-    queue_id: int
-    start: int
-    end: int
-    first: int
-    last: int
 
 
 class ScanTask(InputPartition):
@@ -70,13 +59,6 @@ class ScanTask(InputPartition):
         self.damaged = damaged  # (position, size, reason), found on the driver
 
 
-def _units(queue: QueueView, start: int, end: int, least: int) -> Any:
-    """Units of the messages in a range of a queue that are in the log from ``least`` on."""
-    data = queue.units(start, end - start)
-    units = CQ_UNIT.view(data[: len(data) - len(data) % CQ_UNIT.size])
-    return units[(units["size"] != PRE_BLANK_SIZE) & (units["phy_offset"] >= least)]
-
-
 def _sorted(parts: list[Rows]) -> Rows:
     """Positions of several queues in order, each once; every part is nearly sorted by itself."""
     found = np.sort(np.concatenate(parts), kind="stable")
@@ -92,7 +74,7 @@ def plan_scan(
         start, end = ranges.get((label, queue.topic, queue.queue_id), (0, 0))
         if start >= end:
             continue
-        units = _units(queue, start, end, directory.min_phy_offset)
+        units = units_of(queue, start, end, directory.min_phy_offset)
         if len(units):
             places = units["phy_offset"].astype(np.int64)
             parts.append(places)
@@ -121,30 +103,23 @@ def plan_scan(
     return tasks
 
 
-class _Filter:
-    """Which rows are wanted."""
+def plan_tasks(
+    label: str, directory: Directory, ranges: Ranges, options: ReadOptions
+) -> list[InputPartition]:
+    """Tasks for one store, and for what its archive holds of the same table."""
+    if isinstance(directory, ArchivedDirectory):
+        return [
+            *plan_archive(label, directory, ranges, options),
+            *plan_scan(label, directory.live, ranges, options)]
+    return [*plan_scan(label, directory, ranges, options)]
 
-    def __init__(self, wanted: list[Wanted]) -> None:
-        table = sorted(
-            (column_kernel.queue_hash(one.topic.encode(), one.queue_id),
-             one.start, one.end, one.first, one.last)
-            for one in wanted)
-        self._hash, self._start, self._end, self._first, self._last = (
-            np.array(column, dtype=np.int64) for column in zip(*table, strict=True))
 
-    def __call__(self, rows: Rows) -> Rows:
-        named = rows[:, record.C_QUEUE_HASH]
-        place = np.searchsorted(self._hash, named)
-        place[place == len(self._hash)] = 0
-        offset, phy = rows[:, record.C_QUEUE_OFFSET], rows[:, record.C_PHY]
-        transaction = rows[:, record.C_SYS_FLAG] & 0xC
-        keep = (
-            (self._hash[place] == named)
-            & (offset >= self._start[place]) & (offset < self._end[place])
-            & (phy >= self._first[place]) & (phy <= self._last[place])
-            & ((transaction == 0) | (transaction == 8))
-        )
-        return rows if keep.all() else rows[keep]
+def read_task(task: InputPartition, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    """Arrow batches of a task of either kind; nothing for the partition of an empty plan."""
+    if isinstance(task, ArchiveTask):
+        yield from read_archive(task, options)
+    elif isinstance(task, ScanTask):
+        yield from read_scan(task, options)
 
 
 class _Segment:
@@ -189,7 +164,7 @@ def read_scan(task: ScanTask, options: ReadOptions) -> Iterator[pa.RecordBatch]:
 def _read_files(
     files: list[_Segment], task: ScanTask, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
-    keep = _Filter(task.wanted)
+    keep = RowFilter(task.wanted)
     found = 0
     start = task.start
     behind = _Behind(task, options)
@@ -202,12 +177,18 @@ def _read_files(
                 yield _batch(task, LogChunk(chunk.data, chunk.base, rows), options)
         if end.phy_offset >= task.end:
             break
-        start = behind(end)
+        vanished = _vanished(task, end.phy_offset, options)
+        if vanished is None:
+            start = behind(end)
+            continue
+        for batch in read_archive(vanished, options):
+            found += batch.num_rows
+            yield batch
+        found += len(vanished.damaged) if options.mode != "PERMISSIVE" else 0
+        start = vanished.end
     bad = behind.bad
     if bad:
-        _report(task, bad, options)
-        if options.mode == "PERMISSIVE":
-            yield _damaged_rows(task, bad, options)
+        yield from report_damaged(task.label, task.path, bad, options)
     known = {place for place, _, _ in task.damaged}
     missing = task.expected - found - sum(place not in known for place, _ in bad)
     if missing > 0:
@@ -218,6 +199,16 @@ def _read_files(
         _log.warning(
             "data lost store=%s phy_offset=%d until=%d skipped=%d",
             task.label, task.start, task.end, missing)
+
+
+def _vanished(task: ScanTask, stop: int, options: ReadOptions) -> ArchiveTask | None:
+    """The rest of a file that was deleted since the driver looked, from the archive."""
+    archive = options.archive_of(task.label)
+    for path, base, size in task.files:
+        if archive and base <= stop < base + size and not OsFileSystem().exists(path):
+            span = stop, min(task.end, base + size)
+            return task_for_vanished(task.label, archive, base, span, task.wanted, options)
+    return None
 
 
 def _batch(task: ScanTask, chunk: LogChunk, options: ReadOptions) -> pa.RecordBatch:
@@ -264,38 +255,8 @@ class _Behind:
                 one = wanted.get((queue.topic, queue.queue_id))
                 if one is not None:
                     low = max(one.start, queue.min_offset)
-                    units = _units(queue, low, one.end, task.start)
+                    units = units_of(queue, low, one.end, task.start)
                     parts.append(units["phy_offset"].astype(np.int64))
             places = _sorted(parts)
             self._known = places[(places >= task.start) & (places < task.end)]
         return self._known
-
-
-def _report(task: ScanTask, bad: list[tuple[int, str]], options: ReadOptions) -> None:
-    if options.mode == "FAILFAST":
-        place, reason = bad[0]
-        raise CorruptionError(
-            f"damaged record in {task.path}: {reason}; mode=PERMISSIVE makes it a row with the "
-            "column damaged, mode=DROPMALFORMED leaves it out",
-            phy_offset=place)
-    for place, reason in bad:
-        _log.warning("damaged record store=%s phy_offset=%d reason=%s", task.label, place, reason)
-    if options.mode == "DROPMALFORMED":
-        _log.warning("damaged records dropped store=%s dropped=%d", task.label, len(bad))
-
-
-def _damaged_rows(
-    task: ScanTask, bad: list[tuple[int, str]], options: ReadOptions
-) -> pa.RecordBatch:
-    """A row for each: where it is and what is wrong, nothing that its bytes say."""
-    schema = arrow_schema(options.columns)
-    known: Mapping[str, list[Any]] = {
-        "store": [task.label] * len(bad),
-        "commitLogOffset": [place for place, _ in bad],
-        "damaged": [reason for _, reason in bad],
-    }
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(known[field.name], field.type) if field.name in known
-            else pa.nulls(len(bad), field.type) for field in schema
-        ], schema=schema)

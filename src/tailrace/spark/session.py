@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,9 +17,15 @@ from tailrace.errors import StoreError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["find_java_home", "local_session"]
+__all__ = ["find_java_home", "local_session", "spark_reason"]
 
 LEAST_JAVA = 17
+_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.log.level": "ERROR",
+    "spark.ui.showConsoleProgress": "false",
+}
 # Spark asks for this module, which the packaged runtime does not have and does not need.
 _WRAPPER = """#!/bin/sh
 for argument do
@@ -59,8 +66,13 @@ def find_java_home() -> str | None:
     return str(wrapped)
 
 
-def local_session(master: str = "local[2]", *, app_name: str = "tailrace") -> SparkSession:
-    """A session without web interface; raises StoreError when there is no Java runtime."""
+def local_session(
+    master: str = "local[2]", *, app_name: str = "tailrace", conf: Mapping[str, str] | None = None
+) -> SparkSession:
+    """A session without web interface; raises StoreError when there is no Java runtime.
+
+    ``conf`` has settings of Spark, which count before those that are made here.
+    """
     home = find_java_home()
     if home is None:
         raise StoreError(
@@ -69,12 +81,26 @@ def local_session(master: str = "local[2]", *, app_name: str = "tailrace") -> Sp
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession  # noqa: PLC0415 - after the environment is set
 
-    return (
-        SparkSession.builder.master(master)
-        .appName(app_name)
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.log.level", "ERROR")
-        .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
-    )
+    builder = SparkSession.builder.master(master).appName(app_name)
+    for name, value in {**_SETTINGS, **(conf or {})}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def spark_reason(error: BaseException) -> str | None:
+    """What went wrong in Spark, in one line; None for an error that is not Spark's.
+
+    An exception of a task comes back as the text of its traceback: its last line says it.
+    """
+    from py4j.protocol import Py4JError, Py4JJavaError  # noqa: PLC0415 - with PySpark alone
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    if not isinstance(error, (Py4JError, PySparkException)):
+        return None
+    text = str(error.java_exception.toString() if isinstance(error, Py4JJavaError) else error)
+    ours = re.findall(r"^tailrace\.errors\.\w+: (.+)$", text, re.MULTILINE)
+    if ours:
+        return ours[-1]
+    raised = re.findall(r"^(?!\s)[\w.]*(?:Error|Exception)\b.*$", text, re.MULTILINE)
+    first = text.strip().splitlines()[0] if text.strip() else type(error).__name__
+    return (raised[-1] if "Traceback" in text and raised else first).strip()

@@ -18,10 +18,17 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from tailrace.spark.offsets import from_json, share, starts, stream_ranges, tips, to_json
+from tailrace.spark.offsets import (
+    from_json,
+    open_directories,
+    share,
+    starts,
+    stream_ranges,
+    tips,
+    to_json,
+)
 from tailrace.spark.options import BATCH_ONLY, ReadOptions
-from tailrace.spark.scan import ScanTask, plan_scan, read_scan
-from tailrace.store.directory import StoreDirectory
+from tailrace.spark.scan import plan_tasks, read_task
 
 __all__ = ["TailraceStreamReader"]
 
@@ -37,13 +44,9 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._labels = tuple(label for label, _ in options.roots)
         self._target: dict[str, Any] | None = None
 
-    def _directories(self) -> dict[str, StoreDirectory]:
-        config = self._options.store_config()
-        return {label: StoreDirectory(path, config=config) for label, path in self._options.roots}
-
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names from here on
         """Where a new query starts."""
-        return to_json(starts(self._directories(), self._options), self._labels)
+        return to_json(starts(open_directories(self._options), self._options), self._labels)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """``maxOffsetsPerTrigger`` messages a batch, else all there are."""
@@ -57,7 +60,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
         """The end of every queue, for the query's progress."""
-        return to_json(tips(self._directories(), self._options), self._labels)
+        return to_json(tips(open_directories(self._options), self._options), self._labels)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next batch."""
@@ -72,14 +75,13 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, last = from_json(start, self._labels), from_json(end, self._labels)
         if first == last:
             return []
-        directories = self._directories()
+        directories = open_directories(self._options)
         ranges = stream_ranges(directories, first, last, self._options)
         return [
             task for label, directory in directories.items()
-            for task in plan_scan(label, directory, ranges, self._options)
+            for task in plan_tasks(label, directory, ranges, self._options)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Arrow batches of one range."""
-        if isinstance(partition, ScanTask):
-            yield from read_scan(partition, self._options)
+        yield from read_task(partition, self._options)

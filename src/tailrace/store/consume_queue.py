@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Final, final
+from typing import Any, Final, Protocol, final
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from tailrace.errors import CorruptionError
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE, CqUnit
 from tailrace.segments import MappedFile, MappedFileQueue, OpenFiles
 
-__all__ = ["ConsumeQueue", "ConsumeQueueStore", "count_units"]
+__all__ = ["ConsumeQueue", "ConsumeQueueStore", "count_units", "find_units_end"]
 
 _UNIT = CQ_UNIT.size
 _LOOK: Final = 4096
@@ -41,6 +41,33 @@ def _is_unit(data: bytes) -> bool:
         return False
     unit = CQ_UNIT.unpack_from(data)
     return unit.size > 0 and unit.phy_offset >= 0
+
+
+class _UnitFile(Protocol):
+    """A queue file that tells where its data ends."""
+
+    @property
+    def size(self) -> int: ...
+
+    def data_end(self) -> int: ...
+
+    def read(self, at: int, n: int) -> bytes: ...
+
+
+def find_units_end(file: _UnitFile) -> int:
+    """Units at the start of a queue file whose units have no hole between them, by few reads."""
+    high = -(-file.data_end() // _UNIT)
+    low = max(high - _LAST, 0)  # a queue ends in the last block it has, but for zeros
+    if low and not _is_unit(file.read(low * _UNIT, _UNIT)):
+        low = 0
+    data = file.read(low * _UNIT, (high - low) * _UNIT) if high - low <= _LAST else b""
+    start, high = low, min(high, file.size // _UNIT)
+    while low < high:
+        middle = (low + high) // 2
+        at = (middle - start) * _UNIT
+        unit = data[at : at + _UNIT] if data else file.read(middle * _UNIT, _UNIT)
+        low, high = (middle + 1, high) if _is_unit(unit) else (low, middle)
+    return low
 
 
 @final
@@ -93,19 +120,9 @@ class ConsumeQueue:
         """Set the end to where the units of the last file that has any end."""
         self._min_offset = self.max_offset = max(self.files.min_offset, 0) // _UNIT
         for file in reversed(self.files.files):
-            high = -(-file.data_end() // _UNIT)
-            low = max(high - _LAST, 0)  # a queue ends in the last block it has, but for zeros
-            if low and not _is_unit(file.read(low * _UNIT, _UNIT)):
-                low = 0
-            data = file.read(low * _UNIT, (high - low) * _UNIT) if high - low <= _LAST else b""
-            start, high = low, min(high, file.size // _UNIT)
-            while low < high:
-                middle = (low + high) // 2
-                at = (middle - start) * _UNIT
-                unit = data[at : at + _UNIT] if data else file.read(middle * _UNIT, _UNIT)
-                low, high = (middle + 1, high) if _is_unit(unit) else (low, middle)
-            self.max_offset = file.file_from_offset // _UNIT + low
-            if low:
+            count = find_units_end(file)
+            self.max_offset = file.file_from_offset // _UNIT + count
+            if count:
                 return
 
     def set_end(self, max_offset: int) -> None:
@@ -280,7 +297,7 @@ class ConsumeQueue:
             offset += len(data) // _UNIT
         return until
 
-    def is_written(self, offset: int, units: bytes | bytearray) -> bool:
+    def is_written(self, offset: int, units: bytes | memoryview) -> bool:
         """Whether exactly these units are on disk at ``offset``, behind the end or before it."""
         done = 0
         while done < len(units):

@@ -17,12 +17,12 @@ from tailrace.config import FlushDiskType, StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import File, FileSystem
 from tailrace.env.scheduler import Scheduler, ServiceHandle
-from tailrace.errors import DiskFullError, FatalStorageError
+from tailrace.errors import StoreError
 from tailrace.formats import filenames
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueueStore
-from tailrace.store.dispatch import Dispatcher
+from tailrace.store.dispatch import Dispatcher, parse_delay_levels
 from tailrace.store.flush import (
     DurableCallback,
     FlushCommitLogService,
@@ -36,6 +36,7 @@ from tailrace.store.reading import MessageReader
 from tailrace.store.recovery import Recovery, RecoveryReport
 from tailrace.store.reput import ReputMessageService
 from tailrace.store.running_flags import NOT_WRITEABLE, RunningFlags
+from tailrace.store.stitched_walk import LogScanner
 from tailrace.store.store_checkpoint import StoreCheckpoint
 from tailrace.store.store_stats import StoreStatsService
 
@@ -43,6 +44,8 @@ __all__ = ["DefaultMessageStore"]
 
 _log = logging.getLogger(__name__)
 _REPUT_MS: Final = 1
+_FAR_BEHIND: Final = 8 << 20
+_FOLLOW_MS: Final = 50
 _FLUSHED_WIDTH: Final = 96
 
 
@@ -67,7 +70,8 @@ class DefaultMessageStore:
             IndexService(clock, file_system, config, f"{root}/{filenames.INDEX}")
             if config.message_index_enable else None
         )
-        self.dispatcher = Dispatcher(self.queues, self.index)
+        self.dispatcher = Dispatcher(
+            self.queues, self.index, parse_delay_levels(config.message_delay_level))
         self.reput = ReputMessageService(
             self.commit_log, self.dispatcher, self.confirm_offset, self.flags)
         self.flush_commit_log = FlushCommitLogService(
@@ -80,6 +84,7 @@ class DefaultMessageStore:
         self.stats = StoreStatsService(clock)
         self.report = RecoveryReport()
         self._reput_handle: ServiceHandle | None = None
+        self._dispatch_stuck_at = -1
         self._flushed_file: File | None = None
         self._pid = 0
 
@@ -88,11 +93,12 @@ class DefaultMessageStore:
     def load(
         self, *, last_exit_ok: bool, tell: Callable[[float], None] | None = None,
         read_only: str = "", rebuild: bool = False, seal_damage: bool = False,
+        scan: LogScanner | None = None,
     ) -> None:
         """Load and recover; ``tell`` hears how much of it is done, from 0 to 1.
 
         ``read_only`` says why nothing may be cut or put; ``rebuild`` trusts no derived state,
-        ``seal_damage`` writes placeholders over damage.
+        ``seal_damage`` writes placeholders over damage; ``scan`` reads the log in recovery's stead.
         Raises CorruptionError, FatalStorageError or OSError.
         """
         config = self.config
@@ -103,11 +109,13 @@ class DefaultMessageStore:
             self._clock, self._file_system, self.commit_log, self.queues, self.index,
             self.dispatcher, quarantine, self.checkpoint, self.progress, mode=config.recovery_mode,
             check_crc=config.check_crc_on_recover, sync_log=self.flush_commit_log.sync,
-            rebuild=rebuild, seal_damage=seal_damage, tell=tell)
+            rebuild=rebuild, seal_damage=seal_damage, tell=tell, scan=scan)
         self.report = recovery.run(last_exit_ok=last_exit_ok, read_only=read_only)
+        position = recovery.position
         if self.report.read_only:
             self.flags.set(NOT_WRITEABLE, self.report.read_only)
-        self.reput.start_from(self.commit_log.max_offset, recovery.position)
+            position = None  # its queues may lack units, so it must not say how far they go
+        self.reput.start_from(self.commit_log.max_offset, position)
 
     def start(self, scheduler: Scheduler, pid: int) -> None:
         """Start the services."""
@@ -150,7 +158,7 @@ class DefaultMessageStore:
                 self.flush(clean=True)
                 self.commit_log.allocate_service.discard()
                 clean = self.reput.behind_bytes() == 0
-        except (FatalStorageError, DiskFullError, OSError) as error:
+        except (StoreError, OSError) as error:
             _log.error("the store could not be closed cleanly cause=%s", error)
         finally:
             self.release()
@@ -220,6 +228,21 @@ class DefaultMessageStore:
         """Tell dispatch that there is something to do, sooner than its period."""
         if self._reput_handle is not None and not self.flush_commit_log.sync:
             self._reput_handle.wake()  # under SYNC_FLUSH the flush does it: nothing is shown before
+
+    def let_dispatch_follow(self) -> None:
+        """Wait some milliseconds while dispatch is far behind; for writers that wait for nothing.
+
+        One thread runs Python at a time. Each time dispatch leaves Python to copy or to write it
+        would queue up behind such a writer, and fall back by hundreds of megabytes.
+        """
+        reput, until = self.reput, self.commit_log.max_offset
+        at = reput.reput_from_offset
+        if until - at < _FAR_BEHIND or at == self._dispatch_stuck_at or self._reput_handle is None or (
+            self.flush_commit_log.sync
+        ):
+            return
+        if not reput.wait(until - _FAR_BEHIND // 2, _FOLLOW_MS) and reput.reput_from_offset == at:
+            self._dispatch_stuck_at = at  # it stands: no reason for writers to stand, too
 
     def when_durable(self, until: int, callback: DurableCallback) -> None:
         """Call ``callback`` when everything below ``until`` is durable; at once under ASYNC_FLUSH."""

@@ -24,7 +24,7 @@ from tailrace.formats import filenames
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE
 from tailrace.formats.indexfile import INDEX_HEADER
 from tailrace.kernels import hashes, index_entries, queue_units, record
-from tailrace.store.consume_queue import count_units
+from tailrace.store.consume_queue import count_units, find_units_end
 from tailrace.store.dispatch import (
     SCHEDULE_TOPIC,
     damaged_unit,
@@ -75,6 +75,18 @@ class FileView:
             return file.pread(n, at)
         finally:
             file.close()
+
+    def data_end(self) -> int:
+        """Position behind which the file system has nothing but a hole; 0 when it is gone."""
+        try:
+            file = self._file_system.open(self.path)
+        except FileNotFoundError:
+            return 0
+        try:
+            ranges = file.data_ranges(0, self.size)
+        finally:
+            file.close()
+        return ranges[-1][1] if ranges else 0
 
     def nonzero(self, start: int) -> Iterator[tuple[int, bytes]]:
         """(position, bytes) of every chunk from ``start`` on that is not all zero."""
@@ -168,7 +180,7 @@ class StoreDirectory:
         self.min_phy_offset = self.log_files[0].file_from_offset if self.log_files else 0
         self.damaged: list[Damage] = []
         self._sealed: list[Damage] = []
-        self._queues = self._load_queues()
+        self._queues = self._load_queues(raw=raw)
         if self.state is DirectoryState.UNCLEAN and not raw:
             self.max_phy_offset = self._complete_queues()
         else:
@@ -216,7 +228,7 @@ class StoreDirectory:
                 found.append(FileView(self.file_system, path, offset, size))
         return found
 
-    def _load_queues(self) -> dict[tuple[str, int], QueueView]:
+    def _load_queues(self, *, raw: bool) -> dict[tuple[str, int], QueueView]:
         found = {}
         root = f"{self.path}/{filenames.CONSUMEQUEUE}"
         size = -(-self.config.mapped_file_size_consume_queue // _UNIT) * _UNIT
@@ -226,7 +238,7 @@ class StoreDirectory:
                     continue
                 queue = QueueView(topic, int(name), files=self._files(f"{root}/{topic}/{name}", size))
                 for file in reversed(queue.files):
-                    count = count_units(file.read(0, file.size))
+                    count = count_units(file.read(0, file.size)) if raw else find_units_end(file)
                     if count or file is queue.files[0]:
                         queue.max_offset = file.file_from_offset // _UNIT + count
                         break
@@ -309,7 +321,7 @@ class StoreDirectory:
 
     def _complete_queues(self) -> int:
         """What recovery would make of the queues, from a walk over the whole log."""
-        levels = parse_delay_levels()
+        levels = parse_delay_levels(self.config.message_delay_level)
         seen: set[tuple[str, int]] = set()
 
         def is_fresh(claim: RecordClaim) -> bool:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from typing import Any, Final, final
 
 import numpy as np
 
+from tailrace.config import MESSAGE_DELAY_LEVEL
 from tailrace.formats.commitlog import MIN_RECORD_LENGTH
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE
 from tailrace.kernels import queue_units, record
 from tailrace.store.consume_queue import ConsumeQueue, ConsumeQueueStore
 from tailrace.store.hooks import MessageArrivingListener
 from tailrace.store.index_service import IndexService
-from tailrace.store.log_scan import Damage, group_rows
+from tailrace.store.log_scan import Damage, order_by_queue
 from tailrace.store.sealing import sealed_rows
 
 __all__ = [
@@ -22,12 +24,11 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 
-def parse_delay_levels(text: str = DELAY_LEVELS) -> list[int]:
+def parse_delay_levels(text: str = MESSAGE_DELAY_LEVEL) -> list[int]:
     """Milliseconds of each delay level, the first one being level 1."""
     return [int(level[:-1]) * _UNIT_MS[level[-1]] for level in text.split()]
 
@@ -44,10 +45,12 @@ def deliver_time_codes(rows: Rows, chosen: Rows, levels: list[int]) -> None:
 class Dispatcher:
     """Writes units and entries. Doing a record twice changes nothing."""
 
-    def __init__(self, queues: ConsumeQueueStore, index: IndexService | None) -> None:
+    def __init__(
+        self, queues: ConsumeQueueStore, index: IndexService | None, levels: list[int],
+    ) -> None:
         self._queues = queues
         self._index = index
-        self._levels = parse_delay_levels()
+        self._levels = levels
         self._topics: dict[bytes, str] = {}
         self._damage: list[Damage] = []
         self._newest = 0
@@ -63,8 +66,7 @@ class Dispatcher:
         Raises DiskFullError or OSError; doing the same rows again is then right.
         """
         self._damage += sealed_rows(data, rows)
-        for chosen in group_rows(rows):
-            self._dispatch_queue(data, rows, chosen)
+        self._write_units(data, rows)
         if len(rows):
             self._newest = max(self._newest, int(rows[-1, record.C_STORE_TIMESTAMP]))
         if self._index is not None and not self.read_only:
@@ -87,30 +89,47 @@ class Dispatcher:
                 queue.last_phy_offset = damage.phy_offset
                 self._queues.dirty.add(queue)
 
-    def _dispatch_queue(self, data: Any, rows: Rows, chosen: Rows) -> None:
-        first = chosen[0]
-        at = int(rows[first, record.C_TOPIC_POS])
-        raw = bytes(data[at : at + int(rows[first, record.C_TOPIC_LEN])])
+    def _write_units(self, data: Any, rows: Rows) -> None:
+        order, bounds = order_by_queue(rows)
+        if not len(order):
+            return
+        queues = [self._queue_of(data, rows, order[first:last])
+                  for first, last in itertools.pairwise(bounds)]
+        units = bytearray(CQ_UNIT.size * len(order))
+        queue_units.build_units(rows, order, 0, len(order), units)
+        view = memoryview(units)
+        offsets = rows[order, record.C_QUEUE_OFFSET]
+        breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
+        # A run of consecutive queue offsets is one write; more than one in a queue is an odd log.
+        runs = sorted({*bounds, *breaks.tolist()})
+        number = 0
+        for first, last in itertools.pairwise(runs):
+            if first == bounds[number + 1]:
+                number += 1
+            queue = queues[number]
+            if queue is not None:
+                following = int(offsets[last]) if last < bounds[number + 1] else -1
+                part = view[first * CQ_UNIT.size : last * CQ_UNIT.size]
+                self._write_run(queue, rows, order[first:last], part, following)
+
+    def _queue_of(self, data: Any, rows: Rows, chosen: Rows) -> ConsumeQueue | None:
+        """The queue of records that share one, or None when it cannot have a directory."""
+        first = rows[chosen[0]]
+        at = int(first[record.C_TOPIC_POS])
+        raw = bytes(data[at : at + int(first[record.C_TOPIC_LEN])])
         topic = self._topics.get(raw)
         if topic is None:
             topic = self._topics[raw] = raw.decode("utf-8", "replace")
         if not topic or topic in {".", ".."} or "/" in topic or "\0" in topic:
             _log.error("no queue for a topic that cannot be a directory topic=%r count=%d phy_offset=%d",
-                       topic, len(chosen), rows[first, record.C_PHY])
-            return
+                       topic, len(chosen), first[record.C_PHY])
+            return None
         if topic == SCHEDULE_TOPIC:
             deliver_time_codes(rows, chosen, self._levels)
-        queue = self._queues.find_or_create(topic, int(rows[first, record.C_QUEUE_ID]))
-        offsets = rows[chosen, record.C_QUEUE_OFFSET]
-        # A run of consecutive queue offsets is one write; more than one run is an odd log.
-        breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
-        parts = np.split(chosen, breaks) if len(breaks) else [chosen]
-        for number, part in enumerate(parts):
-            following = int(offsets[breaks[number]]) if number < len(breaks) else -1
-            self._write_run(queue, rows, np.ascontiguousarray(part), following)
+        return self._queues.find_or_create(topic, int(first[record.C_QUEUE_ID]))
 
     def _write_run(
-        self, queue: ConsumeQueue, rows: Rows, chosen: Rows, following: int
+        self, queue: ConsumeQueue, rows: Rows, chosen: Rows, units: memoryview, following: int
     ) -> None:
         """Write the units of consecutive records; ``following`` is where the next run starts."""
         start = int(rows[chosen[0], record.C_QUEUE_OFFSET])
@@ -119,8 +138,7 @@ class Dispatcher:
             skip = self._known(queue, rows, chosen, start, following)
         if skip >= len(chosen) or start < 0:
             return
-        units = bytearray(CQ_UNIT.size * (len(chosen) - skip))
-        queue_units.build_units(rows, chosen, skip, len(chosen), units)
+        units = units[skip * CQ_UNIT.size :]
         start += skip
         gap = PRE_BLANK
         if start > queue.max_offset and queue.files.files:
@@ -140,7 +158,7 @@ class Dispatcher:
         elif self.read_only:
             return
         else:
-            queue.write(start, memoryview(units), gap=gap)
+            queue.write(start, units, gap=gap)
         self._queues.dirty.add(queue)
         last = chosen[-1]
         queue.last_store_timestamp = int(rows[last, record.C_STORE_TIMESTAMP])

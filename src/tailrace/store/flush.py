@@ -37,6 +37,7 @@ __all__ = ["DurableCallback", "FlushCommitLogService", "FlushConsumeQueueService
 _log = logging.getLogger(__name__)
 DurableCallback = Callable[[PutMessageStatus], None]
 _PROGRESS_BYTES: Final = 64 << 20
+_MOST_UNTOLD: Final = 32
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -169,7 +170,10 @@ class FlushConsumeQueueService:
         self._took_ns = 0
         self._no_room = False
         self._written: Position | None = None
-        self._durable: Progress | None = None
+        self._untold: list[Progress] = []
+        self._lock = threading.Lock()
+        self.durable_until = -1
+        """Every record below this position has its unit and entries durably; -1: nobody knows."""
 
     def step(self) -> None:
         """One pass: large dirty queues, and now and then all of them.
@@ -179,10 +183,10 @@ class FlushConsumeQueueService:
         """
         now = self._clock.monotonic_ns()
         since = now - self._last_thorough_ns
-        position, written = self._reput.position, self._written
+        position, seen = self._reput.position, (self._untold[-1] if self._untold else self._written)
         much = (
             position is not None
-            and position.until - (written.until if written else 0) >= _PROGRESS_BYTES
+            and position.until - (seen.until if seen else 0) >= _PROGRESS_BYTES
             and since >= 4 * self._took_ns
         )
         thorough = much or self._last_thorough_ns < 0 or (
@@ -195,8 +199,13 @@ class FlushConsumeQueueService:
     def flush(self, least_pages: int, *, clean: bool = False) -> None:
         """Sync queues; with ``least_pages`` 0 also the index, and write how far everything is.
 
-        ``clean`` says that nothing comes after it. Raises FatalStorageError.
+        ``clean`` says that nothing comes after it. Any thread may call it. Raises
+        FatalStorageError.
         """
+        with self._lock:
+            self._flush(least_pages, clean=clean)
+
+    def _flush(self, least_pages: int, *, clean: bool) -> None:
         thorough = least_pages == 0
         try:
             progress = self._look(clean=clean) if thorough else None
@@ -206,7 +215,9 @@ class FlushConsumeQueueService:
                     self._index.flush()
                 self._index.flush_full()
             if progress is not None and everything:
-                self._durable = progress
+                self.durable_until = progress.until
+                self._untold.append(progress)
+                del self._untold[1 : -_MOST_UNTOLD]  # the first is the one that is told soonest
             self._tell()
             self._no_room = False
         except OSError as error:
@@ -225,7 +236,8 @@ class FlushConsumeQueueService:
 
     def forget(self) -> None:
         """Have the next flush write progress, even when nothing was put meanwhile."""
-        self._written = self._durable = None
+        self._written = None
+        self._untold.clear()
 
     def _look(self, *, clean: bool) -> Progress | None:
         """What is there before the sync: what is dispatched during it may not be covered."""
@@ -240,11 +252,14 @@ class FlushConsumeQueueService:
         """Write progress and checkpoint, once the log itself is durable so far.
 
         Units and entries are synced by another service than the log, and may be ahead of it. The
-        checkpoint is written only together with a progress that names its bytes.
+        checkpoint is written only together with a progress that names its bytes. While writers are
+        faster than the disk the log stays behind: so each progress waits for its turn.
         """
-        progress = self._durable
-        if progress is None or progress.until > self._commit_log.queue.flushed_where:
+        flushed = self._commit_log.queue.flushed_where
+        told = [progress for progress in self._untold if progress.until <= flushed]
+        if not told:
             return
+        progress = told[-1]
         before = checkpoint_bytes(self._file_system, self._checkpoint.path)
         self._checkpoint.update(
             logics_physical_offset=progress.last, logics_msg_timestamp=progress.last_timestamp)
@@ -253,6 +268,6 @@ class FlushConsumeQueueService:
         self._progress_file.write(
             replace(progress, checkpoints=[before, self._checkpoint.fields_hex]))
         self._checkpoint.flush()
-        self._durable = None
+        del self._untold[: len(told)]
         self._written = Position(
             progress.start, progress.last, progress.until - progress.last, progress.last_timestamp)

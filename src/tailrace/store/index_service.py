@@ -105,6 +105,15 @@ class IndexService:
                 return last if last >= 0 else self.header(file).begin_phy_offset
         return -1
 
+    def whole_until(self, file: MappedFile) -> tuple[bool, int]:
+        """Whether entries and slots of a file agree, and the position of the last one that does."""
+        heads = np.empty(self._slots, dtype=np.int32)
+        wanted = self.header(file).index_count
+        with self._entries_of(file) as lease:
+            count, last = index_chains.follow(lease.buffer, wanted, 1 << 62, heads)
+        slots = heads.astype(">i4").tobytes()
+        return count == wanted and file.read(INDEX_HEADER.size, len(slots)) == slots, last
+
     def _entries_of(self, file: MappedFile) -> Lease:
         _ = file.buffer  # mapped: a file may be larger than what memory should hold
         start = INDEX_HEADER.size + self._slots * INDEX_SLOT.size
@@ -119,6 +128,7 @@ class IndexService:
         """
         names = self.names()
         first = names.index(durable) if durable in names else 0
+        self._forget_syncs(first)
         for number, file in enumerate(self.files[first:-1], first):
             heads = np.empty(self._slots, dtype=np.int32)
             with self._entries_of(file) as lease:
@@ -134,11 +144,14 @@ class IndexService:
         self.rewind(1 << 62, timestamp_of, but_last=True)
 
     def rewind(
-        self, phy_offset: int, timestamp_of: Callable[[int], int], *, but_last: bool = False
+        self, phy_offset: int, timestamp_of: Callable[[int], int], *, but_last: bool = False,
+        durably: bool = False,
     ) -> None:
         """Forget every entry of records from ``phy_offset`` on; the rest is made whole.
 
         ``but_last`` forgets the last record that is left, too: its keys may be incomplete.
+        ``durably`` has it on the disk on return, as it must be before other records take the place
+        of those that were forgotten: their entries would hide that the new ones have none.
         ``timestamp_of`` is the store time of a record, in ms. Files that end up empty are removed.
         """
         known = set(self.names())
@@ -146,16 +159,25 @@ class IndexService:
             if name.isdigit() and name not in known:
                 self._file_system.remove(f"{self._directory}/{name}")
                 self._file_system.sync_dir(self._directory)
+        if not but_last:
+            self._forget_syncs(0)
         while self.files:
             file = self.files[-1]
             header = self.header(file)
             if header.index_count > 1 and header.begin_phy_offset < phy_offset:
                 self._rewind_file(file, header, phy_offset, timestamp_of, but_last=but_last)
                 if self.header(file).index_count > 1:
+                    if durably:
+                        file.flush()
                     return
             self.files = self.files[:-1]
             file.destroy()
             self._file_system.sync_dir(self._directory)  # or it comes back beside other entries
+
+    def _forget_syncs(self, first: int) -> None:
+        """Have the next flush sync these files: a killed process may have left them unsynced."""
+        for file in self.files[first:]:
+            file.flushed_position = 0
 
     def _rewind_file(
         self, file: MappedFile, header: IndexHeader, phy_offset: int,

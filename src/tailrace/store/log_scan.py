@@ -16,10 +16,11 @@ Holes of lost pages are gaps like any other. Zeros are not searched, only data.
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -36,18 +37,18 @@ from tailrace.kernels import record
 __all__ = [
     "CHUNK", "Damage", "LogChunk", "LogEnd", "LogFile", "LogWalk", "ReadableFile", "RecordClaim", "Rows",
     "group_rows",
-    "has_unit", "is_record", "scan_files",
+    "has_unit", "is_record", "order_by_queue", "scan_files",
 ]
 
 _log = logging.getLogger(__name__)
-CHUNK: Final = 8 << 20
+CHUNK: Final = 2 << 20  # what is read is checked while a processor's cache still has it
 ROWS: Final = 1 << 15
 _PHY_AT: Final = 28
 _HEAD: Final = 36
 _MAGICS: Final = (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2)
 _MAGIC_START: Final = MESSAGE_MAGIC_V1.to_bytes(4, "big")[:3]
 _SHORTEST: Final = 91
-_LONG: Final = 4 * CHUNK
+_LONG: Final = 16 * CHUNK
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -146,7 +147,7 @@ def scan_files(
             continue
         if at < 0:
             return  # files are missing before this one
-        want = CHUNK
+        want, short = CHUNK, 0
         while True:
             limit = min(file.size, until - file.file_from_offset)
             end.phy_offset, end.path = file.file_from_offset + at, file.path
@@ -165,7 +166,8 @@ def scan_files(
             if reason == record.REASON_BLANK:
                 end.phy_offset = file.file_from_offset + file.size
                 break
-            if reason == record.REASON_SHORT and len(data) < limit - (at - stop) and data:
+            if reason == record.REASON_SHORT and short < len(data) < limit - (at - stop):
+                short = 0 if stop else len(data)  # no more than before: somebody cuts the file
                 want = CHUNK if stop else want * 8  # a record longer than what was read
                 continue
             if reason in {record.REASON_END, record.REASON_ROWS_FULL} and data:
@@ -174,7 +176,6 @@ def scan_files(
             return
 
 
-@final
 class LogWalk:
     """All records of a range, and the damage between them.
 
@@ -192,6 +193,8 @@ class LogWalk:
         self._check = check
         self._fresh = fresh
         self._last_timestamp = 0
+        self.stretch_timestamp = -1
+        """Store time of the last record since the last damage, in ms; -1 when there was none."""
         self._one = np.empty((1, record.COLUMNS), dtype=np.int64)
         self.end = LogEnd(start)
         self.data_behind: bool | None = None
@@ -203,24 +206,8 @@ class LogWalk:
         """Chunks and damage; see the class."""
         start = self._start
         while True:
-            torn = False
             self.data_behind = None
-            held: LogChunk | None = None
-            chunks = scan_files(self._files, start, self._until, self._check, self.end)
-            if self._length(start) > _LONG:  # reading and checking, and what is done with it, overlap
-                chunks = read_ahead(chunks)
-            for chunk in chunks:
-                if held is not None:
-                    yield held
-                held = chunk
-            if held is not None:
-                torn = self._ended_torn(held)
-                self._last_timestamp = int(held.rows[-1, record.C_STORE_TIMESTAMP])
-                if torn:
-                    held.rows = held.rows[:-1]
-                if len(held.rows):
-                    self._last_timestamp = int(held.rows[-1, record.C_STORE_TIMESTAMP])
-                    yield held
+            torn = yield from self._stretch(start)
             if self.end.phy_offset >= self._until or self._is_behind_last_file():
                 return
             damage = self._damage(torn=torn)
@@ -228,6 +215,29 @@ class LogWalk:
                 return
             yield damage
             start = damage.until
+
+    def _stretch(self, start: int) -> Generator[LogChunk, None, bool]:
+        """Records from ``start`` on without damage; whether the last one was torn."""
+        self.stretch_timestamp = -1
+        held: LogChunk | None = None
+        chunks = scan_files(self._files, start, self._until, self._check, self.end)
+        if self._length(start) > _LONG:  # reading and checking, and what is done with it, overlap
+            chunks = read_ahead(chunks)
+        for chunk in chunks:
+            if held is not None:
+                yield held
+            held = chunk
+        if held is None:
+            return False
+        torn = self._ended_torn(held)
+        self._last_timestamp = int(held.rows[-1, record.C_STORE_TIMESTAMP])
+        if torn:
+            held.rows = held.rows[:-1]
+        if len(held.rows):
+            self._last_timestamp = int(held.rows[-1, record.C_STORE_TIMESTAMP])
+            yield held
+        self.stretch_timestamp = self._last_timestamp
+        return torn
 
     def _length(self, start: int) -> int:
         last = self._files[-1] if self._files else None
@@ -391,18 +401,24 @@ def _record_type(data: bytes, phy_offset: int) -> int:
     return int(rows[0, record.C_SYS_FLAG]) & SysFlag.TRANSACTION_MASK
 
 
-def group_rows(rows: Rows) -> Iterator[Rows]:
-    """Row numbers of each queue that has a unit for them, in the order of the log.
+def order_by_queue(rows: Rows) -> tuple[Rows, list[int]]:
+    """Numbers of the rows that have a unit, by queue and then by place; where each queue begins.
 
-    Prepared and rolled back transaction messages have none.
+    The places end with the number of rows. Prepared and rolled back transaction messages have none.
     """
-    transaction = rows[:, record.C_SYS_FLAG] & 0xC
-    chosen = np.flatnonzero((transaction == 0) | (transaction == 8))
+    transaction = rows[:, record.C_SYS_FLAG] & SysFlag.TRANSACTION_MASK
+    chosen = np.flatnonzero((transaction == 0) | (transaction == SysFlag.TRANSACTION_COMMIT))
     if not len(chosen):
-        return
+        return chosen, [0]
     queue = rows[chosen, record.C_QUEUE_HASH]
     order = np.argsort(queue, kind="stable")
     ordered = queue[order]
-    bounds = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
-    for part in np.split(order, bounds):
-        yield np.ascontiguousarray(chosen[part])
+    starts = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
+    return chosen[order], [0, *starts.tolist(), len(order)]
+
+
+def group_rows(rows: Rows) -> Iterator[Rows]:
+    """Numbers of the rows of each queue that have a unit, in the order of the log."""
+    order, bounds = order_by_queue(rows)
+    for first, last in itertools.pairwise(bounds):
+        yield order[first:last]

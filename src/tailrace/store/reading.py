@@ -7,7 +7,6 @@ of its queue that the unit says it is. What is not is stepped over, and named on
 from __future__ import annotations
 
 import logging
-import struct
 from collections.abc import Collection
 from typing import Final, final
 
@@ -29,9 +28,6 @@ __all__ = ["MessageReader"]
 _log = logging.getLogger(__name__)
 _UNIT: Final = CQ_UNIT.size
 _TIME_AT: Final = (56, 68)
-_CHECK: Final = record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
-_QUEUE_PLACE: Final = struct.Struct(">i4xq")
-"""Queue id and queue offset, as they are from byte 12 of a record on."""
 _MOST_TOLD: Final = 1000
 _LMQ_PREFIX: Final = "%LMQ%"
 """Such queues name messages of other topics."""
@@ -105,39 +101,41 @@ class MessageReader:
         self, queue: ConsumeQueue, data: bytes, numbers: list[int], offset: int, most: int,
         room: int, result: GetMessageResult,
     ) -> None:
-        row = np.empty((1, record.COLUMNS), dtype=np.int64)
         topic = b"" if queue.topic.startswith(_LMQ_PREFIX) else queue.topic.encode()
-        total = 0
-        removed = False
+        records, total, removed, at = result.records, 0, False, 0
         unpack = CQ_UNIT.struct.unpack_from
-        for number in numbers:
-            phy_offset, size, _ = unpack(data, number * _UNIT)
-            if size == PRE_BLANK_SIZE:
-                continue  # a place without a message: step over this one only (W11, W12)
-            if result.records and (len(result.records) >= most or total + size > room):
-                result.next_begin_offset = offset + number
+        behind = result.next_begin_offset = offset + len(data) // _UNIT
+        while at < len(numbers):
+            result.next_begin_offset = behind
+            places: list[tuple[int, int]] = []
+            chosen: list[int] = []
+            for number in numbers[at:]:
+                phy_offset, size, _ = unpack(data, number * _UNIT)
+                if size != PRE_BLANK_SIZE:  # else a place without a message, only this one (W11, W12)
+                    count = len(records) + len(places)
+                    if count and (count >= most or total + size > room):
+                        result.next_begin_offset = offset + number
+                        break
+                    places.append((phy_offset, size))
+                    chosen.append(number)
+                    total += size
+                at += 1
+            if not places:
                 break
-            found = self._log.read(phy_offset, size)
-            if len(found) != size:
-                removed = True
-                continue
-            count, stop, _ = record.scan(found, 0, size, phy_offset, _CHECK, row)
-            right = count == 1 and stop == size
-            if right and topic:
-                at = int(row[0, record.C_TOPIC_POS])
-                right = (
-                    _QUEUE_PLACE.unpack_from(found, 12) == (queue.queue_id, offset + number)
-                    and int(row[0, record.C_TOPIC_LEN]) == len(topic)
-                    and found.startswith(topic, at))
-            if not right:
-                self._tell(queue, offset + number, phy_offset)
-                continue  # its place stays empty
-            result.records.append(found)
-            result.queue_offsets.append(offset + number)
-            total += size
-        else:
-            result.next_begin_offset = offset + len(data) // _UNIT
-        if result.records:
+            for number, (phy_offset, size), found in zip(
+                chosen, places, self._log.queue.read_many(places), strict=True
+            ):
+                place = offset + number
+                if len(found) != size:
+                    removed = True
+                elif record.is_message(found, phy_offset, topic, queue.queue_id, place):
+                    records.append(found)
+                    result.queue_offsets.append(place)
+                    continue
+                else:  # its place stays empty
+                    self._tell(queue, place, phy_offset)
+                total -= size
+        if records:
             result.status = GetMessageStatus.FOUND
         elif removed:
             result.status = GetMessageStatus.MESSAGE_WAS_REMOVING

@@ -48,6 +48,7 @@ from tailrace.store.recovery_report import RecoveryReport
 from tailrace.store.recovery_start import RecoveryStart
 from tailrace.store.recovery_table import StartDecision, decide_start
 from tailrace.store.sealing import placeholder
+from tailrace.store.stitched_walk import LogScanner, PieceSource, walk_over
 from tailrace.store.store_checkpoint import StoreCheckpoint
 
 __all__ = ["Recovery", "RecoveryReport"]
@@ -84,6 +85,7 @@ class Recovery:
         rebuild: bool = False,
         seal_damage: bool = False,
         tell: Callable[[float], None] | None = None,
+        scan: LogScanner | None = None,
     ) -> None:
         self._clock = clock
         self._file_system = file_system
@@ -96,6 +98,7 @@ class Recovery:
         self._progress = progress
         self._mode = mode
         self._tell = tell or (lambda _: None)
+        self._scan = scan
         self._sync_log = sync_log
         self._rebuild = rebuild
         self._seal_damage = seal_damage
@@ -122,12 +125,15 @@ class Recovery:
         if self._commit_log.queue.files:
             self._decide(last_exit_ok=last_exit_ok)  # pass 2
             _log.info("recover %s from=%d why=%s", report.mode, report.start, report.why)
+            pieces = self._scan(
+                self._commit_log.queue.files, report.start, self._commit_log.max_offset, self._check,
+            ) if self._scan is not None else None
             if self._mode is not RecoveryMode.TOLERATE_ANY:
                 refuse_by_mode(self._mode, self._commit_log, report.start, self._check,
-                               self._queues.table if self._found is not None else {})
+                               self._queues.table if self._found is not None else {}, pieces)
             self._rewind(last_exit_ok=last_exit_ok)  # pass 3
             self._sync_log_meanwhile()
-            self._walk()  # passes 4 to 6
+            self._walk(pieces)  # passes 4 to 6
         else:
             self._commit_log.queue.flushed_where = 0
             self._lower_checkpoint(0)
@@ -245,11 +251,11 @@ class Recovery:
 
     # -- passes 4 to 6
 
-    def _walk(self) -> None:
+    def _walk(self, pieces: PieceSource | None) -> None:
         report = self.report
         log = self._commit_log.queue
         until = self._commit_log.max_offset
-        walk = LogWalk(log.files, report.start, until, self._check, self._is_fresh)
+        walk = walk_over(log.files, report.start, until, self._check, self._is_fresh, pieces)
         told = saved = self._clock.monotonic_ns()
         for item in walk.items():
             if isinstance(item, Damage):
@@ -356,7 +362,8 @@ class Recovery:
             return
         self._lower_checkpoint(end.phy_offset)
         if self._index is not None and self._index.end_phy_offset >= end.phy_offset:
-            self._index.rewind(end.phy_offset, self._commit_log.store_timestamp_at)  # W7
+            self._index.rewind(  # W7
+                end.phy_offset, self._commit_log.store_timestamp_at, durably=True)
         for queue in self._queues.table.values():
             unflushed = 0 if self._is_clean or queue not in self._queues.dirty else (
                 _LAST_QUEUE_FILES if self._found is not None else len(queue.files.files))

@@ -12,6 +12,7 @@ from isal import isal_zlib
 
 from tailrace.env.filesystem import FileSystem
 from tailrace.formats.checkpoint import Checkpoint
+from tailrace.segments import MappedFile
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueueStore
 from tailrace.store.coverage import Coverage
@@ -24,6 +25,8 @@ __all__ = ["RecoveryStart"]
 
 _MARGIN_MS: Final = 3000
 _FEW_UNITS: Final = 4_000_000
+_FEW_FILES: Final = 3
+"""Index files that are read through when no progress says which of them are as they were."""
 
 
 @final
@@ -43,9 +46,12 @@ class RecoveryStart:
         self._report = report
         self._bad_index = bad_index
         self._last_exit_ok = last_exit_ok
+        self._index_times: dict[str, int] | None = None
 
     def mismatch(self, found: Progress) -> str:
         """Why a progress says something that is not so, or nothing."""
+        if found.index is not None:
+            self._index_times = dict(zip(found.index["files"], found.index["times"], strict=False))
         log, queue = self._commit_log, self._commit_log.queue
         if checkpoint_bytes(self._file_system, self._checkpoint.path) not in found.checkpoints:
             return "the checkpoint is another one"
@@ -180,9 +186,19 @@ class RecoveryStart:
                 data = log.record_at(before)
                 if not number or data is None or before + len(data) != header.begin_phy_offset:
                     return self._within(at)
+            if file is not files[-1] and self._is_suspicious(file, len(files) - number):
+                whole, last = self._index.whole_until(file)
+                if not whole:
+                    return self._within(max(last, at))
             at = max(at, header.end_phy_offset)
         good = self._index.good_until()
         return self._within(max(good, low))
+
+    def _is_suspicious(self, file: MappedFile, from_end: int) -> bool:
+        """Whether a full index file may have changed since it was synced."""
+        if self._index_times is None:
+            return from_end <= _FEW_FILES
+        return self._index_times.get(file.path.rpartition("/")[2], -1) != file.mtime_ms()
 
     def _within(self, phy_offset: int) -> int:
         """A position of the log where a record starts; the start of the log when it is none."""

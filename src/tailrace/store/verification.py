@@ -9,138 +9,133 @@ Nothing is written. What is found, a ``Finding`` each:
   hints     checkpoint-ahead
   config    config-unreadable
 
-Memory: a byte for every queue unit, and a chunk of the log.
+The rules of records need one segment at a time, so the segments may be verified apart
+(``SegmentRules``); what they leave is put together here. ``Verification`` does all of it in turn.
+
+Memory: a segment's index entries, two numbers for each run of units, and a chunk of the log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final, NamedTuple, final
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, final
 
 import numpy as np
 
 from tailrace.formats import fastjson, filenames
-from tailrace.formats.commitlog import decode_properties
-from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
-from tailrace.formats.indexfile import (
-    INDEX_ENTRY,
-    INDEX_HEADER,
-    INDEX_SLOT,
-    index_file_size,
+from tailrace.formats.commitlog import (
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_SEPARATOR,
+    decode_properties,
 )
-from tailrace.kernels import hashes, index_chains, index_entries, queue_units, record
-from tailrace.store.directory import FileView, QueueView, StoreDirectory
+from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.kernels import columns, queue_units, record
+from tailrace.store.directory import QueueView, StoreDirectory
 from tailrace.store.dispatch import SCHEDULE_TOPIC, deliver_time_codes, parse_delay_levels
-from tailrace.store.log_scan import Damage, LogChunk, LogWalk, RecordClaim, group_rows
+from tailrace.store.findings import Finding
+from tailrace.store.index_verification import (
+    MANY,
+    IndexBlock,
+    IndexRange,
+    check_index_file,
+)
+from tailrace.store.log_scan import (
+    Damage,
+    LogChunk,
+    LogEnd,
+    LogWalk,
+    RecordClaim,
+    group_rows,
+)
 from tailrace.store.store_checkpoint import read_checkpoint
 
-__all__ = ["Finding", "Verification"]
+__all__ = [
+    "CHECK", "Claims", "Finding", "Key", "SegmentRules", "Verification", "damage_finding",
+    "odd_file_findings", "queue_ends", "segment_spans", "state_findings", "tail_findings", "unclaimed_findings",
+]
 
+CHECK: Final = record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
 _UNIT: Final = CQ_UNIT.size
-_CHECK: Final = record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
-_MANY: Final = 1000
+_FOREVER: Final = (1 << 63) - 1
+_LOOK: Final = 4096
 Key = tuple[str, int]
 
 
-class Finding(NamedTuple):
-    """Something that is not as it should be."""
+@final
+class Claims:
+    """Which units records asked for: runs of queue offsets of each queue."""
 
-    kind: str
-    file: str
-    position: int
-    detail: str
+    def __init__(self) -> None:
+        self.runs: dict[Key, list[tuple[int, int]]] = {}
+        """(start, end) each, in the order of the log."""
 
-    def as_dict(self) -> dict[str, Any]:
-        """The JSON object that ``tailrace verify`` prints."""
-        return {"finding": self._asdict()}
+    def add(self, key: Key, start: int, count: int) -> None:
+        """Claim some units of a queue."""
+        runs = self.runs.setdefault(key, [])
+        if runs and runs[-1][1] == start:
+            runs[-1] = runs[-1][0], start + count
+        else:
+            runs.append((start, start + count))
+
+    def join(self, other: Claims) -> None:
+        """Take the claims of a later segment, too."""
+        for key, runs in other.runs.items():
+            for start, end in runs:
+                self.add(key, start, end - start)
+
+    def gaps(self, key: Key, low: int, high: int) -> Iterator[tuple[int, int]]:
+        """Ranges of [low, high) that nobody claimed."""
+        at = low
+        for start, end in sorted(self.runs.get(key, ())):
+            if at < start:
+                yield at, min(start, high)
+            at = max(at, end)
+            if at >= high:
+                return
+        if at < high:
+            yield at, high
 
 
 @final
-class Verification:
-    """One audit of a directory that was opened ``raw``."""
+class SegmentRules:
+    """The records of one segment against queues and index."""
 
-    def __init__(self, directory: StoreDirectory) -> None:
+    def __init__(
+        self, directory: StoreDirectory, queues: dict[Key, QueueView], index: IndexRange
+    ) -> None:
         self._directory = directory
-        self._queues: dict[Key, QueueView] = {
-            (queue.topic, queue.queue_id): queue for queue in directory.queues()}
-        self._claimed = {
-            key: np.zeros(max(queue.max_offset - queue.min_offset, 0), dtype=bool)
-            for key, queue in self._queues.items()
-        }
-        self._next: dict[Key, int] = {}
-        self._levels = parse_delay_levels()
-        self._index = _IndexView(directory)
-        self._damage: list[Damage] = []
-        self._end = 0
+        self._queues = queues
+        self._index = index
+        self._levels = parse_delay_levels(directory.config.message_delay_level)
+        self.claims = Claims()
+        self.next: dict[Key, int] = {}
+        """Behind the last queue offset of each queue that the segment has records of."""
         self.records = 0
         self.units = 0
-        self.entries = 0
 
-    def findings(self) -> Iterator[Finding]:
-        """Everything that is found, in the order of log, queues, index, hints, config."""
-        for path, size, wanted in self._directory.odd_files:
-            kind = "queue-file-length" if f"/{filenames.CONSUMEQUEUE}/" in path else "segment-length"
-            yield Finding(kind, path, 0, f"{size} bytes, not {wanted}")
-        yield from self._verify_log()
-        for key in sorted(self._queues):
-            yield from self._verify_unclaimed(key)
-        yield from self._index.verify()
-        self.entries = self._index.entries
-        yield from self._verify_checkpoint()
-        yield from self._verify_config()
+    def verify(self, chunk: LogChunk) -> Iterator[Finding]:
+        """Everything that is found about the records of a chunk."""
+        self.records += len(chunk.rows)
+        yield from self._verify_properties(chunk)
+        for chosen in group_rows(chunk.rows):
+            yield from self._verify_units(chunk, chosen)
+        yield from self._index.verify_rows(chunk)
 
-    # -- log
-
-    def _verify_log(self) -> Iterator[Finding]:
-        directory = self._directory
-        files = directory.log_files
-        if not files:
-            return
-        walk = LogWalk(
-            files, directory.min_phy_offset, directory.readable_until, _CHECK, self._is_fresh)
-        for item in walk.items():
-            if isinstance(item, Damage):
-                self._damage.append(item)
-                kind = "segment-missing" if "missing" in item.reason else "damaged-record"
-                yield Finding(kind, item.path, item.phy_offset, f"{item.size} bytes, {item.reason}")
-                continue
-            self.records += len(item.rows)
-            yield from self._verify_properties(item)
-            for chosen in group_rows(item.rows):
-                yield from self._verify_units(item, chosen)
-            yield from self._index.verify_rows(item)
-        self._end = walk.end.phy_offset
-        if self._end < directory.readable_until:
-            yield from self._verify_tail(walk)
-
-    def _verify_tail(self, walk: LogWalk) -> Iterator[Finding]:
-        reason = record.REASON_NAMES[walk.end.reason]
-        for file in self._directory.log_files:
-            start = max(self._end - file.file_from_offset, 0)
-            if start < file.size:
-                for at, _ in file.nonzero(start):
-                    kind = "torn-end" if file.file_from_offset + at - self._end < 1 << 20 else (
-                        "data-behind-end")
-                    yield Finding(kind, file.path, at, f"behind the last good record: {reason}")
-                    break
-
-    def _is_fresh(self, claim: RecordClaim) -> bool:
-        return claim.queue_offset >= self._next.get((claim.topic, claim.queue_id), 0)
+    def foreign_keys(self) -> list[Finding]:
+        """Index entries that no record of the segment asked for, when all were verified."""
+        return self._index.foreign()
 
     def _verify_properties(self, chunk: LogChunk) -> Iterator[Finding]:
         """Properties that decode to fewer than were written: odd, but served as they are."""
-        text = chunk.data
-        for row in chunk.rows:
+        for number in rows_with_odd_properties(chunk):
+            row = chunk.rows[number]
             at, length = int(row[record.C_PROPS_POS]), int(row[record.C_PROPS_LEN])
-            stored = text[at : at + length]
+            stored = chunk.data[at : at + length]
             pieces = [piece for piece in stored.split(b"\x02") if piece]
-            if b"\0" in stored or any(piece.find(b"\x01") < 1 for piece in pieces):
-                known = len(decode_properties(stored))
-                yield Finding(
-                    "odd-properties", self._directory.log_path(int(row[record.C_PHY])),
-                    int(row[record.C_PHY]), f"{len(pieces)} pieces, {known} can be read")
-
-    # -- queues
+            known = len(decode_properties(stored))
+            yield Finding(
+                "odd-properties", self._directory.log_path(int(row[record.C_PHY])),
+                int(row[record.C_PHY]), f"{len(pieces)} pieces, {known} can be read")
 
     def _verify_units(self, chunk: LogChunk, chosen: Any) -> Iterator[Finding]:
         rows = chunk.rows
@@ -151,166 +146,230 @@ class Verification:
             deliver_time_codes(rows, chosen, self._levels)
         key = topic, int(rows[first, record.C_QUEUE_ID])
         offsets = rows[chosen, record.C_QUEUE_OFFSET]
-        self._next[key] = int(offsets[-1]) + 1
+        self.next[key] = int(offsets[-1]) + 1
         wanted = bytearray(_UNIT * len(chosen))
         queue_units.build_units(rows, chosen, 0, len(chosen), wanted)
         queue = self._queues.get(key)
         start, count = int(offsets[0]), len(chosen)
-        if queue is not None and int(offsets[-1]) - start == count - 1 and (
+        if queue is not None and bool((np.diff(offsets) == 1).all()) and (
             queue.units(start, count) == wanted
         ):
-            self._claim(key, queue, start, count)
+            self._claim(key, start, count)
             return
         for number in range(count):
             offset = int(offsets[number])
             unit = wanted[number * _UNIT : (number + 1) * _UNIT]
             there = queue.units(offset, 1) if queue is not None else b""
             phy_offset = int(rows[chosen[number], record.C_PHY])
-            if there == unit and queue is not None:
-                self._claim(key, queue, offset, 1)
+            if there == unit or (topic == SCHEDULE_TOPIC and _is_delayed(there, unit)):
+                self._claim(key, offset, 1)
             elif len(there) < _UNIT or not 0 < CQ_UNIT.unpack_from(there).size < PRE_BLANK_SIZE:
-                yield Finding("missing-unit", self._path(key), offset,
+                yield Finding("missing-unit", _queue_path(self._directory, key), offset,
                               f"the record at {phy_offset} has no unit")
             else:
-                assert queue is not None
-                self._claim(key, queue, offset, 1)
-                yield Finding("wrong-unit", self._path(key), offset,
+                self._claim(key, offset, 1)
+                yield Finding("wrong-unit", _queue_path(self._directory, key), offset,
                               f"{CQ_UNIT.unpack_from(there)} for the record at {phy_offset}")
 
-    def _claim(self, key: Key, queue: QueueView, offset: int, count: int) -> None:
-        start = offset - queue.min_offset
-        self._claimed[key][max(start, 0) : max(start + count, 0)] = True
+    def _claim(self, key: Key, start: int, count: int) -> None:
+        self.claims.add(key, start, count)
         self.units += count
-
-    def _path(self, key: Key) -> str:
-        return f"{self._directory.path}/{filenames.CONSUMEQUEUE}/{key[0]}/{key[1]}"
-
-    def _verify_unclaimed(self, key: Key) -> Iterator[Finding]:
-        """Units that no record asked for, other than blanks, damage and what retention took."""
-        queue, low = self._queues[key], self._directory.min_phy_offset
-        for number in np.flatnonzero(~self._claimed[key]).tolist():
-            offset = queue.min_offset + number
-            unit = CQ_UNIT.unpack_from(queue.units(offset, 1).ljust(_UNIT, b"\0"))
-            damaged = any(d.phy_offset == unit.phy_offset for d in self._damage)
-            if 0 < unit.size < PRE_BLANK_SIZE and unit.phy_offset >= low and not damaged:
-                yield Finding("foreign-unit", self._path(key), offset, f"{unit} names no record")
-
-    # -- hints and config
-
-    def _verify_checkpoint(self) -> Iterator[Finding]:
-        path = f"{self._directory.path}/{filenames.CHECKPOINT}"
-        fields = read_checkpoint(self._directory.file_system, path)
-        if fields.logics_physical_offset > max(self._end, 0):
-            yield Finding("checkpoint-ahead", path, 40,
-                          f"{fields.logics_physical_offset}, the log ends at {self._end}")
-
-    def _verify_config(self) -> Iterator[Finding]:
-        file_system, root = self._directory.file_system, f"{self._directory.path}/{filenames.CONFIG}"
-        for name in file_system.list(root):
-            if not name.endswith(".json"):
-                continue
-            file = file_system.open(f"{root}/{name}")
-            try:
-                fastjson.loads(file.pread(file.size(), 0))
-            except ValueError as error:
-                yield Finding("config-unreadable", f"{root}/{name}", 0, str(error))
-            finally:
-                file.close()
 
 
 @final
-class _IndexView:
-    """The index files of a directory, entry by entry beside the walk over the log."""
+class Verification:
+    """One audit of a directory that was opened ``raw``."""
 
     def __init__(self, directory: StoreDirectory) -> None:
-        config = directory.config
         self._directory = directory
-        self._slots, self._room = config.max_hash_slot_num, config.max_index_num
-        self._size = index_file_size(self._slots, self._room)
-        self._bad: list[Finding] = []
-        self._parts: list[tuple[FileView, Any]] = []
+        self._queues = {(queue.topic, queue.queue_id): queue for queue in directory.queues()}
+        self._claims = Claims()
+        self._next: dict[Key, int] = {}
+        self._recent: dict[Key, int] = {}
+        self._damage: list[Damage] = []
+        self._end = LogEnd()
+        self._foreign: list[Finding] = []
+        self._index_files = directory.index_files()
+        self._blocks: list[IndexBlock] = []
+        self.records = 0
+        self.units = 0
         self.entries = 0
-        for file in directory.index_files():
-            if file.size != self._size:
-                self._bad.append(Finding(
-                    "index-file-length", file.path, 0, f"{file.size} bytes, not {self._size}"))
-            else:
-                self._take(file)
-        found = [part for _, part in self._parts]
-        self._phy = np.concatenate([part["phy_offset"] for part in found]) if found else np.empty(0, "i8")
-        self._hash = np.concatenate([part["key_hash"] for part in found]) if found else np.empty(0, "i8")
-        order = np.argsort(self._phy, kind="stable")
-        self._phy, self._hash = self._phy[order].astype(np.int64), self._hash[order].astype(np.int64)
-        self._seen = np.zeros(len(self._phy), dtype=bool)
 
-    def _take(self, file: FileView) -> None:
-        header = INDEX_HEADER.unpack_from(file.read(0, INDEX_HEADER.size))
-        if not 1 <= header.index_count <= self._room:
-            self._bad.append(Finding("index-header", file.path, 0, f"{header.index_count} entries"))
-            return
-        start = INDEX_HEADER.size + self._slots * INDEX_SLOT.size
-        data = file.read(start, header.index_count * INDEX_ENTRY.size)
-        heads = np.empty(self._slots, dtype=np.int32)
-        count, _ = index_chains.follow(data, header.index_count, 1 << 62, heads)
-        if count < header.index_count:
-            self._bad.append(Finding(
-                "index-chain", file.path, start + count * INDEX_ENTRY.size,
-                f"entry {count} of {header.index_count} cannot be right"))
-        elif file.read(INDEX_HEADER.size, self._slots * INDEX_SLOT.size) != heads.astype(">i4").tobytes():
-            self._bad.append(Finding("index-chain", file.path, INDEX_HEADER.size,
-                                     "slots do not name the newest entries"))
-        self._parts.append((file, INDEX_ENTRY.view(data)[1:]))
-        self.entries += header.index_count - 1
+    def findings(self) -> Iterator[Finding]:
+        """Everything that is found, in the order of log, queues, index, hints, config."""
+        directory = self._directory
+        yield from odd_file_findings(directory)
+        index = [
+            check_index_file(directory.config, file, number)
+            for number, file in enumerate(self._index_files)
+        ]
+        self._blocks = [block for check in index for block in check.blocks]
+        self.entries = sum(check.entries for check in index)
+        yield from self._verify_log()
+        yield from unclaimed_findings(directory, self._claims, self._damage)
+        for check in index:
+            yield from check.findings
+        yield from self._foreign[:MANY]
+        yield from state_findings(directory, self._end.phy_offset)
 
-    def verify_rows(self, chunk: LogChunk) -> Iterator[Finding]:
-        """Keys of a chunk's records that no entry has."""
-        rows = chunk.rows
-        if not self._directory.config.message_index_enable or not len(rows):
-            return
-        most = int(rows[:, record.C_KEYS_LEN].sum()) // 2 + 3 * len(rows) + 2
-        scratch = bytearray(index_file_size(1, most))
-        INDEX_HEADER.struct.pack_into(scratch, 0, 0, 0, 0, 0, 0, 1)
-        index_entries.put_rows(scratch, 1, most, chunk.data, rows, 0, len(rows), 0)
-        made = INDEX_HEADER.unpack_from(scratch).index_count
-        start = INDEX_HEADER.size + INDEX_SLOT.size
-        wanted = INDEX_ENTRY.view(bytes(scratch[start : start + made * INDEX_ENTRY.size]))[1:]
-        low = int(np.searchsorted(self._phy, rows[0, record.C_PHY]))
-        high = int(np.searchsorted(self._phy, rows[-1, record.C_PHY], side="right"))
-        if high - low == len(wanted) and np.array_equal(self._hash[low:high], wanted["key_hash"]) and (
-            np.array_equal(self._phy[low:high], wanted["phy_offset"])
-        ):
-            self._seen[low:high] = True
-            return
-        there: dict[tuple[int, int], list[int]] = {}
-        for number in range(low, high):
-            there.setdefault((int(self._phy[number]), int(self._hash[number])), []).append(number)
-        tags = _tag_entries(chunk)
-        for entry in wanted:
-            key = int(entry["phy_offset"]), int(entry["key_hash"])
-            if key in there:
-                for number in there[key]:
-                    self._seen[number] = True
-            elif key not in tags:  # brokers before 5.5.0 write none for tags
-                yield Finding("missing-key", f"{self._directory.path}/{filenames.INDEX}", key[0],
-                              f"a key with hash {key[1]} has no entry")
+    def _verify_log(self) -> Iterator[Finding]:
+        directory = self._directory
+        walk = LogWalk(
+            directory.log_files, directory.min_phy_offset, directory.readable_until, CHECK,
+            self._is_fresh)
+        spans = iter(segment_spans(directory))
+        low, high = next(spans)
+        rules = self._rules(low, high)
+        for item in walk.items() if directory.log_files else ():
+            if isinstance(item, Damage):
+                self._damage.append(item)
+                yield damage_finding(item)
+                continue
+            while item.base >= high:
+                self._take(rules)
+                low, high = next(spans)
+                rules = self._rules(low, high)
+            self._recent = rules.next
+            yield from rules.verify(item)
+        self._take(rules)
+        for low, high in spans:
+            self._take(self._rules(low, high))
+        self._end = walk.end
+        if directory.log_files:
+            yield from tail_findings(directory, walk.end)
 
-    def verify(self) -> Iterator[Finding]:
-        """What is wrong in the files, and entries that no record asked for."""
-        yield from self._bad
-        low = self._directory.min_phy_offset
-        foreign = np.flatnonzero(~self._seen & (self._phy >= low))
-        for number in foreign[:_MANY].tolist():
-            yield Finding("foreign-key", f"{self._directory.path}/{filenames.INDEX}",
-                          int(self._phy[number]), f"an entry with hash {self._hash[number]}")
+    def _rules(self, low: int, high: int) -> SegmentRules:
+        return SegmentRules(
+            self._directory, self._queues,
+            IndexRange(self._directory, self._index_files, self._blocks, low, high))
+
+    def _take(self, rules: SegmentRules) -> None:
+        self._claims.join(rules.claims)
+        self._next.update(rules.next)
+        self.records += rules.records
+        self.units += rules.units
+        if len(self._foreign) < MANY:
+            self._foreign += rules.foreign_keys()
+
+    def _is_fresh(self, claim: RecordClaim) -> bool:
+        key = claim.topic, claim.queue_id
+        return claim.queue_offset >= self._recent.get(key, self._next.get(key, 0))
 
 
-def _tag_entries(chunk: LogChunk) -> set[tuple[int, int]]:
-    found = set()
-    for row in chunk.rows:
-        at = int(row[record.C_TAGS_POS])
-        if at >= 0:
-            tag = chunk.data[at : at + int(row[record.C_TAGS_LEN])]
-            at = int(row[record.C_TOPIC_POS])
-            topic = chunk.data[at : at + int(row[record.C_TOPIC_LEN])]
-            found.add((int(row[record.C_PHY]), hashes.index_hash(topic, b"T#" + tag)))
+def rows_with_odd_properties(chunk: LogChunk) -> list[int]:
+    """Numbers of rows whose properties hold a NUL, or a piece that is no name and value."""
+    rows = np.ascontiguousarray(chunk.rows)
+    ends = np.cumsum(rows[:, record.C_PROPS_LEN])
+    text = np.empty(int(ends[-1]) if len(ends) else 0, dtype=np.uint8)
+    columns.copy_parts(chunk.data, rows, record.C_PROPS_POS, record.C_PROPS_LEN, text)
+    named = np.append(np.flatnonzero(text == ord(NAME_VALUE_SEPARATOR)), len(text))
+    cuts = np.flatnonzero(text == ord(PROPERTY_SEPARATOR))
+    first = np.sort(np.concatenate([ends - rows[:, record.C_PROPS_LEN], cuts + 1]), kind="stable")
+    behind = np.sort(np.concatenate([cuts, ends]), kind="stable")
+    value_at = named[np.searchsorted(named, np.minimum(first, len(text)))]
+    odd = first[(first < behind) & ((value_at >= behind) | (value_at == first))]
+    places = np.concatenate([odd, np.flatnonzero(text == 0)])
+    return np.unique(np.searchsorted(ends, places, side="right")).tolist()
+
+
+def queue_ends(chunk: LogChunk) -> dict[Key, int]:
+    """Behind the last queue offset of each queue that a chunk has records of."""
+    found = {}
+    for chosen in group_rows(chunk.rows):
+        last = chunk.rows[chosen[-1]]
+        at = int(last[record.C_TOPIC_POS])
+        topic = chunk.data[at : at + int(last[record.C_TOPIC_LEN])].decode("utf-8", "replace")
+        found[topic, int(last[record.C_QUEUE_ID])] = int(last[record.C_QUEUE_OFFSET]) + 1
     return found
+
+
+def segment_spans(directory: StoreDirectory) -> list[tuple[int, int]]:
+    """Ranges of positions that begin with each segment; together all from the log's start on."""
+    starts = [file.file_from_offset for file in directory.log_files] or [0]
+    return list(zip(starts, [*starts[1:], _FOREVER], strict=True))
+
+
+def odd_file_findings(directory: StoreDirectory) -> Iterator[Finding]:
+    """Files that are left out because of their length."""
+    for path, size, wanted in directory.odd_files:
+        kind = "queue-file-length" if f"/{filenames.CONSUMEQUEUE}/" in path else "segment-length"
+        yield Finding(kind, path, 0, f"{size} bytes, not {wanted}")
+
+
+def damage_finding(damage: Damage) -> Finding:
+    """Bytes in the middle of the log that are no record."""
+    kind = "segment-missing" if "missing" in damage.reason else "damaged-record"
+    return Finding(kind, damage.path, damage.phy_offset, f"{damage.size} bytes, {damage.reason}")
+
+
+def tail_findings(directory: StoreDirectory, end: LogEnd) -> Iterator[Finding]:
+    """Data behind the end of the log."""
+    if end.phy_offset >= directory.readable_until:
+        return
+    reason = record.REASON_NAMES[end.reason]
+    for file in directory.log_files:
+        start = max(end.phy_offset - file.file_from_offset, 0)
+        if start < file.size:
+            for at, _ in file.nonzero(start):
+                near = file.file_from_offset + at - end.phy_offset < 1 << 20
+                yield Finding("torn-end" if near else "data-behind-end", file.path, at,
+                              f"behind the last good record: {reason}")
+                break
+
+
+def unclaimed_findings(
+    directory: StoreDirectory, claims: Claims, damage: Iterable[Damage]
+) -> Iterator[Finding]:
+    """Units that no record asked for, other than blanks, damage and what retention took."""
+    damaged = np.array(sorted(d.phy_offset for d in damage), dtype=np.int64)
+    low = directory.min_phy_offset
+    for queue in directory.queues():
+        key = queue.topic, queue.queue_id
+        for start, end in claims.gaps(key, queue.min_offset, queue.max_offset):
+            at = start
+            while at < end:
+                count = min(_LOOK, end - at, max(queue.next_file(at) - at, 1))
+                data = queue.units(at, count)
+                units = CQ_UNIT.view(data[: len(data) - len(data) % _UNIT])
+                places = units["phy_offset"]
+                foreign = (
+                    (units["size"] > 0) & (units["size"] < PRE_BLANK_SIZE) & (places >= low)
+                    & ~np.isin(places, damaged))
+                for number in np.flatnonzero(foreign).tolist():
+                    unit = CQ_UNIT.unpack_from(data, number * _UNIT)
+                    yield Finding("foreign-unit", _queue_path(directory, key), at + number,
+                                  f"{unit} names no record")
+                at += count
+
+
+def state_findings(directory: StoreDirectory, end: int) -> Iterator[Finding]:
+    """The checkpoint beside the end of the log, and config files that cannot be read."""
+    path = f"{directory.path}/{filenames.CHECKPOINT}"
+    fields = read_checkpoint(directory.file_system, path)
+    if fields.logics_physical_offset > max(end, 0):
+        yield Finding("checkpoint-ahead", path, 40,
+                      f"{fields.logics_physical_offset}, the log ends at {end}")
+    file_system, root = directory.file_system, f"{directory.path}/{filenames.CONFIG}"
+    for name in file_system.list(root):
+        if not name.endswith(".json"):
+            continue
+        file = file_system.open(f"{root}/{name}")
+        try:
+            fastjson.loads(file.pread(file.size(), 0))
+        except ValueError as error:
+            yield Finding("config-unreadable", f"{root}/{name}", 0, str(error))
+        finally:
+            file.close()
+
+
+def _queue_path(directory: StoreDirectory, key: Key) -> str:
+    return f"{directory.path}/{filenames.CONSUMEQUEUE}/{key[0]}/{key[1]}"
+
+
+def _is_delayed(there: bytes, unit: bytes | bytearray) -> bool:
+    """Whether a unit differs in its deliver time only: other delay levels may have been in force."""
+    if len(there) < _UNIT:
+        return False
+    found = CQ_UNIT.unpack_from(there)
+    return found._replace(tags_code=0) == CQ_UNIT.unpack_from(unit)._replace(tags_code=0) and (
+        found.tags_code > 0)

@@ -2,7 +2,8 @@
 
 Model: bytes are durable after ``sync_data``, names after ``sync_dir``. A power loss keeps of every
 unsynced 4 KiB page all, nothing or a prefix of whole 512 byte sectors, and of unsynced names any
-subset; a killed process loses nothing. A rename is atomic. Each call that changes something is an
+subset; a killed process loses nothing. A rename is atomic. A sync that fails leaves its pages clean:
+a later one that succeeds does not write them, as kernels do. Each call that changes something is an
 operation with a number, so that a test can crash at every one of them, or have one fail.
 """
 
@@ -13,7 +14,9 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self, final
+from zlib import crc32
 
+from tailrace.env.clock import Clock
 from tailrace.env.entropy import Entropy
 
 __all__ = ["CrashFileSystem", "SimulatedCrash"]
@@ -28,11 +31,28 @@ class SimulatedCrash(BaseException):
 
 @final
 class _Data:
-    __slots__ = ("durable", "volatile")
+    __slots__ = ("changed_ms", "durable", "forsaken", "seen", "volatile")
 
     def __init__(self) -> None:
         self.volatile = bytearray()
         self.durable = b""
+        self.forsaken: bytes | None = None
+        """What was there when a sync failed: pages that are still like it are not synced again."""
+        self.seen = -1
+        self.changed_ms = 0
+        """Time of the last change, as told when the checksum of the bytes was ``seen``."""
+
+    def sync(self) -> None:
+        forsaken, durable = self.forsaken, self.durable
+        self.durable = now = bytes(self.volatile)
+        if forsaken is None:
+            return
+        pages = []
+        for at in range(0, len(now), PAGE):
+            page = now[at : at + PAGE]
+            old = durable[at : at + PAGE].ljust(len(page), b"\0")
+            pages.append(old if page == forsaken[at : at + PAGE] else page)
+        self.durable = b"".join(pages)
 
 
 @dataclass(slots=True)
@@ -70,6 +90,8 @@ class _File:
         return len(self._data.volatile)
 
     def pread(self, n: int, pos: int) -> bytes:
+        if pos < 0:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self.path)
         return bytes(self._data.volatile[pos : pos + n])
 
     def pwrite(self, data: bytes | bytearray | memoryview, pos: int) -> None:
@@ -106,8 +128,12 @@ class _File:
         self._data.volatile[pos : pos + n] = bytes(n)
 
     def sync_data(self) -> None:
-        self._owner.operation("sync_data", self.path)
-        self._data.durable = bytes(self._data.volatile)
+        try:
+            self._owner.operation("sync_data", self.path)
+        except OSError:
+            self._data.forsaken = bytes(self._data.volatile)
+            raise
+        self._data.sync()
 
     def close(self) -> None:
         pass
@@ -130,16 +156,21 @@ class CrashFileSystem:
     It may raise SimulatedCrash, or OSError to make that one operation fail.
     """
 
-    def __init__(self, before: Callable[[int, str, str], None] | None = None) -> None:
+    def __init__(
+        self, before: Callable[[int, str, str], None] | None = None, clock: Clock | None = None
+    ) -> None:
+        """With a ``clock`` files have times of change, no two changes the same; else 0."""
         self.before = before
+        self._clock = clock
+        self._last_change_ms = 0
         self.operations = 0
         self.locked: set[str] = set()
         self.usage = _Usage()
         """What ``disk_usage`` says; set its fields to fill the disk up."""
         self.mtimes: dict[str, int] = {}
-        """Times of last change in ms that ``stat`` says; 0 for the others."""
+        """Times of last change in ms that ``stat`` says whatever happens to the files."""
         self._files: dict[str, _Data] = {}
-        self._directories: set[str] = {"/"}
+        self._directories: set[str] = {"", "/"}
         self._durable_files: dict[str, _Data] = {}
 
     def operation(self, name: str, path: str) -> None:
@@ -153,11 +184,13 @@ class CrashFileSystem:
 
     def killed(self) -> Self:
         """What a new process finds after this one was killed: everything."""
-        made = type(self)()
+        made = type(self)(clock=self._clock)
+        made._last_change_ms = self._last_change_ms
+        made.mtimes = dict(self.mtimes)
         made._directories = set(self._directories)
         made._durable_files = dict(self._durable_files)
         for path, data in self._files.items():
-            made._files[path] = _copy(bytes(data.volatile), data.durable)
+            made._files[path] = _copy(bytes(data.volatile), data.durable, data)
         made._durable_files = {
             path: made._files.get(path, data) for path, data in self._durable_files.items()
         }
@@ -165,7 +198,9 @@ class CrashFileSystem:
 
     def power_lost(self, entropy: Entropy, keep_percent: int) -> Self:
         """What is found after a power loss that kept about that share of what was unsynced."""
-        made = type(self)()
+        made = type(self)(clock=self._clock)
+        made._last_change_ms = self._last_change_ms
+        made.mtimes = dict(self.mtimes)
         made._directories = set(self._directories)
         names = {
             **self._durable_files,
@@ -177,7 +212,7 @@ class CrashFileSystem:
             if gone and entropy.randrange(100) < keep_percent:
                 continue  # an unsynced removal that did reach the disk
             content = _after_power_loss(data, entropy, keep_percent)
-            made._files[path] = made._durable_files[path] = _copy(content, content)
+            made._files[path] = made._durable_files[path] = _copy(content, content, data)
         return made
 
     # -- FileSystem
@@ -186,7 +221,9 @@ class CrashFileSystem:
         """Open a file; ``create`` makes it when it is missing."""
         data = self._files.get(path)
         if data is None:
-            if not create:
+            if path in self._directories:
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+            if not create or path.rpartition("/")[0] not in self._directories:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
             self.operation("create", path)
             data = self._files[path] = _Data()
@@ -203,8 +240,17 @@ class CrashFileSystem:
             return _Stat(0, 0, 0, is_dir=True)
         if path not in self._files:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        size = len(self._files[path].volatile)
-        return _Stat(size, size, self.mtimes.get(path, 0), is_dir=False)
+        data = self._files[path]
+        size = len(data.volatile)
+        changed_ms = self.mtimes.get(path, self._changed_ms(data))
+        return _Stat(size, size, changed_ms, is_dir=False)
+
+    def _changed_ms(self, data: _Data) -> int:
+        """Stores through mappings are no operations, so a change is noticed here."""
+        if self._clock is not None and (seen := crc32(data.volatile)) != data.seen:
+            self._last_change_ms = max(self._clock.now_ms(), self._last_change_ms + 1)
+            data.seen, data.changed_ms = seen, self._last_change_ms
+        return data.changed_ms
 
     def list(self, path: str) -> list[str]:
         """Names in a directory, sorted."""
@@ -226,22 +272,31 @@ class CrashFileSystem:
 
     def rename(self, old: str, new: str) -> None:
         """Rename atomically."""
+        if old not in self._files or new.rpartition("/")[0] not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), old)
         self.operation("rename", new)
         self._files[new] = self._files.pop(old)
 
     def remove(self, path: str) -> None:
         """Remove a file."""
-        self.operation("remove", path)
-        if self._files.pop(path, None) is None:
+        if path not in self._files:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        self.operation("remove", path)
+        del self._files[path]
 
     def rmdir(self, path: str) -> None:
         """Remove an empty directory."""
+        if path not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        if self.list(path):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
         self.operation("rmdir", path)
         self._directories.discard(path)
 
     def sync_dir(self, path: str) -> None:
         """Make the names in a directory durable."""
+        if path not in self._directories:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         self.operation("sync_dir", path)
         prefix = path.rstrip("/") + "/"
 
@@ -269,8 +324,9 @@ class CrashFileSystem:
         return self.usage
 
 
-def _copy(volatile: bytes, durable: bytes) -> _Data:
+def _copy(volatile: bytes, durable: bytes, data: _Data) -> _Data:
     made = _Data()
+    made.seen, made.changed_ms = data.seen, data.changed_ms
     made.volatile = bytearray(volatile)
     made.durable = durable
     return made

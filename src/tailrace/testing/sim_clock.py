@@ -9,19 +9,24 @@ __all__ = ["SimClock"]
 
 @final
 class SimClock:
-    """Both clocks start at ``now_ms`` and move by ``advance`` alone."""
+    """Both clocks start at ``now_ms``; ``advance`` moves them, ``step_wall`` the wall alone."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
+        self._wall_ahead_ms = 0
 
     def now_ms(self) -> int:
         """Milliseconds since 1970."""
-        return self._now_ms
+        return self._now_ms + self._wall_ahead_ms
 
     def monotonic_ns(self) -> int:
-        """The same in nanoseconds."""
+        """Nanoseconds that only ``advance`` moves."""
         return self._now_ms * 1_000_000
 
     def advance(self, ms: int) -> None:
         """Let time pass."""
         self._now_ms += ms
+
+    def step_wall(self, ms: int) -> None:
+        """Somebody sets the wall clock, ahead or back."""
+        self._wall_ahead_ms += ms

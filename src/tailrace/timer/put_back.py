@@ -6,46 +6,35 @@ again for ever; one that never can is parked in ``%DLQ%TAILRACE_TIMER`` with the
 
 from __future__ import annotations
 
-import bisect
 import logging
-from collections.abc import Callable
 from typing import Final, final
 
 from tailrace.env.clock import Clock
 from tailrace.errors import CorruptionError
-from tailrace.formats.commitlog import (
-    SysFlag,
-    decode_message,
-    encode_properties,
-    pack_host,
-)
+from tailrace.formats.commitlog import decode_message
 from tailrace.formats.timerlog import TimerUnit
-from tailrace.model import MessageExt, MessageExtBrokerInner, PutMessageStatus
+from tailrace.model import MessageExt, MessageExtBrokerInner
 from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.timer.lateness import Lateness
+from tailrace.timer.parking import NEVER, Parking, inner_message
 from tailrace.timer.properties import (
     PARKED_TOPIC,
     REAL_QID,
     REAL_TOPIC,
     TIMER_DEL_UNIQKEY,
     TIMER_OUT_MS,
-    TIMER_PARKED_REASON,
     TIMER_TOPIC,
-    UNIQ_KEY,
     Identity,
     due_ms,
     put_back_properties,
 )
 from tailrace.timer.slots import DueQueue, Pending
 
-__all__ = ["LATENESS_BUCKETS_MS", "PutBack"]
+__all__ = ["PutBack"]
 
 _log = logging.getLogger(__name__)
-LATENESS_BUCKETS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 150, 250, 500, 1000, 2000, 5000, 60_000)
-"""Upper ends of the lateness histogram; one bucket more has the rest."""
 _BATCH: Final = 500
 _RETRY_MS: Final = 500
-_HOSTS: Final = SysFlag.BORNHOST_V6 | SysFlag.STOREHOST_V6
-_NEVER: Final = (PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED)
 _COUNTERS: Final = (
     "timerPutBack", "timerRolled", "timerRecalled", "timerDouble", "timerParked", "timerPutFailed",
     "timerUnreadable", "timerBrokenList", "timerAppendFailed",
@@ -61,8 +50,8 @@ class PutBack:
     ) -> None:
         self.suspicious_until_ms = 0
         self.counters = dict.fromkeys(_COUNTERS, 0)
-        self.lateness = [0] * (len(LATENESS_BUCKETS_MS) + 1)
-        self.ensure_topic: Callable[[str], object] | None = None
+        self.lateness = Lateness()
+        self.parking = Parking(store)
         self._clock = clock
         self._store = store
         self._due = due
@@ -109,6 +98,11 @@ class PutBack:
 
     # -- putting
 
+    def is_due(self, now: int) -> bool:
+        """Whether a timer that waits is to be put back before any later one."""
+        due = self._due.next_due_ms()
+        return due is not None and due <= now
+
     def step(self, now: int) -> bool:
         """Put back what is due by ``now``; True when there is more."""
         put = 0
@@ -137,11 +131,10 @@ class PutBack:
         if status.appended:
             self.counters["timerRolled" if roll else "timerPutBack"] += 1
             if not roll:
-                late = result.store_timestamp - pending.due_ms
-                self.lateness[bisect.bisect_left(LATENESS_BUCKETS_MS, late)] += 1
+                self.lateness.add(result.store_timestamp - pending.due_ms)
             self._due.done(pending, delivered=True)
             return
-        if status in _NEVER and self.park(message, f"{status.name}: {result.remark}"):
+        if status in NEVER and self.park(message, f"{status.name}: {result.remark}"):
             self._due.done(pending, delivered=True)
             return
         self.counters["timerPutFailed"] += 1
@@ -159,14 +152,19 @@ class PutBack:
         out = int(properties[TIMER_OUT_MS])
         if out > now:
             return False
-        self._due.done(pending, delivered=True)
+        self._due.done(pending, delivered=True, left=False)
         if TIMER_DEL_UNIQKEY in properties:
+            self._due.left(pending.unit)
             named = self._due.delete(out, properties[TIMER_DEL_UNIQKEY])
             if named is not None:
                 self.counters["timerRecalled"] += 1
                 self._due.done(named, delivered=True)
         elif pending.identity is not None and self._due.is_deleted(pending.identity):
+            self._due.left(pending.unit)
             self.counters["timerRecalled"] += 1
+        elif pending.identity is not None and self._due.has(pending.identity):
+            self._due.left(pending.unit)
+            self.counters["timerDouble"] += 1
         else:
             due = due_ms(properties, out, message.store_timestamp, self._precision)
             again = Pending(
@@ -188,7 +186,7 @@ class PutBack:
             topic = properties[REAL_TOPIC]
             queue_id = _number(properties.get(REAL_QID, "0"))
         made = put_back_properties(properties, unit.write_time_ms, self._clock.now_ms(), roll_due)
-        return _inner(message, topic, queue_id, made)
+        return inner_message(message, topic, queue_id, made)
 
     def park(self, message: MessageExt, reason: str) -> bool:
         """Keep a timer that cannot be delivered where someone can see it; whether it is there.
@@ -197,22 +195,9 @@ class PutBack:
         """
         if TIMER_DEL_UNIQKEY in message.properties:
             return True
-        if self.ensure_topic is not None:
-            self.ensure_topic(PARKED_TOPIC)
-        properties = {**message.properties, TIMER_PARKED_REASON: _plain(reason)}
-        result = self._store.put(_inner(message, PARKED_TOPIC, 0, properties))
-        if result.status is PutMessageStatus.PROPERTIES_SIZE_EXCEEDED:
-            kept = (REAL_TOPIC, REAL_QID, UNIQ_KEY, TIMER_OUT_MS, TIMER_PARKED_REASON)
-            properties = {k: v for k, v in properties.items() if k in kept}
-            result = self._store.put(_inner(message, PARKED_TOPIC, 0, properties))
-        if result.status.appended:
-            self.counters["timerParked"] += 1
-            _log.error("timer parked phy_offset=%d reason=%s", message.phy_offset, reason)
-        return result.status.appended
-
-
-def _plain(text: str) -> str:
-    return text.replace("\x01", " ").replace("\x02", " ")[:200]
+        kept = self.parking.park(message, reason)
+        self.counters["timerParked"] += kept
+        return kept
 
 
 def _number(text: str) -> int:
@@ -220,12 +205,3 @@ def _number(text: str) -> int:
         return int(text)
     except ValueError:
         return 0
-
-
-def _inner(
-    message: MessageExt, topic: str, queue_id: int, properties: dict[str, str]
-) -> MessageExtBrokerInner:
-    return MessageExtBrokerInner(
-        topic, queue_id, message.body, encode_properties(properties), message.flag,
-        message.sys_flag & ~_HOSTS, message.born_timestamp, pack_host(*message.born_host),
-        message.reconsume_times, 0, wait_store_msg_ok=False)

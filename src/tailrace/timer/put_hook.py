@@ -15,7 +15,9 @@ from tailrace.formats.commitlog import (
     encode_properties,
 )
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
+from tailrace.store.dispatch import SCHEDULE_TOPIC
 from tailrace.timer.properties import (
+    DELAY,
     DELIVER_PROPERTIES,
     REAL_QID,
     REAL_TOPIC,
@@ -35,7 +37,7 @@ _PUT_BACK_ROOM: Final = 128
 
 @final
 class TimerPutHook:
-    """Turns a message with a delivery time into one on the timer topic."""
+    """Turns a message with a delivery time or a delay level into one on the topic where it waits."""
 
     def __init__(
         self, clock: Clock, entropy: Entropy, config: StoreConfig, slot_num: Callable[[int], int]
@@ -44,29 +46,44 @@ class TimerPutHook:
         self._entropy = entropy
         self._config = config
         self._slot_num = slot_num
+        self._max_delay_level = len(config.message_delay_level.split())
 
     def handle(self, message: MessageExtBrokerInner) -> PutMessageResult | None:
         """Change ``message`` when it has to wait; a result when it is refused.
 
         The cheap test comes first: nearly every message has no such property.
         """
-        if b"TIMER_D" not in message.properties or message.topic == TIMER_TOPIC:
+        stored = message.properties
+        if b"TIMER_D" not in stored and b"DELAY\x01" not in stored:
+            return None
+        if message.topic in (TIMER_TOPIC, SCHEDULE_TOPIC):
             return None
         if message.sys_flag & SysFlag.TRANSACTION_MASK not in {0, SysFlag.TRANSACTION_COMMIT}:
             return None
-        properties = decode_properties(message.properties)
-        if TIMER_OUT_MS in properties or not any(name in properties for name in DELIVER_PROPERTIES):
+        properties = decode_properties(stored)
+        if (level := _delay_level(properties)) > 0:
+            self._transform_delay_level(message, properties, min(level, self._max_delay_level))
             return None
-        if _delay_level(properties) > 0:
-            for name in DELIVER_PROPERTIES:
-                properties.pop(name, None)
-            message.properties = encode_properties(properties)
+        if TIMER_OUT_MS in properties or not any(name in properties for name in DELIVER_PROPERTIES):
             return None
         if not self._config.timer_wheel_enable:
             return PutMessageResult(
                 PutMessageStatus.WHEEL_TIMER_NOT_ENABLE,
                 remark="accurate timer message is not enabled, timerWheelEnable is false")
         return self._transform(message, properties)
+
+    @staticmethod
+    def _transform_delay_level(
+        message: MessageExtBrokerInner, properties: dict[str, str], level: int
+    ) -> None:
+        """A level wins over a delivery time, and one above the highest is the highest."""
+        for name in DELIVER_PROPERTIES:
+            properties.pop(name, None)
+        properties[DELAY] = str(level)
+        properties[REAL_TOPIC] = message.topic
+        properties[REAL_QID] = str(message.queue_id)
+        message.properties = encode_properties(properties)
+        message.topic, message.queue_id = SCHEDULE_TOPIC, level - 1
 
     def _transform(
         self, message: MessageExtBrokerInner, properties: dict[str, str]
@@ -123,7 +140,7 @@ class TimerPutHook:
 
 def _delay_level(properties: dict[str, str]) -> int:
     try:
-        return int(properties.get("DELAY", "0"))
+        return int(properties.get(DELAY, "0"))
     except ValueError:
         return 0
 

@@ -137,7 +137,7 @@ class TimerRecovery:
             raise _RebuildNeededError("the checkpoint is from the future")
         suspicious = max(last_store, read_time if read_time > now else 0)
         read_time = min(read_time, now)  # the clock was stepped back
-        live, last, count = self._scan(read_time)
+        live, newest, count = self._scan(read_time)
         end = self._log.scan_end
         if end < fields.last_timer_log_flush_pos:
             raise _RebuildNeededError(
@@ -147,7 +147,7 @@ class TimerRecovery:
             raise _RebuildNeededError(f"the timer log begins at {low_pos}, the wheel lists more")
         orphans = self._fill_wheel(live)
         cut_at = self._cut(end)
-        offset = self._next_queue_offset(last, fields.last_timer_queue_offset)
+        offset = self._next_queue_offset(newest, fields.last_timer_queue_offset)
         known = frozenset[int]()
         if fields.master_timer_queue_offset < offset:
             offset, known = self._already_logged(fields.master_timer_queue_offset, offset)
@@ -193,13 +193,16 @@ class TimerRecovery:
     # -- the log
 
     def _scan(self, read_time: int) -> tuple[np.ndarray[Any, Any], TimerUnit | None, int]:
-        """(slot time, pos, prev, phy, magic) of live units, the last unit of all, their number."""
+        """(slot time, pos, prev, phy, magic) of live units, the unit of the newest message, their number.
+
+        The last unit of all may be one that was listed again.
+        """
         end = self._store.commit_log.max_offset
 
         def in_log(units: Any) -> Any:
             return units["phy_offset"] + units["msg_size"] <= end
 
-        parts, count, last = [], 0, None
+        parts, count, newest = [], 0, None
         for pos, units in self._log.scan(in_log):
             times = (units["write_time_ms"] + units["delay_ms"]).astype(np.int64)
             times -= times % self._precision
@@ -208,9 +211,11 @@ class TimerRecovery:
                 times, positions, units["prev_pos"], units["phy_offset"], units["magic"]), axis=1)
             parts.append(rows[times >= read_time])
             count += len(units)
-            last = TimerUnit(*units[-1].tolist())
+            highest = units[int(np.argmax(units["phy_offset"]))]
+            if newest is None or int(highest["phy_offset"]) > newest.phy_offset:
+                newest = TimerUnit(*highest.tolist())
         empty = np.empty((0, 5), dtype=np.int64)
-        return np.concatenate([empty, *parts]), last, count
+        return np.concatenate([empty, *parts]), newest, count
 
     def _cut(self, end: int) -> int:
         """End the log behind its last good unit; where that was, -1 when nothing was behind it."""
@@ -259,16 +264,16 @@ class TimerRecovery:
         except CorruptionError:
             return None
 
-    def _next_queue_offset(self, last: TimerUnit | None, otherwise: int) -> int:
-        """The timer queue's offset behind the last unit's message."""
-        message = self._message(last.phy_offset, last.msg_size) if last is not None else None
+    def _next_queue_offset(self, newest: TimerUnit | None, otherwise: int) -> int:
+        """The timer queue's offset behind the newest message of the timer log."""
+        message = self._message(newest.phy_offset, newest.msg_size) if newest is not None else None
         queue = self._store.queues.get(TIMER_TOPIC, 0)
-        if message is None or last is None or message.topic != TIMER_TOPIC or queue is None:
+        if message is None or newest is None or message.topic != TIMER_TOPIC or queue is None:
             return otherwise
         offset = message.queue_offset
         for at in range(offset, max(offset - _LOOK_BACK, -1), -1):
             unit = queue.unit(at)
-            if unit is not None and unit.phy_offset == last.phy_offset:
+            if unit is not None and unit.phy_offset == newest.phy_offset:
                 return at + 1
         return offset + 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, final
 
@@ -61,6 +62,10 @@ class DueQueue:
 
     def __init__(self) -> None:
         self.slots: dict[int, SlotState] = {}
+        self.on_left: Callable[[TimerUnit], None] | None = None
+        """Told of each unit that has left its slot."""
+        self.on_left_many: Callable[[str, int], None] | None = None
+        """Told the topic of as many timers that have left together."""
         self._deletes: dict[tuple[int, str], None] = {}
         self._by_key: dict[tuple[int, str], Pending] = {}
         self._heap: list[tuple[int, int, Pending]] = []
@@ -97,9 +102,11 @@ class DueQueue:
         """When the next timer is due."""
         return self._heap[0][0] if self._heap else None
 
-    def done(self, pending: Pending, *, delivered: bool) -> None:
-        """A timer has left, one way or another."""
+    def done(self, pending: Pending, *, delivered: bool, left: bool = True) -> None:
+        """A timer has left, one way or another; its unit, too, unless it waits in another way."""
         pending.cancelled = True
+        if left:
+            self.left(pending.unit)
         if pending.identity is not None:
             for key in _keys(pending.identity):
                 if self._by_key.get(key) is pending:
@@ -109,6 +116,20 @@ class DueQueue:
             slot.waiting.pop(pending.unit.phy_offset, None)
             slot.delivered += delivered
             self.forget_finished(pending.slot_time_ms)
+
+    def has(self, identity: Identity) -> bool:
+        """Whether this timer waits for its time, in whatever slot."""
+        return _keys(identity)[1] in self._by_key
+
+    def left(self, unit: TimerUnit) -> None:
+        """A unit has nothing more to bring."""
+        if self.on_left is not None:
+            self.on_left(unit)
+
+    def left_many(self, topic: str, count: int) -> None:
+        """Timers of a topic were put back together."""
+        if self.on_left_many is not None:
+            self.on_left_many(topic, count)
 
     def delete(self, out_ms: int, key: str) -> Pending | None:
         """Note a request to delete; the timer that it names, if that waits already.
@@ -122,7 +143,7 @@ class DueQueue:
 
     def is_deleted(self, identity: Identity) -> bool:
         """Whether a request named this timer, in the form of either release."""
-        return any(key in self._deletes for key in _keys(identity))
+        return bool(self._deletes) and any(key in self._deletes for key in _keys(identity))
 
     def forget_finished(self, time_ms: int) -> None:
         """Drop the state of a slot that has nothing left."""

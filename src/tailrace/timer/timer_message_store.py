@@ -21,8 +21,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any, Final, final
+
+import numpy as np
 
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
@@ -56,6 +59,7 @@ from tailrace.timer.slots import DueQueue
 from tailrace.timer.timer_checkpoint import TimerCheckpoint
 from tailrace.timer.timer_hint import read_suspicious_until_ms, write_timer_hint
 from tailrace.timer.timer_log import TimerLog, recognise_file_size
+from tailrace.timer.timer_metrics import TimerMetrics
 from tailrace.timer.timer_wheel import NO_SLOT, TimerWheel
 
 __all__ = ["TimerMessageStore"]
@@ -64,6 +68,8 @@ _log = logging.getLogger(__name__)
 _BATCH: Final = 512
 _SLOT_MARGIN: Final = 60
 _INT_MAX: Final = 0x7FFFFFFF
+PENDING_BOUNDS_S: Final = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)
+"""Upper ends of the classes by which pending timers are shown (RocketMQ's timerDist)."""
 _NO_TIME: Final = (1 << 63) - 1
 
 
@@ -103,6 +109,9 @@ class TimerMessageStore:
         self._version_ms = 0
         self._last_progress_ns = clock.monotonic_ns()
         self.due = DueQueue()
+        self.metrics = TimerMetrics(clock, self._topic_at)
+        self.due.on_left = self.metrics.left
+        self.due.on_left_many = lambda topic, count: self.metrics.add(topic, -count, count)
         self.put_back = PutBack(clock, store, self.due, self.precision_ms)
         self.dequeue = Dequeue(
             clock, store, self.wheel, self.timer_log, self.due, self.put_back, self.precision_ms)
@@ -135,6 +144,8 @@ class TimerMessageStore:
                 self.dequeue.frontier_ms += self.precision_ms
                 while self.enqueue_step():
                     pass
+            else:
+                self.metrics.revise(self.live_units(found.read_time_ms))
 
     def close(self) -> None:
         """Flush, and leave a directory from which nothing is delivered twice after a clean stop.
@@ -208,6 +219,40 @@ class TimerMessageStore:
         now = self._floor(self._clock.now_ms())
         return min(self.dequeue.frontier_ms, now, *self.due.slots)
 
+    def live_units(self, begin_ms: int) -> Iterator[np.ndarray[Any, Any]]:
+        """Units of the timer log that are in the list of a slot from a time on, in order."""
+        for pos, units in self.timer_log.scan():
+            times = (units["write_time_ms"] + units["delay_ms"]).astype(np.int64)
+            times -= times % self.precision_ms
+            positions = pos + TIMER_UNIT.size * np.arange(len(units), dtype=np.int64)
+            yield units[(times >= begin_ms) & self.wheel.lists(times, positions)]
+
+    def _topic_at(self, phy_offset: int, size: int) -> str | None:
+        """The real topic of the timer message at a position."""
+        try:
+            message = decode_message(self._store.commit_log.read(phy_offset, size))
+        except CorruptionError:
+            return None
+        return message.properties.get(REAL_TOPIC)
+
+    def check_metrics_step(self) -> None:
+        """Count the pending timers of each topic anew, in the hour that is set for it."""
+        config = self.config
+        if config.timer_enable_check_metrics and self.metrics.is_time_to_check(
+            config.timer_check_metrics_when
+        ):
+            with self._lock:
+                self.metrics.revise(self._pending_units(), config.timer_metric_small_threshold)
+
+    def _pending_units(self) -> Iterator[np.ndarray[Any, Any]]:
+        """Units whose timers have not left: of slots to come and of those that were begun."""
+        yield from self.live_units(self.dequeue.frontier_ms)
+        begun = [
+            unit for slot in self.due.slots.values()
+            for unit in (*slot.units, *(pending.unit for pending in slot.waiting.values()))
+        ]
+        yield TIMER_UNIT.view(b"".join(TIMER_UNIT.pack(*unit) for unit in begun))
+
     def slot_num(self, time_ms: int) -> int:
         """Timers in the slot of a time, for congestion control."""
         return self.wheel.get_slot(time_ms).num
@@ -225,8 +270,56 @@ class TimerMessageStore:
             "timerOffsetBehind": self.behind_messages(),
             "timerWaiting": len(self.due) + self.due.backlog(),
             "timerPending": self.wheel.pending(self.dequeue.frontier_ms) + len(self.due),
+            "timerPendingByTopic": self.metrics.counts(),
+            "timerPendingWithin": self._pending_within(now),
+            "timerLateness": self.put_back.lateness.as_dict(),
             **self.put_back.counters,
         }
+
+    def deleted(self) -> set[tuple[int, str]]:
+        """(slot time, what it says) of every request to delete that is in the wheel."""
+        found = set()
+        with self._lock:
+            requests = [
+                unit for units in self._pending_units()
+                for unit in units[(units["magic"] & MAGIC_DELETE) != 0].tolist()]
+        for unit in requests:
+            message = self.put_back.read(TimerUnit(*unit))
+            out = out_ms(message.properties) if message is not None else None
+            if message is not None and out is not None:
+                found.add((out, message.properties.get(TIMER_DEL_UNIQKEY, "")))
+        return found
+
+    def pending_slots(self) -> Iterator[tuple[int, list[TimerUnit]]]:
+        """Slot times in order and their units; those that leave or come meanwhile may be missed."""
+        with self._lock:
+            begun = {
+                time: [*slot.units, *(pending.unit for pending in slot.waiting.values())]
+                for time, slot in self.due.slots.items()
+            }
+            times = self.wheel.live_slots(self.dequeue.frontier_ms)
+        yield from sorted(begun.items())
+        for time_ms in times:
+            with self._lock:
+                slot = self.wheel.get_slot(time_ms)
+                units = (
+                    self.dequeue.walk(time_ms, slot.last_pos)
+                    if time_ms >= self.dequeue.frontier_ms and slot is not NO_SLOT else [])
+            yield time_ms, units
+
+    def _pending_within(self, now: int) -> dict[int, int]:
+        """Timers by the time until they are due: up to each bound, s, and above the one before."""
+        waiting = [pending.due_ms - now for slot in list(self.due.slots.values())
+                   for pending in list(slot.waiting.values())]
+        ends = [now + bound * 1000 for bound in PENDING_BOUNDS_S]
+        totals = self.wheel.pending_until(self.dequeue.frontier_ms, ends)
+        found = {}
+        below, before = -_NO_TIME, 0
+        for bound, total in zip(PENDING_BOUNDS_S, totals, strict=True):
+            begun = sum(below < left <= bound * 1000 for left in waiting)
+            found[bound] = total - before + begun
+            below, before = bound * 1000, total
+        return found
 
     # -- enqueue
 
@@ -286,6 +379,7 @@ class TimerMessageStore:
             until, messages = messages[room][0], messages[:room]
         base, units, staged = self.timer_log.max_offset, bytearray(), dict[int, list[int]]()
         late: list[tuple[int, TimerUnit, MessageExt]] = []
+        counted: Counter[tuple[str, int]] = Counter()
         complete = True
         for offset, message in messages:
             out = out_ms(message.properties)
@@ -313,7 +407,9 @@ class TimerMessageStore:
             units += TIMER_UNIT.pack(*unit)
             slot[0] = pos if slot[0] < 0 else slot[0]
             slot[1] = pos
-            slot[2] += -1 if magic & MAGIC_DELETE else 1
+            sign = -1 if magic & MAGIC_DELETE else 1
+            slot[2] += sign
+            counted[message.properties[REAL_TOPIC], sign] += 1
             if slot_time < self.dequeue.frontier_ms:
                 late.append((slot_time, unit, message))
         if units:
@@ -324,6 +420,8 @@ class TimerMessageStore:
                 return False
         for time_ms, (first, last, num) in staged.items():
             self.wheel.put_slot(time_ms, first, last, num)
+        for (topic, sign), count in counted.items():
+            self.metrics.add(topic, sign * count, count)
         self.queue_offset = until
         for slot_time, unit, message in late:
             self.dequeue.take(slot_time, unit, message)
@@ -434,4 +532,4 @@ class TimerMessageStore:
 
     def set_ensure_topic(self, ensure: Callable[[str], object]) -> None:
         """Who makes the topic that parked timers go to."""
-        self.put_back.ensure_topic = ensure
+        self.put_back.parking.ensure_topic = ensure

@@ -12,6 +12,7 @@ and pages that no slot was put into take no memory: the ring is a hole, in memor
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any, Final, final
 
 import numpy as np
@@ -23,6 +24,8 @@ __all__ = ["NO_SLOT", "TimerWheel"]
 
 NO_SLOT: Final = Slot(-1, -1, -1, 0, 0)
 _PAGE: Final = 4096
+_MANY_PAGES: Final = 300
+"""From here on one look at all of them is faster than one at each."""
 
 
 @final
@@ -75,23 +78,46 @@ class TimerWheel:
             self._dirty |= self._written
             self._bytes = self._empty()
 
+    def _live(self, begin_ms: int, until_ms: int | None) -> Any:
+        """The slots of a range of times that are not empty, by place."""
+        pages, whole = sorted(self._written), SLOT.view(self._bytes, self._count)
+        per_page = _PAGE // SLOT.size
+        if len(pages) > _MANY_PAGES:
+            parts = [whole]
+        else:
+            parts = [whole[page * per_page : (page + 1) * per_page] for page in pages]
+        begin = max(begin_ms // self.precision_ms, 1)
+        found = []
+        for slots in parts:
+            live = (slots["time"] >= begin) & (slots["last_pos"] >= 0)
+            if until_ms is not None:
+                live &= slots["time"] * self.precision_ms < until_ms
+            found.append(slots[live])
+        return np.concatenate([whole[:0], *found])
+
     def live_slots(self, begin_ms: int, until_ms: int | None = None) -> list[int]:
         """Times, ms, of the slots in a range that are not empty, in order."""
-        pages = sorted(self._written)
-        found: list[Any] = []
-        per_page = _PAGE // SLOT.size
-        begin = begin_ms // self.precision_ms
-        for page in pages:
-            part = self._bytes[page * _PAGE : (page + 1) * _PAGE]
-            slots = SLOT.view(part, min(per_page, len(part) // SLOT.size))
-            times = slots["time"][(slots["time"] >= begin) & (slots["last_pos"] >= 0)]
-            found.extend(times[times > 0].tolist())
-        times_ms = sorted(time * self.precision_ms for time in found)
-        return [t for t in times_ms if until_ms is None or t < until_ms]
+        times = self._live(begin_ms, until_ms)["time"].astype(np.int64) * self.precision_ms
+        times.sort()
+        found: list[int] = times.tolist()
+        return found
 
-    def pending(self, begin_ms: int) -> int:
-        """How many timers the slots from a time on hold."""
-        return sum(max(self.get_slot(time).num, 0) for time in self.live_slots(begin_ms))
+    def lists(self, times_ms: Any, positions: Any) -> Any:
+        """Which units, by slot time (a multiple of the precision) and position, are in their slot's list."""
+        times = times_ms // self.precision_ms
+        slots = SLOT.view(self._bytes, self._count)[times % self._count]
+        return (slots["time"] == times) & (slots["last_pos"] >= 0) & (slots["first_pos"] <= positions)
+
+    def pending(self, begin_ms: int, until_ms: int | None = None) -> int:
+        """How many timers the slots of a range of times hold."""
+        return int(np.maximum(self._live(begin_ms, until_ms)["num"], 0).sum(dtype=np.int64))
+
+    def pending_until(self, begin_ms: int, ends_ms: Sequence[int]) -> list[int]:
+        """How many timers are due before each of some times, from a time on."""
+        live = self._live(begin_ms, max(ends_ms))
+        times = live["time"].astype(np.int64) * self.precision_ms
+        counts = np.maximum(live["num"], 0).astype(np.int64)
+        return [int(counts[times < end].sum()) for end in ends_ms]
 
     def file_lists_before(self, pos: int, begin_ms: int) -> bool:
         """Whether the file, as it is on disk, has a live slot whose list begins below a position."""

@@ -25,6 +25,7 @@ from tailrace.model import (
     PutMessageStatus,
 )
 from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.node.topic_config import TopicConfigManager
 
@@ -53,6 +54,7 @@ class FakeStore:
         self.topics = TopicConfigManager(
             OsFileSystem(), self.config_dir, broker_config or BrokerConfig(), self.clock
         )
+        self.delay_offsets = DelayOffsetManager(OsFileSystem(), self.config_dir, self.clock)
         self.store_host = b"\x7f\0\0\1\0\0*\x9f"
         self.queues_of = {}
         self.log = []
@@ -142,6 +144,13 @@ class FakeStore:
     def read(self, topic, queue_id=0, offset=None, *, max_count=None):
         for record, _ in self.queues_of.get((topic, queue_id), [])[offset or 0 :][:max_count]:
             yield decode_message(record)
+
+    def look_message_by_offset(self, phy):
+        record = self.select_record(phy)
+        return decode_message(record) if record is not None else None
+
+    def delay_levels(self):
+        return [(3, 5, 7)]
 
     def select_record(self, phy):
         return next((r for r in self.log if struct.unpack_from(">q", r, 28)[0] == phy), None)

@@ -185,6 +185,7 @@ def test_every_runtime_figure_is_text(admin, kit, channel, store, monkeypatch):
     table = json.loads(admin.runtime_info(channel, kit.request(28)).body)["table"]
     assert table["putTps"] == "0.0 "
     assert table["brokerVersionDesc"] == "V5_3_3"
+    assert table["scheduleMessageOffset_3"] == "5,7"
     assert all(isinstance(value, str) for value in table.values())
     monkeypatch.setattr(store, "stats", lambda: {
         "putTps": [1.0, 2.5], "getFoundTps": [1.0], "getMissTps": [2.0, 3.0],
@@ -199,7 +200,9 @@ def test_offset_tables_are_handed_out(admin, kit, channel, broker):
     broker.offsets.commit("g", "orders", 0, 5)
     found = json.loads(admin.all_consumer_offsets(channel, kit.request(43)).body)
     assert found["offsetTable"] == {"orders@g": {"0": 5}}
-    assert json.loads(admin.all_delay_offsets(channel, kit.request(45)).body)["offsetTable"] == {}
+    broker.store.delay_offsets.update(3, 5)
+    assert admin.all_delay_offsets(channel, kit.request(45)).body == (
+        b'{"dataVersion":{"counter":0,"stateVersion":0,"timestamp":0},"offsetTable":{3:5}}')
 
 
 def test_units_of_a_queue_are_shown(admin, kit, channel, store):

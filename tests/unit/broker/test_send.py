@@ -121,7 +121,6 @@ def test_a_negative_queue_means_any(send):
         ({"f": "12"}, 16, "transactional"),
         ({"f": "128"}, 13, "inner batches"),
         ({"i": "TRAN_MSG\x01true\x02"}, 16, "transactional"),
-        ({"i": "A\x01b\x02DELAY\x013\x02"}, 13, "DELAY=3"),
         ({"h": "2147483648"}, 29, "out of its range"),
     ],
 )
@@ -199,8 +198,29 @@ def test_a_batch_to_a_retry_topic_is_refused(send, store):
 def test_a_resend_goes_to_its_retry_topic_and_after_too_many_to_the_dead_letters(send, store):
     assert send(ext("%RETRY%g", e="0", j="16")).code == 0
     assert send(ext("%RETRY%g", e="0", j="17")).code == 0
-    assert send(ext("%RETRY%g", e="0", j="3", l="2")).code == 0
-    assert [decode_message(r).topic for r in store.log] == ["%RETRY%g", "%DLQ%g", "%DLQ%g"]
+    asked = {"fields": ext("%RETRY%g", e="0", j="3", l="2", i="DELAY\x016\x02")}
+    assert send(**asked, version=120).code == 0  # so old a client says nothing about it
+    assert send(**asked, version=121).code == 0
+    found = [decode_message(r) for r in store.log]
+    assert [m.topic for m in found] == ["%RETRY%g", "%DLQ%g", "%RETRY%g", "%DLQ%g"]
+    assert [m.properties.get("DELAY") for m in found] == [None, "-1", "6", "-1"]
+
+
+def test_a_resend_of_a_group_that_holds_locks_is_a_dead_letter(send, store, broker, clock):
+    queue = {"topic": "orders", "brokerName": "broker-a", "queueId": 0}
+    broker.locks.try_lock("g", "client", [queue])
+    assert send(ext("%RETRY%g", e="0", j="1")).code == 0
+    assert send(ext("%RETRY%other", e="0", j="1")).code == 0
+    clock.ms += 60_001
+    assert send(ext("%RETRY%g", e="0", j="1")).code == 0
+    assert [decode_message(r).topic for r in store.log] == ["%DLQ%g", "%RETRY%other", "%RETRY%g"]
+
+
+def test_a_batch_with_a_delay_level_is_refused(send, store):
+    body = encode_batch([(0, b"x", b"")])
+    assert send(ext(m="true", i="DELAY\x013\x02"), body, code=320).code == 13
+    assert store.log == []
+    assert send(ext(m="true", i="DELAY\x010\x02"), body, code=320).code == 0
 
 
 def test_a_one_way_send_is_stored_and_not_answered(send, store):
@@ -288,3 +308,17 @@ def test_a_name_that_ends_in_uniq_key_hides_no_unique_key(send, store):
     answer = send(ext(i="MY_UNIQ_KEY\x01a\x02UNIQ_KEY\x01b\x02"))
     assert answer.ext["transactionId"] == "b"
     assert decode_message(store.log[0]).unique_key == "b"
+
+
+@pytest.mark.parametrize(("properties", "waits"), [
+    ("WAIT\x01false\x02", False), ("UNIQ_KEY\x01U1\x02WAIT\x01false", False),
+    ("NO_WAIT\x01false\x02", True), ("WAIT\x01true\x02A\x01WAIT\x02", True), ("", True),
+])
+def test_only_wait_false_waits_not_for_the_disk(store, kit, channel, properties, waits):
+    async def run():
+        store.durable_later = True
+        made = processor(kit.make_broker(store, asyncio.get_running_loop()), wait_durable=True)
+        answer = made.send_v2(channel, kit.request(310, ext(i=properties), b"x", opaque=1))
+        assert (answer is None) == waits
+
+    asyncio.run(run())

@@ -300,3 +300,35 @@ def test_the_length_of_timer_log_files_is_taken_from_them():
     assert world.timers.recovered.mode == "replay"
     world.run(20_000, step=50)
     all_once(world)
+
+
+def test_units_that_were_listed_again_do_not_bring_messages_back_into_the_wheel():
+    """A clean stop in the middle of a second lists the rest of its slot anew, behind newer units."""
+    world = World()
+    for ms in (1100, 1500, 1900, 30_000, 100_000):
+        world.send(TIMER_DELAY_MS=ms)
+    world.steps()
+    world.run(1300)
+    world.close()
+    world.files = world.files.killed()
+    world.open(clean=True)
+    assert world.timers.queue_offset == 5
+    assert sum(world.timers.metrics.counts().values()) == 4
+    world.clock.advance(200_000)
+    world.run(3000, 100)
+    assert {key: len(times) for key, times in world.delivered().items()} == dict.fromkeys(world.due, 1)
+
+
+def test_a_timer_that_waits_twice_is_delivered_once():
+    """Two units of one far timer whose slots have both come, after a jump of the clock."""
+    world = World()
+    key, _ = world.send(TIMER_DELAY_MS=100_000)
+    world.steps()
+    world.run(3000, 500)
+    world.timers.queue_offset = 0  # as after a recovery that looked too far back
+    world.steps()
+    world.clock.advance(400_000)
+    world.run(2000, 100)
+    assert len(world.delivered()[key]) == 1
+    assert world.timers.put_back.counters["timerDouble"] == 1
+    assert world.timers.metrics.counts() == {"T": 0}

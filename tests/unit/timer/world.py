@@ -1,13 +1,16 @@
-"""A store with timers on a simulated machine: one thread, one clock, files that can crash."""
+"""A store with timers and delay levels on a simulated machine: one thread, one clock, files that can crash."""
 
 from tailrace.config import StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.formats.commitlog import decode_message, encode_properties
 from tailrace.model import MessageExtBrokerInner
+from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.store.dispatch import parse_delay_levels
 from tailrace.store.log_scan import has_unit
 from tailrace.testing import CrashFileSystem, SimClock
 from tailrace.timer.put_hook import TimerPutHook
+from tailrace.timer.schedule_message_service import ScheduleMessageService
 from tailrace.timer.timer_message_store import TimerMessageStore
 
 ROOT = "/store"
@@ -15,12 +18,15 @@ SLOTS = 512
 CONFIG = StoreConfig(
     mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=20 * 2000,
     max_hash_slot_num=64, max_index_num=4096, commit_log_allocate_step=1 << 16,
-    mapped_file_size_timer_log=52 * 40 + 30, timer_roll_window_slot=60)
+    mapped_file_size_timer_log=52 * 40 + 30, timer_roll_window_slot=60,
+    message_delay_level="1s 5s 10s 1m")
+LEVELS_MS = parse_delay_levels(CONFIG.message_delay_level)
 START = 1_700_000_000_000
 
 
 class World:
-    def __init__(self, files=None, clock=None, config=CONFIG, *, seed=1):
+    def __init__(self, files=None, clock=None, config=CONFIG, *, seed=1, slots=SLOTS, bulk_from=32):
+        self.slots, self.bulk_from = slots, bulk_from
         self.files = files or CrashFileSystem()
         self.clock = clock or SimClock(START)
         self.config = config
@@ -34,8 +40,14 @@ class World:
             self.files.makedirs(f"{ROOT}/{name}")
         self.store = DefaultMessageStore(self.clock, self.files, self.config, ROOT)
         self.store.load(last_exit_ok=clean)
-        self.timers = TimerMessageStore(self.clock, self.files, self.config, self.store, SLOTS)
+        self.timers = TimerMessageStore(self.clock, self.files, self.config, self.store, self.slots)
+        self.timers.dequeue.bulk_from = self.bulk_from
         self.timers.load()
+        self.offsets = DelayOffsetManager(self.files, f"{ROOT}/config", self.clock)
+        self.offsets.load()
+        self.schedule = ScheduleMessageService(
+            self.clock, self.store, parse_delay_levels(self.config.message_delay_level), self.offsets)
+        self.schedule.load()
         self.hook = TimerPutHook(self.clock, self.entropy, self.config, self.timers.slot_num)
         return self
 
@@ -50,7 +62,8 @@ class World:
         result = self.hook.handle(message) or self.store.put(message)
         if result.status.appended and "TIMER_DEL_UNIQKEY" not in texts:
             due = (
-                now + int(texts["TIMER_DELAY_SEC"]) * 1000 if "TIMER_DELAY_SEC" in texts
+                now + LEVELS_MS[int(texts["DELAY"]) - 1] if texts.get("DELAY", "") in ("1", "2", "3", "4")
+                else now + int(texts["TIMER_DELAY_SEC"]) * 1000 if "TIMER_DELAY_SEC" in texts
                 else now + int(texts["TIMER_DELAY_MS"]) if "TIMER_DELAY_MS" in texts
                 else int(texts.get("TIMER_DELIVER_MS", now)))
             self.due[key] = due
@@ -67,6 +80,8 @@ class World:
         while self.timers.enqueue_step():
             pass
         while self.timers.dequeue_step():
+            pass
+        while self.schedule.step():
             pass
         while self.store.reput.step():
             pass
@@ -85,9 +100,14 @@ class World:
     def flush(self):
         self.store.flush_commit_log.flush()
         self.timers.flush_step()
+        if self.offsets.dirty:
+            self.offsets.dirty = False
+            self.offsets.persist()
         self.store.flush_consume_queue.flush(0)
 
     def close(self):
+        self.store.flush_commit_log.flush()
+        self.offsets.persist()
         self.timers.close()
         assert self.store.close()
 

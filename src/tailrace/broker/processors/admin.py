@@ -72,9 +72,8 @@ class AdminProcessor:
         return request.answer(body=fastjson.dumps(self._broker.offsets.to_json()))
 
     def all_delay_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """``delayOffset.json``: request 45; there are no delay levels yet."""
-        version = {"counter": 0, "stateVersion": 0, "timestamp": 0}
-        return request.answer(body=fastjson.dumps({"dataVersion": version, "offsetTable": {}}))
+        """``delayOffset.json``: request 45."""
+        return request.answer(body=self._broker.store.delay_offsets.encode(pretty=False))
 
     def consumer_connections(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Members of a consumer group: request 203."""

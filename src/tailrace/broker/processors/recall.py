@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import final
 
 from tailrace.broker.context import BrokerContext
+from tailrace.broker.durable_answers import DurableAnswers
 from tailrace.errors import MessageIllegalError
-from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode, encode
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.timer.recall import parse_handle, recall_messages
 
@@ -17,14 +18,15 @@ __all__ = ["RecallMessageProcessor"]
 class RecallMessageProcessor:
     """Puts the messages that delete a timer."""
 
-    def __init__(self, broker: BrokerContext) -> None:
+    def __init__(self, broker: BrokerContext, durable: DurableAnswers | None = None) -> None:
         self._broker = broker
+        self._durable = durable
 
     def register(self, server: RemotingServer) -> None:
         """Take over the codes of this processor."""
         server.register(self.recall, RequestCode.RECALL_MESSAGE)
 
-    def recall(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def recall(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """Answer success once the request to delete is in the log; the timer may be due before."""
         topic = request.ext.get("topic", "")
         if self._broker.topics.table.get(topic) is None:
@@ -44,9 +46,16 @@ class RecallMessageProcessor:
         if not 0 < left < self._broker.store.config.timer_max_delay_sec * 1000:
             return request.answer(
                 ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid")
+        until = 0
         for message in recall_messages(
             handle, now, channel.born_host, request.ext.get("producerGroup", "")
         ):
-            if not self._broker.store.put_inner(message).status.appended:
+            result = self._broker.store.put_inner(message)
+            if not result.status.appended:
                 return request.answer(ResponseCode.SYSTEM_ERROR, "recall failed, execute error")
-        return request.answer(ext={"msgId": handle.unique_key})
+            until = max(until, result.until)
+        answer = request.answer(ext={"msgId": handle.unique_key})
+        if self._durable is None or request.is_oneway:
+            return answer
+        self._durable.add(channel, encode(answer), until)
+        return None

@@ -1,7 +1,6 @@
 """Sends: requests 10, 310 and 320 (SendMessageProcessor).
 
-Until their issues come, what would need another service is refused and not stored: transactional
-messages with NO_PERMISSION, delay levels with MESSAGE_ILLEGAL.
+Transactional messages would need another service: they are refused with NO_PERMISSION, not stored.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from tailrace.formats.remoting import (
     MQ_VERSION,
     PREFIX,
     RESPONSE_FLAG,
+    VERSION_V3_4_9,
     RemotingCommand,
     RequestCode,
     ResponseCode,
@@ -51,7 +51,7 @@ HOST_BITS: Final = 0x30
 INT_MIN, INT_MAX = -0x80000000, 0x7FFFFFFF
 # A property that makes a look at each of them necessary; such messages are rare.
 REMARKABLE: Final = (
-    "DELAY\x01", "TRAN_MSG", "CLUSTER\x01", "MSG_REGION\x01", "TRACE_ON\x01", "POP_CK\x01",
+    "TRAN_MSG", "CLUSTER\x01", "MSG_REGION\x01", "TRACE_ON\x01", "POP_CK\x01",
 )
 CODES: Final[Mapping[PutMessageStatus, ResponseCode]] = {
     PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,
@@ -203,12 +203,16 @@ class SendMessageProcessor:
             raise _RefusalError(ResponseCode.MESSAGE_ILLEGAL, "the message body is empty")
         properties, unique_key = self._properties(ext.get("i") or "", batch=batch)
         if topic[0] == "%" and topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
-            config, queue_id = self._retry_or_dlq(config, queue_id, ext, times, batch=batch)
+            config, queue_id = self._retry_or_dlq(
+                config, queue_id, request, ext, times, batch=batch)
+            if config.topic_name != topic:  # dead letters wait for nothing
+                properties = encode_properties(
+                    {**decode_properties(properties.encode()), "DELAY": "-1"}).decode()
             topic = config.topic_name
         message = MessageExtBrokerInner(
             topic, queue_id, request.body, properties.encode(), flag,
             sys_flag & ~HOST_BITS, born, channel.born_host, times, 0,
-            "WAIT\x01false\x02" not in properties,
+            "WAIT\x01false\x02" not in properties or _waits(properties),
         )
         return message, unique_key
 
@@ -244,8 +248,9 @@ class SendMessageProcessor:
     def _properties(self, text: str, *, batch: bool) -> tuple[str, str]:
         """Properties as they are stored, and the unique key."""
         if batch:  # the items of a batch keep their own
-            if "DELAY\x01" in text:
-                _refuse_properties(decode_properties(text.encode()))
+            if "DELAY\x01" in text and _number(decode_properties(text.encode()).get("DELAY", "0")) > 0:
+                raise _RefusalError(
+                    ResponseCode.MESSAGE_ILLEGAL, "the messages of a batch cannot have a delay level")
             return text, ""
         for name in REMARKABLE:
             if name in text:
@@ -270,9 +275,13 @@ class SendMessageProcessor:
         return encode_properties(properties).decode()
 
     def _retry_or_dlq(
-        self, config: TopicConfig, queue_id: int, ext: dict[str, str], times: int, *, batch: bool
+        self, config: TopicConfig, queue_id: int, request: RemotingCommand, ext: dict[str, str],
+        times: int, *, batch: bool,
     ) -> tuple[TopicConfig, int]:
-        """Where a client's own resend goes: its retry topic, or after too many the dead letters."""
+        """Where a client's own resend goes: its retry topic, or after too many the dead letters.
+
+        A group that consumes in order has tried often enough itself (handleRetryAndDLQ).
+        """
         if batch:
             raise _RefusalError(
                 ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group "
@@ -285,8 +294,10 @@ class SendMessageProcessor:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group not exist, {name}",
             )
-        limit = int(ext.get("l") or group.retry_max_times)
-        if times <= limit:
+        limit = group.retry_max_times
+        if request.version >= VERSION_V3_4_9 and ext.get("l"):
+            limit = int(ext["l"])
+        if times <= limit and not self._broker.locks.is_locked(name):
             return config, queue_id
         self._traffic.dead_letters[name] += 1
         return self._topics.create_if_missing(f"{DLQ_GROUP_TOPIC_PREFIX}{name}", 1), 0
@@ -378,8 +389,15 @@ def _refuse_properties(properties: Mapping[str, str]) -> None:
         raise _RefusalError(
             ResponseCode.NO_PERMISSION, "the broker does not support transactional messages yet"
         )
-    if properties.get("DELAY", "0").strip() not in ("0", "-1"):
-        raise _RefusalError(
-            ResponseCode.MESSAGE_ILLEGAL, "the broker does not support delay levels yet: "
-            f"DELAY={properties['DELAY']}"
-        )
+
+
+def _waits(properties: str) -> bool:
+    """Whether a sender waits for the disk; names may end in WAIT, too."""
+    return "\x02WAIT\x01false\x02" not in f"\x02{properties}"
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        return 0

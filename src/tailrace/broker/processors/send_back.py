@@ -1,0 +1,110 @@
+"""Send-back: request 36, a message that a consumer could not deal with (consumerSendMsgBack).
+
+It goes to ``%RETRY%group`` by way of the delay levels, each time with a longer delay, and after too
+many times to ``%DLQ%group``, where nobody tries it again.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from tailrace.broker.context import BrokerContext
+from tailrace.broker.durable_answers import DurableAnswers
+from tailrace.formats.remoting import (
+    VERSION_V3_4_9,
+    RemotingCommand,
+    RequestCode,
+    ResponseCode,
+    encode,
+)
+from tailrace.model import MessageExt, MessageExtBrokerInner
+from tailrace.node.subscription_group import SubscriptionGroupConfig
+from tailrace.node.topic_config import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX, TopicConfig
+from tailrace.remoting import Channel, RemotingServer
+from tailrace.timer.parking import inner_message
+from tailrace.timer.properties import DELAY
+
+__all__ = ["SendBackProcessor"]
+
+RETRY_TOPIC: Final = "RETRY_TOPIC"
+ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
+FIRST_LEVEL: Final = 3
+UNIT_SUB_FLAG: Final = 2
+
+
+@final
+class SendBackProcessor:
+    """Puts messages on the retry topic of their group, or among its dead letters.
+
+    With ``durable`` answers wait until the message is: the consumer goes on and never asks again.
+    """
+
+    def __init__(self, broker: BrokerContext, durable: DurableAnswers | None = None) -> None:
+        self._broker = broker
+        self._durable = durable
+
+    def register(self, server: RemotingServer) -> None:
+        """Take over the codes of this processor."""
+        server.register(self.send_back, RequestCode.CONSUMER_SEND_MSG_BACK)
+
+    def send_back(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+        """Answer success once the message is in the log again."""
+        ext = request.ext
+        name, offset = ext["group"], int(ext["offset"])
+        level = int(ext.get("delayLevel") or 0)
+        group = self._broker.groups.find_or_create(name)
+        if group is None:
+            return request.answer(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}")
+        if group.retry_queue_nums <= 0:
+            return request.answer()
+        topic = self._topic(
+            f"{RETRY_GROUP_TOPIC_PREFIX}{name}", group.retry_queue_nums,
+            UNIT_SUB_FLAG if ext.get("unitMode") == "true" else 0)
+        if not topic.writable:
+            return request.answer(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{topic.topic_name}] sending message is forbidden")
+        message = self._broker.store.look_message_by_offset(offset)
+        if message is None:
+            return request.answer(
+                ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
+        dead = level < 0 or message.reconsume_times >= _limit(group, request)
+        if dead:
+            level = 0
+            topic = self._topic(f"{DLQ_GROUP_TOPIC_PREFIX}{name}", 1, 0)
+        elif level == 0:
+            level = FIRST_LEVEL + message.reconsume_times
+        queue_id = 0 if dead else self._broker.entropy.randrange(group.retry_queue_nums)
+        result = self._broker.store.put_inner(
+            _again(message, topic.topic_name, queue_id, level))
+        if not result.status.appended:
+            return request.answer(ResponseCode.SYSTEM_ERROR, result.status.name)
+        self._broker.traffic.dead_letters[name] += dead
+        if self._durable is None or request.is_oneway:
+            return request.answer()
+        self._durable.add(channel, encode(request.answer()), result.until)
+        return None
+
+    def _topic(self, topic: str, queue_nums: int, sys_flag: int) -> TopicConfig:
+        return self._broker.topics.create_if_missing(topic, queue_nums, topic_sys_flag=sys_flag)
+
+
+def _limit(group: SubscriptionGroupConfig, request: RemotingCommand) -> int:
+    """How often a message may come back: what the client says, if it is one that can."""
+    said = request.ext.get("maxReconsumeTimes")
+    if said and request.version >= VERSION_V3_4_9:
+        return int(said)
+    return group.retry_max_times
+
+
+def _again(
+    message: MessageExt, topic: str, queue_id: int, level: int
+) -> MessageExtBrokerInner:
+    """The message as it goes into the log again; what it was before stays on it."""
+    properties = {RETRY_TOPIC: message.topic, **message.properties, "WAIT": "false"}
+    properties.setdefault(ORIGIN_MESSAGE_ID, message.msg_id)
+    properties[DELAY] = str(level)
+    made = inner_message(message, topic, queue_id, properties)
+    made.reconsume_times += 1
+    return made

@@ -1,0 +1,141 @@
+"""``tailrace pipeline archive`` and ``restore``: sealed segments to Parquet, and back."""
+
+import signal
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tailrace.cli.app import Config, Store, errors, print_lines, read_properties, usage
+from tailrace.cli.pipeline import Conf, Job, Master, pipeline_app, run_job
+from tailrace.config import StoreConfig
+from tailrace.errors import StoreError
+
+if TYPE_CHECKING:
+    from tailrace.spark.archive_job import ArchiveJob
+    from tailrace.spark.archive_manifest import Manifest
+
+__all__ = ["archive", "restore"]
+
+Archive = Annotated[Path, typer.Argument(metavar="ARCHIVE", help="A directory of its own for one store.")]
+
+
+@pipeline_app.command()
+def archive(
+    store: Store,
+    target: Archive,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on and take each segment when it is sealed.")] = False,
+    every: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="How often --follow looks.")] = 10.0,
+    verify: Annotated[
+        bool, typer.Option(help="Read the files back and compare every byte; without it retention "
+                           "does not count a segment as archived.")] = True,
+    piece_mib: Annotated[
+        int, typer.Option(min=1, max=1024, metavar="MIB", help="How much of the log goes into a file.")
+    ] = 64,
+    master: Master = "local[*]",
+    conf: Conf = None,
+    config: Config = None,
+) -> None:
+    """Write every sealed CommitLog file as Parquet, a manifest each; what is there already is left.
+
+    The last file of the log, which is still written to, is not taken. A line of JSON at the end says
+    what was done; exit code 1 when a segment could not be archived.
+    """
+    with errors():
+        from tailrace.spark.archive_job import (  # noqa: PLC0415 - PyArrow
+            ArchiveJob,
+            ArchiveOptions,
+            check_places,
+            spark_runner,
+        )
+
+        check_places(str(store), str(target))
+    with run_job("archive", master, conf, [store]) as job:
+        done: list[Manifest] = []
+        began = time.perf_counter()  # noqa: TID251 - a duration for people
+
+        def show(manifest: "Manifest") -> None:
+            done.append(manifest)
+            job.tell(
+                f"segment {manifest.segment}: {manifest.messages} messages, {len(manifest.files)} files"
+                f"{', verified' if manifest.verified else ''}")
+
+        with ArchiveJob(
+            str(store), str(target), spark_runner(job.spark),
+            options=ArchiveOptions(
+                piece_bytes=piece_mib << 20, at_once=job.spark.sparkContext.defaultParallelism,
+                verify=verify),
+            config=StoreConfig.from_properties(read_properties(config)), progress=show,
+        ) as archiving:
+            failed = _follow(archiving, job, every) if follow else ""
+            if not follow:
+                try:
+                    archiving.step()
+                except StoreError as error:
+                    failed = str(error)
+        took = time.perf_counter() - began  # noqa: TID251
+        if failed:
+            job.tell(failed)
+        job.report(_report(done, archiving, took, failed))
+        if failed:
+            raise typer.Exit(1)
+
+
+def _follow(archiving: "ArchiveJob", job: Job, every: float) -> str:
+    """Until a signal asks to end; what went wrong last, said once."""
+    ended = threading.Event()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        ended.set()
+
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, end)
+    job.tell("following; SIGINT or SIGTERM ends it")
+    failed = ""
+    while not ended.is_set():
+        try:
+            archiving.step()
+            failed = ""
+        except (StoreError, OSError) as error:
+            if str(error) != failed:
+                job.tell(f"{error}; it is tried again")
+            failed = str(error)
+        ended.wait(every)
+    return failed
+
+
+def _report(done: "list[Manifest]", archiving: "ArchiveJob", took: float, failed: str) -> dict[str, Any]:
+    size = sum(one.size for one in done)
+    return {
+        "segments": len(done), "alreadyArchived": archiving.skipped, "gone": archiving.gone,
+        "bytes": size, "messages": sum(one.messages for one in done),
+        "damagedMessages": sum(len(one.damaged) for one in done),
+        "files": sum(len(one.files) for one in done),
+        "archiveBytes": sum(file.size for one in done for file in one.files),
+        "verified": all(one.verified for one in done), "seconds": round(took, 3),
+        "gbPerSecond": round(size / took / 1e9, 3), "error": failed,
+    }
+
+
+@pipeline_app.command()
+def restore(
+    source: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="An archive.")],
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="A directory to make.")],
+    first: Annotated[int, typer.Option("--from", min=0, help="Position of the first segment.")] = 0,
+    until: Annotated[int, typer.Option(min=0, help="Position behind the last; 0: all of them.")] = 0,
+) -> None:
+    """Write archived segments back as the CommitLog files that they were.
+
+    Afterwards `tailrace recover STORE` makes their queues and index. A line of JSON for each file.
+    """
+    if store.exists() and any(store.iterdir()):
+        raise usage(f"{store} is not empty")
+    with errors():
+        from tailrace.spark.archive_restore import restore_segments  # noqa: PLC0415 - PyArrow
+
+        print_lines(restore_segments(str(source), str(store), first, until or 1 << 63))

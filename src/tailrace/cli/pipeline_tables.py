@@ -1,0 +1,119 @@
+"""``tailrace pipeline traffic|lag|timers|retention``: tables as JSON lines or Parquet."""
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from tailrace.cli.app import Config, Store, read_properties
+from tailrace.cli.pipeline import Conf, Job, Master, pipeline_app, run_job
+from tailrace.config import StoreConfig
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["lag", "retention", "timers", "traffic"]
+
+By = Annotated[str, typer.Option("--by", help="minute, hour or day, in UTC.")]
+Out = Annotated[
+    Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
+    typer.Option("--out", metavar="DIR", help="Write the rows there as Parquet, not to stdout."),
+]
+
+
+def _show(job: Job, table: "DataFrame", out: Path | None) -> list[dict[str, Any]]:
+    """Print or write a table; its rows when they were printed."""
+    from tailrace.spark.pipeline.tables import plain  # noqa: PLC0415
+
+    if out is not None:
+        table.write.parquet(str(out))
+        job.report({"written": str(out)})
+        return []
+    rows = [dict(plain(row.asDict())) for row in table.collect()]
+    job.tell(f"{len(rows)} rows")
+    job.report(*rows)
+    return rows
+
+
+@pipeline_app.command()
+def traffic(
+    store: Store, by: By = "hour", out: Out = None, master: Master = "local[*]", conf: Conf = None,
+    config: Config = None,
+) -> None:
+    """Print messages and bytes of each topic over store time."""
+    with run_job("traffic", master, conf, [store]) as job:
+        from tailrace.spark.pipeline import tables  # noqa: PLC0415
+
+        _show(job, tables.traffic(
+            job.spark, str(store), bucket=by, config_file=str(config or "")), out)
+
+
+@pipeline_app.command()
+def lag(
+    store: Store, out: Out = None, master: Master = "local[*]", conf: Conf = None,
+    config: Config = None,
+) -> None:
+    """Print what each consumer group has still to consume, a row a queue."""
+    with run_job("lag", master, conf, [store]) as job:
+        from tailrace.spark.pipeline import tables  # noqa: PLC0415
+
+        _show(job, tables.lag(job.spark, str(store), config_file=str(config or "")), out)
+
+
+@pipeline_app.command()
+def timers(
+    store: Store, by: By = "hour", out: Out = None, master: Master = "local[*]", conf: Conf = None,
+    config: Config = None,
+) -> None:
+    """Print timers that are to come, by the time of their slot and topic.
+
+    Behind the rows, topics whose count in config/timermetrics, which a Java broker keeps, is another.
+    """
+    with run_job("timers", master, conf, [store]) as job:
+        from tailrace.spark.pipeline import tables  # noqa: PLC0415
+
+        rows = _show(job, tables.timers_by_time(
+            job.spark, str(store), bucket=by, config_file=str(config or "")), out)
+        if out is None:
+            pending: Counter[str] = Counter()
+            for row in rows:
+                pending[row["topic"]] += row["pending"]
+            job.report(*({"timermetrics": odd} for odd in tables.timer_metrics(str(store), pending)))
+
+
+@pipeline_app.command()
+def retention(
+    store: Store,
+    archive: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--archive", metavar="DIR", help="Say which segments it has, verified; "
+                     "default: archiveDirectory of --config."),
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Every segment but the last, not only those that may go.")
+    ] = False,
+    out: Out = None, master: Master = "local[*]", conf: Conf = None, config: Config = None,
+) -> None:
+    """Print what the next deletions take, by segment and topic: messages and bytes, what groups have
+    not consumed, timers to come, and what is not archived.
+
+    Which segments may go is what `tailrace retention` says.
+    """
+    with run_job("retention", master, conf, [store]) as job:
+        from tailrace.cli.retention import explain_retention  # noqa: PLC0415
+        from tailrace.spark.pipeline import tables  # noqa: PLC0415
+
+        settings = StoreConfig.from_properties(read_properties(config))
+        view = explain_retention(str(store), settings)
+        going = [
+            tables.Deletion(
+                verdict.facts.file_from_offset, verdict.facts.file_from_offset + verdict.facts.size,
+                verdict.rule.name, verdict.expires_ms)
+            for verdict in (view.segments[:-1] if every else view.segments)
+            if every or verdict.rule.deletable
+        ]
+        job.tell(f"{len(going)} of {len(view.segments)} segments")
+        _show(job, tables.retention(
+            job.spark, str(store), going, archive=str(archive or settings.archive_directory),
+            config_file=str(config or "")), out)

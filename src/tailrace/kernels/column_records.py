@@ -1,0 +1,185 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Records written back from columns: what the archive holds becomes the bytes of the log again.
+
+``numbers`` is a C-contiguous int64 array, a row a record, in the order of the N_* names. Parts of
+variable length come as in Arrow: int32 offsets, one more than there are rows, and the bytes end to
+end. Nothing is computed: checksums and flags are taken as they are, so a record that was read comes
+out as it was. Every place is compared with the length of its buffer before it is read or written.
+"""
+
+import cython
+
+SOURCE_SHA256 = ""
+
+_N_PHY = cython.declare(cython.int, 0)
+_N_SIZE = cython.declare(cython.int, 1)  # 0: this row is left out
+_N_MAGIC = cython.declare(cython.int, 2)
+_N_BODY_CRC = cython.declare(cython.int, 3)
+_N_QUEUE_ID = cython.declare(cython.int, 4)
+_N_FLAG = cython.declare(cython.int, 5)
+_N_QUEUE_OFFSET = cython.declare(cython.int, 6)
+_N_SYS_FLAG = cython.declare(cython.int, 7)
+_N_BORN_TIMESTAMP = cython.declare(cython.int, 8)
+_N_STORE_TIMESTAMP = cython.declare(cython.int, 9)
+_N_RECONSUME_TIMES = cython.declare(cython.int, 10)
+_N_PREPARED = cython.declare(cython.int, 11)
+_NUMBERS = cython.declare(cython.int, 12)
+_MAGIC_V2 = cython.declare(cython.longlong, 0xDAA320AB)
+_MASK_32 = cython.declare(cython.longlong, 0xFFFFFFFF)
+
+N_PHY = _N_PHY
+N_SIZE = _N_SIZE
+N_MAGIC = _N_MAGIC
+N_BODY_CRC = _N_BODY_CRC
+N_QUEUE_ID = _N_QUEUE_ID
+N_FLAG = _N_FLAG
+N_QUEUE_OFFSET = _N_QUEUE_OFFSET
+N_SYS_FLAG = _N_SYS_FLAG
+N_BORN_TIMESTAMP = _N_BORN_TIMESTAMP
+N_STORE_TIMESTAMP = _N_STORE_TIMESTAMP
+N_RECONSUME_TIMES = _N_RECONSUME_TIMES
+N_PREPARED = _N_PREPARED
+NUMBERS = _NUMBERS
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put32(b: cython.uchar[::1], p: cython.Py_ssize_t, v: cython.longlong) -> cython.void:
+    b[p] = (v >> 24) & 255
+    b[p + 1] = (v >> 16) & 255
+    b[p + 2] = (v >> 8) & 255
+    b[p + 3] = v & 255
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put64(b: cython.uchar[::1], p: cython.Py_ssize_t, v: cython.longlong) -> cython.void:
+    _put32(b, p, (v >> 32) & _MASK_32)
+    _put32(b, p + 4, v & _MASK_32)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _length(
+    offsets: cython.const[cython.int][::1], n: cython.Py_ssize_t, limit: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """Length of part ``n``, or -1 when it is not inside its buffer."""
+    if offsets[n] < 0 or offsets[n + 1] < offsets[n] or offsets[n + 1] > limit:
+        return -1
+    return offsets[n + 1] - offsets[n]
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _copy(
+    out: cython.uchar[::1],
+    q: cython.Py_ssize_t,
+    buf: cython.const[cython.uchar][::1],
+    p: cython.Py_ssize_t,
+    size: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Copy and return the place behind; both ranges were checked."""
+    k: cython.Py_ssize_t
+    if cython.compiled:
+        for k in range(size):
+            out[q + k] = buf[p + k]
+    else:
+        out[q : q + size] = buf[p : p + size]
+    return q + size
+
+
+def encode_rows(
+    numbers: cython.const[cython.longlong][:, ::1],
+    born_offsets: cython.const[cython.int][::1],
+    born_hosts: cython.const[cython.uchar][::1],
+    store_offsets: cython.const[cython.int][::1],
+    store_hosts: cython.const[cython.uchar][::1],
+    body_offsets: cython.const[cython.int][::1],
+    bodies: cython.const[cython.uchar][::1],
+    topic_offsets: cython.const[cython.int][::1],
+    topics: cython.const[cython.uchar][::1],
+    prop_offsets: cython.const[cython.int][::1],
+    props: cython.const[cython.uchar][::1],
+    base: cython.longlong,
+    out: cython.uchar[::1],
+    fits: cython.uchar[::1],
+):
+    """Write every row's record at its position; ``out[0]`` is at ``base``. How many were written.
+
+    ``fits`` gets 1 for a row that was written; 0 for one that is left out, leads out of a buffer, or
+    whose parts are not together as long as its size.
+    """
+    n: cython.Py_ssize_t
+    q: cython.Py_ssize_t
+    count: cython.Py_ssize_t = numbers.shape[0]
+    room: cython.Py_ssize_t = len(out)
+    written: cython.Py_ssize_t = 0
+    born: cython.Py_ssize_t
+    store: cython.Py_ssize_t
+    body: cython.Py_ssize_t
+    topic: cython.Py_ssize_t
+    prop: cython.Py_ssize_t
+    v2: cython.bint
+    size: cython.longlong
+    if count and numbers.shape[1] < _NUMBERS:
+        raise ValueError(f"{numbers.shape[1]} columns")
+    if base < 0:  # differences of positions must not overflow
+        raise ValueError(f"position {base}")
+    if len(fits) < count or min(
+        born_offsets.shape[0], store_offsets.shape[0], body_offsets.shape[0],
+        topic_offsets.shape[0], prop_offsets.shape[0],
+    ) < count + 1:
+        raise ValueError(f"{count} rows need more offsets or flags")
+    with cython.nogil:
+        for n in range(count):
+            fits[n] = 0
+            size = numbers[n, _N_SIZE]
+            born = _length(born_offsets, n, len(born_hosts))
+            store = _length(store_offsets, n, len(store_hosts))
+            body = _length(body_offsets, n, len(bodies))
+            topic = _length(topic_offsets, n, len(topics))
+            prop = _length(prop_offsets, n, len(props))
+            v2 = numbers[n, _N_MAGIC] == _MAGIC_V2
+            if size <= 0 or born < 0 or store < 0 or body < 0 or topic < 0 or prop < 0:
+                continue
+            if topic > (65535 if v2 else 255) or prop > 65535:
+                continue
+            if size != 75 + born + store + body + topic + v2 + prop:
+                continue
+            if numbers[n, _N_PHY] < base or numbers[n, _N_PHY] - base > room - size:
+                continue
+            q = cython.cast(cython.Py_ssize_t, numbers[n, _N_PHY] - base)
+            _put32(out, q, size)
+            _put32(out, q + 4, numbers[n, _N_MAGIC])
+            _put32(out, q + 8, numbers[n, _N_BODY_CRC])
+            _put32(out, q + 12, numbers[n, _N_QUEUE_ID])
+            _put32(out, q + 16, numbers[n, _N_FLAG])
+            _put64(out, q + 20, numbers[n, _N_QUEUE_OFFSET])
+            _put64(out, q + 28, numbers[n, _N_PHY])
+            _put32(out, q + 36, numbers[n, _N_SYS_FLAG])
+            _put64(out, q + 40, numbers[n, _N_BORN_TIMESTAMP])
+            q = _copy(out, q + 48, born_hosts, born_offsets[n], born)
+            _put64(out, q, numbers[n, _N_STORE_TIMESTAMP])
+            q = _copy(out, q + 8, store_hosts, store_offsets[n], store)
+            _put32(out, q, numbers[n, _N_RECONSUME_TIMES])
+            _put64(out, q + 4, numbers[n, _N_PREPARED])
+            _put32(out, q + 12, body)
+            q = _copy(out, q + 16, bodies, body_offsets[n], body)
+            if v2:
+                out[q] = (topic >> 8) & 255
+                q += 1
+            out[q] = topic & 255
+            q = _copy(out, q + 1, topics, topic_offsets[n], topic)
+            out[q] = (prop >> 8) & 255
+            out[q + 1] = prop & 255
+            _copy(out, q + 2, props, prop_offsets[n], prop)
+            fits[n] = 1
+            written += 1
+    return written

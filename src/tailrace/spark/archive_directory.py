@@ -1,0 +1,174 @@
+"""A store and its archive as one directory: what is deleted from the log comes from the archive.
+
+Of a position of the log exactly one of them is asked: the log from its first file on, the archive
+for what is before. Queues begin at the first offset that either has. A topic that was deleted and
+made anew counts from its new beginning.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tailrace.env.filesystem import FileSystem, OsFileSystem
+from tailrace.errors import CorruptionError
+from tailrace.spark.archive_layout import MESSAGE
+from tailrace.spark.archive_manifest import (
+    Manifest,
+    QueueRange,
+    list_manifests,
+    read_manifest,
+)
+from tailrace.spark.wanted import first_kept
+from tailrace.store.directory import QueueView, StoreDirectory
+
+__all__ = ["ArchivedDirectory", "ArchivedQueue", "open_archived"]
+
+_log = logging.getLogger(__name__)
+_FOREVER: Final = (1 << 63) - 1
+Key = tuple[str, int]
+
+
+@dataclass(slots=True)
+class ArchivedQueue(QueueView):
+    """A queue that begins in the archive; ``units`` gives only what the log has."""
+
+    archive: str = ""
+    live_min_offset: int = 0
+    archived: list[tuple[Manifest, QueueRange]] = field(default_factory=list)
+
+    def offset_by_time(self, timestamp: int) -> int | None:
+        """The first archived offset stored at ``timestamp`` or later, None when all are older."""
+        for manifest, one in self.archived:
+            if one.max_store_timestamp >= timestamp:
+                offsets, times = self._columns(manifest, "storeTimestamp")
+                found = np.flatnonzero(times // 1000 >= timestamp)
+                return int(offsets[found[0]]) if len(found) else one.end
+        return None
+
+    def offset_by_position(self, phy_offset: int) -> int | None:
+        """The first archived offset at ``phy_offset`` of the log or behind, None when there is none."""
+        for manifest, one in self.archived:
+            if one.last >= phy_offset:
+                offsets, places = self._columns(manifest, "commitLogOffset")
+                found = np.flatnonzero(places >= phy_offset)
+                return int(offsets[found[0]]) if len(found) else one.end
+        return None
+
+    def _columns(self, manifest: Manifest, name: str) -> tuple[Any, Any]:
+        """(offsets, values of a column) of this queue's messages in a segment, by offset."""
+        parts = []
+        for file in manifest.files:
+            path = f"{self.archive}/{file.path}"
+            try:
+                found = pq.read_table(
+                    path, columns=["queueOffset", name], partitioning=None,
+                    filters=[("kind", "=", MESSAGE), ("topic", "=", self.topic),
+                             ("queueId", "=", self.queue_id)])
+            except (OSError, pa.ArrowInvalid) as error:
+                raise CorruptionError(
+                    f"a file of the archive cannot be read: {error}", path=path) from error
+            parts.append((
+                found["queueOffset"].to_numpy(), found[name].cast(pa.int64()).to_numpy()))
+        offsets = np.concatenate([one for one, _ in parts])
+        order = np.argsort(offsets, kind="stable")
+        return offsets[order], np.concatenate([one for _, one in parts])[order]
+
+
+@final
+class ArchivedDirectory:
+    """What ``StoreDirectory`` is to a reader; ``live`` is that, ``manifests`` what is before it."""
+
+    def __init__(self, live: StoreDirectory, archive: str, manifests: list[Manifest]) -> None:
+        self.live, self.archive, self.manifests = live, archive, manifests
+        self.path = live.path
+        self._bases = [one.segment for one in manifests]
+        self._queues = _merge(live, archive, manifests)
+
+    def queues(self) -> list[QueueView]:
+        """Every queue of either, by topic and number."""
+        return [self._queues[key] for key in sorted(self._queues)]
+
+    def read(self, phy_offset: int, n: int) -> bytes:
+        """Bytes of the log, not of the archive."""
+        return self.live.read(phy_offset, n)
+
+    def hole_between(self, first: int, until: int) -> bool:
+        """Whether a part of the log in [first, until) is neither in the archive nor in the log."""
+        start = self.live.min_phy_offset if self.live.log_files else _FOREVER
+        at = first
+        for one in self.manifests[max(bisect_left(self._bases, first + 1) - 1, 0) :]:
+            if one.segment > at or at >= until:
+                break
+            at = max(at, one.until)
+        return at < min(until, start) and at < until
+
+
+def open_archived(
+    live: StoreDirectory, archive: str, file_system: FileSystem | None = None
+) -> ArchivedDirectory:
+    """Look at an archive, after the store was looked at: what went meanwhile is in one of them.
+
+    Raises CorruptionError when a manifest is unreadable or does not fit the log.
+    """
+    file_system = file_system or OsFileSystem()
+    least = live.min_phy_offset if live.log_files else _FOREVER
+    found = []
+    for segment in list_manifests(file_system, archive):
+        if segment >= least:
+            break
+        manifest = read_manifest(file_system, archive, segment)
+        if manifest is None or not manifest.verified:
+            continue
+        if manifest.until > least:
+            raise CorruptionError(
+                f"{archive} is not of {live.path}: its segment {segment} ends at {manifest.until}, "
+                f"where the log has begun at {least}")
+        found.append(manifest)
+    return ArchivedDirectory(live, archive, found)
+
+
+def _merge(
+    live: StoreDirectory, archive: str, manifests: list[Manifest]
+) -> Mapping[Key, QueueView]:
+    there: dict[Key, QueueView] = {}
+    for queue in live.queues():
+        kept = queue
+        if queue.purged_until:  # this table shows what is there, also what the topic let go
+            kept = replace(
+                queue, min_offset=first_kept(queue, live.min_phy_offset), purged_until=0)
+        there[queue.topic, queue.queue_id] = kept
+    ranges: dict[Key, list[tuple[Manifest, QueueRange]]] = {}
+    for manifest in manifests:
+        for one in manifest.queues:
+            ranges.setdefault((one.topic, one.queue_id), []).append((manifest, one))
+    for key, own in ranges.items():
+        present = there.get(key)
+        least = _FOREVER if present is None else present.min_offset
+        used: list[tuple[Manifest, QueueRange]] = []
+        for manifest, one in reversed(own):
+            if one.end > least:
+                _log.info("offsets of an older topic of the same name are left out topic=%s queue_id=%d "
+                          "until=%d", one.topic, one.queue_id, one.end)
+                break
+            used.insert(0, (manifest, one))
+            least = one.start
+        if not used:
+            continue
+        end = used[-1][1].end
+        made = ArchivedQueue(
+            *key, min_offset=least, max_offset=end, archive=archive, live_min_offset=end,
+            archived=used)
+        if present is not None:
+            made.max_offset, made.live_min_offset = present.max_offset, present.min_offset
+            made.files, made.memory = present.files, present.memory
+            made.memory_start = present.memory_start
+        there[key] = made
+    return there

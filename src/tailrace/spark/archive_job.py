@@ -1,0 +1,272 @@
+"""Archive a store's sealed segments: planned and published here, written by tasks.
+
+A segment is sealed when the log goes on in a later one and the queues name a message behind it.
+Steps of publishing, of which a kill may cut off any: files that no manifest names are removed from
+the segment's places; its new files are renamed there, durably; the manifest is renamed into place.
+Before that last step readers and retention see nothing of the segment, afterwards all of it, and
+what was begun and not published is done again under the same names.
+"""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Self, final
+
+import numpy as np
+
+from tailrace.config import StoreConfig
+from tailrace.env.clock import Clock, SystemClock
+from tailrace.env.filesystem import FileSystem, OsFileSystem
+from tailrace.errors import ConfigError, StoreError, StoreLockedError
+from tailrace.formats import filenames
+from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.spark.archive_layout import LOCK, MANIFESTS, STAGING, staging_path
+from tailrace.spark.archive_manifest import Manifest, read_manifest, write_manifest
+from tailrace.spark.archive_named import named_in, units_between
+from tailrace.spark.archive_task import (
+    HEAD_BYTES,
+    SegmentResult,
+    SegmentTask,
+    run_task,
+    write_segment,
+)
+from tailrace.store.directory import DirectoryState, FileView, QueueView, StoreDirectory
+
+__all__ = ["ArchiveJob", "ArchiveOptions", "Runner", "archive_store", "check_places",
+           "local_runner", "spark_runner"]
+
+_log = logging.getLogger(__name__)
+Runner = Callable[[Sequence[SegmentTask]], Iterable[SegmentResult]]
+_LEAST_PIECE: Final = 1 << 16
+_MOST_PIECE: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveOptions:
+    """``piece_bytes`` of the log go into a file, ``at_once`` segments are written at a time."""
+
+    piece_bytes: int = 64 << 20
+    at_once: int = 2
+    verify: bool = True
+
+    def check(self) -> None:
+        """Raise ConfigError for values that cannot work."""
+        if not _LEAST_PIECE <= self.piece_bytes <= _MOST_PIECE:
+            raise ConfigError(
+                f"piece_bytes={self.piece_bytes} is not between {_LEAST_PIECE} and {_MOST_PIECE}")
+        if self.at_once < 1:
+            raise ConfigError(f"at_once={self.at_once} is not at least 1")
+
+
+def check_places(store: str, archive: str) -> None:
+    """Raise ConfigError when an archive would lie in the store that it is of."""
+    if Path(archive).resolve().is_relative_to(Path(store).resolve()):
+        raise ConfigError(f"the archive {archive} must not be inside the store {store}")
+
+
+def local_runner(file_system: FileSystem) -> Runner:
+    """Runs tasks one by one in this process."""
+    return lambda tasks: (write_segment(task, file_system, "local") for task in tasks)
+
+
+def spark_runner(spark: Any) -> Runner:
+    """Runs a Spark task for each segment; executors must see store and archive by the same paths."""
+    return lambda tasks: (
+        spark.sparkContext.parallelize(tasks, len(tasks)).map(run_task).collect())
+
+
+@final
+class ArchiveJob:
+    """One archive's writer, for as long as it is open; ``step`` takes what was sealed meanwhile.
+
+    Raises NotAStoreError for a directory that is none, StoreLockedError while another job writes
+    the archive.
+    """
+
+    def __init__(
+        self, store: str, archive: str, run: Runner, *, options: ArchiveOptions | None = None,
+        config: StoreConfig | None = None, clock: Clock | None = None,
+        file_system: FileSystem | None = None, progress: Callable[[Manifest], None] | None = None,
+    ) -> None:
+        self._store, self._archive = str(Path(store).absolute()), str(Path(archive).absolute())
+        self._run = run
+        self._options = options or ArchiveOptions()
+        self._options.check()
+        self._config = config
+        self._clock = clock or SystemClock()
+        self._file_system = file_system or OsFileSystem()
+        self._progress = progress
+        check_places(self._store, self._archive)
+        self._sealed_until = -1
+        self._new_files: list[str] = []
+        self.gone: list[int] = []
+        """Segments that retention deleted before they were archived."""
+        self.skipped = 0
+        """Segments that were in the archive already."""
+        opened = StoreDirectory(self._store, config=config, file_system=self._file_system)
+        self._log_paths = opened.log_paths.all
+        for name in (self._archive, f"{self._archive}/{MANIFESTS}"):
+            self._file_system.makedirs(name)
+        lock = self._file_system.lock(f"{self._archive}/{LOCK}")
+        if lock is None:
+            raise StoreLockedError(self._archive, "another archive job")
+        self._lock = lock
+        try:
+            self._remove_tree(f"{self._archive}/{STAGING}")
+        except BaseException:
+            lock.release()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let another job write the archive."""
+        self._lock.release()
+
+    def step(self) -> list[Manifest]:
+        """Archive every sealed segment that is not in the archive; what was published.
+
+        Raises StoreError when a segment could not be archived, after all that could were published,
+        or when the archive holds another store's segments.
+        """
+        names = [name for path in self._log_paths for name in self._file_system.list(path)]
+        if names == self._new_files:
+            return []  # a segment is sealed when the log goes on in a new one
+        directory = StoreDirectory(
+            self._store, config=self._config, file_system=self._file_system)
+        sealed = sealed_segments(directory)
+        waiting: list[tuple[FileView, Manifest | None]] = []
+        self.skipped = 0
+        for file in sealed:
+            published = read_manifest(self._file_system, self._archive, file.file_from_offset)
+            if published is not None and not self._is_of(published, file):
+                raise StoreError(
+                    f"{self._archive} holds another segment {file.file_from_offset} than "
+                    f"{self._store}: an archive is for one store")
+            if published is not None and (published.verified or not self._options.verify):
+                self.skipped += 1
+            else:
+                waiting.append((file, published))
+        made: list[Manifest] = []
+        problems: list[str] = []
+        for first in range(0, len(waiting), self._options.at_once):
+            tasks = self._tasks(directory, waiting[first : first + self._options.at_once])
+            for result in self._run(tasks):
+                self._finish(result, made, problems)
+        if problems:
+            raise StoreError("; ".join(problems))
+        if len(sealed) >= len(directory.log_files) - 1:
+            self._new_files = names
+        return made
+
+    # -- planning
+
+    def _is_of(self, published: Manifest, file: FileView) -> bool:
+        head = file.read(0, HEAD_BYTES)
+        return published.size == file.size and (
+            not head or zlib.crc32(head) == published.head_crc32)
+
+    def _tasks(
+        self, directory: StoreDirectory, files: Sequence[tuple[FileView, Manifest | None]]
+    ) -> list[SegmentTask]:
+        start = files[0][0].file_from_offset
+        until = files[-1][0].file_from_offset + files[-1][0].size
+        units = units_between(directory, start, until)
+        tasks = []
+        for file, published in files:
+            wanted, named = named_in(units, file.file_from_offset, file.size)
+            tasks.append(SegmentTask(
+                self._store, self._config, self._archive, file.path, file.file_from_offset, file.size,
+                tuple(wanted), tuple(np.bincount(named[:, 2], minlength=len(wanted)).tolist()),
+                self._options.piece_bytes, self._options.verify, published))
+        return tasks
+
+    # -- publishing
+
+    def _finish(self, result: SegmentResult, made: list[Manifest], problems: list[str]) -> None:
+        if result.gone:
+            self.gone.append(result.task_segment)
+            _log.warning("a segment was deleted before it was archived segment=%d", result.task_segment)
+        elif result.manifest is None:
+            problems.append(f"segment {result.task_segment}: {result.problem}")
+        else:
+            manifest = replace(result.manifest, archived_at=self._clock.now_ms())
+            self._publish(manifest, result.staged)
+            made.append(manifest)
+            if self._progress is not None:
+                self._progress(manifest)
+
+    def _publish(self, manifest: Manifest, staged: Sequence[str]) -> None:
+        if staged:
+            self._remove_unpublished(manifest.segment)
+        places = set()
+        for source, file in zip(staged, manifest.files, strict=False):
+            target = f"{self._archive}/{file.path}"
+            place = target.rpartition("/")[0]
+            if place not in places:
+                self._file_system.makedirs(place)
+                places.add(place)
+            self._file_system.rename(source, target)
+        for place in sorted(places):
+            self._file_system.sync_dir(place)
+        write_manifest(self._file_system, self._archive, manifest)
+        self._remove_tree(staging_path(self._archive, manifest.segment))
+        _log.info("archived a segment segment=%d messages=%d files=%d verified=%s", manifest.segment,
+                  manifest.messages, len(manifest.files), manifest.verified)
+
+    def _remove_unpublished(self, segment: int) -> None:
+        """Remove files of a segment that has no manifest: an earlier attempt was cut off."""
+        name = f"segment={filenames.offset_to_file_name(segment)}"
+        for day in self._file_system.list(self._archive):
+            if day.startswith("dt=") and self._file_system.exists(f"{self._archive}/{day}/{name}"):
+                self._remove_tree(f"{self._archive}/{day}/{name}")
+
+    def _remove_tree(self, path: str) -> None:
+        if not self._file_system.exists(path):
+            return
+        for name in self._file_system.list(path):
+            child = f"{path}/{name}"
+            if self._file_system.stat(child).is_dir:
+                self._remove_tree(child)
+            else:
+                self._file_system.remove(child)
+        self._file_system.rmdir(path)
+
+
+def sealed_segments(directory: StoreDirectory) -> list[FileView]:
+    """Files of the log that do not change any more and whose queues are written."""
+    named = directory.max_phy_offset
+    if directory.state in {DirectoryState.LIVE, DirectoryState.LIVE_JAVA}:
+        # Dispatch goes in the order of the log: a unit behind a segment means that it has all.
+        named = max((_last_position(queue) for queue in directory.queues()), default=-1)
+    return [
+        file for file in directory.log_files
+        if file.file_from_offset + file.size <= min(directory.max_phy_offset, named)
+    ]
+
+
+def _last_position(queue: QueueView) -> int:
+    data = queue.units(queue.max_offset - 1, 1) if queue.max_offset else b""
+    if len(data) < CQ_UNIT.size:
+        return -1
+    unit = CQ_UNIT.unpack_from(data)
+    return -1 if unit.size == PRE_BLANK_SIZE else unit.phy_offset
+
+
+def archive_store(
+    spark: Any, store: str, archive: str, *, options: ArchiveOptions | None = None,
+    config: StoreConfig | None = None, progress: Callable[[Manifest], None] | None = None,
+) -> list[Manifest]:
+    """Archive what is sealed and not in the archive yet; what was published. See ``ArchiveJob``."""
+    with ArchiveJob(
+        store, archive, spark_runner(spark), options=options, config=config, progress=progress
+    ) as job:
+        return job.step()

@@ -1,0 +1,87 @@
+"""Where an archive keeps what, and the columns of its Parquet files.
+
+    dt=YYYY-MM-DD/segment=<20 digits>/part-NNNNN.parquet   rows by UTC day of their store time
+    _manifests/<20 digits>.json                            one a segment; only what it names counts
+    _staging/<20 digits>/<attempt>/                        files of attempts that are not published
+    _lock                                                  held by the job that writes
+
+Names that begin with an underscore are no data to Spark and other readers of Parquet directories.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tailrace.formats.filenames import offset_to_file_name
+from tailrace.spark.schema import COLUMN_NAMES, arrow_schema
+
+__all__ = [
+    "ARCHIVE_SCHEMA", "BLANK", "DAMAGED", "LOCK", "MANIFESTS", "MESSAGE", "RAW_COLUMNS", "RECORD",
+    "SOURCE_COLUMNS", "STAGING", "manifest_path", "part_path", "staging_path", "write_options",
+]
+
+MANIFESTS: Final = "_manifests"
+STAGING: Final = "_staging"
+LOCK: Final = "_lock"
+
+MESSAGE: Final = "message"
+"""A record that a queue unit names; these are the rows of the source."""
+RECORD: Final = "record"
+"""A whole record without a unit, such as a half message of a transaction."""
+DAMAGED: Final = "damaged"
+"""Bytes that are no record."""
+BLANK: Final = "blank"
+"""What is behind the last record of a segment."""
+
+SOURCE_COLUMNS: Final = tuple(name for name in COLUMN_NAMES if name != "store")
+RAW_COLUMNS: Final = ("rawBornHost", "rawStoreHost", "rawProperties", "raw")
+ARCHIVE_SCHEMA: Final = pa.schema([
+    pa.field("kind", pa.string()),
+    *arrow_schema(SOURCE_COLUMNS),
+    pa.field("magic", pa.int32()),
+    *(pa.field(name, pa.binary()) for name in RAW_COLUMNS),
+])
+"""The source's columns and what gives a record's bytes back. ``raw`` holds bytes as they are, up to
+their last one that is not zero: of what is no record, and of a record that columns do not give back."""
+
+_REPEATED: Final = (
+    "kind", "topic", "tags", "queueId", "bornHost", "storeHost", "flag", "sysFlag", "magic",
+    "reconsumeTimes", "preparedTransactionOffset", "rawBornHost", "rawStoreHost",
+    "properties.key_value.key",
+)
+_COMPARED: Final = (
+    "kind", "topic", "queueId", "queueOffset", "commitLogOffset", "uniqKey", "tags",
+    "bornTimestamp", "storeTimestamp", "deliverAt",
+)
+_ROW_GROUP: Final = 1 << 16
+
+
+def manifest_path(archive: str, file_from_offset: int) -> str:
+    """Where the manifest of a segment is."""
+    return f"{archive}/{MANIFESTS}/{offset_to_file_name(file_from_offset)}.json"
+
+
+def staging_path(archive: str, file_from_offset: int) -> str:
+    """Where attempts at a segment write."""
+    return f"{archive}/{STAGING}/{offset_to_file_name(file_from_offset)}"
+
+
+def part_path(day: str, file_from_offset: int, number: int) -> str:
+    """Where a published file is, below the archive."""
+    return f"dt={day}/segment={offset_to_file_name(file_from_offset)}/part-{number:05d}.parquet"
+
+
+def write_options(rows: int) -> dict[str, Any]:
+    """How files are written: zstd, statistics of what is compared, bloom filters on keys."""
+    bloom = {"ndv": max(rows, 1), "fpp": 0.01}
+    place = ARCHIVE_SCHEMA.get_field_index
+    return {
+        "compression": "zstd", "compression_level": 1, "row_group_size": _ROW_GROUP,
+        "use_dictionary": list(_REPEATED), "write_statistics": list(_COMPARED),
+        "bloom_filter_options": {"uniqKey": bloom, "keys.list.element": bloom},
+        "sorting_columns": [
+            pq.SortingColumn(place(name)) for name in ("topic", "queueId", "queueOffset")],
+    }

@@ -1,0 +1,114 @@
+"""A segment cut into pieces: every byte is in a record or in a raw range of exactly one piece."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from tailrace.formats.commitlog import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2
+from tailrace.kernels import record
+from tailrace.spark.archive_layout import BLANK, DAMAGED
+from tailrace.spark.archive_rows import Piece, RawRange
+from tailrace.spark.columns import Rows
+from tailrace.store.log_scan import ReadableFile
+
+__all__ = ["pieces_of"]
+
+_CHECK: Final = record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
+_MAGICS: Final = (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2)
+_MAGIC_START: Final = MESSAGE_MAGIC_V1.to_bytes(4, "big")[:3]
+_SHORTEST: Final = 91
+_PHY_AT: Final = 28
+_HEAD: Final = 36
+_ROWS: Final = 1 << 16
+_RAW: Final = 16 << 20  # the longest raw range: one value of a column
+
+
+def pieces_of(file: ReadableFile, piece_bytes: int) -> Iterator[Piece]:
+    """Pieces of about ``piece_bytes``, in the order of the log; they end where records do.
+
+    Raises FileNotFoundError when the file is gone.
+    """
+    at, ended = 0, False
+    while at < file.size:
+        want = piece_bytes
+        while True:
+            data = file.read(at, min(want, file.size - at))
+            if len(data) < min(want, file.size - at):
+                raise FileNotFoundError(file.path)
+            base = file.file_from_offset + at
+            piece = _behind_blank(data, base) if ended else _piece(
+                data, base, last=at + len(data) == file.size)
+            if len(piece.data):
+                break
+            want *= 4  # a record that is longer than a piece
+        ended = ended or any(one.kind == BLANK for one in piece.raw)
+        yield piece
+        at += len(piece.data)
+
+
+def _behind_blank(data: bytes, base: int) -> Piece:
+    raw: list[RawRange] = []
+    _note(raw, base, base + len(data), BLANK, "")
+    return Piece(base, data, np.empty((0, record.COLUMNS), dtype=np.int64), raw)
+
+
+def _piece(data: bytes, base: int, *, last: bool) -> Piece:
+    parts: list[Rows] = [np.empty((0, record.COLUMNS), dtype=np.int64)]
+    raw: list[RawRange] = []
+    room = np.empty((_ROWS, record.COLUMNS), dtype=np.int64)
+    at = 0
+    while at < len(data):
+        count, stop, reason = record.scan(data, at, len(data), base, _CHECK, room)
+        parts.append(room[:count].copy())
+        at = stop
+        if reason == record.REASON_ROWS_FULL:
+            continue
+        if reason == record.REASON_END or at >= len(data):
+            break
+        if reason == record.REASON_SHORT and not last and (at or _goes_on(data, base)):
+            break  # the next piece begins with it
+        kind = BLANK if reason == record.REASON_BLANK else DAMAGED
+        found, until = (False, len(data)) if kind == BLANK else _next_record(
+            data, at + 1, base, last=last)
+        _note(raw, base + at, base + until, kind, record.REASON_NAMES[reason])
+        at = until
+        if not found:
+            break
+    return Piece(base, data[:at], np.concatenate(parts), raw)
+
+
+def _goes_on(data: bytes, base: int) -> bool:
+    """Whether what a piece begins with may be a record that is longer than the piece."""
+    return len(data) < _HEAD or _is_head(data, 0, base)
+
+
+def _is_head(data: bytes, at: int, base: int) -> bool:
+    """Whether a record may begin here: its magic, a length, its own position."""
+    position = int.from_bytes(data[at + _PHY_AT : at + _HEAD], "big")
+    return (
+        at + _HEAD <= len(data) and int.from_bytes(data[at + 4 : at + 8], "big") in _MAGICS
+        and int.from_bytes(data[at : at + 4], "big", signed=True) >= _SHORTEST
+        and position == base + at)
+
+
+def _next_record(data: bytes, at: int, base: int, *, last: bool) -> tuple[bool, int]:
+    """Where the next record, or what may be one that is cut off here, begins; else the end."""
+    one = np.empty((1, record.COLUMNS), dtype=np.int64)
+    place = data.find(_MAGIC_START, at + 4)
+    while place >= 0:
+        start = place - 4
+        if _is_head(data, start, base):
+            count, _, reason = record.scan(data, start, len(data), base, _CHECK, one)
+            if count or (reason == record.REASON_SHORT and not last):
+                return True, start
+        place = data.find(_MAGIC_START, place + 1)
+    # A head may be cut off where the data ends; the next piece looks there again.
+    return False, len(data) if last else max(len(data) - _HEAD + 1, at)
+
+
+def _note(raw: list[RawRange], start: int, end: int, kind: str, reason: str) -> None:
+    for low in range(start, end, _RAW):
+        raw.append(RawRange(low, min(low + _RAW, end), kind, reason))

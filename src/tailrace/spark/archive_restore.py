@@ -1,0 +1,56 @@
+"""Archived segments as CommitLog files again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tailrace.env.filesystem import FileSystem, OsFileSystem
+from tailrace.errors import StoreError
+from tailrace.formats import filenames
+from tailrace.spark.archive_manifest import list_manifests, read_manifest
+from tailrace.spark.archive_verification import restored
+
+__all__ = ["restore_segments"]
+
+
+def restore_segments(
+    archive: str, store: str, first: int, until: int, file_system: FileSystem | None = None
+) -> Iterator[dict[str, Any]]:
+    """Write the segments that begin in [first, until); what was written, for each of them.
+
+    A file gets its name when its checksum was right. Raises StoreError when there is nothing to
+    write or a segment between two others is missing, CorruptionError for a file that changed.
+    """
+    file_system = file_system or OsFileSystem()
+    chosen = [
+        segment for segment in list_manifests(file_system, archive) if first <= segment < until]
+    if not list_manifests(file_system, archive):
+        raise StoreError(f"{archive} is no archive: it has no manifests")
+    if not chosen:
+        raise StoreError(f"{archive} has no segment between {first} and {until}")
+    found = [(segment, read_manifest(file_system, archive, segment)) for segment in chosen]
+    expected = chosen[0]
+    for segment, manifest in found:
+        if segment != expected or manifest is None:
+            raise StoreError(f"{archive} lacks the segment at {expected}: choose what is behind it")
+        expected = manifest.until
+    directory = f"{store}/{filenames.COMMITLOG}"
+    file_system.makedirs(directory)
+    for segment, manifest in found:
+        assert manifest is not None
+        name = filenames.offset_to_file_name(segment)
+        made = f"{directory}/.{name}.new"
+        file = file_system.open(made, writable=True, create=True)
+        try:
+            at = 0
+            for part in restored(file_system, archive, manifest):
+                file.pwrite(part, at)
+                at += len(part)
+            file.sync_data()
+        finally:
+            file.close()
+        file_system.rename(made, f"{directory}/{name}")
+        file_system.sync_dir(directory)
+        yield {"file": name, "bytes": manifest.size, "sha256": manifest.sha256,
+               "records": manifest.records}

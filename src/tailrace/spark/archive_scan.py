@@ -1,0 +1,237 @@
+"""Archived messages as rows of the source: planned by manifests, read from Parquet in tasks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.datasource import InputPartition
+
+from tailrace.env.filesystem import FileSystem, OsFileSystem
+from tailrace.errors import CorruptionError, DataLossError
+from tailrace.formats.commitlog import SysFlag, decompress_body
+from tailrace.spark.archive_directory import ArchivedDirectory, ArchivedQueue
+from tailrace.spark.archive_layout import MESSAGE
+from tailrace.spark.archive_manifest import ArchivedFile, LostMessage, Manifest, read_manifest
+from tailrace.spark.columns import MAX_BODY
+from tailrace.spark.damaged import report_damaged
+from tailrace.spark.options import ReadOptions
+from tailrace.spark.schema import arrow_schema
+from tailrace.spark.wanted import Wanted
+
+__all__ = ["ArchiveTask", "plan_archive", "read_archive", "task_for_vanished"]
+
+_log = logging.getLogger(__name__)
+_BATCH_ROWS: Final = 1 << 14
+_FOUND: Final = ("kind", "topic", "queueId", "queueOffset", "commitLogOffset")
+Ranges = dict[tuple[str, str, int], tuple[int, int]]
+
+
+class ArchiveTask(InputPartition):
+    """Wanted messages in some files of one archived segment, in [start, end) of the log."""
+
+    def __init__(
+        self, label: str, archive: str, files: Sequence[ArchivedFile], span: tuple[int, int],
+        wanted: Sequence[Wanted], damaged: Sequence[LostMessage],
+    ) -> None:
+        super().__init__(span)
+        self.label, self.archive = label, archive
+        self.files, self.wanted, self.damaged = tuple(files), tuple(wanted), tuple(damaged)
+        self.start, self.end = span
+
+
+def plan_archive(
+    label: str, directory: ArchivedDirectory, ranges: Ranges, options: ReadOptions
+) -> list[ArchiveTask]:
+    """Tasks for what is before the log; raises DataLossError for messages that neither has."""
+    wanted: dict[int, list[Wanted]] = {}
+    for queue in directory.queues():
+        start, end = ranges.get((label, queue.topic, queue.queue_id), (0, 0))
+        if start >= end or not isinstance(queue, ArchivedQueue):
+            continue
+        _check_holes(label, directory, queue, (start, end), options)
+        for manifest, one in queue.archived:
+            low, high = max(start, one.start), min(end, one.end)
+            if low < high:
+                wanted.setdefault(manifest.segment, []).append(
+                    Wanted(queue.topic, queue.queue_id, low, high, one.first, one.last))
+    return [
+        task for manifest in directory.manifests if manifest.segment in wanted
+        for task in _tasks_of(
+            label, directory.archive, manifest, wanted[manifest.segment], options,
+            (manifest.segment, manifest.until))
+    ]
+
+
+def _check_holes(
+    label: str, directory: ArchivedDirectory, queue: ArchivedQueue, asked: tuple[int, int],
+    options: ReadOptions,
+) -> None:
+    ends = [(one.end, one.last, one.start, one.first) for _, one in queue.archived]
+    live = (0, 0, queue.live_min_offset, directory.live.min_phy_offset)
+    for (end, last, _, _), (_, _, start, first) in zip(ends, [*ends[1:], live], strict=True):
+        low, high = max(end, asked[0]), min(start, asked[1])
+        if low >= high or not directory.hole_between(last, first):
+            continue
+        if options.fail_on_data_loss:
+            raise DataLossError(queue.topic, queue.queue_id, low, high)
+        _log.warning(
+            "data lost store=%s topic=%s queue_id=%d from=%d until=%d skipped=%d", label,
+            queue.topic, queue.queue_id, low, high, high - low)
+
+
+def _tasks_of(
+    label: str, archive: str, manifest: Manifest, wanted: Sequence[Wanted], options: ReadOptions,
+    span: tuple[int, int],
+) -> list[ArchiveTask]:
+    """A segment's files in groups of about ``splitBytes`` of the log each."""
+    tasks: list[ArchiveTask] = []
+    group: list[ArchivedFile] = []
+    low = span[0]
+    pieces = sorted({(one.start, one.end) for one in manifest.files})
+    for number, (start, end) in enumerate(pieces):
+        if end <= span[0] or start >= span[1]:
+            continue
+        group += [one for one in manifest.files if one.start == start]
+        following = pieces[number + 1][1] if number + 1 < len(pieces) else None
+        if following is None or following - low > options.split_bytes or end >= span[1]:
+            bounds = (low, min(end, span[1]))
+            own = [one for one in wanted if one.first < bounds[1] and bounds[0] <= one.last]
+            if own:
+                tasks.append(ArchiveTask(
+                    label, archive, group, bounds, own, _lost(manifest, own, bounds)))
+            group, low = [], end
+    return tasks
+
+
+def _lost(
+    manifest: Manifest, wanted: Sequence[Wanted], span: tuple[int, int]
+) -> list[LostMessage]:
+    by_queue = {(one.topic, one.queue_id): one for one in wanted}
+    found = []
+    for lost in manifest.damaged:
+        one = by_queue.get((lost.topic, lost.queue_id))
+        if one is not None and one.start <= lost.queue_offset < one.end and (
+            span[0] <= lost.position < span[1]
+        ):
+            found.append(lost)
+    return found
+
+
+def task_for_vanished(
+    label: str, archive: str, segment: int, span: tuple[int, int], wanted: Sequence[Wanted],
+    options: ReadOptions,
+) -> ArchiveTask | None:
+    """What a file of the log held, when it was deleted meanwhile; None when it is not archived."""
+    manifest = read_manifest(OsFileSystem(), archive, segment)
+    if manifest is None or not manifest.verified:
+        return None
+    whole = _tasks_of(
+        label, archive, manifest, wanted, replace(options, split_bytes=1 << 62), span)
+    return whole[0] if whole else ArchiveTask(label, archive, (), span, (), ())
+
+
+def read_archive(
+    task: ArchiveTask, options: ReadOptions, file_system: FileSystem | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Arrow batches of a task, in the source's columns.
+
+    Raises CorruptionError for a file that is not what its manifest says, and in mode FAILFAST for
+    a message that was damaged when it was archived.
+    """
+    file_system = file_system or OsFileSystem()
+    schema = arrow_schema(options.columns)
+    needed = set(_FOUND) | {name for name in schema.names if name not in {"store", "damaged"}}
+    if options.body == "decoded" and "body" in schema.names:
+        needed.add("sysFlag")
+    if options.body == "none":
+        needed.discard("body")
+    for file in task.files:
+        path = f"{task.archive}/{file.path}"
+        try:
+            if (size := file_system.stat(path).size) != file.size:
+                raise CorruptionError(
+                    "a file of the archive is not what its manifest says", path=path,
+                    expected=file.size, actual=size)
+            found = pq.ParquetFile(path)
+        except (FileNotFoundError, pa.ArrowInvalid) as error:
+            raise CorruptionError(
+                f"a file of the archive cannot be read: {error}", path=path) from error
+        with found:
+            for group in _groups(found, task):
+                table = found.read_row_group(group, columns=sorted(needed))
+                table = table.filter(pa.array(_mask(table, task)))
+                if table.num_rows:
+                    yield from _shown(table, schema, task, options).to_batches(_BATCH_ROWS)
+    if task.damaged:
+        bad = [(one.position, one.reason) for one in task.damaged]
+        yield from report_damaged(task.label, task.archive, bad, options)
+
+
+def _groups(found: pq.ParquetFile, task: ArchiveTask) -> Iterator[int]:
+    """Row groups that may have rows of a wanted topic, by their statistics."""
+    topics = [one.topic for one in task.wanted]
+    leaf = next(
+        n for n in range(len(found.schema)) if found.schema.column(n).path == "topic")
+    for number in range(found.num_row_groups):
+        known = found.metadata.row_group(number).column(leaf).statistics
+        if known is None or not known.has_min_max or any(
+            known.min <= topic <= known.max for topic in topics
+        ):
+            yield number
+
+
+def _mask(table: pa.Table, task: ArchiveTask) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which rows are wanted messages."""
+    topics = table["topic"].combine_chunks()
+    topics = (topics.chunk(0) if isinstance(topics, pa.ChunkedArray) else topics).dictionary_encode()
+    names = topics.dictionary.to_pylist()
+    codes = topics.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    queues = table["queueId"].fill_null(0).to_numpy().astype(np.int64)
+    keys, place = np.unique((codes << 32) | (queues & 0xFFFFFFFF), return_inverse=True)
+    by_queue = {(one.topic, one.queue_id): one for one in task.wanted}
+    bounds = np.zeros((len(keys), 4), dtype=np.int64)
+    for number, key in enumerate(keys.tolist()):
+        queue_id = (key & 0xFFFFFFFF) - ((key & 0x80000000) << 1)
+        one = by_queue.get((names[key >> 32], queue_id)) if key >= 0 else None
+        if one is not None:
+            bounds[number] = one.start, one.end, max(one.first, task.start), min(one.last + 1, task.end)
+    own = bounds[place.reshape(-1)]
+    offset = table["queueOffset"].fill_null(-1).to_numpy()
+    phy = table["commitLogOffset"].to_numpy()
+    message = pa.compute.equal(table["kind"], MESSAGE).to_numpy()
+    return np.asarray(
+        message & (offset >= own[:, 0]) & (offset < own[:, 1]) & (phy >= own[:, 2]) & (phy < own[:, 3]))
+
+
+def _shown(table: pa.Table, schema: pa.Schema, task: ArchiveTask, options: ReadOptions) -> pa.Table:
+    columns = []
+    for one in schema:
+        if one.name == "store":
+            columns.append(pa.repeat(pa.scalar(task.label, one.type), table.num_rows))
+        elif one.name == "damaged" or (one.name == "body" and options.body == "none"):
+            columns.append(pa.nulls(table.num_rows, one.type))
+        elif one.name == "body" and options.body == "decoded":
+            columns.append(_decoded(table))
+        else:
+            columns.append(table[one.name].cast(one.type))
+    return pa.table(columns, schema=schema)
+
+
+def _decoded(table: pa.Table) -> Any:
+    flags = table["sysFlag"].to_numpy()
+    if not (flags & SysFlag.COMPRESSED).any():
+        return table["body"]
+    found = []
+    for body, flag, place in zip(
+        table["body"].to_pylist(), flags.tolist(), table["commitLogOffset"].to_pylist(), strict=True):
+        try:
+            found.append(decompress_body(body, flag, MAX_BODY))
+        except CorruptionError as error:
+            raise CorruptionError(str(error), phy_offset=place) from error
+    return pa.array(found, pa.binary())

@@ -1,0 +1,275 @@
+"""What a task does with a segment: reads it once, writes its files to staging, compares them.
+
+Nothing here publishes. A task that is run twice, or killed, leaves files under ``_staging`` that no
+manifest names. The bytes that were read, checked and hashed are the bytes that are compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import zlib
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tailrace.config import StoreConfig
+from tailrace.env.entropy import SystemEntropy
+from tailrace.env.filesystem import File, FileSystem, OsFileSystem
+from tailrace.errors import CorruptionError, StoreError
+from tailrace.kernels import record
+from tailrace.spark.archive_layout import part_path, staging_path, write_options
+from tailrace.spark.archive_manifest import ArchivedFile, LostMessage, Manifest, QueueRange
+from tailrace.spark.archive_named import named_in, units_between
+from tailrace.spark.archive_pieces import pieces_of
+from tailrace.spark.archive_rows import Piece, Scratch, days_of, table_of
+from tailrace.spark.archive_verification import compare
+from tailrace.spark.columns import Rows
+from tailrace.spark.wanted import RowFilter, Wanted
+from tailrace.store.directory import StoreDirectory
+
+__all__ = ["HEAD_BYTES", "SegmentResult", "SegmentTask", "run_task", "write_segment"]
+
+HEAD_BYTES: Final = 1 << 16
+"""How much of a segment ``head_crc32`` covers."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTask:
+    """A sealed segment, and what queues name in it: ``counts`` messages of each in ``wanted``."""
+
+    store: str
+    config: StoreConfig | None
+    archive: str
+    path: str
+    segment: int
+    size: int
+    wanted: tuple[Wanted, ...]
+    counts: tuple[int, ...]
+    piece_bytes: int
+    verify: bool
+    published: Manifest | None = None
+    """Its manifest when the files are there and only to be compared."""
+
+
+@dataclass(slots=True)
+class SegmentResult:
+    """A manifest, not published yet; ``staged`` tells where each of its files is.
+
+    ``problem`` says why there is none; ``gone`` that retention was faster.
+    """
+
+    task_segment: int
+    manifest: Manifest | None = None
+    staged: list[str] = field(default_factory=list)
+    problem: str = ""
+    gone: bool = False
+
+
+class _Segment:
+    """A file of the log that stays open."""
+
+    def __init__(self, file: File, task: SegmentTask) -> None:
+        self.path, self.file_from_offset, self.size = task.path, task.segment, task.size
+        self._file = file
+
+    def read(self, at: int, n: int) -> bytes:
+        return self._file.pread(n, at)
+
+
+class _Writer:
+    """Files and figures of a segment."""
+
+    def __init__(
+        self, file_system: FileSystem, task: SegmentTask, attempt: str, head: bytes
+    ) -> None:
+        self._file_system = file_system
+        self._task = task
+        self._filter = RowFilter(list(task.wanted))
+        self._directory = f"{staging_path(task.archive, task.segment)}/{attempt}"
+        self._day = 0
+        self._scratch = Scratch()
+        self._sha = hashlib.sha256()
+        self._crc = 0
+        self._head = zlib.crc32(head)
+        self._records = self._messages = self._raw = 0
+        self._times: dict[int, tuple[int, int]] = {}
+        self._span: tuple[int, int] | None = None
+        self._found: list[Rows] = []
+        self._reasons: list[tuple[int, int, str]] = []
+        self.files: list[ArchivedFile] = []
+        self.staged: list[str] = []
+        file_system.makedirs(self._directory)
+
+    def take(self, piece: Piece) -> None:
+        """Write a piece."""
+        task = self._task
+        self._sha.update(piece.data)
+        self._crc = zlib.crc32(piece.data, self._crc)
+        messages = self._filter.mask(piece.rows)
+        self._count(piece, messages)
+        if self._day == 0 and len(piece.rows):
+            self._day = int(days_of(piece.rows[:1], 0)[0])
+        days = days_of(piece.rows, self._day)
+        order = _order(piece, days)
+        table = table_of(piece, order, messages, self._scratch)
+        # Raw rows come last and belong to the last day that was seen.
+        if len(days):
+            self._day = int(days.max())
+        of_rows = np.append(days[order], np.full(len(piece.raw), self._day))
+        bounds = [0, *(np.flatnonzero(of_rows[1:] != of_rows[:-1]) + 1).tolist(), len(of_rows)]
+        paths = [
+            self._write(table.slice(low, high - low), int(of_rows[low]), piece)
+            for low, high in itertools.pairwise(bounds)
+        ]
+        del table
+        if task.verify:
+            compare(self._file_system, paths, piece.base, piece.data, self._scratch)
+
+    def _count(self, piece: Piece, messages: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> None:
+        rows = piece.rows[messages]
+        self._records += len(piece.rows)
+        self._messages += len(rows)
+        self._raw += len(piece.raw)
+        self._found.append(rows[:, record.C_PHY].copy())
+        self._reasons += [(one.start, one.end, one.reason) for one in piece.raw]
+        times = piece.rows[:, record.C_STORE_TIMESTAMP]
+        if len(times):
+            low, high = int(times.min()), int(times.max())
+            self._span = (low, high) if self._span is None else (
+                min(low, self._span[0]), max(high, self._span[1]))
+        for name in np.unique(rows[:, record.C_QUEUE_HASH]).tolist():
+            own = rows[rows[:, record.C_QUEUE_HASH] == name][:, record.C_STORE_TIMESTAMP]
+            low, high = self._times.get(name, (int(own.min()), int(own.max())))
+            self._times[name] = min(low, int(own.min())), max(high, int(own.max()))
+
+    def _write(self, table: pa.Table, day: int, piece: Piece) -> str:
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, **write_options(table.num_rows))
+        made = sink.getvalue()
+        number = len(self.files)
+        path = f"{self._directory}/part-{number:05d}.parquet"
+        file = self._file_system.open(path, writable=True, create=True)
+        try:
+            file.truncate(0)
+            file.pwrite(memoryview(made), 0)
+            file.sync_data()
+        finally:
+            file.close()
+        self.files.append(ArchivedFile(
+            part_path(str(np.datetime64(day, "D")), self._task.segment, number), made.size,
+            hashlib.sha256(made).hexdigest(), table.num_rows, piece.base,
+            piece.base + len(piece.data)))
+        self.staged.append(path)
+        return path
+
+    def manifest(self) -> Manifest:
+        """What was written."""
+        task = self._task
+        self._file_system.sync_dir(self._directory)
+        first, last = self._span or (0, 0)
+        return Manifest(
+            segment=task.segment, size=task.size, crc32=self._crc, sha256=self._sha.hexdigest(),
+            head_crc32=self._head, records=self._records, messages=self._messages,
+            raw_rows=self._raw, min_store_timestamp=first, max_store_timestamp=last,
+            queues=tuple(self._queues()), files=tuple(self.files), damaged=tuple(self._damaged()),
+            verified=task.verify)
+
+    def _queues(self) -> list[QueueRange]:
+        found = []
+        for one, count in zip(self._task.wanted, self._task.counts, strict=True):
+            low, high = self._times.get(self._filter.hash_of(one), (0, 0))
+            found.append(QueueRange(
+                one.topic, one.queue_id, one.start, one.end, count, one.first, one.last, low, high))
+        return found
+
+    def _damaged(self) -> list[LostMessage]:
+        """Messages that units name and that are not there; the queues are asked only if any is."""
+        task = self._task
+        if self._messages == sum(task.counts):
+            return []
+        directory = StoreDirectory(task.store, config=task.config, file_system=self._file_system)
+        units = units_between(directory, task.segment, task.segment + task.size)
+        wanted, named = named_in(units, task.segment, task.size)
+        missing = named[~np.isin(named[:, 0], np.concatenate(self._found))]
+        if len(missing) + self._messages != sum(task.counts):
+            raise StoreError(
+                f"{self._messages} of {sum(task.counts)} messages are whole, and the queues do not name "
+                f"the others any more")
+        found = []
+        for position, offset, number in missing[np.argsort(missing[:, 0])].tolist():
+            one = wanted[number]
+            reason = next(
+                (why for low, high, why in self._reasons if low <= position < high),
+                "another record is there")
+            found.append(LostMessage(one.topic, one.queue_id, offset, position, reason))
+        return found
+
+
+def _order(piece: Piece, days: Rows) -> Rows:
+    """Rows by day, topic, queue and offset."""
+    rows = piece.rows
+    names, firsts, place = np.unique(
+        rows[:, record.C_QUEUE_HASH], return_index=True, return_inverse=True)
+    keys = []
+    for number, row in enumerate(firsts.tolist()):
+        at = int(rows[row, record.C_TOPIC_POS])
+        topic = piece.data[at : at + int(rows[row, record.C_TOPIC_LEN])]
+        keys.append((topic, int(rows[row, record.C_QUEUE_ID]), number))
+    rank = np.empty(len(names), dtype=np.int64)
+    for at, (_, _, number) in enumerate(sorted(keys)):
+        rank[number] = at
+    return np.lexsort((
+        rows[:, record.C_PHY], rows[:, record.C_QUEUE_OFFSET], rank[place.reshape(-1)], days))
+
+
+def write_segment(task: SegmentTask, file_system: FileSystem, attempt: str) -> SegmentResult:
+    """Write or compare a segment's files; never raises for what the store or archive is like."""
+    result = SegmentResult(task.segment)
+    try:
+        opened = file_system.open(task.path)
+    except FileNotFoundError:
+        result.gone = True
+        return result
+    try:
+        segment = _Segment(opened, task)
+        if task.published is not None:
+            _compare_published(task, task.published, segment, file_system)
+            result.manifest = task.published.as_verified()
+            return result
+        writer = _Writer(file_system, task, attempt, segment.read(0, HEAD_BYTES))
+        for piece in pieces_of(segment, task.piece_bytes):
+            writer.take(piece)
+        result.manifest, result.staged = writer.manifest(), writer.staged
+    except FileNotFoundError as error:
+        result.gone = str(error) == task.path
+        result.problem = "" if result.gone else str(error)
+    except (StoreError, OSError, pa.ArrowException) as error:
+        result.problem = f"{type(error).__name__}: {error}"
+    finally:
+        opened.close()
+    return result
+
+
+def _compare_published(
+    task: SegmentTask, manifest: Manifest, segment: _Segment, file_system: FileSystem
+) -> None:
+    scratch = Scratch()
+    for start, end in sorted({(one.start, one.end) for one in manifest.files}):
+        data = segment.read(start - task.segment, end - start)
+        if len(data) < end - start:
+            raise FileNotFoundError(task.path)
+        compare(
+            file_system,
+            [f"{task.archive}/{one.path}" for one in manifest.files if one.start == start],
+            start, data, scratch)
+    if sum({one.start: one.end - one.start for one in manifest.files}.values()) != task.size:
+        raise CorruptionError(f"the files of segment {task.segment} do not cover it")
+
+
+def run_task(task: SegmentTask) -> SegmentResult:
+    """A segment in a worker of Spark; every attempt has a directory of its own in staging."""
+    return write_segment(task, OsFileSystem(), f"{SystemEntropy().u64():016x}")

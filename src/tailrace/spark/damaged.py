@@ -1,0 +1,55 @@
+"""What the option ``mode`` makes of damaged records: an error, rows that say so, or a line in the log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from tailrace.errors import CorruptionError
+from tailrace.spark.options import ReadOptions
+from tailrace.spark.schema import arrow_schema
+
+__all__ = ["report_damaged"]
+
+_log = logging.getLogger(__name__)
+
+
+def report_damaged(
+    label: str, path: str, bad: Sequence[tuple[int, str]], options: ReadOptions
+) -> Iterator[pa.RecordBatch]:
+    """Report (position, reason) of records in a store or archive at ``path``; their rows, if wanted.
+
+    Raises CorruptionError in mode FAILFAST.
+    """
+    if options.mode == "FAILFAST":
+        place, reason = bad[0]
+        raise CorruptionError(
+            f"damaged record in {path}: {reason}; mode=PERMISSIVE makes it a row with the "
+            "column damaged, mode=DROPMALFORMED leaves it out",
+            phy_offset=place)
+    for place, reason in bad:
+        _log.warning("damaged record store=%s phy_offset=%d reason=%s", label, place, reason)
+    if options.mode == "DROPMALFORMED":
+        _log.warning("damaged records dropped store=%s dropped=%d", label, len(bad))
+    else:
+        yield _damaged_rows(label, bad, options)
+
+
+def _damaged_rows(
+    label: str, bad: Sequence[tuple[int, str]], options: ReadOptions
+) -> pa.RecordBatch:
+    """A row for each: where it is and what is wrong, nothing that its bytes say."""
+    schema = arrow_schema(options.columns)
+    known: Mapping[str, list[Any]] = {
+        "store": [label] * len(bad),
+        "commitLogOffset": [place for place, _ in bad],
+        "damaged": [reason for _, reason in bad],
+    }
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(known[field.name], field.type) if field.name in known
+            else pa.nulls(len(bad), field.type) for field in schema
+        ], schema=schema)

@@ -1,0 +1,1 @@
+"""Jobs over whole stores: each a function from a session and paths to a DataFrame or a report."""

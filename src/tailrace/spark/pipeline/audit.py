@@ -1,0 +1,262 @@
+"""The audit of ``tailrace verify`` as tasks: a segment each, by the rules of store.verification.
+
+  1  files     a task per index file: its header and chains, and which positions its blocks name;
+               a task per file of the timer log: its units against their records
+  2  segments  a task per segment: its records, units and keys, piece by piece between damage
+  3  walk      the driver walks over the pieces (``StitchedWalk``) and decides as verify does what is
+               damage and where the log ends; segments that were cut otherwise are verified again
+  4  rest      units and entries that nobody asked for, checkpoint, config files, lists of timers and
+               the wheel, on the driver
+
+One look at the directory is taken and sent to the tasks. Findings of segments stay with Spark, so
+there may be many; the driver holds two numbers for each run of units of a segment.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
+
+from tailrace.config import StoreConfig
+from tailrace.store.directory import StoreDirectory
+from tailrace.store.index_verification import (
+    MANY,
+    IndexBlock,
+    IndexRange,
+    check_index_file,
+)
+from tailrace.store.log_scan import (
+    Damage,
+    LogChunk,
+    LogEnd,
+    LogFile,
+    RecordClaim,
+    scan_files,
+)
+from tailrace.store.stitched_walk import Piece, StitchedWalk, first_piece, scan_pieces
+from tailrace.store.verification import (
+    CHECK,
+    Claims,
+    Finding,
+    Key,
+    SegmentRules,
+    damage_finding,
+    odd_file_findings,
+    queue_ends,
+    segment_spans,
+    state_findings,
+    tail_findings,
+    unclaimed_findings,
+)
+from tailrace.timer.verification import check_timer_file, join_timer_checks, timer_files
+
+if TYPE_CHECKING:
+    from pyspark import RDD, Broadcast
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Audit", "audit"]
+
+Tell = Callable[[str], None]
+_SCHEMA: Final = (
+    "step int, at bigint, number bigint, kind string, file string, position bigint, detail string")
+_ODD, _LOG, _REST = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """``findings`` has the columns kind, file, position and detail, in the order of verify."""
+
+    findings: DataFrame
+    summary: dict[str, Any]
+
+
+class _Task(NamedTuple):
+    """A segment to verify; ``ranges`` says which of its bytes are records, when that is known."""
+
+    number: int
+    low: int
+    high: int
+    blocks: list[IndexBlock]
+    ranges: list[tuple[int, int]] | None = None
+
+
+@dataclass(slots=True)
+class _Part:
+    """What a segment's task found beside its findings."""
+
+    number: int
+    pieces: list[tuple[Piece, dict[Key, int]]] = field(default_factory=list)
+    claims: Claims = field(default_factory=Claims)
+    records: int = 0
+    units: int = 0
+    foreign: list[Finding] = field(default_factory=list)
+    kinds: Counter[str] = field(default_factory=Counter)
+
+    def ranges(self) -> list[tuple[int, int]]:
+        return [(piece.start, piece.end) for piece, _ in self.pieces if piece.end > piece.start]
+
+
+def audit(
+    spark: SparkSession, path: str, *, config: StoreConfig | None = None,
+    tell: Tell = lambda _: None,
+) -> Audit:
+    """Audit a directory without changing it. Raises NotAStoreError."""
+    directory = StoreDirectory(path, config=config, raw=True)
+    context = spark.sparkContext
+    look = context.broadcast(directory)
+    files = directory.index_files()
+    tell(f"{len(directory.log_files)} segments, {len(files)} index files")
+    checks = context.parallelize(range(len(files)), max(len(files), 1)).map(
+        lambda number: check_index_file(look.value.config, files[number], number)).collect()
+    blocks = [block for check in checks for block in check.blocks]
+    timers, odd_timers = timer_files(directory)
+    timer_checks = context.parallelize(range(len(timers)), max(len(timers), 1)).map(
+        lambda number: check_timer_file(
+            look.value, timers[number], last=number == len(timers) - 1)).collect()
+    tasks = [
+        _Task(number, low, high, [b for b in blocks if b.low < high and b.high >= low])
+        for number, (low, high) in enumerate(segment_spans(directory))
+    ]
+    found = _run(spark, look, tasks)
+    parts = _parts(found)
+    walk = _Walk(directory, parts)
+    walk.run()
+    again = [task._replace(ranges=walk.used.get(task.number, []))
+             for task in tasks if parts[task.number].ranges() != walk.used.get(task.number, [])]
+    if again:
+        tell(f"{len(again)} segments are cut by damage and are verified again")
+        wrong = {task.number for task in again}
+        found = found.filter(lambda item: item[0] not in wrong)
+        more = _run(spark, look, again)
+        parts |= _parts(more)
+        found = found.union(more)
+    claims = Claims()
+    foreign: list[Finding] = []
+    for number in sorted(parts):
+        claims.join(parts[number].claims)
+        foreign += parts[number].foreign
+    rows = [(_ODD, 0, number, *finding) for number, finding in enumerate(odd_file_findings(directory))]
+    rows += [(_LOG, damage.phy_offset, 0, *damage_finding(damage)) for damage in walk.damage]
+    rest = [
+        *(tail_findings(directory, walk.end) if directory.log_files else ()),
+        *unclaimed_findings(directory, claims, walk.damage),
+        *(finding for check in checks for finding in check.findings),
+        *foreign[:MANY],
+        *state_findings(directory, walk.end.phy_offset),
+        *odd_timers,
+        *join_timer_checks(directory, timer_checks),
+    ]
+    rows += [(_REST, 0, number, *finding) for number, finding in enumerate(rest)]
+    frame = spark.createDataFrame(
+        found.filter(lambda item: not isinstance(item[1], _Part)).map(lambda item: item[1]),
+        _SCHEMA, verifySchema=False)
+    if rows:
+        frame = frame.union(spark.createDataFrame(rows, _SCHEMA, verifySchema=False))
+    kinds = Counter(row[3] for row in rows)
+    for part in parts.values():
+        kinds += part.kinds
+    findings = frame.orderBy("step", "at", "number").select("kind", "file", "position", "detail")
+    return Audit(findings, {
+        "state": directory.state.value, "records": sum(part.records for part in parts.values()),
+        "units": sum(part.units for part in parts.values()),
+        "indexEntries": sum(check.entries for check in checks),
+        "timers": sum(len(check.records) for check in timer_checks),
+        "findings": sum(kinds.values()), "kinds": dict(sorted(kinds.items())),
+    })
+
+
+def _run(spark: SparkSession, look: Broadcast[StoreDirectory], tasks: list[_Task]) -> RDD[Any]:
+    """(segment, finding row or part) of some segments, kept on the disks of the executors."""
+    from pyspark import StorageLevel  # noqa: PLC0415 - with a session alone
+
+    found = spark.sparkContext.parallelize(tasks, len(tasks)).flatMap(
+        lambda task: ((task.number, item) for item in _verify_segment(look.value, task)))
+    return found.persist(StorageLevel.DISK_ONLY)
+
+
+def _parts(found: RDD[Any]) -> dict[int, _Part]:
+    return dict(found.filter(lambda item: isinstance(item[1], _Part)).collect())
+
+
+def _verify_segment(directory: StoreDirectory, task: _Task) -> Iterator[Any]:
+    """Rows of findings, and the part last."""
+    queues = {(queue.topic, queue.queue_id): queue for queue in directory.queues()}
+    index = IndexRange(directory, directory.index_files(), task.blocks, task.low, task.high)
+    rules = SegmentRules(directory, queues, index)
+    part = _Part(task.number)
+    if task.number < len(directory.log_files):
+        for item in _segment_items(directory, task):
+            if isinstance(item, Piece):
+                part.pieces.append((item, rules.next))
+                rules.next = {}
+            else:
+                for number, finding in enumerate(rules.verify(item)):
+                    part.kinds[finding.kind] += 1
+                    yield (_LOG, item.base, number, *finding)
+    part.claims, part.records, part.units = rules.claims, rules.records, rules.units
+    part.foreign = rules.foreign_keys()
+    yield part
+
+
+def _segment_items(directory: StoreDirectory, task: _Task) -> Iterator[LogChunk | Piece]:
+    file = directory.log_files[task.number]
+    if task.ranges is None:
+        yield from scan_pieces(file, task.low, directory.readable_until, CHECK)
+        return
+    for start, end in task.ranges:
+        yield from scan_files([file], start, end, CHECK, LogEnd())
+
+
+@final
+class _Walk:
+    """The driver's walk: what is damage, where the log ends, which ranges are records."""
+
+    def __init__(self, directory: StoreDirectory, parts: dict[int, _Part]) -> None:
+        self._directory = directory
+        self._numbers = {
+            file.file_from_offset: number for number, file in enumerate(directory.log_files)}
+        self._pieces = {
+            piece.start: (piece, ends) for part in parts.values() for piece, ends in part.pieces}
+        self._next: dict[Key, int] = {}
+        self.damage: list[Damage] = []
+        self.used: dict[int, list[tuple[int, int]]] = {}
+        self.end = LogEnd()
+
+    def run(self) -> None:
+        """Walk from the first to the last record."""
+        directory = self._directory
+        if not directory.log_files:
+            return
+        walk = StitchedWalk(
+            directory.log_files, directory.min_phy_offset, directory.readable_until, CHECK,
+            self._is_fresh, self._piece)
+        self.damage += [item for item in walk.items() if isinstance(item, Damage)]
+        self.end = walk.end
+
+    def _piece(self, file: LogFile, start: int) -> Generator[LogChunk, None, Piece]:
+        known = self._pieces.get(start)
+        if known is not None:
+            piece, ends = known
+            self._next |= ends
+        else:
+            piece = yield from self._scan(file, start)
+        if piece.end > piece.start:
+            self.used.setdefault(self._numbers[file.file_from_offset], []).append(
+                (piece.start, piece.end))
+        return piece
+
+    def _scan(self, file: LogFile, start: int) -> Generator[LogChunk, None, Piece]:
+        """A piece that no task has: the walk goes on elsewhere than the task thought."""
+        chunks = first_piece(file, start, self._directory.readable_until, CHECK)
+        while True:
+            try:
+                chunk = next(chunks)
+            except StopIteration as done:
+                return done.value
+            self._next |= queue_ends(chunk)
+            yield chunk
+
+    def _is_fresh(self, claim: RecordClaim) -> bool:
+        return claim.queue_offset >= self._next.get((claim.topic, claim.queue_id), 0)

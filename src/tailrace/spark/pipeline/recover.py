@@ -1,0 +1,130 @@
+"""Recovery and rebuild whose reading is done by tasks.
+
+The directory is opened as ever, under its lock and by the passes of ``store.recovery``. Only the
+scan of the log is handed over: a task per segment checks every record and stages what queues and
+index need of it; then the walk takes its chunks from there, decides as always what is damage and
+where the log ends, writes units and entries, cuts, and syncs. So there is one place that decides and
+one that installs, and a kill at any time leaves what a kill of a local recovery leaves. Nothing of
+the store is changed before all segments are staged.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from tailrace.config import StoreConfig
+from tailrace.errors import StoreError
+from tailrace.formats.filenames import STAGING
+from tailrace.node.message_store import MessageStore
+from tailrace.spark.pipeline.staging import (
+    StagedSegment,
+    piece_chunks,
+    read_staged,
+    stage_segment,
+)
+from tailrace.store.log_scan import LogChunk, LogFile
+from tailrace.store.stitched_walk import Piece, PieceSource, first_piece
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["SparkScan", "recover"]
+
+_log = logging.getLogger(__name__)
+Tell = Callable[[str], None]
+
+
+def recover(
+    spark: SparkSession, path: str, *, config: StoreConfig | None = None, rebuild: bool = False,
+    staging: str = "", tell: Tell = lambda _: None,
+) -> dict[str, Any]:
+    """Open a directory, make it right and close it; the report of ``tailrace recover``.
+
+    ``rebuild`` builds queues and index anew whatever is there. ``staging`` is a directory that the
+    driver and every executor see; it is made, and removed afterwards. Raises what
+    ``MessageStore.open`` raises, and StoreError when the staging directory has something in it.
+    """
+    place = Path(staging or f"{path}/{STAGING}")
+    if staging and place.exists() and any(place.iterdir()):
+        raise StoreError(f"{staging} is not empty, it would be removed afterwards")
+    scan = SparkScan(spark, str(place), tell)
+    try:
+        with MessageStore.open(
+            path, config=config, services=False, create=False, rebuild=rebuild, scan=scan
+        ) as opened:
+            return opened.recovery_report
+    finally:
+        if scan.used:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+@final
+class SparkScan:
+    """Scans segments in tasks; a ``LogScanner`` of recovery."""
+
+    def __init__(self, spark: SparkSession, staging: str, tell: Tell) -> None:
+        self._spark = spark
+        self._staging = staging
+        self._tell = tell
+        self.used = False
+
+    def __call__(
+        self, files: Sequence[LogFile], start: int, until: int, check: int
+    ) -> PieceSource:
+        """Stage every segment from ``start`` on; where a walk takes its pieces from."""
+        staging = self._staging
+        shutil.rmtree(staging, ignore_errors=True)  # of a run that was killed
+        Path(staging).mkdir(parents=True)
+        self.used = True
+        segments = [
+            (file.path, file.file_from_offset, file.size) for file in files
+            if start < file.file_from_offset + file.size
+        ]
+        self._tell(f"{len(segments)} segments from {start} on are scanned")
+        staged = self._spark.sparkContext.parallelize(segments, max(len(segments), 1)).map(
+            lambda segment: stage_segment(staging, segment, max(start, segment[1]), until, check)
+        ).collect()
+        records, size = sum(one.records for one in staged), sum(one.length for one in staged)
+        self._tell(f"{records} records are staged in {size} bytes, now they are installed")
+        return _StagedPieces(staged, until, check, self._tell)
+
+
+@final
+class _StagedPieces:
+    """Pieces from staged segments; a segment is read once and held until the next one is asked for."""
+
+    def __init__(
+        self, staged: Sequence[StagedSegment], until: int, check: int, tell: Tell
+    ) -> None:
+        self._staged = {one.file_from_offset: one for one in staged}
+        self._until, self._check = until, check
+        self._tell = tell
+        self._open: tuple[int, list[Any] | None] = -1, None
+
+    def __call__(self, file: LogFile, start: int) -> Generator[LogChunk, None, Piece]:
+        staged = self._staged.get(file.file_from_offset)
+        at = 0
+        for piece, batches in staged.pieces if staged is not None else ():
+            if piece.start == start:
+                found = self._batches(staged) if batches else []
+                if found is None:
+                    break
+                yield from piece_chunks(found[at : at + batches], piece)
+                return piece
+            at += batches
+        return (yield from first_piece(file, start, self._until, self._check))
+
+    def _batches(self, staged: StagedSegment | None) -> list[Any] | None:
+        assert staged is not None
+        base = staged.file_from_offset
+        if self._open[0] != base:
+            self._open = base, read_staged(staged)
+            if self._open[1] is None:
+                _log.warning("staged rows are not what the task wrote file=%s", staged.path)
+                self._tell(f"{staged.path} is not what the task wrote (do driver and executors see "
+                           "one staging directory?), its segment is scanned here")
+        return self._open[1]

@@ -1,0 +1,317 @@
+"""Replay: messages that a filter chooses, from log and archive back into a broker or a store.
+
+Rows come in the order of the log. A window of them is sent, then its last position goes into the
+progress file, durably; so a run that is cut off goes on behind the last window that was answered, and
+no more than one window comes twice. What made a message wait the first time (delays, timers,
+transactions) and what a broker added is left out: a replayed message can be consumed at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, final
+
+import orjson
+
+from tailrace.client import Producer
+from tailrace.config import StoreConfig
+from tailrace.env.clock import Clock, SystemClock
+from tailrace.env.filesystem import OsFileSystem
+from tailrace.errors import ConfigError, CorruptionError
+from tailrace.formats.commitlog import CRC_PROPERTY
+from tailrace.model import Message
+from tailrace.node.message_store import MessageStore
+from tailrace.node.topic_config import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+__all__ = ["REPLAY_PROPERTY", "BrokerTarget", "Replay", "StoreTarget", "Target", "chosen_rows",
+           "replay"]
+
+_COLUMNS: Final = "topic,queueId,commitLogOffset,tags,keys,body,properties,flag"
+REPLAY_PROPERTY: Final = "TAILRACE_REPLAY"
+"""On every replayed message: its first position in the log, the same when it comes twice."""
+_LEFT_OUT: Final = frozenset({
+    CRC_PROPERTY, "TAGS", "KEYS", "WAIT", "DELAY", "REAL_TOPIC", "REAL_QID", "TRAN_MSG", "MSG_REGION",
+    "__transactionId__", "UNIQ_KEY_INDEX", "INNER_NUM", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET",
+})
+_LEFT_OUT_PREFIX: Final = "TIMER_"
+_WINDOW_BYTES: Final = 1 << 20
+Tell = Callable[[str], None]
+
+
+class Target(Protocol):
+    """Where messages are put; ``put`` returns when all of them are durable there."""
+
+    def queues(self, topic: str) -> int:
+        """How many queues of a topic can be written; 0 when it is not there."""
+        ...
+
+    def create(self, topic: str, queues: int) -> None:
+        """Create a topic."""
+        ...
+
+    def put(self, queue_id: int, messages: list[Message]) -> None:
+        """Put messages of one topic into one queue."""
+        ...
+
+
+@final
+class BrokerTarget(AbstractContextManager["BrokerTarget"]):
+    """A running broker, by its address or its name server's."""
+
+    def __init__(self, *, broker: str = "", namesrv: str = "") -> None:
+        self._producer = Producer(broker=broker, namesrv=namesrv, group="tailrace_replay")
+
+    def __exit__(self, *_: object) -> None:
+        self._producer.close()
+
+    def queues(self, topic: str) -> int:
+        """How many queues of a topic can be written."""
+        return len(self._producer.queues(topic))
+
+    def create(self, topic: str, queues: int) -> None:
+        """Create a topic."""
+        self._producer.create_topic(topic, queues)
+
+    def put(self, queue_id: int, messages: list[Message]) -> None:
+        """Send messages in one request, all or none; raises RemotingError."""
+        if len(messages) == 1:
+            self._producer.send(messages[0], queue_id=queue_id)
+        else:
+            self._producer.send_batch(messages, queue_id=queue_id)
+
+
+@final
+class StoreTarget(AbstractContextManager["StoreTarget"]):
+    """A store directory that nobody serves; it is made when it is missing."""
+
+    def __init__(self, path: str, config: StoreConfig | None = None) -> None:
+        self._store = MessageStore.open(path, config=config, services=False)
+
+    def __exit__(self, *_: object) -> None:
+        self._store.close()
+
+    def queues(self, topic: str) -> int:
+        """How many queues of a topic can be written."""
+        known = self._store.topics.table.get(topic)
+        return known.write_queue_nums if known is not None else 0
+
+    def create(self, topic: str, queues: int) -> None:
+        """Create a topic."""
+        self._store.topics.create_if_missing(topic, queues)
+
+    def put(self, queue_id: int, messages: list[Message]) -> None:
+        """Put and sync messages; raises StoreError."""
+        self._store.put_many(messages, queue_id=queue_id)
+        self._store.flush()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What to replay and how.
+
+    ``where`` is an SQL expression over the source's columns, ``options`` more options of the source.
+    ``rate`` is in messages a second, 0 as fast as it goes; ``window`` in messages.
+    """
+
+    path: str
+    topics: tuple[str, ...]
+    where: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+    to_topic: str = ""
+    rate: float = 0.0
+    keep_ids: bool = True
+    window: int = 64
+    progress: str = ""
+
+    def check(self) -> None:
+        """Raises ConfigError for what cannot be; all problems at once."""
+        problems = [
+            f"{topic} is a system topic, its messages mean something to its broker alone"
+            for topic in self.topics
+            if topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+        ]
+        if not self.topics:
+            problems.append("say which topics to replay")
+        if self.rate < 0 or self.window < 1:
+            problems.append("rate must not be negative, window at least 1")
+        if own := {"path", "columns", "topic", "subscribe", "body"} & {n.lower() for n in self.options}:
+            problems.append(f"{', '.join(sorted(own))}: replay sets this option of the source itself")
+        if problems:
+            raise ConfigError(*problems)
+
+    def identity(self) -> dict[str, Any]:
+        """What a progress file must be of."""
+        return {
+            "store": self.path, "topics": sorted(self.topics), "where": self.where,
+            "toTopic": self.to_topic,
+        }
+
+
+def replay(
+    spark: SparkSession, wanted: Replay, target: Target, *, clock: Clock | None = None,
+    tell: Tell = lambda _: None,
+) -> dict[str, Any]:
+    """Send everything that is chosen; how much that was.
+
+    With a progress file it goes on where the last run ended, and ends with what is in the log now.
+    Raises ConfigError, CorruptionError for a progress file of something else, and what target and
+    source raise.
+    """
+    wanted.check()
+    progress = _Progress(wanted)
+    sender = _Sender(wanted, target, progress, clock or SystemClock(), tell)
+    if progress.position >= 0:
+        tell(f"going on behind {progress.position}, {progress.sent} messages are sent")
+    rows = chosen_rows(spark, wanted, progress.position).orderBy("commitLogOffset")
+    for window in _windows(rows.toLocalIterator(), wanted):
+        sender.send(window)
+    return {
+        "sent": sender.sent, "sentBefore": progress.sent - sender.sent if wanted.progress else 0,
+        "bytes": sender.bytes, "position": progress.position, "seconds": round(sender.seconds, 3),
+    }
+
+
+def chosen_rows(spark: SparkSession, wanted: Replay, position: int = -1) -> DataFrame:
+    """Messages behind a position that are chosen; raises what is wrong with filter and options."""
+    reader = spark.read.format("tailrace").options(**wanted.options).option("body", "decoded")
+    reader = reader.option("subscribe", ",".join(wanted.topics))
+    if not wanted.where:
+        reader = reader.option("columns", _COLUMNS)
+    if position >= 0:
+        start = max(position + 1, int(wanted.options.get("startingCommitLogOffset", 0)))
+        reader = reader.option("startingCommitLogOffset", str(start))
+    frame = reader.load(wanted.path)
+    if wanted.where:
+        frame = frame.where(wanted.where)
+    return frame.select(*_COLUMNS.split(","))
+
+
+def _windows(rows: Iterable[Row], wanted: Replay) -> Iterator[list[Row]]:
+    """Rows that are sent together: no more than a window, a second's worth, or a MiB of bodies."""
+    most = min(wanted.window, max(int(wanted.rate), 1)) if wanted.rate else wanted.window
+    held: list[Row] = []
+    size = 0
+    for row in rows:
+        if held and (len(held) >= most or size + len(row["body"]) > _WINDOW_BYTES):
+            yield held
+            held, size = [], 0
+        held.append(row)
+        size += len(row["body"])
+    if held:
+        yield held
+
+
+def _message(row: Row, wanted: Replay) -> Message:
+    properties = {
+        name: value for name, value in row["properties"].items()
+        if name and value and name not in _LEFT_OUT and not name.startswith(_LEFT_OUT_PREFIX)
+        and (wanted.keep_ids or name != "UNIQ_KEY")
+    }
+    properties[REPLAY_PROPERTY] = str(row["commitLogOffset"])
+    return Message(
+        topic=wanted.to_topic or row["topic"], body=bytes(row["body"]), tags=row["tags"],
+        keys=[key for key in row["keys"] or () if key], properties=properties, flag=row["flag"])
+
+
+@final
+class _Sender:
+    """Sends windows at the rate and notes them."""
+
+    def __init__(
+        self, wanted: Replay, target: Target, progress: _Progress, clock: Clock, tell: Tell
+    ) -> None:
+        self._wanted = wanted
+        self._target = target
+        self._progress = progress
+        self._clock = clock
+        self._tell = tell
+        self._queues: dict[str, int] = {}
+        self._began = self._told = clock.monotonic_ns()
+        self.sent = 0
+        self.bytes = 0
+
+    @property
+    def seconds(self) -> float:
+        """Since the first message was asked for."""
+        return (self._clock.monotonic_ns() - self._began) / 1e9
+
+    def send(self, rows: list[Row]) -> None:
+        """Send a window when its time has come; note it when it is answered."""
+        groups: dict[tuple[str, int], list[Message]] = {}
+        for row in rows:
+            message = _message(row, self._wanted)
+            queue_id = row["queueId"] % self._queues_of(message.topic, row["queueId"] + 1)
+            groups.setdefault((message.topic, queue_id), []).append(message)
+        if self._wanted.rate:
+            ahead = self.sent / self._wanted.rate - self.seconds
+            if ahead > 0:
+                threading.Event().wait(ahead)
+        for (_, queue_id), messages in groups.items():
+            self._target.put(queue_id, messages)
+        self.sent += len(rows)
+        self.bytes += sum(len(row["body"]) for row in rows)
+        self._progress.note(rows[-1]["commitLogOffset"], len(rows))
+        now = self._clock.monotonic_ns()
+        if now - self._told > 1_000_000_000:
+            self._told = now
+            self._tell(f"{self.sent} messages sent, {self.sent / max(self.seconds, 1e-3):.0f} a second, "
+                       f"up to {self._progress.position}")
+
+    def _queues_of(self, topic: str, least: int) -> int:
+        """Queues of a topic there; a missing one is made with as many as are needed."""
+        if topic not in self._queues:
+            found = self._target.queues(topic)
+            if not found:
+                self._target.create(topic, max(least, 4))
+                found = self._target.queues(topic)
+            self._queues[topic] = max(found, 1)
+        return self._queues[topic]
+
+
+@final
+class _Progress:
+    """The file that says up to which position everything was answered; without one, in memory."""
+
+    def __init__(self, wanted: Replay) -> None:
+        self._identity = wanted.identity()
+        self._path = wanted.progress
+        self.position = -1
+        self.sent = 0
+        if not self._path or not Path(self._path).exists():
+            return
+        try:
+            found = orjson.loads(Path(self._path).read_bytes())
+            position, sent = int(found.pop("position")), int(found.pop("sent"))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptionError(f"{self._path} is no progress of a replay: {error}") from error
+        if found != self._identity:
+            other = [name for name in self._identity if found.get(name) != self._identity[name]]
+            raise ConfigError(
+                f"{self._path} is of another replay: {', '.join(other)} differ; remove it to begin anew")
+        self.position, self.sent = position, sent
+
+    def note(self, position: int, count: int) -> None:
+        """Everything up to a position was answered. Raises OSError."""
+        self.position = position
+        self.sent += count
+        if not self._path:
+            return
+        file_system = OsFileSystem()
+        made = f"{self._path}.new"
+        file = file_system.open(made, writable=True, create=True)
+        try:
+            text = orjson.dumps({**self._identity, "position": position, "sent": self.sent})
+            file.truncate(0)
+            file.pwrite(text, 0)
+            file.sync_data()
+        finally:
+            file.close()
+        file_system.rename(made, self._path)
+

@@ -1,0 +1,151 @@
+"""Record rows of a segment in a file, for a walk that takes them from there.
+
+A task writes ``<segment>.arrow``: an Arrow stream, LZ4, a batch for each chunk of the log, with what
+queues and index need of a record and nothing else, about a twentieth of the log. What the driver
+gets by itself is small: the pieces, how many batches each has, length and checksum of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from isal import isal_zlib
+
+from tailrace.env.entropy import SystemEntropy
+from tailrace.env.filesystem import FileSystem, OsFileSystem
+from tailrace.formats.filenames import offset_to_file_name
+from tailrace.kernels import columns, record
+from tailrace.store.directory import FileView
+from tailrace.store.log_scan import LogChunk, Rows
+from tailrace.store.stitched_walk import Piece, scan_pieces
+
+__all__ = ["StagedSegment", "piece_chunks", "read_staged", "stage_segment"]
+
+_NUMBERS: Final = {
+    record.C_PHY: pa.int64(), record.C_SIZE: pa.int32(), record.C_QUEUE_ID: pa.int32(),
+    record.C_QUEUE_OFFSET: pa.int64(), record.C_SYS_FLAG: pa.int32(),
+    record.C_STORE_TIMESTAMP: pa.int64(), record.C_TAGS_CODE: pa.int64(),
+    record.C_QUEUE_HASH: pa.int64(), record.C_DELAY_LEVEL: pa.int64(),
+}
+_TEXTS: Final = {
+    record.C_TOPIC_POS: record.C_TOPIC_LEN, record.C_UNIQ_POS: record.C_UNIQ_LEN,
+    record.C_KEYS_POS: record.C_KEYS_LEN, record.C_TAGS_POS: record.C_TAGS_LEN,
+}
+_SCHEMA: Final = pa.schema([
+    *(pa.field(str(column), kind) for column, kind in _NUMBERS.items()),
+    *(pa.field(str(column), pa.binary()) for column in _TEXTS),
+])
+
+
+class StagedSegment(NamedTuple):
+    """A segment that a task has scanned; each piece with the number of its batches."""
+
+    file_from_offset: int
+    path: str
+    length: int
+    crc: int
+    pieces: list[tuple[Piece, int]]
+    records: int
+
+
+def stage_segment(
+    directory: str, segment: tuple[str, int, int], start: int, until: int, check: int
+) -> StagedSegment:
+    """Scan a segment (path, position of its first byte, size) from ``start`` on; stage its rows.
+
+    A task that runs twice writes the same bytes twice, each time under another name first.
+    Raises OSError.
+    """
+    file_system, file_from_offset = OsFileSystem(), segment[1]
+    log = FileView(file_system, *segment)
+    sink = pa.BufferOutputStream()
+    pieces: list[tuple[Piece, int]] = []
+    batches = records = 0
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_stream(sink, _SCHEMA, options=options) as writer:
+        for item in scan_pieces(log, start, until, check):
+            if isinstance(item, Piece):
+                pieces.append((item, batches))
+                batches = 0
+            else:
+                writer.write_batch(_packed(item))
+                batches += 1
+                records += len(item.rows)
+    made = sink.getvalue()
+    target = f"{directory}/{offset_to_file_name(file_from_offset)}.arrow"
+    _write(file_system, target, made)
+    return StagedSegment(
+        file_from_offset, target, len(made), isal_zlib.crc32(made), pieces, records)
+
+
+def _write(file_system: FileSystem, target: str, data: pa.Buffer) -> None:
+    part = f"{target}.{SystemEntropy().u64():x}"  # another attempt may write at the same time
+    file = file_system.open(part, writable=True, create=True)
+    try:
+        file.pwrite(memoryview(data), 0)
+    finally:
+        file.close()
+    file_system.rename(part, target)
+
+
+def read_staged(staged: StagedSegment) -> list[pa.RecordBatch] | None:
+    """The batches of a staged segment; None when the file is not the one that the task wrote."""
+    try:
+        file = OsFileSystem().open(staged.path)
+    except FileNotFoundError:
+        return None
+    try:
+        data = file.pread(staged.length + 1, 0)
+    finally:
+        file.close()
+    if len(data) != staged.length or isal_zlib.crc32(data) != staged.crc:
+        return None
+    with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
+        return list(reader)
+
+
+def piece_chunks(batches: list[pa.RecordBatch], piece: Piece) -> Iterator[LogChunk]:
+    """The chunks of a piece; their rows point into topics, keys and tags alone."""
+    for batch in batches:
+        yield _unpacked(batch, piece.start)
+
+
+def _packed(chunk: LogChunk) -> pa.RecordBatch:
+    rows = np.ascontiguousarray(chunk.rows)
+    return pa.RecordBatch.from_arrays([
+        *(pa.array(rows[:, column].astype(kind.to_pandas_dtype()))
+          for column, kind in _NUMBERS.items()),
+        *(_text(chunk.data, rows, at, length) for at, length in _TEXTS.items()),
+    ], schema=_SCHEMA)
+
+
+def _text(data: bytes, rows: Rows, at: int, length: int) -> pa.Array:
+    count = len(rows)
+    offsets = np.empty(count + 1, dtype=np.int32)
+    valid = np.empty((count + 7) // 8, dtype=np.uint8)
+    total, _ = columns.part_offsets(data, rows, at, length, offsets, valid)
+    out = np.empty(total, dtype=np.uint8)
+    columns.copy_parts(data, rows, at, length, out)
+    return pa.Array.from_buffers(
+        pa.binary(), count, [pa.py_buffer(valid), pa.py_buffer(offsets), pa.py_buffer(out)])
+
+
+def _unpacked(batch: pa.RecordBatch, base: int) -> LogChunk:
+    rows = np.zeros((batch.num_rows, record.COLUMNS), dtype=np.int64)
+    for column, made in zip(_NUMBERS, batch.columns, strict=False):
+        rows[:, column] = made.to_numpy()
+    parts: list[bytes] = []
+    start = 0
+    for (at, length), made in zip(
+        _TEXTS.items(), batch.columns[len(_NUMBERS) :], strict=True
+    ):
+        _, offsets, data = made.buffers()
+        places = np.frombuffer(offsets, dtype=np.int32)[: len(made) + 1].astype(np.int64)
+        rows[:, at] = np.where(made.is_valid().to_numpy(zero_copy_only=False), start + places[:-1], -1)
+        rows[:, length] = np.diff(places)
+        parts.append(data.to_pybytes() if data is not None else b"")
+        start += len(parts[-1])
+    return LogChunk(b"".join(parts), base, rows)

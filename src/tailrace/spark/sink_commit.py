@@ -1,0 +1,215 @@
+"""A batch of a stream, committed: its manifest made durable, then sent, then marked as sent.
+
+Below the checkpoint:
+
+    tailrace-sink/<batch>.json       which staged files the batch is, in order, and where queues ended
+    tailrace-sink/staged/<batch>/    rows, written by tasks
+
+Steps, of which a kill may cut off any: tasks stage; the manifest gets its name; messages are sent;
+the manifest says so; staged files go. A batch that is run again finds the manifest and takes what it
+names, whatever tasks have staged this time, so numbers mean the same messages; it asks the log how
+far the earlier try came. A batch whose manifest says that all was sent is not sent again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+import orjson
+import pyarrow as pa
+
+from tailrace.env.filesystem import FileSystem
+from tailrace.errors import CorruptionError, StoreError
+from tailrace.spark.sink_options import WriteOptions
+from tailrace.spark.sink_publish import TXN, Numbered, Publisher, Sleep, Starts, publish
+from tailrace.spark.sink_rows import STAGED_SCHEMA, messages_of, staged
+
+__all__ = ["BatchManifest", "StagedFile", "commit_batch", "discard", "query_of", "stage"]
+
+_DIRECTORY: Final = "tailrace-sink"
+_KEPT: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """Rows that one task wrote; ``path`` is below the checkpoint."""
+
+    path: str
+    partition: int
+    rows: int
+    sha256: str
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchManifest:
+    """What a batch is: numbers count through its files in their order."""
+
+    query: str
+    batch: int
+    files: tuple[StagedFile, ...]
+    starts: Starts = field(default_factory=dict)
+    sent: bool = False
+
+
+def _read(file_system: FileSystem, path: str) -> bytes | None:
+    try:
+        file = file_system.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return file.pread(file.size(), 0)
+    finally:
+        file.close()
+
+
+def _write(file_system: FileSystem, path: str, data: bytes) -> None:
+    """Make a file with these bytes, durably, its name last."""
+    directory, _, name = path.rpartition("/")
+    made = f"{directory}/.{name}.new"
+    file = file_system.open(made, writable=True, create=True)
+    try:
+        file.truncate(0)
+        file.pwrite(data, 0)
+        file.sync_data()
+    finally:
+        file.close()
+    file_system.rename(made, path)
+    file_system.sync_dir(directory)
+
+
+def stage(
+    file_system: FileSystem, options: WriteOptions, batch: int, partition: int, attempt: str,
+    rows: Iterator[pa.RecordBatch],
+) -> StagedFile:
+    """Write a task's rows; raises MessageIllegalError for one that is no message."""
+    sink = pa.BufferOutputStream()
+    count, topics = 0, set()
+    with pa.ipc.new_file(sink, STAGED_SCHEMA) as writer:
+        for one in rows:
+            made = staged(one, options.topic)
+            topics.update(made.column(0).unique().to_pylist())
+            writer.write_batch(made)
+            count += made.num_rows
+    data = sink.getvalue().to_pybytes()
+    path = f"{_DIRECTORY}/staged/{batch}/part-{partition:05d}-{attempt}.arrow"
+    target = f"{options.checkpoint}/{path}"
+    file_system.makedirs(target.rpartition("/")[0])
+    _write(file_system, target, data)
+    return StagedFile(
+        path, partition, count, hashlib.sha256(data).hexdigest(), tuple(sorted(topics)))
+
+
+def discard(file_system: FileSystem, options: WriteOptions, files: Sequence[StagedFile], batch: int) -> None:
+    """Remove what tasks staged for a batch that failed, but for what its manifest names."""
+    known = _load(file_system, options.checkpoint, batch)
+    kept = {one.path for one in known.files} if known is not None else set()
+    for one in files:
+        path = f"{options.checkpoint}/{one.path}"
+        if one.path not in kept and file_system.exists(path):
+            file_system.remove(path)
+
+
+def query_of(file_system: FileSystem, checkpoint: str) -> str:
+    """The id of the query, which Spark keeps in its checkpoint."""
+    data = _read(file_system, f"{checkpoint}/metadata")
+    try:
+        return str(orjson.loads(data or b"")["id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{checkpoint}/metadata does not name the query: {error}") from error
+
+
+def _manifest_path(checkpoint: str, batch: int) -> str:
+    return f"{checkpoint}/{_DIRECTORY}/{batch}.json"
+
+
+def _load(file_system: FileSystem, checkpoint: str, batch: int) -> BatchManifest | None:
+    path = _manifest_path(checkpoint, batch)
+    data = _read(file_system, path)
+    if data is None:
+        return None
+    try:
+        found: dict[str, Any] = orjson.loads(data)
+        files = tuple(
+            StagedFile(**{**one, "topics": tuple(one["topics"])}) for one in found["files"])
+        return BatchManifest(**{**found, "files": files})
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptionError(f"{path} is no manifest of a batch: {error}") from error
+
+
+def _save(file_system: FileSystem, checkpoint: str, manifest: BatchManifest) -> None:
+    file_system.makedirs(f"{checkpoint}/{_DIRECTORY}")
+    _write(file_system, _manifest_path(checkpoint, manifest.batch), orjson.dumps(asdict(manifest)))
+
+
+def commit_batch(
+    file_system: FileSystem, options: WriteOptions, batch: int, files: Sequence[StagedFile],
+    sleep: Sleep, *, connect: Callable[[WriteOptions, Sleep], Publisher] = Publisher,
+) -> int:
+    """Send a batch exactly once; how many messages this call sent.
+
+    Raises RemotingError or StoreError; the next call for the batch goes on where this one ended.
+    """
+    checkpoint = options.checkpoint
+    query = query_of(file_system, checkpoint)
+    manifest = _load(file_system, checkpoint, batch)
+    begun = manifest is not None
+    if manifest is None:
+        ordered = tuple(sorted(files, key=lambda one: one.partition))
+        starts: Starts = {}
+        if topics := sorted({topic for one in ordered for topic in one.topics}):
+            with connect(options, sleep) as publisher:
+                starts = publisher.starts(topics)
+        manifest = BatchManifest(query, batch, ordered, starts, sent=not topics)
+        _save(file_system, checkpoint, manifest)
+    elif manifest.query != query:
+        raise StoreError(
+            f"{checkpoint} has staged rows of query {manifest.query}, but is of query {query}")
+    sent = 0
+    if not manifest.sent:
+        prefix = f"{query}/{batch}/"
+        sent = publish(
+            options, lambda first: _numbered(file_system, checkpoint, manifest, prefix, first),
+            prefix, manifest.starts, sleep, begun=begun, connect=connect)
+        _save(file_system, checkpoint, replace(manifest, sent=True))
+    _clean(file_system, checkpoint, batch)
+    return sent
+
+
+def _numbered(
+    file_system: FileSystem, checkpoint: str, manifest: BatchManifest, prefix: str, first: int
+) -> Iterator[Numbered]:
+    """Messages of a batch from a number on, each with its property."""
+    number = 0
+    for one in manifest.files:
+        if number + one.rows <= first:
+            number += one.rows
+            continue
+        path = f"{checkpoint}/{one.path}"
+        data = _read(file_system, path)
+        if data is None or hashlib.sha256(data).hexdigest() != one.sha256:
+            raise CorruptionError("staged rows are not what the batch's manifest says", path=path)
+        with pa.ipc.open_file(pa.BufferReader(data)) as reader:
+            for place in range(reader.num_record_batches):
+                for message, queue_id in messages_of(reader.get_batch(place)):
+                    if number >= first:
+                        named = {**message.properties, TXN: f"{prefix}{number}"}
+                        yield number, replace(message, properties=named), queue_id
+                    number += 1
+
+
+def _clean(file_system: FileSystem, checkpoint: str, batch: int) -> None:
+    """Remove staged rows up to a batch that was sent, and manifests that no run asks for again."""
+    root = f"{checkpoint}/{_DIRECTORY}"
+    for name in file_system.list(f"{root}/staged"):
+        if name.isdigit() and int(name) <= batch:
+            for child in file_system.list(f"{root}/staged/{name}"):
+                file_system.remove(f"{root}/staged/{name}/{child}")
+            file_system.rmdir(f"{root}/staged/{name}")
+    for name in file_system.list(root):
+        stem, _, suffix = name.rpartition(".")
+        if suffix == "json" and stem.isdigit() and int(stem) <= batch - _KEPT:
+            file_system.remove(f"{root}/{name}")

@@ -1,0 +1,113 @@
+"""Options of writing to a broker, and the columns that are written: all problems at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from tailrace.errors import ConfigError
+
+__all__ = ["WriteOptions", "parse_write_options"]
+
+_NAMES: Final = ("broker", "namesrv", "topic", "group", "checkpointLocation", "timeoutMs")
+_OF_SPARK: Final = frozenset({"queryname", "path", "outputmode"})
+_WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
+_COLUMNS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
+    "topic": (StringType,), "tags": (StringType,), "keys": (ArrayType, StringType),
+    "properties": (MapType,), "body": (BinaryType, StringType),
+    "deliverAt": (TimestampType, LongType), "queueId": _WHOLE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Where messages go. ``topic`` is for rows without one; ``checkpoint`` is empty for a batch."""
+
+    broker: str
+    namesrv: str
+    topic: str
+    group: str
+    timeout_ms: int
+    checkpoint: str
+
+
+def _local(path: str, problems: list[str]) -> str:
+    for prefix in ("file://", "file:"):
+        if path.startswith(prefix):
+            return path.removeprefix(prefix)
+    if "://" in path:
+        problems.append(
+            f"checkpointLocation={path}: rows are staged there as files, so it must be a path that "
+            "the driver and every executor see")
+    return path
+
+
+def _check_columns(schema: StructType, topic: str, problems: list[str]) -> None:
+    for field in schema.fields:
+        wanted = _COLUMNS.get(field.name)
+        if wanted is None:
+            problems.append(f"column {field.name} is not written: known are {', '.join(_COLUMNS)}")
+        elif not isinstance(field.dataType, wanted) or (
+            isinstance(field.dataType, ArrayType)
+            and not isinstance(field.dataType.elementType, StringType)
+        ) or (
+            isinstance(field.dataType, MapType)
+            and not (isinstance(field.dataType.keyType, StringType)
+                     and isinstance(field.dataType.valueType, StringType))
+        ):
+            problems.append(f"column {field.name} cannot be {field.dataType.simpleString()}")
+    names = set(schema.fieldNames())
+    if "body" not in names:
+        problems.append("there is no column body")
+    if "topic" not in names and not topic:
+        problems.append("there is no column topic and no option topic")
+
+
+def parse_write_options(
+    options: Mapping[str, str], schema: StructType, *, stream: bool, overwrite: bool
+) -> WriteOptions:
+    """Options from their text; raises ConfigError with every problem."""
+    texts = {name.lower(): value for name, value in options.items()}
+    known = {name.lower() for name in _NAMES}
+    problems = [
+        f"unknown option {name}" for name in sorted(set(texts) - known - _OF_SPARK)]
+    if overwrite:
+        problems.append("messages can only be appended: say mode('append')")
+    if texts.get("path"):
+        problems.append("messages are written to a broker: say option broker or namesrv, no path")
+    if bool(texts.get("broker")) == bool(texts.get("namesrv")):
+        problems.append("say one of the options broker and namesrv, as HOST:PORT")
+    timeout = texts.get("timeoutms", "3000")
+    if not timeout.isdigit() or not int(timeout):
+        problems.append(f"timeoutMs={timeout} is not a whole number of at least 1")
+        timeout = "3000"
+    checkpoint = ""
+    if stream:
+        checkpoint = _local(texts.get("checkpointlocation", ""), problems)
+        if not checkpoint:
+            problems.append("a stream needs the option checkpointLocation: rows are staged there")
+        elif not Path(checkpoint).is_absolute():
+            problems.append(f"checkpointLocation={checkpoint} is not an absolute path")
+    topic = texts.get("topic", "")
+    _check_columns(schema, topic, problems)
+    if problems:
+        raise ConfigError(*problems)
+    return WriteOptions(
+        texts.get("broker", ""), texts.get("namesrv", ""), topic,
+        texts.get("group", "tailrace-spark"), int(timeout), checkpoint.rstrip("/"))

@@ -1,0 +1,92 @@
+"""What is wanted of a range of the log: offsets of queues, and the rows that have them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.kernels import columns, record
+from tailrace.spark.columns import Rows
+from tailrace.store.directory import QueueView
+
+__all__ = ["RowFilter", "Wanted", "first_at", "first_kept", "units_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Offsets [start, end) of a queue, whose records are all in [first, last] of the log."""
+
+    topic: str
+    queue_id: int
+    start: int
+    end: int
+    first: int
+    last: int
+
+
+def units_of(queue: QueueView, start: int, end: int, least: int) -> Any:
+    """Units of the messages in a range of a queue that are in the log from ``least`` on."""
+    data = queue.units(start, end - start)
+    units = CQ_UNIT.view(data[: len(data) - len(data) % CQ_UNIT.size])
+    return units[(units["size"] != PRE_BLANK_SIZE) & (units["phy_offset"] >= least)]
+
+
+def first_at(queue: QueueView, low: int, phy_offset: int) -> int:
+    """The first offset from ``low`` on whose message is at ``phy_offset`` of the log or behind."""
+    high = queue.max_offset
+    while low < high:
+        middle = (low + high) // 2
+        data = queue.units(middle, 1)  # nothing, when retention was faster
+        unit = CQ_UNIT.unpack_from(data.ljust(CQ_UNIT.size, b"\0"))
+        before = not data or unit.size == PRE_BLANK_SIZE or unit.phy_offset < phy_offset
+        low, high = (middle + 1, high) if before else (low, middle)
+    return low
+
+
+def first_kept(queue: QueueView, phy_offset: int) -> int:
+    """The same over all units that are there, also those of messages that their topic let go."""
+    if not queue.purged_until:
+        return first_at(queue, queue.min_offset, phy_offset)
+    low = queue.memory_start if queue.memory is not None else (
+        queue.files[0].file_from_offset // CQ_UNIT.size if queue.files else 0)
+    return first_at(queue, low, phy_offset)
+
+
+class RowFilter:
+    """Which record rows are wanted."""
+
+    def __init__(self, wanted: list[Wanted]) -> None:
+        table = sorted(
+            (self.hash_of(one), one.start, one.end, one.first, one.last)
+            for one in wanted)
+        self._hash, self._start, self._end, self._first, self._last = (
+            np.array(column, dtype=np.int64) for column in (zip(*table, strict=True) if table else [()] * 5))
+
+    @staticmethod
+    def hash_of(one: Wanted) -> int:
+        """How record rows name a queue."""
+        return int(columns.queue_hash(one.topic.encode(), one.queue_id))
+
+    def mask(self, rows: Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Which rows, as a mask."""
+        if not len(self._hash):
+            return np.zeros(len(rows), dtype=bool)
+        named = rows[:, record.C_QUEUE_HASH]
+        place = np.searchsorted(self._hash, named)
+        place[place == len(self._hash)] = 0
+        offset, phy = rows[:, record.C_QUEUE_OFFSET], rows[:, record.C_PHY]
+        transaction = rows[:, record.C_SYS_FLAG] & 0xC
+        return np.asarray(
+            (self._hash[place] == named)
+            & (offset >= self._start[place]) & (offset < self._end[place])
+            & (phy >= self._first[place]) & (phy <= self._last[place])
+            & ((transaction == 0) | (transaction == 8))
+        )
+
+    def __call__(self, rows: Rows) -> Rows:
+        """The rows that are wanted."""
+        keep = self.mask(rows)
+        return rows if keep.all() else rows[keep]

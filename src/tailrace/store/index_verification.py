@@ -1,0 +1,164 @@
+"""Verification rules of index files: each file by itself, then its entries beside the log.
+
+Entries are looked at by ranges of the log, so that memory is bounded by a segment's keys: a file is
+cut into blocks that know which positions they name, whatever its header says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple, final
+
+import numpy as np
+
+from tailrace.config import StoreConfig
+from tailrace.formats import filenames
+from tailrace.formats.indexfile import (
+    INDEX_ENTRY,
+    INDEX_HEADER,
+    INDEX_SLOT,
+    index_file_size,
+)
+from tailrace.kernels import hashes, index_chains, index_entries, record
+from tailrace.store.directory import FileView, StoreDirectory
+from tailrace.store.findings import Finding
+from tailrace.store.log_scan import LogChunk
+
+__all__ = ["IndexBlock", "IndexFileCheck", "IndexRange", "check_index_file"]
+
+MANY: Final = 1000
+"""So many foreign keys are told, the first ones."""
+_BLOCK: Final = 1 << 16
+
+
+class IndexBlock(NamedTuple):
+    """Some entries of a file; they name records at positions from ``low`` to ``high``."""
+
+    file: int
+    at: int
+    entries: int
+    low: int
+    high: int
+
+
+class IndexFileCheck(NamedTuple):
+    """What one index file holds and what is wrong with it."""
+
+    findings: list[Finding]
+    blocks: list[IndexBlock]
+    entries: int
+
+
+def check_index_file(config: StoreConfig, file: FileView, number: int) -> IndexFileCheck:
+    """Look at length, header and chains of the index file with this number."""
+    slots, room = config.max_hash_slot_num, config.max_index_num
+    size = index_file_size(slots, room)
+    if file.size != size:
+        return IndexFileCheck(
+            [Finding("index-file-length", file.path, 0, f"{file.size} bytes, not {size}")], [], 0)
+    header = INDEX_HEADER.unpack_from(file.read(0, INDEX_HEADER.size))
+    count = header.index_count
+    if not 1 <= count <= room:
+        return IndexFileCheck([Finding("index-header", file.path, 0, f"{count} entries")], [], 0)
+    start = INDEX_HEADER.size + slots * INDEX_SLOT.size
+    data = file.read(start, count * INDEX_ENTRY.size)
+    heads = np.empty(slots, dtype=np.int32)
+    good, _ = index_chains.follow(data, count, 1 << 62, heads)
+    found = []
+    if good < count:
+        found.append(Finding(
+            "index-chain", file.path, start + good * INDEX_ENTRY.size,
+            f"entry {good} of {count} cannot be right"))
+    elif file.read(INDEX_HEADER.size, slots * INDEX_SLOT.size) != heads.astype(">i4").tobytes():
+        found.append(Finding("index-chain", file.path, INDEX_HEADER.size,
+                             "slots do not name the newest entries"))
+    places = INDEX_ENTRY.view(data)["phy_offset"]
+    blocks = [
+        IndexBlock(number, start + at * INDEX_ENTRY.size, min(_BLOCK, count - at),
+                   int(places[at : at + _BLOCK].min()), int(places[at : at + _BLOCK].max()))
+        for at in range(1, count, _BLOCK)
+    ]
+    return IndexFileCheck(found, blocks, count - 1)
+
+
+@final
+class IndexRange:
+    """Entries of records in [low, high) of the log."""
+
+    def __init__(
+        self, directory: StoreDirectory, files: Sequence[FileView], blocks: Sequence[IndexBlock],
+        low: int, high: int,
+    ) -> None:
+        self._directory = directory
+        self._path = f"{directory.path}/{filenames.INDEX}"
+        none = np.empty(0, dtype=np.int64)
+        places, key_hashes = [none], [none]
+        for block in blocks:
+            if block.low < high and block.high >= low:
+                data = files[block.file].read(block.at, block.entries * INDEX_ENTRY.size)
+                entries = INDEX_ENTRY.view(data[: len(data) - len(data) % INDEX_ENTRY.size])
+                entries = entries[(entries["phy_offset"] >= low) & (entries["phy_offset"] < high)]
+                places.append(entries["phy_offset"].astype(np.int64))
+                key_hashes.append(entries["key_hash"].astype(np.int64))
+        phy = np.concatenate(places)
+        order = np.argsort(phy, kind="stable")
+        self._phy, self._hash = phy[order], np.concatenate(key_hashes)[order]
+        self._seen = np.zeros(len(phy), dtype=bool)
+
+    def verify_rows(self, chunk: LogChunk) -> Iterator[Finding]:
+        """Keys of a chunk's records that no entry has."""
+        rows = chunk.rows
+        if not self._directory.config.message_index_enable or not len(rows):
+            return
+        wanted = _wanted_entries(chunk)
+        low = int(np.searchsorted(self._phy, rows[0, record.C_PHY]))
+        high = int(np.searchsorted(self._phy, rows[-1, record.C_PHY], side="right"))
+        if high - low == len(wanted) and np.array_equal(self._hash[low:high], wanted["key_hash"]) and (
+            np.array_equal(self._phy[low:high], wanted["phy_offset"])
+        ):
+            self._seen[low:high] = True
+            return
+        there: dict[tuple[int, int], list[int]] = {}
+        for number in range(low, high):
+            there.setdefault((int(self._phy[number]), int(self._hash[number])), []).append(number)
+        tags = _tag_entries(chunk)
+        for entry in wanted:
+            key = int(entry["phy_offset"]), int(entry["key_hash"])
+            if key in there:
+                for number in there[key]:
+                    self._seen[number] = True
+            elif key not in tags:  # brokers before 5.5.0 write none for tags
+                yield Finding("missing-key", self._path, key[0],
+                              f"a key with hash {key[1]} has no entry")
+
+    def foreign(self) -> list[Finding]:
+        """Entries that no record asked for, the first of them."""
+        return [
+            Finding("foreign-key", self._path, int(self._phy[number]),
+                    f"an entry with hash {self._hash[number]}")
+            for number in np.flatnonzero(~self._seen)[:MANY].tolist()
+        ]
+
+
+def _wanted_entries(chunk: LogChunk) -> Any:
+    """The entries that an index with one slot would have for a chunk."""
+    rows = chunk.rows
+    most = int(rows[:, record.C_KEYS_LEN].sum()) // 2 + 3 * len(rows) + 2
+    scratch = bytearray(index_file_size(1, most))
+    INDEX_HEADER.struct.pack_into(scratch, 0, 0, 0, 0, 0, 0, 1)
+    index_entries.put_rows(scratch, 1, most, chunk.data, rows, 0, len(rows), 0)
+    made = INDEX_HEADER.unpack_from(scratch).index_count
+    start = INDEX_HEADER.size + INDEX_SLOT.size
+    return INDEX_ENTRY.view(bytes(scratch[start : start + made * INDEX_ENTRY.size]))[1:]
+
+
+def _tag_entries(chunk: LogChunk) -> set[tuple[int, int]]:
+    found = set()
+    for row in chunk.rows:
+        at = int(row[record.C_TAGS_POS])
+        if at >= 0:
+            tag = chunk.data[at : at + int(row[record.C_TAGS_LEN])]
+            at = int(row[record.C_TOPIC_POS])
+            topic = chunk.data[at : at + int(row[record.C_TOPIC_LEN])]
+            found.add((int(row[record.C_PHY]), hashes.index_hash(topic, b"T#" + tag)))
+    return found

@@ -1,0 +1,67 @@
+"""Where messages go that cannot be delivered, and how a stored message becomes one to be put again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final, final
+
+from tailrace.formats.commitlog import SysFlag, encode_properties, pack_host
+from tailrace.model import MessageExt, MessageExtBrokerInner, PutMessageStatus
+from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.timer.properties import (
+    PARKED_TOPIC,
+    REAL_QID,
+    REAL_TOPIC,
+    TIMER_OUT_MS,
+    TIMER_PARKED_REASON,
+    UNIQ_KEY,
+)
+
+__all__ = ["NEVER", "Parking", "inner_message"]
+
+_log = logging.getLogger(__name__)
+_HOSTS: Final = SysFlag.BORNHOST_V6 | SysFlag.STOREHOST_V6
+NEVER: Final = (PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED)
+"""Refusals that a later try meets again."""
+
+
+@final
+class Parking:
+    """``%DLQ%TAILRACE_TIMER``: messages that the log will never take under their own topic."""
+
+    def __init__(self, store: DefaultMessageStore) -> None:
+        self.ensure_topic: Callable[[str], object] | None = None
+        """Who makes the topic."""
+        self.parked = 0
+        self._store = store
+
+    def park(self, message: MessageExt, reason: str) -> bool:
+        """Keep a message where someone can see it, with the reason; whether it is there."""
+        if self.ensure_topic is not None:
+            self.ensure_topic(PARKED_TOPIC)
+        properties = {**message.properties, TIMER_PARKED_REASON: _plain(reason)}
+        result = self._store.put(inner_message(message, PARKED_TOPIC, 0, properties))
+        if result.status is PutMessageStatus.PROPERTIES_SIZE_EXCEEDED:
+            kept = (REAL_TOPIC, REAL_QID, UNIQ_KEY, TIMER_OUT_MS, TIMER_PARKED_REASON)
+            properties = {k: v for k, v in properties.items() if k in kept}
+            result = self._store.put(inner_message(message, PARKED_TOPIC, 0, properties))
+        if result.status.appended:
+            self.parked += 1
+            _log.error("message parked phy_offset=%d topic=%s reason=%s",
+                       message.phy_offset, message.topic, reason)
+        return result.status.appended
+
+
+def _plain(text: str) -> str:
+    return text.replace("\x01", " ").replace("\x02", " ")[:200]
+
+
+def inner_message(
+    message: MessageExt, topic: str, queue_id: int, properties: Mapping[str, str]
+) -> MessageExtBrokerInner:
+    """A stored message as one that is put again, with these properties; nobody waits for its sync."""
+    return MessageExtBrokerInner(
+        topic, queue_id, message.body, encode_properties(properties), message.flag,
+        message.sys_flag & ~_HOSTS, message.born_timestamp, pack_host(*message.born_host),
+        message.reconsume_times, 0, wait_store_msg_ok=False)

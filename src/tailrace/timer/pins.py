@@ -1,0 +1,26 @@
+"""Pins of delay levels: what waits in a level is not deleted by age."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import final
+
+from tailrace.store.retention import Pin, PinKind
+from tailrace.timer.schedule_message_service import ScheduleMessageService
+
+__all__ = ["LevelPins"]
+
+
+@final
+class LevelPins:
+    """A pin source: a level is delivered in the order of the log, so its first message is the least."""
+
+    def __init__(self, schedule: ScheduleMessageService) -> None:
+        self._schedule = schedule
+
+    def __call__(self) -> Iterator[Pin]:
+        """The least position that each level needs."""
+        for level in self._schedule.levels:
+            position = self._schedule.first_pending(level)
+            if position >= 0:
+                yield Pin(PinKind.TIMER, position, f"of delay level {level}")

@@ -1,0 +1,344 @@
+"""Delay levels (RocketMQ's ScheduleMessageService): ``SCHEDULE_TOPIC_XXXX`` back to the real topics.
+
+Queue n of the topic holds level n + 1. Its units have the deliver time as their tags code, so a
+queue is in the order of its deliver times, and one number a level says how far it is delivered.
+
+Invariants:
+  D1  A level is delivered in order: what is before its offset was put back or parked, or cannot be
+      read; nothing behind it was put back. A level that is held up holds up no other.
+  D2  Nothing is put back before its deliver time by the store's clock. When that was stepped back, or
+      the levels are others than they were, nothing waits longer than its level's delay, and a 64th
+      of it, from the moment this is noticed.
+  D3  The offsets on disk claim what was durable before they were written.
+After an open the messages from the offset on may have been put back. By D1 those are the first ones
+of their level: the index is asked about each until one was not. With ``messageIndexEnable=false`` and
+for messages without a unique key nobody can tell, and a kill may repeat what was delivered since the
+offsets were last written.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from typing import Any, Final, NamedTuple, Protocol, final
+
+import numpy as np
+
+from tailrace.env.clock import Clock
+from tailrace.errors import CorruptionError
+from tailrace.formats.commitlog import decode_message
+from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
+from tailrace.model import MessageExt
+from tailrace.store.consume_queue import ConsumeQueue
+from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.store.dispatch import SCHEDULE_TOPIC
+from tailrace.timer.lateness import Lateness
+from tailrace.timer.parking import NEVER, Parking, inner_message
+from tailrace.timer.properties import DELAY, PARKED_TOPIC, REAL_QID, REAL_TOPIC
+
+__all__ = ["DelayOffsets", "ScheduleMessageService"]
+
+_log = logging.getLogger(__name__)
+_BATCH: Final = 200
+_RETRY_MS: Final = 100
+_MARKS: Final = 64
+_HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+_COUNTERS: Final = (
+    "schedulePutBack", "scheduleDouble", "scheduleParked", "schedulePutFailed", "scheduleUnreadable")
+
+
+class DelayOffsets(Protocol):
+    """``delayOffset.json``: the next offset of each level."""
+
+    def query(self, level: int) -> int:
+        """The next offset, -1 when none is known."""
+        ...
+
+    def update(self, level: int, offset: int) -> None:
+        """Remember it."""
+        ...
+
+
+class _Mark(NamedTuple):
+    """Messages below ``until`` have deliver times by another clock or other levels."""
+
+    until: int
+    due_ms: int
+    """None of them waits longer."""
+
+
+@final
+class _Level:
+    """What is known about a level while the store is open."""
+
+    __slots__ = (
+        "asking", "delay_ms", "marks", "next_offset", "number", "seen", "wait_until_ms",
+    )
+
+    def __init__(self, number: int, delay_ms: int) -> None:
+        self.number = number
+        self.delay_ms = delay_ms
+        self.asking = True
+        """Messages may have been put back before the open."""
+        self.next_offset = -1
+        self.wait_until_ms = 0
+        """The message at ``next_offset`` has to wait so long."""
+        self.seen = -1
+        """Where the queue ended when its last deliver time was looked at."""
+        self.marks: deque[_Mark] = deque()
+
+    @property
+    def queue_id(self) -> int:
+        return self.number - 1
+
+
+@final
+class ScheduleMessageService:
+    """Delivers the levels of one store; every step takes the one lock."""
+
+    def __init__(
+        self, clock: Clock, store: DefaultMessageStore, levels: list[int], offsets: DelayOffsets
+    ) -> None:
+        self.parking = Parking(store)
+        self.counters = dict.fromkeys(_COUNTERS, 0)
+        self.lateness = Lateness()
+        self._clock = clock
+        self._store = store
+        self._offsets = offsets
+        self._levels = [_Level(number, delay) for number, delay in enumerate(levels, 1)]
+        self._lock = threading.Lock()
+
+    def load(self) -> None:
+        """Bring the offsets within their queues (correctDelayOffset)."""
+        with self._lock:
+            for level in self._levels:
+                queue = self._store.queues.get(SCHEDULE_TOPIC, level.queue_id)
+                if queue is not None:
+                    self._within(level, queue)
+                elif self._offsets.query(level.number) > 0:
+                    _log.warning("delay offset without a queue level=%d offset=%d to=0",
+                                 level.number, self._offsets.query(level.number))
+                    self._offsets.update(level.number, 0)
+
+    def _within(self, level: _Level, queue: ConsumeQueue) -> int:
+        """The offset of a level, corrected when its queue does not have it."""
+        known = self._offsets.query(level.number)
+        low, high = queue.min_offset, queue.max_offset
+        offset = min(max(known, low), high)
+        if offset == known or (known < 0 and not low):
+            return offset
+        _log.warning("delay offset corrected level=%d offset=%d to=%d min_offset=%d max_offset=%d",
+                     level.number, known, offset, low, high)
+        self._offsets.update(level.number, offset)
+        return offset
+
+    def step(self) -> bool:
+        """Put back what is due, of every level; True when there is more."""
+        with self._lock:
+            before = self.counters["schedulePutBack"]
+            more = False
+            for level in self._levels:
+                more |= self._deliver(level)
+            handle = self._store.flush_commit_log.handle
+            if (
+                self.counters["schedulePutBack"] != before and self._store.flush_commit_log.sync
+                and handle is not None
+            ):
+                handle.wake()  # under SYNC_FLUSH consumers see a record when it is durable
+        return more
+
+    def _deliver(self, level: _Level) -> bool:
+        queue = self._store.queues.get(SCHEDULE_TOPIC, level.queue_id)
+        if queue is None:
+            return False
+        now = self._clock.now_ms()
+        self._look_at_end(level, queue, now)
+        offset = max(self._offsets.query(level.number), 0)
+        if offset == level.next_offset and now < level.wait_until_ms <= now + level.delay_ms:
+            return False
+        if not queue.min_offset <= offset <= queue.max_offset:
+            offset = self._within(level, queue)
+        data = queue.units(offset, _BATCH)
+        for at in range(0, len(data), CQ_UNIT.size):
+            unit = CQ_UNIT.unpack_from(data, at)
+            if unit.size != PRE_BLANK_SIZE:
+                due = self._due(level, queue, unit, offset, now)
+                if due > now:
+                    level.next_offset, level.wait_until_ms = offset, due
+                    return False
+                problem = self._time_up(level, unit, due)
+                if problem:
+                    if offset != level.next_offset or level.wait_until_ms == due:
+                        _log.warning("delayed message held up, it is tried again level=%d offset=%d "
+                                     "phy_offset=%d cause=%s", level.number, offset,
+                                     unit.phy_offset, problem)
+                    level.next_offset, level.wait_until_ms = offset, now + _RETRY_MS
+                    return False
+            offset += 1
+            self._offsets.update(level.number, offset)
+        return offset < queue.max_offset
+
+    def _due(
+        self, level: _Level, queue: ConsumeQueue, unit: CqUnit, offset: int, now: int
+    ) -> int:
+        """When a message is due: its deliver time, unless that cannot be right (D2)."""
+        marks = level.marks
+        while marks and marks[0].until <= offset:
+            marks.popleft()
+        if not marks and unit.tags_code > now + level.delay_ms:
+            self._mark(level, queue, now)
+        return min(unit.tags_code, marks[0].due_ms) if marks else unit.tags_code
+
+    def _look_at_end(self, level: _Level, queue: ConsumeQueue, now: int) -> None:
+        """Mark new messages whose deliver time is too far ahead.
+
+        Store times do not go back when the clock does, so new messages may have such times until it
+        has caught up. A mark a part of the delay keeps the marks few and makes them late by it.
+        """
+        if queue.max_offset == level.seen:
+            return
+        last = queue.unit(queue.max_offset - 1)
+        if last is not None and last.tags_code > now + level.delay_ms:
+            if level.marks and now + level.delay_ms - level.marks[-1].due_ms < (
+                level.delay_ms // _MARKS
+            ):
+                return
+            self._mark(level, queue, now)
+        level.seen = queue.max_offset
+
+    @staticmethod
+    def _mark(level: _Level, queue: ConsumeQueue, now: int) -> None:
+        """Nothing that is in the queue by now waits longer than the delay from now on."""
+        if not level.marks:
+            _log.warning("deliver times are too far ahead level=%d offset=%d",
+                         level.number, queue.max_offset)
+        level.marks.append(_Mark(queue.max_offset, now + level.delay_ms))
+
+    def _time_up(self, level: _Level, unit: CqUnit, due_ms: int) -> str:
+        """Put a message back (messageTimeUp); why the level may not go on, or nothing.
+
+        The stored properties stay as they are, with DELAY, REAL_TOPIC and REAL_QID, as the
+        reference leaves them.
+        """
+        message = self.read(unit)
+        if message is None:
+            return ""
+        properties = message.properties
+        topic = properties.get(REAL_TOPIC, "")
+        if topic in {"", _HALF_TOPIC, SCHEDULE_TOPIC}:
+            return self._park(message, f"its real topic is {topic or 'not there'}")
+        try:
+            queue_id = int(properties.get(REAL_QID, ""))
+        except ValueError:
+            return self._park(message, f"{REAL_QID} is no number")
+        if level.asking and message.unique_key:
+            if self._was_delivered(message, topic):
+                self.counters["scheduleDouble"] += 1
+                return ""
+            level.asking = False
+        result = self._store.put(inner_message(message, topic, queue_id, properties))
+        if result.status.appended:
+            self.counters["schedulePutBack"] += 1
+            self.lateness.add(result.store_timestamp - due_ms)
+            return ""
+        cause = f"{result.status.name}: {result.remark}"
+        if result.status in NEVER:
+            return self._park(message, cause)
+        self.counters["schedulePutFailed"] += 1
+        return cause
+
+    @property
+    def levels(self) -> list[int]:
+        """The levels that there are."""
+        return [level.number for level in self._levels]
+
+    def read(self, unit: CqUnit) -> MessageExt | None:
+        """The message of a unit; None, counted, when it is gone or no record."""
+        try:
+            message = decode_message(self._store.commit_log.read(unit.phy_offset, unit.size))
+            if message.phy_offset != unit.phy_offset or message.topic != SCHEDULE_TOPIC:
+                raise CorruptionError("another record is there", phy_offset=unit.phy_offset)
+        except CorruptionError as error:
+            self.counters["scheduleUnreadable"] += 1
+            _log.error("delayed message unreadable phy_offset=%d size=%d cause=%s",
+                       unit.phy_offset, unit.size, error)
+            return None
+        return message
+
+    def _park(self, message: MessageExt, reason: str) -> str:
+        kept = self.parking.park(message, reason)
+        self.counters["scheduleParked"] += kept
+        return "" if kept else f"it could not be parked: {reason}"
+
+    def _was_delivered(self, message: MessageExt, topic: str) -> bool:
+        """Whether the log has the put-back record of a message.
+
+        A producer that tries again sends the same twice, so the copies are counted: by D1 the first
+        one belongs to the first message, and so on.
+        """
+        identity = _identity(message)
+        earlier = sum(
+            other.phy_offset < message.phy_offset
+            for other in self._same(SCHEDULE_TOPIC, message, identity))
+        copies = len(self._same(topic, message, identity)) + len(
+            self._same(PARKED_TOPIC, message, identity))
+        return copies > earlier
+
+    def _same(
+        self, topic: str, message: MessageExt, identity: tuple[object, ...]
+    ) -> list[MessageExt]:
+        found = self._store.reader.query(
+            topic, message.unique_key or "", 64, 0, (1 << 63) - 1, "U")
+        return [other for other, _ in found if _identity(other) == identity]
+
+    # -- what is pending
+
+    def progress(self) -> list[tuple[int, int, int]]:
+        """(level, next offset, offset behind its last message) of each level that has a queue."""
+        found = []
+        for level in self._levels:
+            queue = self._store.queues.get(SCHEDULE_TOPIC, level.queue_id)
+            if queue is not None:
+                offset = max(self._offsets.query(level.number), queue.min_offset)
+                found.append((level.number, min(offset, queue.max_offset), queue.max_offset))
+        return found
+
+    def pending(self) -> dict[int, int]:
+        """Messages that wait, by level."""
+        return {level: until - offset for level, offset, until in self.progress()}
+
+    def first_pending(self, level: int) -> int:
+        """Place in the log of the first message that waits in a level, -1 when none does."""
+        queue = self._store.queues.get(SCHEDULE_TOPIC, level - 1)
+        if queue is None:
+            return -1
+        at = queue.first_message(max(self._offsets.query(level), queue.min_offset), lambda _: True)
+        unit = queue.unit(at)
+        return unit.phy_offset if unit is not None else -1
+
+    def pending_units(self, level: int) -> np.ndarray[Any, Any]:
+        """Queue units of what waits in a level, in order."""
+        queue = self._store.queues.get(SCHEDULE_TOPIC, level - 1)
+        if queue is None:
+            return CQ_UNIT.view(b"")
+        offset, parts = max(self._offsets.query(level), queue.min_offset), list[bytes]()
+        while data := queue.units(offset, 1 << 16):
+            parts.append(data)
+            offset += len(data) // CQ_UNIT.size
+        units: np.ndarray[Any, Any] = CQ_UNIT.view(b"".join(parts))
+        return units[units["size"] != PRE_BLANK_SIZE]
+
+    def stats(self) -> dict[str, Any]:
+        """Counters."""
+        pending = self.pending()
+        return {
+            "schedulePending": sum(pending.values()), "schedulePendingByLevel": pending,
+            "scheduleLateness": self.lateness.as_dict(), **self.counters}
+
+
+def _identity(message: MessageExt) -> tuple[object, ...]:
+    properties = message.properties
+    return (
+        properties.get(REAL_TOPIC), properties.get(REAL_QID), properties.get(DELAY),
+        message.reconsume_times, message.unique_key)

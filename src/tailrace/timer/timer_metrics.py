@@ -1,0 +1,168 @@
+"""Pending timers by topic (RocketMQ's TimerMetrics), as ``config/timermetrics`` keeps them.
+
+    {"dataVersion":{"counter":2,"stateVersion":0,"timestamp":1},"timingCount":{"T":{"count":2,"timeStamp":1}}}
+
+A unit of the timer log counts from its enqueue until it leaves its slot: 1 for a timer, -1 for a
+request to delete, by the topic that the timer is for. The file may be older than the log, so an open
+counts anew.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any, Final, final
+
+import numpy as np
+
+from tailrace.env.clock import Clock
+from tailrace.formats import fastjson
+from tailrace.formats.commitlog import java_string_hash
+from tailrace.formats.timerlog import MAGIC_DELETE, TimerUnit
+from tailrace.store.retention import is_time_to_delete
+
+__all__ = ["TimerMetrics"]
+
+_APART_MS: Final = 70 * 60 * 1000
+Units = np.ndarray[Any, Any]
+
+
+@final
+class TimerMetrics:
+    """The caller holds the timers' lock, but for ``encode`` and ``counts``."""
+
+    def __init__(self, clock: Clock, topic_at: Callable[[int, int], str | None]) -> None:
+        self.dirty = False
+        self._clock = clock
+        self._topic_at = topic_at
+        self._table: dict[str, list[int]] = {}
+        self._topics: dict[int, list[str]] = {}
+        self._counter = 0
+        self._timestamp = 0
+        self._last_check_ms = clock.now_ms()
+
+    # -- counting
+
+    def add(self, topic: str, count: int, changes: int = 1) -> None:
+        """Count what came or went; ``changes`` messages raise the version by as many."""
+        now = self._clock.now_ms()
+        entry = self._entry(topic)
+        entry[0] += count
+        entry[1] = self._timestamp = now
+        self._counter += changes
+        self.dirty = True
+
+    def _entry(self, topic: str) -> list[int]:
+        entry = self._table.get(topic)
+        if entry is None:
+            entry = self._table[topic] = [0, self._clock.now_ms()]
+            self._topics.setdefault(java_string_hash(topic), []).append(topic)
+        return entry
+
+    def left(self, unit: TimerUnit) -> None:
+        """A unit has left its slot."""
+        topic = self._topic_of(unit.topic_hash, unit.phy_offset, unit.msg_size)
+        if topic is not None:
+            self.add(topic, 1 if unit.magic & MAGIC_DELETE else -1)
+
+    def _topic_of(self, topic_hash: int, phy_offset: int, size: int) -> str | None:
+        """The topic of a hash; its message tells when several have it, or none is known."""
+        topics = self._topics.get(topic_hash, ())
+        return topics[0] if len(topics) == 1 else self._topic_at(phy_offset, size)
+
+    def remove(self, topics: Iterable[str]) -> None:
+        """Forget topics that are deleted (removeTimingCount)."""
+        for topic in topics:
+            if self._table.pop(topic, None) is not None:
+                self._topics[java_string_hash(topic)].remove(topic)
+                self.dirty = True
+
+    def counts(self) -> dict[str, int]:
+        """Pending timers by topic."""
+        return {topic: entry[0] for topic, entry in list(self._table.items())}
+
+    # -- revision
+
+    def is_time_to_check(self, when: str) -> bool:
+        """Whether a check is due in one of the local hours of ``when``; notes that it is made."""
+        now = self._clock.now_ms()
+        hour = datetime.fromtimestamp(now / 1000).hour  # noqa: DTZ006 - local hours
+        if now - self._last_check_ms <= _APART_MS or not is_time_to_delete(when, hour):
+            return False
+        self._last_check_ms = now
+        return True
+
+    def revise(self, units: Iterable[Units], small_threshold: int | None = None) -> None:
+        """Count anew from the units that are pending (checkAndReviseMetrics).
+
+        With a threshold only topics below it are counted, and those that have the hash of a larger
+        one are left alone.
+        """
+        big = {
+            topic for topic, entry in self._table.items()
+            if small_threshold is not None and entry[0] >= small_threshold
+        }
+        kept = {java_string_hash(topic) for topic in big}
+        found: Counter[str] = Counter()
+        for part in units:
+            hashes = part["topic_hash"].astype(np.int64)
+            values, inverse = np.unique(hashes, return_inverse=True)
+            signs = np.where(part["magic"] & MAGIC_DELETE, -1, 1)
+            sums = np.bincount(inverse, weights=signs, minlength=len(values))
+            for number, value in enumerate(values.tolist()):
+                if value in kept:
+                    continue
+                if value not in self._topics:
+                    first = part[int(np.argmax(inverse == number))]
+                    topic = self._topic_at(int(first["phy_offset"]), int(first["msg_size"]))
+                    if topic is not None:
+                        self._entry(topic)
+                if len(self._topics.get(value, ())) == 1:
+                    found[self._topics[value][0]] += int(sums[number])
+                else:
+                    found.update(self._told(part[inverse == number]))
+        now = self._clock.now_ms()
+        for topic in {*found, *self._table}:
+            if java_string_hash(topic) not in kept and self._entry(topic)[0] != found[topic]:
+                self._table[topic][:] = found[topic], now
+                self.dirty = True
+
+    def _told(self, units: Units) -> Counter[str]:
+        """Count by what the messages say, as several topics have their hash."""
+        counted: Counter[str] = Counter()
+        for unit in units:
+            topic = self._topic_of(
+                int(unit["topic_hash"]), int(unit["phy_offset"]), int(unit["msg_size"]))
+            if topic is not None:
+                counted[topic] += -1 if int(unit["magic"]) & MAGIC_DELETE else 1
+        return counted
+
+    # -- the file
+
+    def encode(self) -> bytes:
+        """The text of the file."""
+        return fastjson.dumps({
+            "dataVersion": {
+                "counter": self._counter, "stateVersion": 0, "timestamp": self._timestamp},
+            "timingCount": {
+                topic: {"count": entry[0], "timeStamp": entry[1]}
+                for topic, entry in list(self._table.items())
+            },
+        })
+
+    def decode(self, value: dict[str, Any] | None) -> None:
+        """Take over the members of a file; what is none is left out."""
+        version = (value or {}).get("dataVersion")
+        if isinstance(version, dict):
+            self._counter = _number(version.get("counter"))
+            self._timestamp = _number(version.get("timestamp"))
+        table = (value or {}).get("timingCount")
+        for topic, entry in table.items() if isinstance(table, dict) else ():
+            if isinstance(entry, dict):
+                self._entry(str(topic))[:] = (
+                    _number(entry.get("count")), _number(entry.get("timeStamp")))
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,286 @@
+"""Verification rules of timers: every unit of the timer log, and the wheel, against the log.
+
+What is found beside the rules of ``store.verification``, nothing is written:
+
+  timer-log-length   a file that is as long as no other
+  timer-log-damaged  bytes that are no unit, before the end of the units
+  foreign-timer      a unit that names no record of the timer topic
+  wrong-timer        one whose time, kind or topic is not what its record says
+  timer-chain        one whose list does not go on where it says; only slots that are to come
+  missing-timer      a record that the checkpoint counts as enqueued, to come, without a unit
+  timer-slot         a slot of the wheel that does not name its list; a clean directory's alone,
+                     since an open builds the wheel anew
+  timercheck-ahead   a checkpoint behind the end of the timer queue
+
+Files may be looked at apart (``check_timer_file``); what goes beyond a file is put together by
+``join_timer_checks``. Memory: five numbers for each timer that is to come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from tailrace.errors import CorruptionError
+from tailrace.formats import filenames
+from tailrace.formats.commitlog import decode_message, java_string_hash
+from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.formats.timerlog import (
+    MAGIC_DELETE,
+    MAGIC_MASK,
+    MAGIC_ROLL,
+    TIMER_BLANK,
+    TIMER_BLANK_MAGIC,
+    TIMER_UNIT,
+    TimerUnit,
+)
+from tailrace.formats.timerwheel import SLOT
+from tailrace.model import MessageExt
+from tailrace.store.directory import DirectoryState, FileView, StoreDirectory
+from tailrace.store.findings import Finding
+from tailrace.timer.properties import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_TOPIC, out_ms
+from tailrace.timer.timer_checkpoint import read_timer_checkpoint
+from tailrace.timer.timer_log import recognise_file_size
+
+__all__ = ["TimerFileCheck", "check_timer_file", "join_timer_checks", "timer_files", "verify_timers"]
+
+_UNIT: Final = TIMER_UNIT.size
+_READ: Final = 65_536
+_LOOK: Final = 4096
+
+
+class TimerFileCheck(NamedTuple):
+    """What one file of the timer log holds and what is wrong with it.
+
+    ``rows`` are (slot time, position, previous position, position in the CommitLog, magic) of
+    units whose slot is to come; ``records`` the positions of all units' records.
+    """
+
+    findings: list[Finding]
+    rows: np.ndarray[Any, np.dtype[np.int64]]
+    records: np.ndarray[Any, np.dtype[np.int64]]
+
+
+def timer_files(directory: StoreDirectory) -> tuple[list[FileView], list[Finding]]:
+    """Files of the timer log, and those that are left out because of their length."""
+    root = f"{directory.path}/{filenames.TIMERLOG}"
+    file_system = directory.file_system
+    size = recognise_file_size(file_system, root, 0)
+    files, odd = [], []
+    for name in file_system.list(root):
+        offset = filenames.file_name_to_offset(name)
+        if offset is None:
+            continue
+        path = f"{root}/{name}"
+        there = file_system.stat(path).size
+        if there == size:
+            files.append(FileView(file_system, path, offset, size))
+        elif there:
+            odd.append(Finding("timer-log-length", path, 0, f"{there} bytes, not {size}"))
+    return files, odd
+
+
+def verify_timers(directory: StoreDirectory) -> tuple[int, list[Finding]]:
+    """How many units there are, and everything that is found. Files that go meanwhile are short."""
+    files, odd = timer_files(directory)
+    checks = [check_timer_file(directory, file, last=file is files[-1]) for file in files]
+    return sum(len(check.records) for check in checks), [*odd, *join_timer_checks(directory, checks)]
+
+
+def check_timer_file(directory: StoreDirectory, file: FileView, *, last: bool) -> TimerFileCheck:
+    """Look at every unit of one file."""
+    read_time = _read_time_ms(directory)
+    found: list[Finding] = []
+    rows, records = [np.empty((0, 5), dtype=np.int64)], [np.empty(0, dtype=np.int64)]
+    at = 0
+    while at + _UNIT <= file.size:
+        data = file.read(at, min(_UNIT * _READ, file.size - at))
+        units = TIMER_UNIT.view(data[: len(data) - len(data) % _UNIT])
+        good = (units["size"] == _UNIT) & (units["magic"] & ~MAGIC_MASK == 0)
+        good &= (units["magic"] != 0) & (units["phy_offset"] >= 0) & (units["msg_size"] > 0)
+        count = len(units) if bool(good.all()) else int(np.argmin(good))
+        part = units[:count]
+        positions = file.file_from_offset + at + _UNIT * np.arange(count, dtype=np.int64)
+        for unit, position in zip(part, positions.tolist(), strict=True):
+            found += _verify_unit(directory, file.path, position, TimerUnit(*unit.tolist()))
+        times = _slot_times(directory, part)
+        coming = times >= read_time
+        rows.append(np.stack((
+            times, positions, part["prev_pos"], part["phy_offset"], part["magic"]), axis=1)[coming])
+        records.append(part["phy_offset"].astype(np.int64))
+        at += count * _UNIT
+        if count < len(units) or not len(units):
+            break
+    found += _verify_end(file, at, last=last)
+    return TimerFileCheck(found, np.concatenate(rows), np.concatenate(records))
+
+
+def _slot_times(directory: StoreDirectory, units: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
+    times = (units["write_time_ms"] + units["delay_ms"]).astype(np.int64)
+    return times - times % directory.config.timer_precision_ms
+
+
+def _verify_end(file: FileView, at: int, *, last: bool) -> Iterator[Finding]:
+    """A full file ends in a blank unit, the last one in zeros."""
+    if at >= file.size:
+        return
+    data = file.read(at, TIMER_BLANK.size)
+    if len(data) == TIMER_BLANK.size and TIMER_BLANK.unpack_from(data) == (
+        file.size - at, 0, TIMER_BLANK_MAGIC
+    ):
+        return
+    for place, _ in file.nonzero(at):
+        yield Finding("timer-log-damaged", file.path, place, f"no unit from {at} on")
+        return
+    if not last:
+        yield Finding("timer-log-damaged", file.path, at, "zeros before the last file")
+
+
+def _record(directory: StoreDirectory, phy_offset: int, size: int) -> MessageExt | None:
+    try:
+        message = decode_message(directory.read(phy_offset, size))
+    except CorruptionError:
+        return None
+    is_it = message.store_size == size and message.phy_offset == phy_offset
+    return message if is_it and message.topic == TIMER_TOPIC else None
+
+
+def _verify_unit(
+    directory: StoreDirectory, path: str, position: int, unit: TimerUnit
+) -> Iterator[Finding]:
+    if unit.phy_offset < directory.min_phy_offset:
+        return  # retention took it
+    if unit.phy_offset + unit.msg_size > directory.max_phy_offset and (
+        directory.state in {DirectoryState.LIVE, DirectoryState.LIVE_JAVA}
+    ):
+        return  # not to be shown yet
+    message = _record(directory, unit.phy_offset, unit.msg_size)
+    out = out_ms(message.properties) if message is not None else None
+    if message is None or out is None:
+        yield Finding("foreign-timer", path, position,
+                      f"{unit.phy_offset} with {unit.msg_size} bytes is no timer")
+        return
+    precision = directory.config.timer_precision_ms
+    slot_time = unit.write_time_ms + unit.delay_ms
+    wrong = []
+    # One that came late is in the slot of its enqueue, a far one on the way, others in their own.
+    if not unit.magic & MAGIC_ROLL and not (
+        out // precision * precision <= slot_time <= max(out, unit.write_time_ms + precision)
+    ):
+        wrong.append(f"slot {slot_time} for {out}")
+    if unit.magic & MAGIC_ROLL and slot_time > out:
+        wrong.append(f"slot {slot_time} on the way to {out}")
+    if bool(unit.magic & MAGIC_DELETE) != (TIMER_DEL_UNIQKEY in message.properties):
+        wrong.append(f"magic {unit.magic}")
+    if unit.topic_hash != java_string_hash(message.properties.get(REAL_TOPIC, "")):
+        wrong.append(f"topic hash {unit.topic_hash}")
+    if wrong:
+        yield Finding("wrong-timer", path, position,
+                      f"{', '.join(wrong)}, record {unit.phy_offset}")
+
+
+# -- beyond a file
+
+
+def _checkpoint_path(directory: StoreDirectory) -> str:
+    return f"{directory.path}/{filenames.CONFIG}/{filenames.TIMERCHECK}"
+
+
+def _read_time_ms(directory: StoreDirectory) -> int:
+    fields = read_timer_checkpoint(directory.file_system, _checkpoint_path(directory))
+    precision = directory.config.timer_precision_ms
+    return fields.last_read_time_ms // precision * precision if fields is not None else 0
+
+
+def join_timer_checks(
+    directory: StoreDirectory, checks: Sequence[TimerFileCheck]
+) -> Iterator[Finding]:
+    """Findings of all files, then lists, wheel and timer queue."""
+    for check in checks:
+        yield from check.findings
+    if not checks:
+        return
+    rows = np.concatenate([check.rows for check in checks])
+    rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
+    yield from _verify_lists(directory, rows)
+    if directory.state is DirectoryState.CLEAN:
+        yield from _verify_wheel(directory, rows)
+    yield from _verify_queue(directory, np.concatenate([check.records for check in checks]))
+
+
+def _verify_lists(directory: StoreDirectory, rows: Any) -> Iterator[Finding]:
+    path = f"{directory.path}/{filenames.TIMERLOG}"
+    if not len(rows):
+        return
+    same_slot = np.append(False, rows[1:, 0] == rows[:-1, 0])
+    before = np.append(-1, rows[:-1, 1])
+    broken = (rows[:, 2] >= 0) & ~(same_slot & (before == rows[:, 2]))
+    for row in rows[broken].tolist():
+        yield Finding("timer-chain", path, row[1],
+                      f"{row[2]} is not the unit before it in slot {row[0]}")
+
+
+def _verify_wheel(directory: StoreDirectory, rows: Any) -> Iterator[Finding]:
+    path = f"{directory.path}/{filenames.TIMERWHEEL}"
+    file_system = directory.file_system
+    if not file_system.exists(path) or not len(rows):
+        return
+    precision = directory.config.timer_precision_ms
+    file = FileView(file_system, path, 0, file_system.stat(path).size)
+    count = max(file.size // SLOT.size, 1)
+    for listed in np.split(rows, np.flatnonzero(np.diff(rows[:, 0])) + 1):
+        starts = np.flatnonzero(listed[:, 2] < 0)
+        units = listed[int(starts[-1]) if len(starts) else 0 :]
+        time = int(units[0, 0])
+        deletes = int(np.count_nonzero(units[:, 4] & MAGIC_DELETE))
+        wanted = (time // precision, int(units[-1, 1]), len(units) - 2 * deletes)
+        at = time // precision % count * SLOT.size
+        data = file.read(at, SLOT.size)
+        slot = SLOT.unpack_from(data.ljust(SLOT.size, b"\0"))
+        if (slot.time, slot.last_pos, slot.num) != wanted:
+            yield Finding("timer-slot", path, at, f"{slot} for (time, last_pos, num) {wanted}")
+    known = set(rows[:, 0].tolist())
+    read_time = _read_time_ms(directory)
+    for start, data in file.nonzero(0):
+        at = start - start % SLOT.size
+        part = file.read(at, start + len(data) - at)
+        slots = SLOT.view(part[: len(part) - len(part) % SLOT.size])
+        times = slots["time"].astype(np.int64) * precision
+        for number in np.flatnonzero((times >= max(read_time, 1)) & (slots["num"] != 0)).tolist():
+            if int(times[number]) not in known:
+                yield Finding("timer-slot", path, at + number * SLOT.size,
+                              f"slot {times[number]} has no unit in the timer log")
+
+
+def _verify_queue(directory: StoreDirectory, records: Any) -> Iterator[Finding]:
+    fields = read_timer_checkpoint(directory.file_system, _checkpoint_path(directory))
+    queue = next((q for q in directory.queues() if q.topic == TIMER_TOPIC and not q.queue_id), None)
+    if fields is None or queue is None:
+        return
+    path = _checkpoint_path(directory)
+    if fields.last_timer_queue_offset > queue.max_offset and (
+        directory.state in {DirectoryState.CLEAN, DirectoryState.UNCLEAN}
+    ):
+        yield Finding("timercheck-ahead", path, 16,
+                      f"{fields.last_timer_queue_offset}, the timer queue ends at {queue.max_offset}")
+    known = np.unique(records)
+    at, until = queue.min_offset, min(fields.last_timer_queue_offset, queue.max_offset)
+    while at < until:
+        data = queue.units(at, min(_LOOK, until - at))
+        units = CQ_UNIT.view(data[: len(data) - len(data) % CQ_UNIT.size])
+        if not len(units):
+            at = queue.next_file(at)
+            continue
+        lacking = ~np.isin(units["phy_offset"], known) & (units["size"] < PRE_BLANK_SIZE)
+        for number in np.flatnonzero(lacking & (units["size"] > 0)).tolist():
+            unit = CQ_UNIT.unpack_from(data, number * CQ_UNIT.size)
+            message = _record(directory, unit.phy_offset, unit.size)
+            out = out_ms(message.properties) if message is not None else None
+            if message is not None and out is not None and out >= fields.last_read_time_ms and (
+                REAL_TOPIC in message.properties
+            ):
+                yield Finding("missing-timer", f"{directory.path}/{filenames.TIMERLOG}", unit.phy_offset,
+                              f"the timer of {out} at queue offset {at + number} has no unit")
+        at += len(units)

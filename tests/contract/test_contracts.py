@@ -1,0 +1,84 @@
+"""The contracts of file systems and stores, on the real ones and on the simulated ones."""
+
+import pytest
+
+from tailrace import MessageStore, StoreConfig
+from tailrace.config import FlushDiskType
+from tailrace.env.entropy import SeededEntropy
+from tailrace.env.filesystem import OsFileSystem
+from tailrace.testing import CrashFileSystem, FaultyFileSystem, SimClock, SimScheduler
+from tailrace.testing.contracts import FileSystemContract, StoreContract
+
+SIZES = {
+    "mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue": 400,
+    "max_hash_slot_num": 16, "max_index_num": 64, "commit_log_allocate_step": 4096,
+    "max_message_size": 8192}
+
+
+@pytest.fixture
+def root(request, tmp_path):
+    return str(tmp_path) if request.cls.on_disk else "/store"
+
+
+class TestOsFileSystem(FileSystemContract):
+    on_disk = True
+
+    def make(self, root):
+        return OsFileSystem()
+
+
+class TestCrashFileSystem(FileSystemContract):
+    on_disk = False
+
+    def make(self, root):
+        files = CrashFileSystem()
+        files.makedirs(root)
+        return files
+
+
+class TestFaultyFileSystemWithoutFault(FileSystemContract):
+    on_disk = True
+
+    def make(self, root):
+        return FaultyFileSystem(OsFileSystem())
+
+
+class TestStoreOnDisk(StoreContract):
+    on_disk = True
+
+    def open(self, root, **options):
+        return MessageStore.open(root, config=StoreConfig(**SIZES), **options)
+
+
+class TestSyncFlushStoreOnDisk(StoreContract):
+    on_disk = True
+
+    def open(self, root, **options):
+        config = StoreConfig(flush_disk_type=FlushDiskType.SYNC_FLUSH, **SIZES)
+        return MessageStore.open(root, config=config, **options)
+
+
+class TestStoreWithoutServices(StoreContract):
+    on_disk = True
+
+    def open(self, root, **options):
+        return MessageStore.open(root, config=StoreConfig(**SIZES), services=False, **options)
+
+
+class TestSimulatedStore(StoreContract):
+    on_disk = False
+
+    @pytest.fixture(autouse=True)
+    def _world(self):
+        self.files, self.clock, self.seed = CrashFileSystem(), SimClock(), 0
+
+    def open(self, root, **options):
+        self.seed += 1
+        self.scheduler = SimScheduler(self.clock, SeededEntropy(self.seed))
+        return MessageStore.open(
+            root, config=StoreConfig(**SIZES), clock=self.clock, file_system=self.files,
+            scheduler=self.scheduler, entropy=SeededEntropy(self.seed), **options)
+
+    def settle(self, store):
+        while store.dispatch_behind_bytes:
+            assert self.scheduler.run(10)

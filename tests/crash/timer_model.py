@@ -1,0 +1,144 @@
+"""Random sends, recalls, kills, power losses, clock steps and lost files against a dictionary."""
+
+import importlib.util
+import pathlib
+import sys
+
+from tailrace.env.entropy import SeededEntropy
+
+_spec = importlib.util.spec_from_file_location(
+    "timer_world", pathlib.Path(__file__).parents[1] / "unit" / "timer" / "world.py")
+_module = importlib.util.module_from_spec(_spec)
+sys.modules["timer_world"] = _module
+_spec.loader.exec_module(_module)
+
+ROOT, World = _module.ROOT, _module.World
+LOST = ("timerwheel", "timerlog/", "config/timercheck", "config/delayOffset.json")
+
+
+class Model:
+    def __init__(self, seed):
+        self.entropy = SeededEntropy(seed)
+        # A step of the clock must be short of the ring; the small ring is the one that comes round.
+        self.step_ms, slots = ((150_000, 512), (2_000_000, 4096))[seed % 2]
+        self.world = World(seed=seed, slots=slots, bulk_from=(1, 3, 32)[seed % 3])
+        self.recalled = {}
+        self.places = {}
+        """Where the record of each send ends; what was not synced may go with the power."""
+        self.levels = set()
+        self.stepped_back = False
+        self.stops = 0
+        self.last = 0
+
+    def note(self, key, result):
+        self.places[key] = result.until
+
+    def send(self):
+        kind, delay = self.entropy.randrange(4), self.entropy.randrange(20_000) + 1
+        if kind == 3:
+            key, result = self.world.send(f"T{delay % 2}", DELAY=1 + self.entropy.randrange(4))
+            self.levels.add(key)
+            return self.note(key, result)
+        if self.entropy.randrange(8) == 0:
+            delay += self.entropy.randrange(150_000)
+        if kind == 0:
+            sent = self.world.send(TIMER_DELAY_MS=delay)
+        elif kind == 1:
+            sent = self.world.send(TIMER_DELIVER_MS=self.world.clock.now_ms() + delay)
+        else:
+            sent = self.world.send(TIMER_DELAY_SEC=delay // 1000 + 1)
+        return self.note(*sent)
+
+    def recall(self):
+        known = sorted(set(self.world.due) - set(self.recalled) - self.levels)
+        if known:
+            key = known[self.entropy.randrange(len(known))]
+            due, now = self.world.due[key], self.world.clock.now_ms()
+            result = self.world.recall(key, bare=bool(self.entropy.randrange(2)))
+            if result.ok:
+                # In the last moment, or after a delivery while the clock was ahead, it is too late.
+                self.recalled[key] = (
+                    result.until if due - now > 100 and key not in self.world.delivered() else 0)
+
+    def stop(self):
+        kind = self.entropy.randrange(6)
+        world = self.world
+        self.stops += 1
+        if kind == 0:
+            world.close()
+            world.files = world.files.killed()
+            world.open(clean=True)
+            return
+        if kind in (1, 5):
+            if kind == 1:
+                world.flush()
+            self.forget_behind(world.store.commit_log.queue.flushed_where)
+            world.files = world.files.power_lost(self.entropy, self.entropy.randrange(101))
+        else:
+            world.files = world.files.killed()
+        if kind == 2:
+            lost = LOST[self.entropy.randrange(len(LOST))]
+            for path in [p for p in world.files._files if p.startswith(f"{ROOT}/{lost}")]:
+                world.files.remove(path)
+        if kind == 3:
+            world.clock.advance(self.entropy.randrange(3_000_000))
+        world.open()
+
+    def forget_behind(self, flushed):
+        """What is behind the last sync may be lost, sends and recalls."""
+        for key in [key for key, until in self.places.items() if until > flushed]:
+            self.last = max(self.last, self.world.due.pop(key, 0))
+        for key, until in self.recalled.items():
+            if until > flushed:
+                self.recalled[key] = 0
+
+    def run(self):
+        for _ in range(60):
+            what = self.entropy.randrange(20)
+            if what < 9:
+                self.send()
+            elif what < 11:
+                self.recall()
+            elif what < 12:
+                self.stop()
+            elif what < 13 and self.entropy.randrange(3) == 0:
+                step = self.entropy.randrange(2 * self.step_ms) - self.step_ms
+                self.stepped_back |= step < 0
+                self.world.clock.advance(step)
+                self.world.steps()
+            else:
+                self.world.run(self.entropy.randrange(4000), step=25)
+        now = self.world.clock.now_ms()
+        last = max([*self.world.due.values(), self.last, now])
+        last += 63_000  # after a step back a level waits its delay from then on, at most a minute
+        self.world.run(last - now, step=max((last - now) // 1500, 25))
+        found = self.world.delivered()
+        for topic in ("T0", "T1"):
+            found |= self.world.delivered(topic)
+        return found
+
+
+def violations(seed):
+    """What went wrong in the run of a seed, in words; and counts of what happened in it."""
+    model = Model(seed)
+    found, due = model.run(), model.world.due
+    must = {key for key in due if key not in model.recalled}
+    never = {key for key, until in model.recalled.items() if until}
+    # After the clock was stepped back a level waits its delay by the new one.
+    early = {
+        key for key in set(found) & set(due)
+        if min(found[key]) < due[key] and not (key in model.levels and model.stepped_back)}
+    wrong = {
+        "lost": must - set(found), "early": early, "recalled and delivered": never & set(found),
+        "doubled": {key for key, times in found.items() if len(times) > 1},
+        "pending at the end": {
+            topic for topic, count in model.world.timers.metrics.counts().items()
+            if count and not model.stepped_back},
+    }
+    counts = {
+        "sends": len(model.places), "delivered": len(found), "recalls": len(model.recalled),
+        "stops": model.stops, "doubles known": (
+            model.world.timers.put_back.counters["timerDouble"]
+            + model.world.schedule.counters["scheduleDouble"]),
+    }
+    return [f"{what}: {sorted(keys)}" for what, keys in wrong.items() if keys], counts

@@ -1,0 +1,130 @@
+"""Archive, deletion, and one table over both, through Spark; the standing job by its command."""
+
+import contextlib
+import hashlib
+import json
+import lzma
+import pathlib
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+
+import pytest
+
+from tailrace.config import StoreConfig
+from tailrace.env.filesystem import OsFileSystem
+from tailrace.model import Message
+from tailrace.node.message_store import MessageStore
+
+pytestmark = pytest.mark.spark
+FIXTURES = pathlib.Path(__file__).parents[1] / "interop" / "fixtures"
+SEGMENT = 64 << 10
+
+
+@contextlib.contextmanager
+def opened(path):
+    with MessageStore.open(str(path), config=StoreConfig(
+        mapped_file_size_commit_log=SEGMENT, file_reserved_time=0)) as store:
+        yield store
+        store.wait_dispatched(60_000)
+
+
+def fill(path, first, until):
+    with opened(path) as store:
+        for number in range(first, until):
+            store.put(Message(topic="a", body=b"%d" % number + b" " * 900), queue_id=number % 3)
+
+
+@pytest.mark.parametrize("name", ["clean-5.5.0", "crashed-5.5.0"])
+def test_a_fixture_is_one_table_over_archive_and_log(spark, tmp_path, name):
+    from tailrace.spark.archive_job import ArchiveOptions, archive_store
+    from tailrace.spark.archive_manifest import read_manifest
+    from tailrace.spark.archive_verification import restored
+
+    with tarfile.open(FIXTURES / f"{name}.tar.xz") as packed:
+        packed.extractall(tmp_path, filter="data")
+    with lzma.open(FIXTURES / f"{name}.jsonl.xz", "rt", encoding="utf-8") as lines:
+        messages = [r["message"] for r in map(json.loads, lines) if "message" in r]
+    path, archive = tmp_path / name, tmp_path / "archive"
+    made = archive_store(
+        spark, str(path), str(archive), options=ArchiveOptions(piece_bytes=300_000))
+    assert len(made) == 4
+    files = OsFileSystem()
+    for one in made:
+        manifest = read_manifest(files, str(archive), one.segment)
+        segment = path / "commitlog" / f"{one.segment:020d}"
+        assert b"".join(restored(files, str(archive), manifest)) == segment.read_bytes()
+    assert archive_store(spark, str(path), str(archive)) == []
+    for one in made[:3]:
+        (path / "commitlog" / f"{one.segment:020d}").unlink()
+    rows = (
+        spark.read.format("tailrace").option("fallback", "archive").option("archive", str(archive))
+        .option("splitBytes", 400_000).load(str(path)).collect())
+    found = {(r["topic"], r["queueId"], r["queueOffset"]): r for r in rows}
+    assert len(rows) == len(found) == len(messages)
+    for m in messages:
+        r = found[m["topic"], m["queueId"], m["queueOffset"]]
+        assert hashlib.sha256(bytes(r["body"])).hexdigest() == m["bodySha256"]
+        assert r["properties"] == m["properties"]
+        assert (r["commitLogOffset"], r["storeSize"], r["msgId"]) == (
+            m["physicalOffset"], m["size"], m["msgId"])
+    days = spark.read.parquet(str(archive))  # what other readers of Parquet see
+    assert days.where("kind = 'message'").count() == sum(one.messages for one in made)
+    assert {"dt", "segment"} <= set(days.columns)
+
+
+def test_a_stream_begins_in_the_archive(spark, tmp_path):
+    from tailrace.spark.archive_job import archive_store
+
+    path, archive = tmp_path / "s", tmp_path / "a"
+    fill(path, 0, 300)
+    archive_store(spark, str(path), str(archive))
+    with opened(path) as store:
+        assert store.retention.delete_now() == 4
+
+    def run():
+        query = (
+            spark.readStream.format("tailrace").option("startingOffsets", "earliest")
+            .option("fallback", "archive").option("archive", str(archive))
+            .option("maxOffsetsPerTrigger", 130).option("columns", "body").load(str(path))
+            .writeStream.format("parquet").option("path", str(tmp_path / "rows"))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True).start())
+        assert query.awaitTermination(120)
+        assert query.exception() is None
+        return sorted(
+            int(bytes(row["body"])) for row in spark.read.parquet(str(tmp_path / "rows")).collect())
+
+    assert run() == list(range(300))
+    fill(path, 300, 450)
+    archive_store(spark, str(path), str(archive))
+    with opened(path) as store:
+        assert store.retention.delete_now()  # the checkpoint is behind the log now
+    assert run() == list(range(450))
+
+
+def test_the_standing_job_takes_what_is_sealed(spark, tmp_path):
+    path, archive = tmp_path / "s", tmp_path / "a"
+    fill(path, 0, 100)
+    command = [sys.executable, "-m", "tailrace.cli", "pipeline", "archive", path, archive,
+               "--follow", "--every", "0.2", "--master", "local[1]"]
+    with subprocess.Popen(
+        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as job:
+        def wait_for(count):
+            until = time.monotonic() + 60
+            while len(list((archive / "_manifests").glob("*.json"))) < count:
+                assert time.monotonic() < until
+                assert job.poll() is None
+                time.sleep(0.05)
+
+        try:
+            wait_for(1)
+            fill(path, 100, 250)
+            wait_for(3)
+        finally:
+            job.send_signal(signal.SIGTERM)
+        report = json.loads(job.stdout.read())
+    assert job.returncode == 0
+    assert (report["segments"], report["verified"], report["gone"]) == (3, True, [])

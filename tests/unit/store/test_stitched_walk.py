@@ -1,0 +1,148 @@
+"""A stitched walk is the walk: the same records, damage and end, whatever the scans thought."""
+
+from __future__ import annotations
+
+import random
+import shutil
+
+import pytest
+
+from tailrace import Message, MessageStore, StoreConfig
+from tailrace.kernels import record
+from tailrace.store.directory import StoreDirectory
+from tailrace.store.log_scan import Damage, LogWalk
+from tailrace.store.stitched_walk import Piece, StitchedWalk, first_piece, scan_pieces
+from tailrace.store.verification import CHECK, queue_ends
+
+SEGMENT = 16384
+CONFIG = StoreConfig(
+    mapped_file_size_commit_log=SEGMENT, mapped_file_size_consume_queue=400, max_hash_slot_num=50,
+    max_index_num=200, commit_log_allocate_step=4096)
+
+
+class Seen:
+    """What a walk yields, and the queues' ends that decide what is stale."""
+
+    def __init__(self):
+        self.next = {}
+        self.records = []
+        self.damage = []
+
+    def is_fresh(self, claim):
+        return claim.queue_offset >= self.next.get((claim.topic, claim.queue_id), 0)
+
+    def walk(self, walk):
+        for item in walk.items():
+            if isinstance(item, Damage):
+                self.damage.append(item)
+            else:
+                self.next |= queue_ends(item)
+                self.records += item.rows[:, record.C_PHY].tolist()
+        return self.records, self.damage, walk.end
+
+
+def plain(directory):
+    seen = Seen()
+    return seen.walk(LogWalk(
+        directory.log_files, directory.min_phy_offset, directory.readable_until, CHECK,
+        seen.is_fresh))
+
+
+def stitched(directory):
+    """From pieces that were scanned segment by segment; also how many of them were no use."""
+    pieces = {}
+    for file in directory.log_files:
+        chunks = []
+        for item in scan_pieces(file, file.file_from_offset, directory.readable_until, CHECK):
+            if isinstance(item, Piece):
+                pieces[item.start] = chunks, item
+                chunks = []
+            else:
+                chunks.append(item)
+    missed = []
+
+    def source(file, start):
+        if start not in pieces:
+            missed.append(start)
+            return (yield from first_piece(file, start, directory.readable_until, CHECK))
+        chunks, piece = pieces.pop(start)
+        yield from chunks
+        return piece
+
+    seen = Seen()
+    walk = StitchedWalk(
+        directory.log_files, directory.min_phy_offset, directory.readable_until, CHECK,
+        seen.is_fresh, source)
+    return seen.walk(walk), len(missed)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    path = tmp_path_factory.mktemp("stitched") / "store"
+    with MessageStore.open(path, config=CONFIG, services=False) as store:
+        put = [
+            store.put(Message(topic=f"T{n % 2}", body=b"%d" % n * 90, keys=[f"k{n}"]), queue_id=n % 3)
+            for n in range(150)
+        ]
+    return path, [result.phy_offset for result in put]
+
+
+def poke(path, phy_offset, data):
+    segment = path / "commitlog" / f"{phy_offset // SEGMENT * SEGMENT:020d}"
+    if not segment.exists():
+        return
+    with segment.open("r+b") as file:
+        file.seek(phy_offset % SEGMENT)
+        file.write(data[: SEGMENT - phy_offset % SEGMENT])
+
+
+def test_without_damage_every_piece_is_used(made):
+    directory = StoreDirectory(str(made[0]), raw=True)
+    assert len(directory.log_files) > 3
+    assert stitched(directory) == (plain(directory), 0)
+
+
+def test_random_damage_is_decided_alike(made, tmp_path):
+    """Flipped bytes, zeroed and random ranges, segments gone, old segments behind the end."""
+    rnd = random.Random(20)
+    kinds = set()
+    path = tmp_path / "store"
+    for _ in range(60):
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(made[0], path)
+        for _ in range(rnd.randint(1, 3)):
+            kind = rnd.choice(["flip", "zero", "garbage", "gone", "stale"])
+            kinds.add(kind)
+            at = rnd.choice(made[1])
+            if kind == "flip":
+                poke(path, at + rnd.randint(0, 120), bytes([rnd.randint(0, 255)]))
+            elif kind in {"zero", "garbage"}:
+                n = rnd.choice([1, 40, 700, 5000, SEGMENT])
+                poke(path, at + rnd.randint(0, 90), bytes(n) if kind == "zero" else rnd.randbytes(n))
+            elif kind == "gone":
+                segments = sorted((path / "commitlog").glob("0*"))
+                rnd.choice(segments[1:] or segments).unlink()
+            else:  # bytes of an older segment where a newer one was
+                segments = sorted((path / "commitlog").glob("0*"))
+                old, new = rnd.choice(segments), rnd.choice(segments)
+                new.write_bytes(old.read_bytes())
+        directory = StoreDirectory(str(path), raw=True)
+        found, _ = stitched(directory)
+        assert found == plain(directory)
+    assert len(kinds) == 5
+
+
+def test_a_scan_that_guessed_wrong_is_not_believed(made, tmp_path):
+    """A segment that lost its first record and whose next ones are older than what was before."""
+    path = tmp_path / "store"
+    shutil.copytree(made[0], path)
+    directory = StoreDirectory(str(path), raw=True)
+    first = [p for p in made[1] if p // SEGMENT == 2]
+    poke(path, first[0], b"\0" * 40)
+    poke(path, first[3] + 56, b"\0" * 8)  # its store time: older than every other
+    poke(path, first[1], b"\0" * 8)
+    poke(path, first[2], b"\0" * 8)
+    found, missed = stitched(directory)
+    assert found == plain(directory)
+    assert [damage.phy_offset for damage in found[1]] == [first[0]]
+    assert missed == 1, "the scan began behind the gap with a record that does not count"

@@ -1,0 +1,33 @@
+"""What our own timers leave is sound by the rules of verify, whatever was going on."""
+
+import random
+
+import pytest
+from timer_world import ROOT, World
+
+from tailrace.store.directory import StoreDirectory
+from tailrace.testing import CrashFileSystem, SimClock
+from tailrace.timer.verification import timer_files, verify_timers
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_stops_rolls_and_recalls_leave_nothing_to_find(seed):
+    rnd = random.Random(seed)
+    files, clock = CrashFileSystem(), SimClock()
+    world = World(files, clock)
+    several = 0
+    for _ in range(6):
+        for number in range(30):
+            key, _ = world.send(TIMER_DELAY_MS=rnd.choice([100, 250 * number + 100, 5000, 90_000]))
+            if number % 6 == 5:
+                world.recall(key)
+                world.run(400, step=100, flush_every=rnd.choice([10**9, 300]))
+        world.close()
+        directory = StoreDirectory(ROOT, config=world.config, file_system=files, raw=True)
+        units, found = verify_timers(directory)
+        assert not found
+        several = max(several, len(timer_files(directory)[0]))
+        assert units
+        world.files = files
+        world.open(clean=True)
+    assert several > 2, "lists go from file to file"
