@@ -22,7 +22,7 @@ CONFIG = StoreConfig(
 SERVICES = (
     ("AllocateMappedFileService", 20), ("ReputMessageService", 50), ("FlushRealTimeService", 500),
     ("FlushConsumeQueueService", 1000), ("TimerEnqueueService", 1000), ("TimerDequeueService", 1000),
-    ("TimerFlushService", 1000), ("DiskCheckService", INTERVAL_MS), ("TopicRetentionService", INTERVAL_MS),
+    ("TimerFlushService", INTERVAL_MS), ("DiskCheckService", INTERVAL_MS), ("TopicRetentionService", INTERVAL_MS),
     ("CleanCommitLogService", 1000), ("EmptyTrashService", 1000), ("CleanConsumeQueueService", 1000))
 
 
@@ -130,7 +130,7 @@ class Life:
 
     def put(self, number):
         topic = ("a", "b")[number % 2]
-        delay = 5.0 if number % 17 == 16 else None
+        delay = 5.0 if number % 60 == 59 else None
         body = b"%d" % number + bytes(200 + number * 37 % 700)
         try:
             result = self.store.put(Message(topic=topic, body=body, keys=[f"k{number}"], delay=delay))
@@ -173,10 +173,13 @@ class Life:
                 self.check(f"round {number}")
         self.end()
 
+    def dispatch(self):
+        while self.scheduler.steps["ReputMessageService"]():
+            pass
+
     def purge(self):
         try:
-            while self.scheduler.steps["ReputMessageService"]():
-                pass
+            self.dispatch()
             [(_, high)] = self.store.retention.topics.purge("b").values()
             self.purged_until = {"b": high}
             self.counts["purges"] += 1
@@ -227,8 +230,11 @@ class Life:
             found = self.store.look_message_by_offset(phy_offset)
             if found is None or (found.body, found.queue_offset, found.topic) != (body, offset, topic):
                 raise Violation(f"{when}: acknowledged and not there: {topic} {offset} at {phy_offset}")
-        while self.scheduler.steps["ReputMessageService"]():
-            pass
+        try:
+            self.dispatch()
+        except (StoreError, OSError) as error:
+            self.told(error, "step")
+            return
         for topic in ("a", "b"):
             for message in self.store.read(topic):
                 known = self.acknowledged.get((topic, message.queue_offset))
