@@ -4,6 +4,7 @@ A run that finds something prints its seed and trace and ends with 1; the same S
 it again.
 """
 
+import argparse
 import collections
 import gc
 import logging
@@ -41,4 +42,6 @@ def main():
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""The first steps of an open: is this a store, may we write, what sizes has it."""
+"""Steps of an open: is this a store, may we write, where is its log, which topics has it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,24 @@ import logging
 import os
 from typing import Final
 
-from tailrace.config import StoreConfig
+from tailrace.config import BrokerConfig, StoreConfig
+from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import NotAStoreError, StoreNotWritableError
 from tailrace.formats import filenames
+from tailrace.node.topic_config import TopicConfigManager
+from tailrace.node.topic_retention import remove_deleted
+from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.log_paths import log_paths, segment_files
 
 __all__ = [
-    "check_directory", "make_log_directories", "not_writable", "remove_abort", "write_abort",
+    "DEFAULT_QUEUES", "check_directory", "load_topics", "make_log_directories", "not_writable",
+    "remove_abort", "write_abort",
 ]
 
 _log = logging.getLogger(__name__)
 _UNKNOWN_DIRECTORIES: Final = ("batchconsumequeue", "consumequeue_ext")
+DEFAULT_QUEUES: Final = 4
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 _FORBIDDEN: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
 
@@ -91,3 +97,25 @@ def not_writable(error: OSError) -> Exception:
     return StoreNotWritableError(
         f"{error.filename}: {error.strerror}; an open store has a lock and recovers, so it must be "
         "able to write; dump, query, verify and Spark read the directory as it is")
+
+
+def load_topics(
+    file_system: FileSystem, root: str, broker: BrokerConfig, clock: Clock, store: DefaultMessageStore
+) -> TopicConfigManager:
+    """The topics; one that has queues and no config gets one, with as many queues as it has."""
+    topics = TopicConfigManager(file_system, f"{root}/{filenames.CONFIG}", broker, clock)
+    topics.load()
+    remove_deleted(file_system, store, topics.table)
+    queues: dict[str, int] = {}
+    for topic, queue_id in store.queues.table:
+        if topics.table.get(topic) is None:
+            queues[topic] = max(queues.get(topic, 0), queue_id + 1)
+    for topic, count in sorted(queues.items()):
+        _log.warning("a topic has queues and no config, it gets one topic=%s queues=%d", topic, count)
+        try:
+            topics.create_if_missing(topic, max(count, DEFAULT_QUEUES))
+        except OSError as error:
+            if error.errno not in _NO_SPACE:
+                raise
+            _log.warning("there is no room for the config of a topic topic=%s", topic)
+    return topics

@@ -8,6 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
+import errno
 import heapq
 import itertools
 import logging
@@ -37,6 +38,7 @@ _log = logging.getLogger(__name__)
 DurableCallback = Callable[[PutMessageStatus], None]
 _PROGRESS_BYTES: Final = 64 << 20
 _MOST_UNTOLD: Final = 32
+_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 @final
@@ -166,6 +168,7 @@ class FlushConsumeQueueService:
         self._progress_file = progress
         self._last_thorough_ns = -1
         self._took_ns = 0
+        self._no_room = False
         self._written: Position | None = None
         self._untold: list[Progress] = []
         self._lock = threading.Lock()
@@ -216,7 +219,15 @@ class FlushConsumeQueueService:
                 self._untold.append(progress)
                 del self._untold[1 : -_MOST_UNTOLD]  # the first is the one that is told soonest
             self._tell()
+            self._no_room = False
         except OSError as error:
+            if error.errno in _NO_SPACE and not clean:
+                # A hint that is old makes a recovery longer and no message is at stake: it is
+                # written when there is room again.
+                if not self._no_room:
+                    _log.warning("there is no room for the checkpoint, the old one stays cause=%s", error)
+                self._no_room = True
+                return
             self._flags.set(NOT_WRITEABLE, f"the checkpoint cannot be written: {error}")
             raise FatalStorageError("checkpoint", str(error)) from error
         except FatalStorageError as error:
