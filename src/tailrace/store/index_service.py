@@ -41,6 +41,15 @@ def index_file_name(timestamp_ms: int) -> str:
     return when.strftime("%Y%m%d%H%M%S") + f"{timestamp_ms % 1000:03d}"
 
 
+def _time_of(name: str) -> int:
+    """The time, ms, that a file's name was made of; 0 for a name of another form."""
+    try:
+        when = datetime.strptime(name[:14], "%Y%m%d%H%M%S")  # noqa: DTZ007 - the format is local time
+        return int(when.timestamp()) * 1000 + int(name[14:17])
+    except (ValueError, OverflowError):
+        return 0
+
+
 @final
 class IndexService:
     """All index files, oldest first."""
@@ -302,6 +311,10 @@ class IndexService:
             self._file_system.makedirs(self._directory)
             if not 0 < timestamp_ms < _YEAR_9999_MS:  # no store time: a record that rotted
                 timestamp_ms = self._clock.now_ms()
+            # Names are in the order of the log, also when an earlier one has become free again.
+            last = self.files[-1].path.rpartition("/")[2] if self.files else ""
+            if index_file_name(timestamp_ms) <= last:
+                timestamp_ms = max(timestamp_ms, _time_of(last) + 1)
             while self._file_system.exists(path := f"{self._directory}/{index_file_name(timestamp_ms)}"):
                 timestamp_ms += 1
             file = MappedFile.create(
