@@ -6,6 +6,9 @@ gave as many rows, in the same session, so that machine, JVM and settings are eq
 times in turns; ``ratio`` is that of the third runs, ``ratio_of_best`` that of the fastest, and
 ``processor_ratio`` that of the processor time of JVM and workers, the median, which says most where
 other work shares the machine. Files are in the page cache.
+
+With ``--archive`` it is the archive of the sealed files of such a store, without and with
+verification, beside a loop of our pull consumer that writes Parquet.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import shutil
 import statistics
 import tempfile
 import time
@@ -21,12 +25,17 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from results import note, report
 
+from tailrace.client import PullConsumer
+from tailrace.config import StoreConfig
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
+from tailrace.pytest_plugin import TailraceBroker
+from tailrace.spark.archive_job import ArchiveOptions, archive_store
 from tailrace.spark.data_source import TailraceDataSource
 from tailrace.spark.session import local_session
 
@@ -155,29 +164,110 @@ def measure(spark: SparkSession, path: str, count: int, scratch: str) -> dict[st
     return found
 
 
+def fill_segments(path: str, count: int, size: int, segment: int) -> None:
+    """Messages whose bodies differ and compress to about a half, in CommitLog files of ``segment``."""
+    pool = random.Random(1).randbytes(4 << 20).hex().encode()
+    with MessageStore.open(path, config=StoreConfig(mapped_file_size_commit_log=segment)) as store:
+        for first in range(0, count, BATCH):
+            items = [
+                Message(
+                    topic=f"Topic{first // BATCH % 8}",
+                    body=pool[(at := number * 977 % (len(pool) - size)) : at + size],
+                    properties={
+                        "KEYS": f"key{number}", "TAGS": f"Tag{number % 3}", "WAIT": "true",
+                        "UNIQ_KEY": f"7F0000010000000000000000{number:08X}",
+                    })
+                for number in range(first, min(first + BATCH, count))
+            ]
+            store.put_many(items, queue_id=first // BATCH // 8 % 4)
+        store.wait_dispatched(300_000)
+
+
+def consume(path: str, target: str, most: int) -> float:
+    """GB/s of our pull consumer that writes what it gets as Parquet, from a broker of its own."""
+    broker = TailraceBroker(Path(path))
+    broker.start()
+    try:
+        with PullConsumer(broker=broker.broker) as consumer:
+            queue = consumer.queues("Topic0")[0]
+            began, at, size, rows = time.perf_counter(), 0, 0, []
+            while len(rows) < most:
+                found = consumer.pull(queue, at, max_count=256)
+                if not found.messages:
+                    break
+                at = found.next_begin_offset
+                for one in found.messages:
+                    size += one.store_size
+                    rows.append({
+                        "topic": one.topic, "queueId": one.queue_id, "queueOffset": one.queue_offset,
+                        "body": one.body, "keys": list(one.keys), "properties": list(one.properties.items())})
+            pq.write_table(pa.Table.from_pylist(rows), target, compression="zstd")
+            return size / (time.perf_counter() - began) / 1e9
+    finally:
+        broker.stop()
+
+
+def measure_archive(spark: SparkSession, path: str, scratch: str) -> dict[str, Any]:
+    """Archive all sealed files, without and with verification, RUNS times in turns."""
+    sizes: dict[str, Any] = {}
+
+    def run(verify: bool) -> None:
+        shutil.rmtree(f"{scratch}/archive", ignore_errors=True)
+        made = archive_store(
+            spark, path, f"{scratch}/archive", options=ArchiveOptions(verify=verify, at_once=64))
+        sizes.update(
+            segments=len(made), bytes=sum(one.size for one in made),
+            archive_bytes=sum(file.size for one in made for file in one.files))
+
+    plain, verified = take_turns(lambda: run(False), lambda: run(True))
+    slow = consume(path, f"{scratch}/consumed.parquet", 50_000)
+    found = {**sizes, "consumer_gb_per_s": round(slow, 4)}
+    for name, runs in (("plain", plain), ("verified", verified)):
+        found[name] = {
+            "gb_per_s": round(sizes["bytes"] / runs[2][0] / 1e9, 3),
+            "best_gb_per_s": round(sizes["bytes"] / min(runs)[0] / 1e9, 3),
+            "processor_s_per_gb": round(
+                statistics.median(used for _, used in runs) / (sizes["bytes"] / 1e9), 2),
+        }
+    note(f"archive: {found}")
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=300_000)
     parser.add_argument("--size", type=int, default=1024)
     parser.add_argument("--store", help="a store to use, made when it does not exist")
+    parser.add_argument(
+        "--archive", action="store_true", help="measure the archive, on files of 256 MiB")
     parser.add_argument("--unclean", action="store_true", help="as if its process had been killed")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as scratch:
         path = arguments.store or f"{scratch}/store"
         if not Path(path).exists():
             note("filling the store")
-            fill(path, arguments.messages, arguments.size)
+            if arguments.archive:
+                fill_segments(path, arguments.messages, arguments.size, 256 << 20)
+            else:
+                fill(path, arguments.messages, arguments.size)
         abort = Path(path) / "abort"
         if arguments.unclean:
             abort.write_text("1")
         spark = local_session("local[2]", app_name="tailrace benchmark")
         spark.dataSource.register(RepeatSource)
         try:
-            metrics = measure(spark, path, arguments.messages, scratch)
+            if arguments.archive:
+                metrics = measure_archive(spark, path, scratch)
+            else:
+                metrics = measure(spark, path, arguments.messages, scratch)
         finally:
             spark.stop()
             if arguments.unclean:
                 abort.unlink()
+    if arguments.archive:
+        report("spark-archive", {"messages": arguments.messages, "size": arguments.size,
+                                 "master": "local[2]", "run": 3}, metrics)
+        return
     report(
         "spark",
         {"messages": arguments.messages, "size": arguments.size, "unclean": arguments.unclean,

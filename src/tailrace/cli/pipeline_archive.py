@@ -46,13 +46,16 @@ def archive(
     The last file of the log, which is still written to, is not taken. A line of JSON at the end says
     what was done; exit code 1 when a segment could not be archived.
     """
-    with run_job("archive", master, conf, [store]) as job:
+    with errors():
         from tailrace.spark.archive_job import (  # noqa: PLC0415 - PyArrow
             ArchiveJob,
             ArchiveOptions,
+            check_places,
             spark_runner,
         )
 
+        check_places(str(store), str(target))
+    with run_job("archive", master, conf, [store]) as job:
         done: list[Manifest] = []
         began = time.perf_counter()  # noqa: TID251 - a duration for people
 
@@ -90,8 +93,7 @@ def _follow(archiving: "ArchiveJob", job: Job, every: float) -> str:
     def end(number: int, frame: FrameType | None) -> None:
         ended.set()
 
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, end)
+    before = {name: signal.signal(name, end) for name in (signal.SIGINT, signal.SIGTERM)}
     job.tell("following; SIGINT or SIGTERM ends it")
     failed = ""
     while not ended.is_set():
@@ -103,6 +105,8 @@ def _follow(archiving: "ArchiveJob", job: Job, every: float) -> str:
                 job.tell(f"{error}; it is tried again")
             failed = str(error)
         ended.wait(every)
+    for name, handler in before.items():
+        signal.signal(name, handler)
     return failed
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, final
 
 import numpy as np
@@ -26,7 +26,7 @@ from tailrace.spark.archive_manifest import (
     list_manifests,
     read_manifest,
 )
-from tailrace.spark.archive_verification import read_whole
+from tailrace.spark.wanted import first_kept
 from tailrace.store.directory import QueueView, StoreDirectory
 
 __all__ = ["ArchivedDirectory", "ArchivedQueue", "open_archived"]
@@ -66,11 +66,15 @@ class ArchivedQueue(QueueView):
         """(offsets, values of a column) of this queue's messages in a segment, by offset."""
         parts = []
         for file in manifest.files:
-            found = pq.read_table(
-                pa.BufferReader(read_whole(OsFileSystem(), f"{self.archive}/{file.path}")),
-                columns=["queueOffset", name],
-                filters=[("kind", "=", MESSAGE), ("topic", "=", self.topic),
-                         ("queueId", "=", self.queue_id)])
+            path = f"{self.archive}/{file.path}"
+            try:
+                found = pq.read_table(
+                    path, columns=["queueOffset", name], partitioning=None,
+                    filters=[("kind", "=", MESSAGE), ("topic", "=", self.topic),
+                             ("queueId", "=", self.queue_id)])
+            except (OSError, pa.ArrowInvalid) as error:
+                raise CorruptionError(
+                    f"a file of the archive cannot be read: {error}", path=path) from error
             parts.append((
                 found["queueOffset"].to_numpy(), found[name].cast(pa.int64()).to_numpy()))
         offsets = np.concatenate([one for one, _ in parts])
@@ -134,32 +138,37 @@ def open_archived(
 def _merge(
     live: StoreDirectory, archive: str, manifests: list[Manifest]
 ) -> Mapping[Key, QueueView]:
-    there: dict[Key, QueueView] = {
-        (queue.topic, queue.queue_id): queue for queue in live.queues()}
+    there: dict[Key, QueueView] = {}
+    for queue in live.queues():
+        kept = queue
+        if queue.purged_until:  # this table shows what is there, also what the topic let go
+            kept = replace(
+                queue, min_offset=first_kept(queue, live.min_phy_offset), purged_until=0)
+        there[queue.topic, queue.queue_id] = kept
     ranges: dict[Key, list[tuple[Manifest, QueueRange]]] = {}
     for manifest in manifests:
         for one in manifest.queues:
             ranges.setdefault((one.topic, one.queue_id), []).append((manifest, one))
     for key, own in ranges.items():
-        queue = there.get(key)
-        least = _FOREVER if queue is None else queue.min_offset
-        kept: list[tuple[Manifest, QueueRange]] = []
+        present = there.get(key)
+        least = _FOREVER if present is None else present.min_offset
+        used: list[tuple[Manifest, QueueRange]] = []
         for manifest, one in reversed(own):
             if one.end > least:
                 _log.info("offsets of an older topic of the same name are left out topic=%s queue_id=%d "
                           "until=%d", one.topic, one.queue_id, one.end)
                 break
-            kept.insert(0, (manifest, one))
+            used.insert(0, (manifest, one))
             least = one.start
-        if not kept:
+        if not used:
             continue
-        end = kept[-1][1].end
+        end = used[-1][1].end
         made = ArchivedQueue(
             *key, min_offset=least, max_offset=end, archive=archive, live_min_offset=end,
-            archived=kept)
-        if queue is not None:
-            made.max_offset, made.live_min_offset = queue.max_offset, queue.min_offset
-            made.files, made.memory = queue.files, queue.memory
-            made.memory_start = queue.memory_start
+            archived=used)
+        if present is not None:
+            made.max_offset, made.live_min_offset = present.max_offset, present.min_offset
+            made.files, made.memory = present.files, present.memory
+            made.memory_start = present.memory_start
         there[key] = made
     return there

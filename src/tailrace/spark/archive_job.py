@@ -13,7 +13,7 @@ import logging
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import PurePath
+from pathlib import Path
 from typing import Any, Final, Self, final
 
 import numpy as np
@@ -26,6 +26,7 @@ from tailrace.formats import filenames
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.spark.archive_layout import LOCK, MANIFESTS, STAGING, staging_path
 from tailrace.spark.archive_manifest import Manifest, read_manifest, write_manifest
+from tailrace.spark.archive_named import named_in, units_between
 from tailrace.spark.archive_task import (
     HEAD_BYTES,
     SegmentResult,
@@ -33,11 +34,10 @@ from tailrace.spark.archive_task import (
     run_task,
     write_segment,
 )
-from tailrace.spark.offsets import offset_by_position
-from tailrace.spark.wanted import Wanted
 from tailrace.store.directory import DirectoryState, FileView, QueueView, StoreDirectory
 
-__all__ = ["ArchiveJob", "ArchiveOptions", "Runner", "archive_store", "local_runner", "spark_runner"]
+__all__ = ["ArchiveJob", "ArchiveOptions", "Runner", "archive_store", "check_places",
+           "local_runner", "spark_runner"]
 
 _log = logging.getLogger(__name__)
 Runner = Callable[[Sequence[SegmentTask]], Iterable[SegmentResult]]
@@ -60,6 +60,12 @@ class ArchiveOptions:
                 f"piece_bytes={self.piece_bytes} is not between {_LEAST_PIECE} and {_MOST_PIECE}")
         if self.at_once < 1:
             raise ConfigError(f"at_once={self.at_once} is not at least 1")
+
+
+def check_places(store: str, archive: str) -> None:
+    """Raise ConfigError when an archive would lie in the store that it is of."""
+    if Path(archive).resolve().is_relative_to(Path(store).resolve()):
+        raise ConfigError(f"the archive {archive} must not be inside the store {store}")
 
 
 def local_runner(file_system: FileSystem) -> Runner:
@@ -86,7 +92,7 @@ class ArchiveJob:
         config: StoreConfig | None = None, clock: Clock | None = None,
         file_system: FileSystem | None = None, progress: Callable[[Manifest], None] | None = None,
     ) -> None:
-        self._store, self._archive = store.rstrip("/") or "/", archive.rstrip("/") or "/"
+        self._store, self._archive = str(Path(store).absolute()), str(Path(archive).absolute())
         self._run = run
         self._options = options or ArchiveOptions()
         self._options.check()
@@ -94,15 +100,15 @@ class ArchiveJob:
         self._clock = clock or SystemClock()
         self._file_system = file_system or OsFileSystem()
         self._progress = progress
-        if PurePath(self._archive).is_relative_to(self._store):
-            raise ConfigError(f"the archive {self._archive} must not be inside the store {self._store}")
+        check_places(self._store, self._archive)
         self._sealed_until = -1
         self._new_files: list[str] = []
         self.gone: list[int] = []
         """Segments that retention deleted before they were archived."""
         self.skipped = 0
         """Segments that were in the archive already."""
-        StoreDirectory(self._store, config=config, file_system=self._file_system)
+        opened = StoreDirectory(self._store, config=config, file_system=self._file_system)
+        self._log_paths = opened.log_paths.all
         for name in (self._archive, f"{self._archive}/{MANIFESTS}"):
             self._file_system.makedirs(name)
         lock = self._file_system.lock(f"{self._archive}/{LOCK}")
@@ -131,7 +137,7 @@ class ArchiveJob:
         Raises StoreError when a segment could not be archived, after all that could were published,
         or when the archive holds another store's segments.
         """
-        names = self._file_system.list(f"{self._store}/{filenames.COMMITLOG}")
+        names = [name for path in self._log_paths for name in self._file_system.list(path)]
         if names == self._new_files:
             return []  # a segment is sealed when the log goes on in a new one
         directory = StoreDirectory(
@@ -173,13 +179,13 @@ class ArchiveJob:
     ) -> list[SegmentTask]:
         start = files[0][0].file_from_offset
         until = files[-1][0].file_from_offset + files[-1][0].size
-        units = [
-            (queue, *_units_between(queue, start, until)) for queue in directory.queues()]
+        units = units_between(directory, start, until)
         tasks = []
         for file, published in files:
-            wanted, named = _named_in(units, file)
+            wanted, named = named_in(units, file.file_from_offset, file.size)
             tasks.append(SegmentTask(
-                self._archive, file.path, file.file_from_offset, file.size, tuple(wanted), named,
+                self._store, self._config, self._archive, file.path, file.file_from_offset, file.size,
+                tuple(wanted), tuple(np.bincount(named[:, 2], minlength=len(wanted)).tolist()),
                 self._options.piece_bytes, self._options.verify, published))
         return tasks
 
@@ -253,32 +259,6 @@ def _last_position(queue: QueueView) -> int:
         return -1
     unit = CQ_UNIT.unpack_from(data)
     return -1 if unit.size == PRE_BLANK_SIZE else unit.phy_offset
-
-
-def _units_between(queue: QueueView, start: int, until: int) -> tuple[Any, Any]:
-    """(offsets, positions) of a queue's messages in a range of the log."""
-    low, high = offset_by_position(queue, start), offset_by_position(queue, until)
-    data = queue.units(low, high - low)
-    units = CQ_UNIT.view(data[: len(data) - len(data) % CQ_UNIT.size])
-    positions = units["phy_offset"].astype(np.int64)
-    kept = (units["size"] != PRE_BLANK_SIZE) & (positions >= start) & (positions < until)
-    return low + np.flatnonzero(kept), positions[kept]
-
-
-def _named_in(units: Sequence[tuple[QueueView, Any, Any]], file: FileView) -> tuple[list[Wanted], Any]:
-    wanted: list[Wanted] = []
-    named = [np.empty((0, 3), dtype=np.int64)]
-    for queue, offsets, positions in units:
-        inside = (positions >= file.file_from_offset) & (positions < file.file_from_offset + file.size)
-        if not inside.any():
-            continue
-        own, places = offsets[inside], positions[inside]
-        named.append(np.stack(
-            [places, own, np.full(len(own), len(wanted), dtype=np.int64)], axis=1))
-        wanted.append(Wanted(
-            queue.topic, queue.queue_id, int(own.min()), int(own.max()) + 1, int(places.min()),
-            int(places.max())))
-    return wanted, np.concatenate(named)
 
 
 def archive_store(

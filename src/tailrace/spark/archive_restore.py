@@ -25,6 +25,8 @@ def restore_segments(
     file_system = file_system or OsFileSystem()
     chosen = [
         segment for segment in list_manifests(file_system, archive) if first <= segment < until]
+    if not list_manifests(file_system, archive):
+        raise StoreError(f"{archive} is no archive: it has no manifests")
     if not chosen:
         raise StoreError(f"{archive} has no segment between {first} and {until}")
     found = [(segment, read_manifest(file_system, archive, segment)) for segment in chosen]

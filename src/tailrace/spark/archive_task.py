@@ -16,17 +16,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tailrace.config import StoreConfig
 from tailrace.env.entropy import SystemEntropy
 from tailrace.env.filesystem import File, FileSystem, OsFileSystem
 from tailrace.errors import CorruptionError, StoreError
 from tailrace.kernels import record
 from tailrace.spark.archive_layout import part_path, staging_path, write_options
 from tailrace.spark.archive_manifest import ArchivedFile, LostMessage, Manifest, QueueRange
+from tailrace.spark.archive_named import named_in, units_between
 from tailrace.spark.archive_pieces import pieces_of
 from tailrace.spark.archive_rows import Piece, Scratch, days_of, table_of
 from tailrace.spark.archive_verification import compare
 from tailrace.spark.columns import Rows
 from tailrace.spark.wanted import RowFilter, Wanted
+from tailrace.store.directory import StoreDirectory
 
 __all__ = ["HEAD_BYTES", "SegmentResult", "SegmentTask", "run_task", "write_segment"]
 
@@ -36,15 +39,16 @@ HEAD_BYTES: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class SegmentTask:
-    """A sealed segment, and what queues name in it: ``named`` has a row (position, offset, place in
-    ``wanted``) for each unit."""
+    """A sealed segment, and what queues name in it: ``counts`` messages of each in ``wanted``."""
 
+    store: str
+    config: StoreConfig | None
     archive: str
     path: str
     segment: int
     size: int
     wanted: tuple[Wanted, ...]
-    named: Rows
+    counts: tuple[int, ...]
     piece_bytes: int
     verify: bool
     published: Manifest | None = None
@@ -176,21 +180,28 @@ class _Writer:
 
     def _queues(self) -> list[QueueRange]:
         found = []
-        for number, one in enumerate(self._task.wanted):
+        for one, count in zip(self._task.wanted, self._task.counts, strict=True):
             low, high = self._times.get(self._filter.hash_of(one), (0, 0))
-            count = int((self._task.named[:, 2] == number).sum())
             found.append(QueueRange(
                 one.topic, one.queue_id, one.start, one.end, count, one.first, one.last, low, high))
         return found
 
     def _damaged(self) -> list[LostMessage]:
-        """Messages that units name and that are not there."""
-        named = self._task.named
-        missing = named[~np.isin(named[:, 0], np.concatenate(self._found))] if len(named) else named
-        missing = missing[np.argsort(missing[:, 0])]
+        """Messages that units name and that are not there; the queues are asked only if any is."""
+        task = self._task
+        if self._messages == sum(task.counts):
+            return []
+        directory = StoreDirectory(task.store, config=task.config, file_system=self._file_system)
+        units = units_between(directory, task.segment, task.segment + task.size)
+        wanted, named = named_in(units, task.segment, task.size)
+        missing = named[~np.isin(named[:, 0], np.concatenate(self._found))]
+        if len(missing) + self._messages != sum(task.counts):
+            raise StoreError(
+                f"{self._messages} of {sum(task.counts)} messages are whole, and the queues do not name "
+                f"the others any more")
         found = []
-        for position, offset, number in missing.tolist():
-            one = self._task.wanted[number]
+        for position, offset, number in missing[np.argsort(missing[:, 0])].tolist():
+            one = wanted[number]
             reason = next(
                 (why for low, high, why in self._reasons if low <= position < high),
                 "another record is there")

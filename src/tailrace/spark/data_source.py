@@ -11,7 +11,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tailrace.spark.batch_reader import TailraceBatchReader
+from tailrace.spark.batch_reader import FilteringBatchReader, TailraceBatchReader
 from tailrace.spark.options import ReadOptions, parse_options
 from tailrace.spark.schema import column_names, spark_schema
 from tailrace.spark.sink_options import parse_write_options
@@ -39,7 +39,8 @@ class TailraceDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """The batch reader; Spark calls it with the keyword ``schema``."""
         _ = schema
-        return TailraceBatchReader(self._parsed())
+        options = self._parsed()
+        return (FilteringBatchReader if options.push_filters else TailraceBatchReader)(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The batch writer; raises ConfigError for options or columns that cannot be written."""

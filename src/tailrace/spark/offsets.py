@@ -16,11 +16,12 @@ from tailrace.formats.commitlog import SysFlag
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.spark.archive_directory import ArchivedDirectory, ArchivedQueue, open_archived
 from tailrace.spark.options import EARLIEST, LATEST, Position, ReadOptions
+from tailrace.spark.wanted import first_at
 from tailrace.store.directory import QueueView, StoreDirectory
 
 __all__ = [
-    "Directory", "Offsets", "Ranges", "batch_ranges", "from_json", "offset_by_position", "open_directories",
-    "share", "starts", "stream_ranges", "tips", "to_json",
+    "Directories", "Directory", "Offsets", "Ranges", "batch_ranges", "from_json",
+    "offset_by_position", "offset_by_time", "open_directories", "share", "starts", "stream_ranges", "tips", "to_json",
 ]
 
 _log = logging.getLogger(__name__)
@@ -128,17 +129,10 @@ def offset_by_time(directory: Directory, queue: QueueView, timestamp: int) -> in
 
 def offset_by_position(queue: QueueView, phy_offset: int) -> int:
     """The first offset whose message is at ``phy_offset`` of the log or behind."""
-    low, high = queue.min_offset, queue.max_offset
-    if isinstance(queue, ArchivedQueue):
-        if (found := queue.offset_by_position(phy_offset)) is not None:
-            return found
-        low = queue.live_min_offset
-    while low < high:
-        middle = (low + high) // 2
-        unit = CQ_UNIT.unpack_from(queue.units(middle, 1))
-        before = unit.size == PRE_BLANK_SIZE or unit.phy_offset < phy_offset
-        low, high = (middle + 1, high) if before else (low, middle)
-    return low
+    if not isinstance(queue, ArchivedQueue):
+        return first_at(queue, queue.min_offset, phy_offset)
+    found = queue.offset_by_position(phy_offset)
+    return first_at(queue, queue.live_min_offset, phy_offset) if found is None else found
 
 
 def _resolve(

@@ -35,7 +35,7 @@ _NAMES: Final = (
     "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
     "startingOffsetsByTimestampStrategy", "startingCommitLogOffset", *BATCH_ONLY, *STREAM_ONLY,
     "columns", "body", "store", "config", "splitBytes", "minPartitions", "failOnDataLoss", "mode",
-    "fallback", "archive",
+    "fallback", "archive", "pushFilters",
 )
 _KNOWN: Final = frozenset(name.lower() for name in _NAMES)
 
@@ -76,6 +76,7 @@ class ReadOptions:
     max_offsets_per_trigger: int = 0
     fail_on_data_loss: bool = True
     mode: str = "FAILFAST"
+    push_filters: bool = False
     archives: tuple[str, ...] = ()  # one a root, or none
     given: frozenset[str] = frozenset()
 
@@ -263,8 +264,9 @@ def _columns(values: _Values, known: tuple[str, ...]) -> tuple[str, ...]:
     return names or known
 
 
-def _flag(values: _Values, name: str) -> bool:
-    return values.choice(name, ("true", "false")) == "true"
+def _flag(values: _Values, name: str, *, default: bool = True) -> bool:
+    words = ("true", "false") if default else ("false", "true")
+    return values.choice(name, words) == "true"
 
 
 def parse_options(
@@ -304,6 +306,7 @@ def parse_options(
         max_offsets_per_trigger=values.number("maxOffsetsPerTrigger", 0, 1),
         fail_on_data_loss=_flag(values, "failOnDataLoss"),
         mode=mode,
+        push_filters=_flag(values, "pushFilters", default=False),
         archives=_archives(values, len(roots)),
         given=frozenset(values.texts),
     )

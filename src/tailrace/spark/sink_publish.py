@@ -30,6 +30,9 @@ _BYTES: Final = 1 << 20
 _PULL: Final = 256
 _TRIES: Final = 600
 _WAIT_S: Final = 0.05
+_SENDS: Final = 5
+_PASSING: Final = frozenset({
+    ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY})
 Starts = dict[str, dict[str, int]]
 """Ends of queues before anything was sent: {topic: {"broker/queueId": offset}}."""
 Numbered = tuple[int, Message, int | None]
@@ -170,21 +173,30 @@ def publish(
             _log.info("goes on with a batch txn=%s first=%d", prefix, first)
         sent = 0
         for request in requests_of(numbered(first)):
-            try:
-                publisher.send(request)
-            except RemotingCommandError:
-                raise
-            except RemotingError as error:
-                # Was it stored? Look once; a second failure is for the next try.
-                sleep(options.timeout_ms / 1000)
-                known = publisher.last_number(prefix, starts)
-                if known >= request.first + len(request.messages) - 1:
-                    sent += len(request.messages)
-                    continue
-                if known >= request.first:
-                    raise
-                _log.warning("sends a request again txn=%s first=%d cause=%s", prefix, request.first,
-                             error)
-                publisher.send(request)
+            _send_surely(publisher, request, options, prefix, starts, sleep)
             sent += len(request.messages)
         return sent
+
+
+def _send_surely(
+    publisher: Publisher, request: Request, options: WriteOptions, prefix: str, starts: Starts,
+    sleep: Sleep,
+) -> None:
+    """Send a request; without an answer, or when the broker cannot now, look before sending again."""
+    last = request.first + len(request.messages) - 1
+    for tries in range(1, _SENDS + 1):
+        try:
+            publisher.send(request)
+            return
+        except RemotingError as error:
+            refused = isinstance(error, RemotingCommandError) and error.code not in _PASSING
+            if refused or tries == _SENDS:
+                raise
+            sleep(options.timeout_ms * tries / 1000)
+            known = publisher.last_number(prefix, starts)
+            if known >= last:
+                return
+            if known >= request.first:
+                raise  # a part of it: the next try of the batch begins behind that
+            _log.warning(
+                "sends a request again txn=%s first=%d cause=%s", prefix, request.first, error)

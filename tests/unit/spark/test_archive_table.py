@@ -193,3 +193,39 @@ def test_what_an_archive_cannot_be_is_said(both, tmp_path):
                 tmp_path / "a" / "_manifests" / f"{1:020d}.json")
     with pytest.raises(CorruptionError, match="not version"):
         read(path, **table)
+
+
+def test_what_a_topic_let_go_is_archived_and_stays_in_the_table(tmp_path):
+    path, table = tmp_path / "s", {"fallback": "archive", "archive": str(tmp_path / "a")}
+    fill(path)
+    before = read(path)
+    with opened(path) as store:
+        store.purge_topic("a")
+    assert not read(path, topic="a")
+    archive(path, tmp_path / "a")
+    assert read(path, **table) == before
+    delete(path)
+    assert read(path, **table) == before
+
+
+def test_a_log_in_several_paths(tmp_path):
+    path = tmp_path / "s"
+    settings = {"store_path_commit_log": f"{tmp_path}/one,{tmp_path}/two"}
+    with opened(path, **settings) as store:
+        for number in range(300):
+            store.put(Message(topic="a", body=b"%d " % number * 200), queue_id=0)
+        store.wait_dispatched(60_000)
+    config = tmp_path / "broker.conf"
+    config.write_text(f"storePathCommitLog={tmp_path}/one,{tmp_path}/two\n")
+    before = read(path, config=str(config))
+    assert len(before) == 300
+    with ArchiveJob(
+        str(path), str(tmp_path / "a"), local_runner(OsFileSystem()),
+        config=StoreConfig(**settings)) as job:
+        made = job.step()
+        assert job.step() == []
+    assert [one.segment for one in made] == [n * SEGMENT for n in range(len(made))]
+    with opened(path, **settings) as store:
+        assert store.retention.delete_now() == len(made)
+    assert read(
+        path, config=str(config), fallback="archive", archive=str(tmp_path / "a")) == before

@@ -8,7 +8,14 @@ import pytest
 
 from tailrace.client import PullConsumer
 from tailrace.env.filesystem import OsFileSystem
-from tailrace.errors import ConfigError, CorruptionError, MessageIllegalError, RemotingError
+from tailrace.errors import (
+    ConfigError,
+    CorruptionError,
+    MessageIllegalError,
+    RemotingCommandError,
+    RemotingError,
+)
+from tailrace.formats.remoting import ResponseCode
 from tailrace.pytest_plugin import TailraceBroker
 
 pytest.importorskip("pyarrow")
@@ -135,9 +142,12 @@ def test_a_kill_at_any_step_leaves_each_message_once(broker, tmp_path, killed):
 
 def test_an_answer_that_is_lost_doubles_nothing(broker, tmp_path):
     class Deaf(Publisher):
-        lost = 0
+        lost = busy = 0
 
         def send(self, request):
+            if request.first == 128 and Deaf.busy < 2:
+                Deaf.busy += 1
+                raise RemotingCommandError(ResponseCode.SYSTEM_BUSY, "later")
             if request.first != 64 or Deaf.lost != 1:
                 super().send(request)
             if request.first in {0, 64} and Deaf.lost < 2:
@@ -147,8 +157,21 @@ def test_an_answer_that_is_lost_doubles_nothing(broker, tmp_path):
     made = options(broker, tmp_path / "c")
     parts = staged(made, 0, [rows("deaf", 0, 150)])
     commit_batch(FILES, made, 0, parts, wait, connect=Deaf)
-    assert Deaf.lost == 2  # one was stored, one was not
+    assert (Deaf.lost, Deaf.busy) == (2, 2)  # one was stored, one was not
     assert stored(broker, "deaf") == [(0, n, n) for n in range(150)]
+
+
+def test_a_refusal_ends_the_batch(broker, tmp_path):
+    class Refused(Publisher):
+        def send(self, request):
+            raise RemotingCommandError(ResponseCode.MESSAGE_ILLEGAL, "too long")
+
+    made = options(broker, tmp_path / "c")
+    parts = staged(made, 0, [rows("refused", 0, 3)])
+    with pytest.raises(RemotingCommandError, match="too long"):
+        commit_batch(FILES, made, 0, parts, wait, connect=Refused)
+    assert commit_batch(FILES, made, 0, parts, wait) == 3
+    assert stored(broker, "refused") == [(0, n, n) for n in range(3)]
 
 
 def test_messages_for_later_are_not_sent_again(broker, tmp_path, killed):
