@@ -278,7 +278,9 @@ class Simulation:
         kind = self._pick(*_DERIVED)
         paths = [path for path in sorted(_paths(self._files)) if path.startswith(f"{ROOT}/{kind}")]
         if kind == "index/" and paths:
-            paths = [self._pick(*paths)]  # nothing tells of a later one that is gone from between
+            # Older ones are read through only when progress tells that they were changed, and
+            # nothing tells of a later one that is gone from between.
+            paths = [self._pick(*paths[-3:])]
         for path in paths:
             if len(paths) == 1 or self._chance(60):
                 how = self._pick("cut", "zero", "noise", *["remove"] * (kind != "index/"))
