@@ -201,7 +201,11 @@ class TopicRetention:
         for key, queue in list(self._store.queues.table.items()):
             limit = limits.get(key[0])
             if limit is not None and queue.min_offset < queue.max_offset:
-                self._raise(key, queue, self._wanted(key, queue, limit))
+                offset = self._wanted(key, queue, limit)
+                if offset > queue.min_offset:
+                    self._minima.table[key] = self._minimum(queue, offset)
+                    queue.logical_min_offset = offset
+                    self._dirty = True
 
     def _wanted(self, key: QueueKey, queue: ConsumeQueue, limit: TopicLimits) -> int:
         low = queue.min_offset
@@ -216,16 +220,11 @@ class TopicRetention:
             low = max(low, counted.first_within(queue, limit.keep_bytes))
         return low
 
-    def _raise(self, key: QueueKey, queue: ConsumeQueue, offset: int) -> bool:
-        """Let go of messages below ``offset``; whether there were any."""
-        if offset <= queue.min_offset:
-            return False
+    def _minimum(self, queue: ConsumeQueue, offset: int) -> LogicalMin:
+        """The logical minimum of a queue that lets go of its messages below ``offset``."""
         unit = queue.unit(queue.first_message(offset, lambda _: True))
-        bound = unit.phy_offset if unit is not None else self._store.reput.reput_from_offset
-        self._minima.table[key] = LogicalMin(offset, bound)
-        queue.logical_min_offset = offset
-        self._dirty = True
-        return True
+        return LogicalMin(
+            offset, unit.phy_offset if unit is not None else self._store.reput.reput_from_offset)
 
     def _topic_limits(self) -> dict[str, TopicLimits]:
         """Limits of the topics that have any; read again when a topic changed."""
@@ -295,20 +294,24 @@ class TopicRetention:
     def _purge(
         self, topic: str, queues: dict[QueueKey, ConsumeQueue], before_ms: int | None
     ) -> dict[int, tuple[int, int]]:
-        old = dict(self._minima.table)
-        was = {key: (queue.logical_min_offset, queue.min_offset) for key, queue in queues.items()}
+        old = self._minima.table
+        before = {key: queue.min_offset for key, queue in queues.items()}
+        made: dict[QueueKey, LogicalMin] = {}
         for key, queue in queues.items():
-            self._raise(key, queue, queue.max_offset if before_ms is None else (
-                self._store.reader.offset_by_time(*key, before_ms, BoundaryType.LOWER)))
-        try:
-            if self._minima.table != old:
+            offset = queue.max_offset if before_ms is None else (
+                self._store.reader.offset_by_time(*key, before_ms, BoundaryType.LOWER))
+            if offset > before[key]:
+                made[key] = self._minimum(queue, offset)
+        if made:
+            self._minima.table = {**old, **made}
+            try:
                 self._persist()
-        except OSError:
-            self._minima.table = old
-            for key, queue in queues.items():
-                queue.logical_min_offset = was[key][0]
-            raise
-        found = {key[1]: (was[key][1], queue.min_offset) for key, queue in queues.items()}
+            except OSError:
+                self._minima.table = old
+                raise
+        for key, low in made.items():
+            queues[key].logical_min_offset = low.offset
+        found = {key[1]: (before[key], queue.min_offset) for key, queue in queues.items()}
         _log.info("purged a topic topic=%s queues=%s", topic, found)
         return found
 
