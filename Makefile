@@ -4,14 +4,15 @@ VENV := .venv
 PY := $(VENV)/bin/python
 SOURCES := setup.py pyproject.toml $(wildcard src/tailrace/kernels/*.py)
 SEED ?= 1
+RUNS ?= 300
 CODE := src tests tools benchmarks setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format-check fmt crash interop bench bench-peer bench-recovery \
-	bench-timers gen dist clean
+.PHONY: help setup demo test check format-check fmt crash sim interop bench bench-peer bench-recovery \
+	bench-retention bench-timers gen dist clean
 
 help:  ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.made:
 	@$(PYTHON) -c 'import sys; sys.exit("Tailrace needs Python 3.11 or later, this is %s" % sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -55,6 +56,10 @@ crash: $(VENV)/.installed  ## The long crash sweep, faults and kills; SEED=n rep
 	SEED=$(SEED) $(PY) tools/kill_loop.py
 	SEED=$(SEED) $(PY) tools/pipeline_kills.py
 	SEED=$(SEED) $(PY) tools/timer_model.py
+	$(PY) tools/enospc_run.py
+
+sim: $(VENV)/.installed  ## Whole stores simulated from seeds; SEED=n runs and replays one
+	SEED=$(SEED) RUNS=$(if $(filter command environment,$(firstword $(origin SEED))),1,$(RUNS)) $(PY) tools/sim.py
 
 interop: $(VENV)/.installed  ## Conformance with the reference: needs Maven and a JDK
 	tests/interop/conformance/run dump-equals-reference java-client spark damage timers
@@ -67,6 +72,9 @@ bench-peer: $(VENV)/.installed  ## The same beside the reference in one run: nee
 
 bench-timers: $(VENV)/.installed  ## Timers beside the reference: needs Maven and a JDK
 	$(PY) benchmarks/macro/timers.py
+
+bench-retention: $(VENV)/.installed  ## Deletion beside traffic and the reference: needs Maven, a JDK and 50 GB
+	$(PY) benchmarks/macro/retention.py
 
 bench-recovery: $(VENV)/.installed  ## Opens: after a kill, rebuilt, grown, a sparse terabyte
 	$(PY) benchmarks/macro/recovery.py

@@ -3,6 +3,7 @@
 CASES=n bounds it. Prints counts and seeds; a violation ends it with the case that shows it.
 """
 
+import argparse
 import errno
 import importlib.util
 import logging
@@ -51,4 +52,6 @@ def main():
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     sys.exit(main())

@@ -4,6 +4,7 @@ SEED=n replays one, CASES=n bounds each part. Prints counts, and by field what n
 position or unit detects. A violation ends it with the case that shows it.
 """
 
+import argparse
 import collections
 import importlib.util
 import logging
@@ -92,4 +93,6 @@ def main():
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     sys.exit(main())

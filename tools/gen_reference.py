@@ -19,7 +19,7 @@ from tailrace.formats import (
 
 OUT = Path("docs/reference")
 SOURCES = Path("src/tailrace")
-LEVELS = ("info", "warning", "error", "exception")
+LEVELS = ("info", "warning", "error", "exception", "critical")
 LAYOUTS = {
     "CommitLog record, fixed head": commitlog.MESSAGE_HEAD,
     "CommitLog blank record": commitlog.BLANK,

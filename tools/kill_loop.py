@@ -5,6 +5,7 @@ then starts up to three opens one after the other that are killed in the middle 
 opens the store and looks for every acknowledged message. ROUNDS=n and SEED=n; prints counts.
 """
 
+import argparse
 import collections
 import os
 import random
@@ -154,4 +155,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     sys.exit(main())

@@ -4,7 +4,9 @@ A run that finds something prints its seed and trace and ends with 1; the same S
 it again.
 """
 
+import argparse
 import collections
+import gc
 import logging
 import os
 import sys
@@ -30,6 +32,8 @@ def main():
                 raise
             return 1
         counts.update(simulation.counts)
+        del simulation
+        gc.collect()  # stores and their files are cycles, and large
         if (seed - first) % 100 == 99:
             print(f"{seed - first + 1} runs, {time.time() - began:.0f} s", flush=True)
     print(f"{runs} runs from SEED={first}, 0 violations, {time.time() - began:.0f} s")
@@ -38,4 +42,6 @@ def main():
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     sys.exit(main())

@@ -4,6 +4,7 @@ SEED is the first seed and SEEDS how many there are. Prints counts and every vio
 exits 1 when there was one. ``SEED=n SEEDS=1`` plays one again.
 """
 
+import argparse
 import importlib.util
 import logging
 import os
@@ -37,4 +38,6 @@ def main():
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     sys.exit(main())

@@ -288,7 +288,7 @@ class StoreConfig(_Config):
         MESSAGE_DELAY_LEVEL, "Delays of the delay levels, the first one being level 1: whole numbers "
         "of s, m, h or d. A higher level than there are is the highest one.")
     flush_delay_offset_interval: int = _option(
-        10_000, "Period of writing how far each delay level is delivered.", unit="ms", low=1)
+        1000, "Period of writing how far each delay level is delivered, if that has changed.", unit="ms", low=1)
     timer_wheel_enable: bool = _option(True, "Whether messages may be sent for a later moment.")
     timer_precision_ms: int = _option(
         1000, "Width of a slot of the timer wheel.", unit="ms", low=1, high=60_000)

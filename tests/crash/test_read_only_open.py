@@ -2,8 +2,12 @@
 
 import errno
 
+import pytest
+
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
+from tailrace.errors import StoreNotWritableError
+from tailrace.store.directory import StoreDirectory
 from tailrace.testing import CrashFileSystem, FaultyFileSystem, SimClock, SimScheduler
 
 CONFIG = StoreConfig(
@@ -65,3 +69,27 @@ def test_a_disk_that_fills_up_while_closing_leaves_the_abort_file():
     assert not files.locked
     with opened(files, clock) as store:
         assert bodies(store, 0) == [b"0"]
+
+
+def test_a_read_only_file_system_is_refused_clearly_and_can_be_read():
+    clock, files = SimClock(), CrashFileSystem()
+    with opened(files, clock) as store:
+        for n in range(20):
+            store.put(Message(topic="T", body=b"%d" % n, keys=[f"k{n}"]))
+    before = files.operations
+    read_only = FaultyFileSystem.read_only(files)
+    with pytest.raises(StoreNotWritableError, match=r"/store/lock: Read-only file system; .* dump"):
+        opened(read_only, clock)
+    view = StoreDirectory("/store", config=CONFIG, file_system=read_only)
+    assert [len(queue.all_units()) for queue in view.queues()] == [20]
+    assert files.operations == before
+    assert not files.locked
+
+
+def test_a_directory_without_write_permission_is_refused_clearly():
+    clock, files = SimClock(), CrashFileSystem()
+    opened(files, clock).close()
+    denied = FaultyFileSystem(files, lambda *call: errno.EACCES if "abort" in call[2] else 0)
+    with pytest.raises(StoreNotWritableError, match=r"/store/abort: Permission denied"):
+        opened(denied, clock)
+    assert not files.locked

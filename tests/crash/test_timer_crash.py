@@ -1,4 +1,4 @@
-"""The power fails at any operation of a store with timers: nothing that was flushed is lost."""
+"""The power fails at any operation of a store with timers and delay levels: nothing flushed is lost."""
 
 import importlib.util
 import pathlib
@@ -23,7 +23,10 @@ def workload(files, clock, sure, due):
     world.due = due
     for _ in range(2):
         for number in range(24):
-            world.send(TIMER_DELAY_MS=250 * number + 100)
+            if number % 4 == 3:
+                world.send(DELAY=1 + number % 8 // 4)
+            else:
+                world.send(TIMER_DELAY_MS=250 * number + 100)
             if number % 6 == 5:
                 world.run(400, step=100, flush_every=10**9)
                 world.flush()

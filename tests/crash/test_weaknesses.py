@@ -6,6 +6,7 @@ files up as the reference would have left them and asserts what is right.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import importlib.util
 import pathlib
@@ -221,10 +222,13 @@ def test_w5_a_checkpoint_that_is_ahead_of_the_queues(path, release):
 
 def test_w6_a_kill_does_not_cost_the_index(path):
     """The current index file is deleted; only keys of the replayed part come back."""
-    make(path, 100, size=600)
+    config = dataclasses.replace(stores.CONFIG, max_index_num=2000)  # one file has them all
+    with opened(path, config) as store:
+        fill(store, range(100), size=600)
     times, last = store_times(path), stores.records(path)[-1][0]
     left_by_reference(path, killed=True, fields=(times[-1], times[-1], 0, 0, last, last))
-    with opened(path) as store:
+    assert len(list((path / "index").iterdir())) == 1
+    with opened(path, config) as store:
         assert store.recovery_report["from"] > 0, "not the whole log was walked"
         assert is_right(store, range(100))
 

@@ -21,7 +21,7 @@ class Model:
         self.entropy = SeededEntropy(seed)
         # A step of the clock must be short of the ring; the small ring is the one that comes round.
         self.step_ms, slots = ((150_000, 512), (2_000_000, 4096))[seed % 2]
-        self.world = World(seed=seed, slots=slots)
+        self.world = World(seed=seed, slots=slots, bulk_from=(1, 3, 32)[seed % 3])
         self.recalled = {}
         self.places = {}
         """Where the record of each send ends; what was not synced may go with the power."""

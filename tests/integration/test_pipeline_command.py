@@ -51,3 +51,11 @@ def test_other_commands_load_nothing_of_spark():
         "sys.exit(', '.join(loaded) or 0)")
     done = tailrace(program=program)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_served_directory_is_not_rebuilt(tailrace_broker):
+    for arguments in (["pipeline", "rebuild"], ["recover", "--spark"]):
+        done = tailrace(*arguments, tailrace_broker.store_path)
+        assert done.returncode == 1
+        assert f"serves it at {tailrace_broker.broker}" in done.stderr
+        assert "WARN" not in done.stderr, "Spark has started"

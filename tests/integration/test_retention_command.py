@@ -54,9 +54,10 @@ def test_it_reads_like_an_answer_and_changes_nothing(store, settings):
     kept = tailrace("retention", store, "--config", settings("diskMaxUsedSpaceRatio=95\n"))
     assert kept.returncode == 0, kept.stderr
     lines = kept.stdout.splitlines()
-    assert f"{len(before)} CommitLog files, kept for 72 h" in lines[0]
+    assert f"{len(before)} files of the CommitLog, " in lines[0]
+    assert "kept for 72 h (fileReservedTime), deleted between 04:00 and 05:00 (deleteWhen)" in lines[0]
     assert "puts are refused above 90 %" in lines[1]
-    assert "a pass now would delete nothing" in lines
+    assert re.search(r"\na pass now would delete nothing: the oldest file is kept until \d{4}-", kept.stdout)
     assert re.search(r"kept until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \(storeTimestamp .* \+ 72 h\)", lines[-len(before)])
     assert lines[-1].endswith("kept, it is the last file")
     may_go = tailrace("retention", store, "--config", settings("fileReservedTime=0\n"), "--json")
@@ -154,4 +155,5 @@ def test_an_empty_store_is_explained(tmp_path):
     done = tailrace("retention", tmp_path / "empty", "--delete-now")
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == "deleted by one pass under the lock: nothing"
-    assert "0 CommitLog files" in done.stdout
+    assert "0 files of the CommitLog" in done.stdout
+    assert "a pass now would delete nothing: there is no file" in done.stdout

@@ -65,6 +65,7 @@ def test_timers_that_we_went_on_with_are_sound(store_path):
     with MessageStore.open(store_path) as store:
         for number in range(20):
             store.put(Message(topic="T", body=b"x", delay=0.2 + number / 7, keys=[str(number)]))
+            store.put(Message(topic="T", body=b"x", delay=3600 + number // 5))
         taken = store.put(Message(topic="T", body=b"x", delay=3000))
         store.recall(taken.recall_handle)
     assert found(store_path) == []

@@ -23,10 +23,10 @@ maxIndexNum=200
 """
 
 
-def make(path):
+def make(path, **more):
     config = StoreConfig(
         mapped_file_size_commit_log=SIZE, mapped_file_size_consume_queue=400, max_hash_slot_num=50,
-        max_index_num=200)
+        max_index_num=200, **more)
     with MessageStore.open(path, config=config, services=False) as store:
         for number in range(240):
             topic = "early" if number < 70 else f"t{number % 3}"
@@ -81,3 +81,34 @@ def test_the_same_files_go_as_by_the_reference(reference, tmp_path, ages_h, batc
     assert files(ours) == files(theirs)
     assert len(files(ours)) < len(before) or ages_h[0] == 71
     assert dump(reference, ours, conf, tmp_path / "dump.jsonl") == (low, queues)
+
+
+def test_several_paths_and_a_purge_as_the_reference_sees_them(reference, tmp_path):
+    store = tmp_path / "store"
+    paths = f"{tmp_path}/disk1,{tmp_path}/disk2,{tmp_path}/disk3"
+    conf = tmp_path / "store.properties"
+    conf.write_text(CONF + f"storePathCommitLog={paths}\n")
+    make(store, store_path_commit_log=paths)
+    names = [sorted(p.name for p in (tmp_path / f"disk{n}").iterdir()) for n in (1, 2, 3)]
+    assert all(len(found) > 2 for found in names)
+    config = StoreConfig.from_properties({"storePathCommitLog": paths, "expireBy": "mtime"})
+    with MessageStore.open(store, config=config, services=False) as opened:
+        queues = {(topic, queue): (low, high) for topic, queue, low, high in opened.queues()}
+        assert opened.purge_topic("early")
+        assert opened.min_offset_in_queue("early", 0) == opened.max_offset_in_queue("early", 0) > 0
+    low, theirs = dump(reference, store, conf, tmp_path / "dump.jsonl")
+    assert (low, theirs) == (0, queues), "a Java broker shows purged messages again"
+    now_s = SystemClock().now_ms() / 1000
+    for path in sorted(tmp_path.glob("disk?/*"), key=lambda p: p.name)[:4]:
+        os.utime(path, (now_s, now_s - 100 * HOUR_S))
+    done = subprocess.run(
+        [reference, "store-expire", store, conf, "72", "10"], capture_output=True, text=True,
+        timeout=120, check=False)
+    assert f"deleted=4 minPhyOffset={4 * SIZE}" in done.stdout, done.stderr[-2000:]
+    with MessageStore.open(store, config=config, services=False) as opened:
+        assert opened.recovery_report["mode"] == "normal"
+        assert opened.min_phy_offset == 4 * SIZE
+        again = {(topic, queue): (low, high) for topic, queue, low, high in opened.queues()}
+        assert {key: high for key, (_, high) in again.items()} == {
+            key: high for key, (_, high) in queues.items()}
+        assert opened.min_offset_in_queue("early", 0) == opened.max_offset_in_queue("early", 0)

@@ -32,6 +32,7 @@ def test_every_timer_arrives(tmp_path, release, stop):
         text=True, timeout=240, check=False, env=dict(os.environ))
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert (found["lost"], found["early"]) == (0, 0)
+    assert (found["lost"], found["early"], found["levelsLost"]) == (0, 0, 0)
+    assert found["levelsByJava"] > 10
     if stop == "clean":
-        assert found["twice"] == 0  # a killed Java broker may repeat its last second
+        assert found["twice"] == found["levelsTwice"] == 0  # a killed Java broker may repeat its last second

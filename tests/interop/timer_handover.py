@@ -24,6 +24,9 @@ SIZES = {
 }
 CONFIG = StoreConfig.from_properties({name: str(size) for name, size in SIZES.items()})
 TIMERS = 60
+LEVELS = (1, 3, 4, 5)
+"""1 s, before the first stop; 10 s and 30 s, with the Java broker or later; a minute, after it."""
+OF_EACH_LEVEL = 10
 
 
 def put_timers(root: str, stop: str) -> None:
@@ -37,6 +40,9 @@ def put_timers(root: str, stop: str) -> None:
     for i in range(TIMERS):
         due = now + (1000 + 50 * i if i < TIMERS // 2 else 24_000 + 330 * i)
         store.put(Message(topic="HT", body=b"%d" % i, deliver_at=due))
+    for i in range(OF_EACH_LEVEL * len(LEVELS)):
+        level = LEVELS[i % len(LEVELS)]
+        store.put(Message(topic="HL", body=b"%d" % i, delay_level=level), queue_id=i % 4)
     time.sleep(3.7)
     if stop == "clean":
         store.close()
@@ -60,17 +66,24 @@ def run_java(root: str, directory: str, release: str, stop: str, port: str) -> N
 
 
 def main(release: str, stop: str, port: str, directory: str) -> None:
-    root = f"{directory}/store"
+    root, began = f"{directory}/store", time.time()
     put_timers(root, stop)
     run_java(root, directory, release, stop, port)
     with MessageStore.open(root, config=CONFIG) as store:
         by_java = sum(len(list(store.read("HT", q))) for q in range(4))
-        time.sleep(18)
+        levels_by_java = sum(len(list(store.read("HL", q))) for q in range(4))
+        time.sleep(max(18, began + 63 - time.time()))
         late: dict[str, list[int]] = {}
         for message in (m for q in range(4) for m in store.read("HT", q)):
             late.setdefault(message.body.decode(), []).append(
                 message.store_timestamp - int(message.properties["TIMER_DELIVER_MS"]))
+        levels: dict[str, list[int]] = {}
+        for message in (m for q in range(4) for m in store.read("HL", q)):
+            levels.setdefault(message.body.decode(), []).append(message.store_timestamp)
     print(json.dumps({
+        "levels": OF_EACH_LEVEL * len(LEVELS), "levelsByJava": levels_by_java,
+        "levelsLost": OF_EACH_LEVEL * len(LEVELS) - len(levels),
+        "levelsTwice": sum(len(times) > 1 for times in levels.values()),
         "timers": TIMERS, "beforeTheReturn": by_java, "lost": TIMERS - len(late),
         "twice": sum(len(times) > 1 for times in late.values()),
         "early": sum(min(times) < 0 for times in late.values()),

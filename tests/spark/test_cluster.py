@@ -1,4 +1,4 @@
-"""Executors in processes of their own read a store."""
+"""Executors in processes of their own read a store, audit it and build its queues anew."""
 
 import importlib.util
 import json
@@ -10,10 +10,14 @@ import textwrap
 
 import pytest
 
+from tailrace.config import StoreConfig
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
+CONFIG = StoreConfig(
+    mapped_file_size_commit_log=4096, mapped_file_size_consume_queue=8000, max_hash_slot_num=50,
+    max_index_num=500, commit_log_allocate_step=4096)
 PROGRAM = textwrap.dedent("""
     import json, os, sys
     from tailrace.spark.session import local_session
@@ -25,7 +29,14 @@ PROGRAM = textwrap.dedent("""
     # Workers are children of a daemon, one an executor.
     daemons = (
         spark.sparkContext.parallelize(range(8), 8).map(lambda _: os.getppid()).distinct().collect())
-    print(json.dumps({"rows": rows, "parts": frame.rdd.getNumPartitions(), "daemons": daemons}))
+    from tailrace.spark.pipeline.audit import audit
+    from tailrace.spark.pipeline.recover import recover
+    found = audit(spark, sys.argv[1]).summary
+    told = []
+    report = recover(spark, sys.argv[1], rebuild=True, tell=told.append)
+    print(json.dumps({
+        "rows": rows, "parts": frame.rdd.getNumPartitions(), "daemons": daemons, "audit": found,
+        "report": report, "told": told, "again": audit(spark, sys.argv[1]).summary}))
     spark.stop()
 """)
 
@@ -39,20 +50,27 @@ def home_of_links(where):
     return where
 
 
-def test_executors_read_a_store(spark, tmp_path):
+def test_executors_read_audit_and_rebuild_a_store(spark, tmp_path):
     _ = spark  # skips where Spark cannot run
-    with MessageStore.open(str(tmp_path / "store")) as store:
+    with MessageStore.open(str(tmp_path / "store"), config=CONFIG, services=False) as store:
         for number in range(200):
             store.put(Message(topic="a", body=b"%d" % number))
-        store.wait_dispatched(60_000)
+    queue = tmp_path / "store" / "consumequeue" / "a" / "0" / "0".zfill(20)
+    sound = queue.read_bytes()
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "store")],
         env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1",
              "SPARK_HOME": str(home_of_links(tmp_path / "home")), "PYSPARK_PYTHON": sys.executable},
         capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    said = [line for line in done.stderr.splitlines() if not line.startswith(("\tat ", "WARNING"))]
+    assert done.returncode == 0, "\n".join(said[:60])
     found = json.loads(done.stdout.strip().splitlines()[-1])
     assert found["rows"] == [[number, str(number)] for number in range(200)]
     assert found["parts"] == 8
     assert len(found["daemons"]) == 2
     assert list((tmp_path / "home" / "work").iterdir())
+    assert (found["audit"]["records"], found["audit"]["findings"]) == (200, 0)
+    assert (found["report"]["mode"], found["report"]["scanned"]) == ("rebuild", 200)
+    assert not [line for line in found["told"] if "scanned here" in line]
+    assert found["again"] == found["audit"]
+    assert queue.read_bytes() == sound

@@ -36,7 +36,7 @@ Config = Annotated[
 Broker = Annotated[str, typer.Option(metavar="HOST:PORT", help="A running broker.")]
 Namesrv = Annotated[str, typer.Option(metavar="HOST:PORT", help="A running name server.")]
 Where = Annotated[
-    str, typer.Argument(metavar="[STORE]", help="A store directory, unless a server is named.")
+    str, typer.Argument(metavar="STORE", help="A store directory, unless a server is named.")
 ]
 Topic = Annotated[str, typer.Option("--topic", help="Name of a topic.")]
 

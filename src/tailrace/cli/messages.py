@@ -11,11 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from tailrace.client import Producer, PullConsumer
-from tailrace.errors import RemotingCommandError, StoreError, StoreLockedError
-from tailrace.formats.filenames import SERVE
+from tailrace.config import BrokerConfig
+from tailrace.env.clock import SystemClock
+from tailrace.env.filesystem import OsFileSystem
+from tailrace.errors import (
+    RemotingCommandError,
+    StoreError,
+    StoreLockedError,
+    StoreNotWritableError,
+)
+from tailrace.formats.filenames import CONFIG, SERVE
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.model import Message, MessageExt
 from tailrace.node.message_store import MessageStore
+from tailrace.node.topic_config import TopicConfigManager
 from tailrace.remoting.client import RemotingClient
 from tailrace.store.topic_retention import topic_limits
 
@@ -103,10 +112,22 @@ def list_topics(store: str, broker: str) -> Iterator[dict[str, Any]]:
                 for config in sorted(opened.topics.items(), key=lambda c: c.topic_name):
                     yield config.to_json()
                 return
+        except StoreNotWritableError:
+            yield from _read_topics(store)
+            return
         except StoreLockedError as error:
             broker = _server_of(store, error)
     with PullConsumer(broker=broker, group="tailrace_cli") as consumer:
         yield from consumer.topic_configs()
+
+
+def _read_topics(store: str) -> Iterator[dict[str, Any]]:
+    """What ``config/topics.json`` says of a directory that cannot be opened."""
+    topics = TopicConfigManager(
+        OsFileSystem(), f"{store}/{CONFIG}", BrokerConfig(), SystemClock())
+    topics.load()
+    for config in sorted(topics.items(), key=lambda c: c.topic_name):
+        yield config.to_json()
 
 
 def create_topic(

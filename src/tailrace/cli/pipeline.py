@@ -22,8 +22,9 @@ from tailrace.cli.app import (
     usage,
 )
 from tailrace.config import StoreConfig
-from tailrace.errors import NotAStoreError, StoreError
-from tailrace.formats.filenames import COMMITLOG
+from tailrace.env.filesystem import OsFileSystem
+from tailrace.errors import NotAStoreError, StoreError, StoreLockedError
+from tailrace.formats.filenames import COMMITLOG, LOCK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession as Session
@@ -152,6 +153,9 @@ def recover_store(
     *, rebuild: bool,
 ) -> None:
     """The job behind `tailrace recover --spark` and `tailrace pipeline rebuild`."""
+    with errors():
+        if OsFileSystem().lock_holder(f"{store}/{LOCK}") is not None:
+            raise StoreLockedError(str(store))  # as the open would, seconds later
     with run_job(name, master, conf, [store]) as job:
         from tailrace.spark.pipeline.recover import recover  # noqa: PLC0415
 

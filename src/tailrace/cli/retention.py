@@ -93,9 +93,9 @@ def answer_lines(view: RetentionView, store: str, config: StoreConfig) -> Iterat
     """The view as sentences and a line per file."""
     usage, levels = min(view.usages, key=lambda usage: usage.percent), view.levels
     yield (
-        f"{store}: {len(view.segments)} CommitLog files, kept for {config.file_reserved_time:g} h "
-        f"(fileReservedTime, expireBy={config.expire_by}), deleted in the hours {config.delete_when} "
-        "(deleteWhen)")
+        f"{store}: {_files(len(view.segments))} of the CommitLog, {_size(view.log_bytes)} on disk; kept "
+        f"for {config.file_reserved_time:g} h (fileReservedTime), deleted "
+        f"{_hours(config.delete_when)} (deleteWhen)")
     for other in view.usages if len(view.usages) > 1 else ():
         yield f"path {other.path}: {other.percent} % used, {_size(other.available)} free"
     yield (
@@ -119,16 +119,18 @@ def answer_lines(view: RetentionView, store: str, config: StoreConfig) -> Iterat
                 lost += f"; {entry['timersRewritten']} pending timers were written again"
             yield (f"  {entry.get('file')} at {_time(entry.get('time', 0))}: {entry.get('reason')}; "
                    f"lost: {lost or 'no messages'}")
-    if view.state is not DirectoryState.CLEAN:
-        yield (f"the directory is {view.state.value}: who serves it may have other settings than "
-               "these, and knows more pins")
+    if view.state is DirectoryState.UNCLEAN:
+        yield "the directory was not closed; this is what its files say before a recovery"
+    elif view.state is not DirectoryState.CLEAN:
+        yield (f"the directory is {view.state.value}: its server may have other settings than these, "
+               "and decides")
     going = [v for v in view.segments if v.rule.deletable][: config.delete_file_batch_max]
     if not going:
-        yield "a pass now would delete nothing"
+        yield f"a pass now would delete nothing: {_why_nothing(view)}"
     elif view.trigger.any:
-        yield f"a pass now deletes {len(going)} files: {_why(view)}"
+        yield f"a pass now deletes {_files(len(going))}: {_why(view)}"
     else:
-        yield (f"{len(going)} files may go, and do so in the hours {config.delete_when} or with "
+        yield (f"{_files(len(going))} may go, and will {_hours(config.delete_when)}, or now with "
                "--delete-now")
     for verdict in view.segments:
         yield f"  {verdict.facts.path.rpartition('/')[2]}  {_verdict(verdict, view, config)}"
@@ -159,6 +161,28 @@ def json_lines(view: RetentionView) -> Iterator[dict[str, Any]]:
         }
 
 
+def _files(count: int) -> str:
+    return f"{count} file" if count == 1 else f"{count} files"
+
+
+def _hours(delete_when: str) -> str:
+    hours = sorted({int(hour) for hour in delete_when.split(";")})
+    if len(hours) == 24:
+        return "at any hour"
+    return "between " + " and between ".join(f"{hour:02d}:00 and {hour + 1:02d}:00" for hour in hours)
+
+
+def _why_nothing(view: RetentionView) -> str:
+    if not view.segments:
+        return "there is no file"
+    oldest = view.segments[0]
+    if oldest.rule is Rule.LAST_FILE:
+        return "the log has one file, and goes on in it"
+    if oldest.rule is Rule.NOT_EXPIRED:
+        return f"the oldest file is kept until {_time(oldest.expires_ms)}"
+    return f"the oldest file stays, {oldest.rule.value}{_pins(oldest.pins)}"
+
+
 def _why(view: RetentionView) -> str:
     reasons = [
         text for held, text in (
@@ -173,26 +197,31 @@ def _verdict(verdict: SegmentVerdict, view: RetentionView, config: StoreConfig) 
     facts, rule = verdict.facts, verdict.rule
     when = _time(verdict.expires_ms)
     source = f"{facts.time_source} {_time(facts.time_ms)} + {config.file_reserved_time:g} h"
+    # A pin needs everything from its position on: it is named where it is.
+    held = _pins(tuple(p for p in verdict.pins if p.phy_offset >= facts.file_from_offset))
     if rule is Rule.EXPIRED:
         return f"deletable since {when} ({source})"
     if rule is Rule.FORCED:
-        return f"deletable, {rule.value}, before {when} ({source}){_pins(verdict.pins)}"
+        early = f", before {when} ({source})" if verdict.expires_ms > view.now_ms else ""
+        return f"deletable, {rule.value}{early}{_pins(verdict.pins)}"
     if rule is Rule.RELEASED:
         return f"deletable, {rule.value}, before {when} ({source})"
     if rule is Rule.KEPT_BY_TOPIC:
         holder = view.topics.own_holder if view.topics is not None else ""
         return f"kept, {rule.value}: {holder}; its own time was {when}"
     if rule is Rule.NOT_EXPIRED:
-        return f"kept until {when} ({source})"
+        return f"kept until {when} ({source}){held}"
     if rule in {Rule.PINNED, Rule.REFUSED}:
         return f"kept, {rule.value}{_pins(verdict.pins)}"
+    if rule is Rule.BEHIND_KEPT and verdict.expires_ms <= view.now_ms:
+        return f"kept, {rule.value}; its own time was {when}{held}"
     if rule is Rule.BEHIND_KEPT:
-        return f"kept, {rule.value}; its own time is {when}"
+        return f"kept until {when} ({source}){held}"
     return f"kept, {rule.value}"
 
 
 def _pins(pins: tuple[Pin, ...]) -> str:
-    return "".join(f"; {pin.kind.value} {pin.holder}" for pin in pins)
+    return "".join(f"; needed by {pin.kind.value} {pin.holder}" for pin in pins)
 
 
 def _level(percent: float, free_bytes: int) -> str:

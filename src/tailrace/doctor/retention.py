@@ -53,6 +53,9 @@ class RetentionView:
     """What a pass would find in a directory now, by the settings it was looked at with."""
 
     state: DirectoryState
+    now_ms: int
+    log_bytes: int
+    """What the CommitLog takes of the disk."""
     levels: DiskLevels
     usages: list[PathUsage]
     """Of each path of the CommitLog that takes new files."""
@@ -86,8 +89,9 @@ def explain_directory(
         _measure(file_system, path, on_its_way) for path in directory.log_paths.writable]
     queues = f"{root}/{filenames.CONSUMEQUEUE}"
     levels = disk_levels(config)
-    size = sum(
+    log_bytes = sum(
         file_system.stat(path).allocated for _, path in segment_files(file_system, log_directories))
+    size = log_bytes
     size += sum(q.max_offset - q.min_offset for q in directory.queues()) * CQ_UNIT.size
     size += sum(
         file_system.stat(f"{root}/{filenames.INDEX}/{name}").allocated
@@ -108,7 +112,7 @@ def explain_directory(
         reserved_hours=config.file_reserved_time, clean_at_once=trigger.clean_at_once,
         pins=_pins(directory, config, clock), policies=pin_policies(config), topics=needs)
     return RetentionView(
-        state=directory.state, levels=levels, usages=usages, disk=disk, trigger=trigger,
+        state=directory.state, now_ms=now_ms, log_bytes=log_bytes, levels=levels, usages=usages, disk=disk, trigger=trigger,
         segments=segments, trash_files=len(trash), topics=needs, rules=rules,
         forced=ForcedDeletions(file_system, root).read())
 

@@ -403,7 +403,10 @@ class OsFileSystem:
                 return None
             raise
         if os.fstat(fd).st_size == 0:
-            os.pwrite(fd, b"lock", 0)
+            try:
+                os.pwrite(fd, b"lock", 0)
+            except OSError:
+                pass  # a full disk: what counts is the lock, not what the file says
         made = os.fstat(fd)
         return _OsLock(fd, (made.st_dev, made.st_ino))
 

@@ -1,4 +1,4 @@
-"""The first steps of an open: is this a store, may we write, what sizes has it."""
+"""Steps of an open: is this a store, may we write, where is its log, which topics has it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,26 @@ import logging
 import os
 from typing import Final
 
-from tailrace.config import StoreConfig
+from tailrace.config import BrokerConfig, StoreConfig
+from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
-from tailrace.errors import NotAStoreError
+from tailrace.errors import NotAStoreError, StoreNotWritableError
 from tailrace.formats import filenames
+from tailrace.node.topic_config import TopicConfigManager
+from tailrace.node.topic_retention import remove_deleted
+from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.log_paths import log_paths, segment_files
 
-__all__ = ["check_directory", "make_log_directories", "remove_abort", "write_abort"]
+__all__ = [
+    "DEFAULT_QUEUES", "check_directory", "load_topics", "make_log_directories", "not_writable",
+    "remove_abort", "write_abort",
+]
 
 _log = logging.getLogger(__name__)
 _UNKNOWN_DIRECTORIES: Final = ("batchconsumequeue", "consumequeue_ext")
+DEFAULT_QUEUES: Final = 4
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
+_FORBIDDEN: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def check_directory(
@@ -50,7 +59,10 @@ def make_log_directories(file_system: FileSystem, root: str, config: StoreConfig
 
 
 def write_abort(file_system: FileSystem, root: str) -> str:
-    """Write the abort file; why the store must be opened read-only, when the disk is full."""
+    """Write the abort file; why the store must be opened read-only, when the disk is full.
+
+    Raises StoreNotWritableError when nothing may be written there, or OSError.
+    """
     try:
         file = file_system.open(f"{root}/{filenames.ABORT}", writable=True, create=True)
         try:
@@ -62,7 +74,7 @@ def write_abort(file_system: FileSystem, root: str) -> str:
         file_system.sync_dir(root)
     except OSError as error:
         if error.errno not in _NO_SPACE:
-            raise
+            raise not_writable(error) from error
         return f"the abort file cannot be written: {error}"
     return ""
 
@@ -76,3 +88,34 @@ def remove_abort(file_system: FileSystem, root: str) -> bool:
         _log.warning("cannot remove the abort file path=%s cause=%s", root, error)
         return False
     return True
+
+
+def not_writable(error: OSError) -> Exception:
+    """What to raise for an error of the first files that an open writes."""
+    if error.errno not in _FORBIDDEN:
+        return error
+    return StoreNotWritableError(
+        f"{error.filename}: {error.strerror}; an open store has a lock and recovers, so it must be "
+        "able to write; dump, query, verify and Spark read the directory as it is")
+
+
+def load_topics(
+    file_system: FileSystem, root: str, broker: BrokerConfig, clock: Clock, store: DefaultMessageStore
+) -> TopicConfigManager:
+    """The topics; one that has queues and no config gets one, with as many queues as it has."""
+    topics = TopicConfigManager(file_system, f"{root}/{filenames.CONFIG}", broker, clock)
+    topics.load()
+    remove_deleted(file_system, store, topics.table)
+    queues: dict[str, int] = {}
+    for topic, queue_id in store.queues.table:
+        if topics.table.get(topic) is None:
+            queues[topic] = max(queues.get(topic, 0), queue_id + 1)
+    for topic, count in sorted(queues.items()):
+        _log.warning("a topic has queues and no config, it gets one topic=%s queues=%d", topic, count)
+        try:
+            topics.create_if_missing(topic, max(count, DEFAULT_QUEUES))
+        except OSError as error:
+            if error.errno not in _NO_SPACE:
+                raise
+            _log.warning("there is no room for the config of a topic topic=%s", topic)
+    return topics

@@ -46,7 +46,9 @@ from tailrace.model import (
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.node.directory_opening import (
+    DEFAULT_QUEUES,
     check_directory,
+    load_topics,
     make_log_directories,
     remove_abort,
     write_abort,
@@ -62,7 +64,6 @@ from tailrace.node.put_forms import (
 from tailrace.node.retention import Retention
 from tailrace.node.timers import Timers, is_timer
 from tailrace.node.topic_config import TopicConfigManager
-from tailrace.node.topic_retention import remove_deleted
 from tailrace.segments import Lease
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.flush import DurableCallback
@@ -77,7 +78,6 @@ __all__ = ["MessageStore"]
 _log = logging.getLogger(__name__)
 _READ_COUNT: Final = 32
 _READ_BYTES: Final = 1 << 20
-_DEFAULT_QUEUES: Final = 4
 
 
 @final
@@ -105,7 +105,7 @@ class MessageStore:
         self._scheduler = scheduler
         self._pid = os.getpid()
         self._closed = False
-        self._unique_prefix = f"{self._pid & 0xFFFF:04X}{entropy.u64():016X}"
+        self._unique_prefix = f"{entropy.randrange(1 << 16):04X}{entropy.u64():016X}"
         self._unique_number = itertools.count()
         self._close_lock = threading.Lock()
 
@@ -138,8 +138,8 @@ class MessageStore:
         ``seal_damage`` writes placeholder records over damage that is stepped over, for Java
         brokers; ``scan`` reads the log in recovery's stead. On a full disk nothing is cut or put.
 
-        Raises StoreLockedError, NotAStoreError, ConfigError, CorruptionError or OSError; then
-        everything is closed again.
+        Raises StoreLockedError, NotAStoreError, StoreNotWritableError (a read-only file system, no
+        permission), ConfigError, CorruptionError or OSError; then everything is closed again.
         """
         root = os.path.abspath(os.fspath(path))
         clock = clock or SystemClock()
@@ -162,7 +162,7 @@ class MessageStore:
                 seal_damage=seal_damage, scan=scan)
             write_geometry(file_system, root, config)
             broker = broker_config or BrokerConfig()
-            topics = _load_topics(file_system, root, broker, clock, store)
+            topics = load_topics(file_system, root, broker, clock, store)
             retention = Retention(clock, file_system, store, topics)
             timers = Timers(clock, file_system, entropy, config, store, topics, broker.broker_name)
             timers.load()
@@ -426,7 +426,7 @@ class MessageStore:
             self._store.commit_log.check_topic(topic)
             if not self._store.flags.is_writeable():
                 raise StoreNotWritableError(self._store.flags.reason)
-            known = self.topics.create_if_missing(topic, max(_DEFAULT_QUEUES, queue_id + 1))
+            known = self.topics.create_if_missing(topic, max(DEFAULT_QUEUES, queue_id + 1))
         if not 0 <= queue_id < known.write_queue_nums:
             raise MessageIllegalError(
                 "queueId", f"{queue_id}, {topic} has queues 0 to {known.write_queue_nums - 1}")
@@ -605,20 +605,3 @@ class MessageStore:
         """
         self.wait_dispatched()
         return self.retention.topics.purge(topic, queue_id, before_ms)
-
-
-def _load_topics(
-    file_system: FileSystem, root: str, broker: BrokerConfig, clock: Clock, store: DefaultMessageStore
-) -> TopicConfigManager:
-    """The topics; one that has queues and no config gets one, with as many queues as it has."""
-    topics = TopicConfigManager(file_system, f"{root}/{filenames.CONFIG}", broker, clock)
-    topics.load()
-    remove_deleted(file_system, store, topics.table)
-    queues: dict[str, int] = {}
-    for topic, queue_id in store.queues.table:
-        if topics.table.get(topic) is None:
-            queues[topic] = max(queues.get(topic, 0), queue_id + 1)
-    for topic, count in sorted(queues.items()):
-        _log.warning("a topic has queues and no config, it gets one topic=%s queues=%d", topic, count)
-        topics.create_if_missing(topic, max(count, _DEFAULT_QUEUES))
-    return topics

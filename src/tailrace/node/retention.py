@@ -49,7 +49,7 @@ class Retention:
         log.queue.full_directories = lambda: self.disk.verdict.full_paths
         self.clean_commit_log = CleanCommitLogService(
             clock, file_system, config, log, store.flags, self.trash, self.disk,
-            self._store_timestamp, lambda: store.reput.reput_from_offset, self._count_messages,
+            self._store_timestamp, self._dispatched_until, self._count_messages,
             ForcedDeletions(file_system, store.root))
         self.clean_consume_queue = CleanConsumeQueueService(
             clock, config, log, store.queues, store.index, store.flags)
@@ -105,6 +105,7 @@ class Retention:
 
     def delete_now(self) -> int:
         """One whole pass by hand, queues and index too; how many CommitLog files went."""
+        self._store.flush_commit_log.flush()  # what an open found counts as written only
         self.topics.step()
         count = self.clean_commit_log.run_pass(manual=True)
         self.clean_consume_queue.run_pass()
@@ -145,6 +146,24 @@ class Retention:
             "deletedQueueFiles": self.clean_consume_queue.deleted_queue_files,
             "deletedIndexFiles": self.clean_consume_queue.deleted_index_files,
         }
+
+    def _dispatched_until(self) -> int:
+        """Position below which no record is needed to know where its queue goes on.
+
+        Its unit must be durable for that: else a power loss after the deletion would give the
+        queue's next message an offset that it had given before.
+        """
+        store, flush = self._store, self._store.flush_consume_queue
+        until, files = store.reput.reput_from_offset, store.commit_log.queue.files
+        if store.report.read_only or len(files) < 2:
+            return until
+        end = files[0].file_from_offset + files[0].size
+        position = store.reput.position
+        if position is None or position.until <= flush.durable_until:
+            return until  # behind it there are only blanks
+        if flush.durable_until < end <= until and store.flags.is_writeable():
+            flush.flush(0)
+        return until if position.until <= flush.durable_until else min(until, flush.durable_until)
 
     def _store_timestamp(self, phy_offset: int) -> int:
         """Store time of the record at a position, -1 when there is no sound one."""

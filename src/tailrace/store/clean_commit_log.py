@@ -210,7 +210,8 @@ class CleanCommitLogService:
             return
         self.fruitless_passes += 1
         why = "there is no file" if kept is None else (
-            f"{kept.facts.path} stays: {_held(kept) or kept.rule.value}")
+            f"{kept.facts.path} stays, {kept.rule.value}"
+            + (f": {_held(kept)}" if kept.rule in {Rule.PINNED, Rule.REFUSED} else ""))
         if why != self._warned:
             self._warned = why
             _log.warning("space is short and nothing was deleted reason=%s cause=%s",

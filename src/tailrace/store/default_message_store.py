@@ -133,7 +133,10 @@ class DefaultMessageStore:
 
     def _flush_step(self) -> bool:
         more = self.flush_commit_log.step()
-        self._tell_flushed()
+        try:
+            self._tell_flushed()
+        except OSError as error:  # a hint; other processes show what the last one covers
+            _log.debug("cannot write how far the log is flushed cause=%s", error)
         if self.flush_commit_log.sync and self._reput_handle is not None:
             self._reput_handle.wake()
         return more

@@ -8,6 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
+import errno
 import heapq
 import itertools
 import logging
@@ -37,6 +38,7 @@ _log = logging.getLogger(__name__)
 DurableCallback = Callable[[PutMessageStatus], None]
 _PROGRESS_BYTES: Final = 64 << 20
 _MOST_UNTOLD: Final = 32
+_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 @final
@@ -166,8 +168,12 @@ class FlushConsumeQueueService:
         self._progress_file = progress
         self._last_thorough_ns = -1
         self._took_ns = 0
+        self._no_room = False
         self._written: Position | None = None
         self._untold: list[Progress] = []
+        self._lock = threading.Lock()
+        self.durable_until = -1
+        """Every record below this position has its unit and entries durably; -1: nobody knows."""
 
     def step(self) -> None:
         """One pass: large dirty queues, and now and then all of them.
@@ -193,8 +199,13 @@ class FlushConsumeQueueService:
     def flush(self, least_pages: int, *, clean: bool = False) -> None:
         """Sync queues; with ``least_pages`` 0 also the index, and write how far everything is.
 
-        ``clean`` says that nothing comes after it. Raises FatalStorageError.
+        ``clean`` says that nothing comes after it. Any thread may call it. Raises
+        FatalStorageError.
         """
+        with self._lock:
+            self._flush(least_pages, clean=clean)
+
+    def _flush(self, least_pages: int, *, clean: bool) -> None:
         thorough = least_pages == 0
         try:
             progress = self._look(clean=clean) if thorough else None
@@ -204,10 +215,19 @@ class FlushConsumeQueueService:
                     self._index.flush()
                 self._index.flush_full()
             if progress is not None and everything:
+                self.durable_until = progress.until
                 self._untold.append(progress)
                 del self._untold[1 : -_MOST_UNTOLD]  # the first is the one that is told soonest
             self._tell()
+            self._no_room = False
         except OSError as error:
+            if error.errno in _NO_SPACE and not clean:
+                # A hint that is old makes a recovery longer and no message is at stake: it is
+                # written when there is room again.
+                if not self._no_room:
+                    _log.warning("there is no room for the checkpoint, the old one stays cause=%s", error)
+                self._no_room = True
+                return
             self._flags.set(NOT_WRITEABLE, f"the checkpoint cannot be written: {error}")
             raise FatalStorageError("checkpoint", str(error)) from error
         except FatalStorageError as error:

@@ -120,10 +120,10 @@ class ProgressFile:
 
     def write(self, progress: Progress) -> None:
         """Write the slot that is not the newest, durably. Raises OSError."""
-        self._seq += 1
-        text = orjson.dumps({**asdict(progress), "seq": self._seq})
+        seq = self._seq + 1  # kept only when written: the next one must not take the good slot
+        text = orjson.dumps({**asdict(progress), "seq": seq})
         data = b"%08x %s\n" % (isal_zlib.crc32(text), text)
-        path = self._paths[self._seq % _SLOTS]
+        path = self._paths[seq % _SLOTS]
         self._file_system.makedirs(self._directory)
         made = not self._file_system.exists(path)
         file = self._file_system.open(path, writable=True, create=True)
@@ -136,6 +136,7 @@ class ProgressFile:
             file.close()
         if made:
             self._file_system.sync_dir(self._directory)
+        self._seq = seq
 
     def forget(self) -> None:
         """Remove both slots, before something they vouch for is taken away."""

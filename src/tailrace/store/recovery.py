@@ -48,7 +48,7 @@ from tailrace.store.recovery_report import RecoveryReport
 from tailrace.store.recovery_start import RecoveryStart
 from tailrace.store.recovery_table import StartDecision, decide_start
 from tailrace.store.sealing import placeholder
-from tailrace.store.stitched_walk import LogScanner, PieceSource, StitchedWalk
+from tailrace.store.stitched_walk import LogScanner, PieceSource, walk_over
 from tailrace.store.store_checkpoint import StoreCheckpoint
 
 __all__ = ["Recovery", "RecoveryReport"]
@@ -125,12 +125,12 @@ class Recovery:
         if self._commit_log.queue.files:
             self._decide(last_exit_ok=last_exit_ok)  # pass 2
             _log.info("recover %s from=%d why=%s", report.mode, report.start, report.why)
-            if self._mode is not RecoveryMode.TOLERATE_ANY:
-                refuse_by_mode(self._mode, self._commit_log, report.start, self._check,
-                               self._queues.table if self._found is not None else {})
-            pieces = self._scan(  # before anything changes
+            pieces = self._scan(
                 self._commit_log.queue.files, report.start, self._commit_log.max_offset, self._check,
             ) if self._scan is not None else None
+            if self._mode is not RecoveryMode.TOLERATE_ANY:
+                refuse_by_mode(self._mode, self._commit_log, report.start, self._check,
+                               self._queues.table if self._found is not None else {}, pieces)
             self._rewind(last_exit_ok=last_exit_ok)  # pass 3
             self._sync_log_meanwhile()
             self._walk(pieces)  # passes 4 to 6
@@ -255,9 +255,7 @@ class Recovery:
         report = self.report
         log = self._commit_log.queue
         until = self._commit_log.max_offset
-        walk = LogWalk(log.files, report.start, until, self._check, self._is_fresh) if (
-            pieces is None
-        ) else StitchedWalk(log.files, report.start, until, self._check, self._is_fresh, pieces)
+        walk = walk_over(log.files, report.start, until, self._check, self._is_fresh, pieces)
         told = saved = self._clock.monotonic_ns()
         for item in walk.items():
             if isinstance(item, Damage):
@@ -294,7 +292,10 @@ class Recovery:
 
     def _is_fresh(self, claim: RecordClaim) -> bool:
         queue = self._queues.get(claim.topic, claim.queue_id)
-        return queue is None or claim.queue_offset >= queue.max_offset
+        # A queue that was left without a unit says nothing, wherever its first file begins.
+        return (
+            queue is None or queue.max_offset <= queue.first_offset
+            or claim.queue_offset >= queue.max_offset)
 
     def _step_over(self, damage: Damage) -> None:
         """Pass 5: bytes that are no record, with one that counts behind them."""

@@ -17,22 +17,22 @@ from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.log_scan import (
     Damage,
     LogChunk,
-    LogWalk,
     RecordClaim,
     group_rows,
 )
 from tailrace.store.recovery_table import StopDecision, decide_stop
+from tailrace.store.stitched_walk import PieceSource, walk_over
 
 __all__ = ["refuse_by_mode"]
 
 
 def refuse_by_mode(
     mode: RecoveryMode, log: CommitLog, start: int, check: int,
-    queues: Mapping[tuple[str, int], ConsumeQueue],
+    queues: Mapping[tuple[str, int], ConsumeQueue], pieces: PieceSource | None = None,
 ) -> None:
     """Raises CorruptionError where ``mode`` refuses the log from ``start`` on.
 
-    ``queues`` are those that are known to end before it.
+    ``queues`` are those that are known to end before it, ``pieces`` what was scanned already.
     """
     seen = {
         key: queue.max_offset for key, queue in queues.items() if queue.last_phy_offset < start}
@@ -41,7 +41,7 @@ def refuse_by_mode(
     def is_fresh(claim: RecordClaim) -> bool:
         return claim.queue_offset >= seen.get((claim.topic, claim.queue_id), 0)
 
-    walk = LogWalk(files, start, log.max_offset, check, is_fresh)
+    walk = walk_over(files, start, log.max_offset, check, is_fresh, pieces)
     for item in walk.items():
         if isinstance(item, LogChunk):
             _note_ends(item, seen)

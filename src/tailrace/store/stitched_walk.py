@@ -16,7 +16,9 @@ from typing import NamedTuple, final
 from tailrace.kernels import record
 from tailrace.store.log_scan import Damage, Fresh, LogChunk, LogFile, LogWalk
 
-__all__ = ["LogScanner", "Piece", "PieceSource", "StitchedWalk", "first_piece", "scan_pieces"]
+__all__ = [
+    "LogScanner", "Piece", "PieceSource", "StitchedWalk", "first_piece", "scan_pieces", "walk_over",
+]
 
 
 class Piece(NamedTuple):
@@ -89,3 +91,13 @@ class StitchedWalk(LogWalk):
             if end.phy_offset >= self._until or end.phy_offset < behind:
                 return piece.reason == record.REASON_TORN
         return False
+
+
+def walk_over(
+    files: Sequence[LogFile], start: int, until: int, check: int, fresh: Fresh,
+    pieces: PieceSource | None,
+) -> LogWalk:
+    """A walk that reads the log, or takes it from ``pieces``."""
+    if pieces is None:
+        return LogWalk(files, start, until, check, fresh)
+    return StitchedWalk(files, start, until, check, fresh, pieces)

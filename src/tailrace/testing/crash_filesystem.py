@@ -14,7 +14,9 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self, final
+from zlib import crc32
 
+from tailrace.env.clock import Clock
 from tailrace.env.entropy import Entropy
 
 __all__ = ["CrashFileSystem", "SimulatedCrash"]
@@ -29,13 +31,16 @@ class SimulatedCrash(BaseException):
 
 @final
 class _Data:
-    __slots__ = ("durable", "forsaken", "volatile")
+    __slots__ = ("changed_ms", "durable", "forsaken", "seen", "volatile")
 
     def __init__(self) -> None:
         self.volatile = bytearray()
         self.durable = b""
         self.forsaken: bytes | None = None
         """What was there when a sync failed: pages that are still like it are not synced again."""
+        self.seen = -1
+        self.changed_ms = 0
+        """Time of the last change, as told when the checksum of the bytes was ``seen``."""
 
     def sync(self) -> None:
         forsaken, durable = self.forsaken, self.durable
@@ -151,14 +156,19 @@ class CrashFileSystem:
     It may raise SimulatedCrash, or OSError to make that one operation fail.
     """
 
-    def __init__(self, before: Callable[[int, str, str], None] | None = None) -> None:
+    def __init__(
+        self, before: Callable[[int, str, str], None] | None = None, clock: Clock | None = None
+    ) -> None:
+        """With a ``clock`` files have times of change, no two changes the same; else 0."""
         self.before = before
+        self._clock = clock
+        self._last_change_ms = 0
         self.operations = 0
         self.locked: set[str] = set()
         self.usage = _Usage()
         """What ``disk_usage`` says; set its fields to fill the disk up."""
         self.mtimes: dict[str, int] = {}
-        """Times of last change in ms that ``stat`` says; 0 for the others."""
+        """Times of last change in ms that ``stat`` says whatever happens to the files."""
         self._files: dict[str, _Data] = {}
         self._directories: set[str] = {"", "/"}
         self._durable_files: dict[str, _Data] = {}
@@ -174,12 +184,13 @@ class CrashFileSystem:
 
     def killed(self) -> Self:
         """What a new process finds after this one was killed: everything."""
-        made = type(self)()
+        made = type(self)(clock=self._clock)
+        made._last_change_ms = self._last_change_ms
         made.mtimes = dict(self.mtimes)
         made._directories = set(self._directories)
         made._durable_files = dict(self._durable_files)
         for path, data in self._files.items():
-            made._files[path] = _copy(bytes(data.volatile), data.durable)
+            made._files[path] = _copy(bytes(data.volatile), data.durable, data)
         made._durable_files = {
             path: made._files.get(path, data) for path, data in self._durable_files.items()
         }
@@ -187,7 +198,8 @@ class CrashFileSystem:
 
     def power_lost(self, entropy: Entropy, keep_percent: int) -> Self:
         """What is found after a power loss that kept about that share of what was unsynced."""
-        made = type(self)()
+        made = type(self)(clock=self._clock)
+        made._last_change_ms = self._last_change_ms
         made.mtimes = dict(self.mtimes)
         made._directories = set(self._directories)
         names = {
@@ -200,7 +212,7 @@ class CrashFileSystem:
             if gone and entropy.randrange(100) < keep_percent:
                 continue  # an unsynced removal that did reach the disk
             content = _after_power_loss(data, entropy, keep_percent)
-            made._files[path] = made._durable_files[path] = _copy(content, content)
+            made._files[path] = made._durable_files[path] = _copy(content, content, data)
         return made
 
     # -- FileSystem
@@ -228,8 +240,17 @@ class CrashFileSystem:
             return _Stat(0, 0, 0, is_dir=True)
         if path not in self._files:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        size = len(self._files[path].volatile)
-        return _Stat(size, size, self.mtimes.get(path, 0), is_dir=False)
+        data = self._files[path]
+        size = len(data.volatile)
+        changed_ms = self.mtimes.get(path, self._changed_ms(data))
+        return _Stat(size, size, changed_ms, is_dir=False)
+
+    def _changed_ms(self, data: _Data) -> int:
+        """Stores through mappings are no operations, so a change is noticed here."""
+        if self._clock is not None and (seen := crc32(data.volatile)) != data.seen:
+            self._last_change_ms = max(self._clock.now_ms(), self._last_change_ms + 1)
+            data.seen, data.changed_ms = seen, self._last_change_ms
+        return data.changed_ms
 
     def list(self, path: str) -> list[str]:
         """Names in a directory, sorted."""
@@ -303,8 +324,9 @@ class CrashFileSystem:
         return self.usage
 
 
-def _copy(volatile: bytes, durable: bytes) -> _Data:
+def _copy(volatile: bytes, durable: bytes, data: _Data) -> _Data:
     made = _Data()
+    made.seen, made.changed_ms = data.seen, data.changed_ms
     made.volatile = bytearray(volatile)
     made.durable = durable
     return made

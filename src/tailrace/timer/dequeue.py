@@ -12,6 +12,7 @@ from tailrace.formats.timerlog import MAGIC_DELETE, MAGIC_ROLL, TIMER_UNIT, Time
 from tailrace.formats.timerwheel import Slot
 from tailrace.model import MessageExt
 from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.timer.bulk import MANY, BulkPutBack
 from tailrace.timer.properties import (
     TIMER_DEL_UNIQKEY,
     TIMER_ROLL_TIMES,
@@ -47,6 +48,8 @@ class Dequeue:
         self.frontier_ms = 0
         """Slots before this time were begun (RocketMQ's currReadTimeMs)."""
         self.last_floor_ms = 0
+        self.bulk_from = MANY
+        """From so many due units of a slot on they are put back in bulk."""
         self.on_step_back: Callable[[int], None] | None = None
         """Told before anything that was read once is read again."""
         self._clock = clock
@@ -56,6 +59,7 @@ class Dequeue:
         self._due = due
         self._put_back = put_back
         self._precision = precision_ms
+        self._bulk = BulkPutBack(clock, store, due, put_back, precision_ms)
 
     def step(self) -> bool:
         """Begin slots, look at their messages, put back what is due; True when there is more."""
@@ -152,10 +156,18 @@ class Dequeue:
         """Look at some of the begun units; True when there are more."""
         left = _BATCH
         for time_ms in sorted(self._due.slots):
-            state = self._due.slots[time_ms]
-            if not state.units:
+            state = self._due.slots.get(time_ms)
+            if state is None or not state.units:  # a request to delete may have finished another slot
                 continue
-            while state.units and left and len(self._due) < 2 * _MOST_WAITING:
+            not_plain = 0
+            while state.units and left > 0 and len(self._due) < 2 * _MOST_WAITING:
+                if not not_plain and len(state.units) >= self.bulk_from and (
+                    not self._put_back.is_due(self._clock.now_ms())
+                ):
+                    done, not_plain = self._bulk.step(state)
+                    left -= done
+                    continue
+                not_plain = max(not_plain - 1, 0)
                 unit = state.units.popleft()
                 left -= 1
                 message = self._put_back.read(unit)
@@ -164,7 +176,7 @@ class Dequeue:
                 else:
                     self._due.left(unit)
             self._due.forget_finished(time_ms)
-            if not left:
+            if left <= 0:
                 return True
         return False
 
@@ -199,7 +211,7 @@ class Dequeue:
             if not roll and self._due.is_deleted(identity):
                 counters["timerRecalled"] += 1
                 return
-            if identity in state.identities or self._was_done(
+            if identity in state.identities or self._due.has(identity) or self._was_done(
                 identity, unit, properties, far=far, roll=roll
             ):
                 counters["timerDouble"] += 1

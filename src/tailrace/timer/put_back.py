@@ -98,6 +98,11 @@ class PutBack:
 
     # -- putting
 
+    def is_due(self, now: int) -> bool:
+        """Whether a timer that waits is to be put back before any later one."""
+        due = self._due.next_due_ms()
+        return due is not None and due <= now
+
     def step(self, now: int) -> bool:
         """Put back what is due by ``now``; True when there is more."""
         put = 0
@@ -157,6 +162,9 @@ class PutBack:
         elif pending.identity is not None and self._due.is_deleted(pending.identity):
             self._due.left(pending.unit)
             self.counters["timerRecalled"] += 1
+        elif pending.identity is not None and self._due.has(pending.identity):
+            self._due.left(pending.unit)
+            self.counters["timerDouble"] += 1
         else:
             due = due_ms(properties, out, message.store_timestamp, self._precision)
             again = Pending(

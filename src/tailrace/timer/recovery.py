@@ -137,7 +137,7 @@ class TimerRecovery:
             raise _RebuildNeededError("the checkpoint is from the future")
         suspicious = max(last_store, read_time if read_time > now else 0)
         read_time = min(read_time, now)  # the clock was stepped back
-        live, last, count = self._scan(read_time)
+        live, newest, count = self._scan(read_time)
         end = self._log.scan_end
         if end < fields.last_timer_log_flush_pos:
             raise _RebuildNeededError(
@@ -147,7 +147,7 @@ class TimerRecovery:
             raise _RebuildNeededError(f"the timer log begins at {low_pos}, the wheel lists more")
         orphans = self._fill_wheel(live)
         cut_at = self._cut(end)
-        offset = self._next_queue_offset(last, fields.last_timer_queue_offset)
+        offset = self._next_queue_offset(newest, fields.last_timer_queue_offset)
         known = frozenset[int]()
         if fields.master_timer_queue_offset < offset:
             offset, known = self._already_logged(fields.master_timer_queue_offset, offset)
@@ -193,13 +193,16 @@ class TimerRecovery:
     # -- the log
 
     def _scan(self, read_time: int) -> tuple[np.ndarray[Any, Any], TimerUnit | None, int]:
-        """(slot time, pos, prev, phy, magic) of live units, the last unit of all, their number."""
+        """(slot time, pos, prev, phy, magic) of live units, the unit of the newest message, their number.
+
+        The last unit of all may be one that was listed again.
+        """
         end = self._store.commit_log.max_offset
 
         def in_log(units: Any) -> Any:
             return units["phy_offset"] + units["msg_size"] <= end
 
-        parts, count, last = [], 0, None
+        parts, count, newest = [], 0, None
         for pos, units in self._log.scan(in_log):
             times = (units["write_time_ms"] + units["delay_ms"]).astype(np.int64)
             times -= times % self._precision
@@ -208,9 +211,11 @@ class TimerRecovery:
                 times, positions, units["prev_pos"], units["phy_offset"], units["magic"]), axis=1)
             parts.append(rows[times >= read_time])
             count += len(units)
-            last = TimerUnit(*units[-1].tolist())
+            highest = units[int(np.argmax(units["phy_offset"]))]
+            if newest is None or int(highest["phy_offset"]) > newest.phy_offset:
+                newest = TimerUnit(*highest.tolist())
         empty = np.empty((0, 5), dtype=np.int64)
-        return np.concatenate([empty, *parts]), last, count
+        return np.concatenate([empty, *parts]), newest, count
 
     def _cut(self, end: int) -> int:
         """End the log behind its last good unit; where that was, -1 when nothing was behind it."""
@@ -226,28 +231,35 @@ class TimerRecovery:
         return end if stale else -1
 
     def _fill_wheel(self, live: np.ndarray[Any, Any]) -> list[TimerUnit]:
-        """Put every live slot; units that no list leads to are returned, to be appended again."""
+        """Put every live slot; units that no list leads to are returned, to be appended again.
+
+        The list of a slot begins with its last unit that names none before it.
+        """
         self._wheel.clear()
+        if not len(live):
+            return []
+        times, positions, prev, phys, magic = live[np.lexsort((live[:, 1], live[:, 0]))].T
+        numbers = np.arange(len(times))
+        heads = np.flatnonzero(np.diff(times, prepend=times[0] - 1))
+        ends = np.append(heads[1:], len(times))
+        slots = times[heads]
+        if len(np.unique(slots // self._precision % (2 * self._wheel.slots_total))) < len(slots):
+            raise _RebuildNeededError("two times have the same slot")
+        starts = np.maximum.reduceat(np.where(prev < 0, numbers, -1), heads)
+        first = np.repeat(starts, ends - heads)
+        behind = np.flatnonzero(numbers > first)
+        odd = behind[prev[behind] != positions[behind - 1]]
+        if len(odd) or int(starts.min()) < 0:
+            time = times[odd[0]] if len(odd) else slots[np.argmin(starts)]
+            raise _RebuildNeededError(f"the list of slot {time} is broken")
+        counts = np.where(magic & MAGIC_DELETE, -1, 1) * (numbers >= first)
+        self._wheel.put_slots(
+            slots, positions[starts], positions[ends - 1], np.add.reduceat(counts, heads))
         orphans: list[int] = []
-        ordered = live[np.lexsort((live[:, 1], live[:, 0]))]
-        breaks = np.flatnonzero(np.diff(ordered[:, 0])) + 1
-        taken: dict[int, int] = {}
-        for rows in np.split(ordered, breaks) if len(ordered) else ():
-            time = int(rows[0, 0])
-            place = time // self._precision % (2 * self._wheel.slots_total)
-            if taken.setdefault(place, time) != time:
-                raise _RebuildNeededError(f"slots of {taken[place]} and {time} are one")
-            starts = np.flatnonzero(rows[:, 2] < 0)
-            first = int(starts[-1]) if len(starts) else -1
-            listed = rows[first:] if first >= 0 else rows
-            if first < 0 or not np.array_equal(listed[1:, 2], listed[:-1, 1]):
-                raise _RebuildNeededError(f"the list of slot {time} is broken")
-            if first > 0:
-                lost = ~np.isin(rows[:first, 3], listed[:, 3])
-                orphans.extend(rows[:first, 1][lost].tolist())
-            deletes = int(np.count_nonzero(listed[:, 4] & MAGIC_DELETE))
-            self._wheel.put_slot(
-                time, int(listed[0, 1]), int(listed[-1, 1]), len(listed) - 2 * deletes)
+        for group in np.flatnonzero(starts > heads).tolist():
+            head, start, end = heads[group], starts[group], ends[group]
+            lost = ~np.isin(phys[head:start], phys[start:end])
+            orphans.extend(positions[head:start][lost].tolist())
         return [unit for pos in orphans if (unit := self._log.unit(pos)) is not None]
 
     # -- the queue
@@ -259,16 +271,16 @@ class TimerRecovery:
         except CorruptionError:
             return None
 
-    def _next_queue_offset(self, last: TimerUnit | None, otherwise: int) -> int:
-        """The timer queue's offset behind the last unit's message."""
-        message = self._message(last.phy_offset, last.msg_size) if last is not None else None
+    def _next_queue_offset(self, newest: TimerUnit | None, otherwise: int) -> int:
+        """The timer queue's offset behind the newest message of the timer log."""
+        message = self._message(newest.phy_offset, newest.msg_size) if newest is not None else None
         queue = self._store.queues.get(TIMER_TOPIC, 0)
-        if message is None or last is None or message.topic != TIMER_TOPIC or queue is None:
+        if message is None or newest is None or message.topic != TIMER_TOPIC or queue is None:
             return otherwise
         offset = message.queue_offset
         for at in range(offset, max(offset - _LOOK_BACK, -1), -1):
             unit = queue.unit(at)
-            if unit is not None and unit.phy_offset == last.phy_offset:
+            if unit is not None and unit.phy_offset == newest.phy_offset:
                 return at + 1
         return offset + 1
 

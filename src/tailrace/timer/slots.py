@@ -64,6 +64,8 @@ class DueQueue:
         self.slots: dict[int, SlotState] = {}
         self.on_left: Callable[[TimerUnit], None] | None = None
         """Told of each unit that has left its slot."""
+        self.on_left_many: Callable[[str, int], None] | None = None
+        """Told the topic of as many timers that have left together."""
         self._deletes: dict[tuple[int, str], None] = {}
         self._by_key: dict[tuple[int, str], Pending] = {}
         self._heap: list[tuple[int, int, Pending]] = []
@@ -115,10 +117,19 @@ class DueQueue:
             slot.delivered += delivered
             self.forget_finished(pending.slot_time_ms)
 
+    def has(self, identity: Identity) -> bool:
+        """Whether this timer waits for its time, in whatever slot."""
+        return _keys(identity)[1] in self._by_key
+
     def left(self, unit: TimerUnit) -> None:
         """A unit has nothing more to bring."""
         if self.on_left is not None:
             self.on_left(unit)
+
+    def left_many(self, topic: str, count: int) -> None:
+        """Timers of a topic were put back together."""
+        if self.on_left_many is not None:
+            self.on_left_many(topic, count)
 
     def delete(self, out_ms: int, key: str) -> Pending | None:
         """Note a request to delete; the timer that it names, if that waits already.
@@ -132,7 +143,7 @@ class DueQueue:
 
     def is_deleted(self, identity: Identity) -> bool:
         """Whether a request named this timer, in the form of either release."""
-        return any(key in self._deletes for key in _keys(identity))
+        return bool(self._deletes) and any(key in self._deletes for key in _keys(identity))
 
     def forget_finished(self, time_ms: int) -> None:
         """Drop the state of a slot that has nothing left."""

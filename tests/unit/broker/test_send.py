@@ -308,3 +308,17 @@ def test_a_name_that_ends_in_uniq_key_hides_no_unique_key(send, store):
     answer = send(ext(i="MY_UNIQ_KEY\x01a\x02UNIQ_KEY\x01b\x02"))
     assert answer.ext["transactionId"] == "b"
     assert decode_message(store.log[0]).unique_key == "b"
+
+
+@pytest.mark.parametrize(("properties", "waits"), [
+    ("WAIT\x01false\x02", False), ("UNIQ_KEY\x01U1\x02WAIT\x01false", False),
+    ("NO_WAIT\x01false\x02", True), ("WAIT\x01true\x02A\x01WAIT\x02", True), ("", True),
+])
+def test_only_wait_false_waits_not_for_the_disk(store, kit, channel, properties, waits):
+    async def run():
+        store.durable_later = True
+        made = processor(kit.make_broker(store, asyncio.get_running_loop()), wait_durable=True)
+        answer = made.send_v2(channel, kit.request(310, ext(i=properties), b"x", opaque=1))
+        assert (answer is None) == waits
+
+    asyncio.run(run())

@@ -300,3 +300,55 @@ def test_the_length_of_timer_log_files_is_taken_from_them():
     assert world.timers.recovered.mode == "replay"
     world.run(20_000, step=50)
     all_once(world)
+
+
+def test_units_that_were_listed_again_do_not_bring_messages_back_into_the_wheel():
+    """A clean stop in the middle of a second lists the rest of its slot anew, behind newer units."""
+    world = World()
+    for ms in (1100, 1500, 1900, 30_000, 100_000):
+        world.send(TIMER_DELAY_MS=ms)
+    world.steps()
+    world.run(1300)
+    world.close()
+    world.files = world.files.killed()
+    world.open(clean=True)
+    assert world.timers.queue_offset == 5
+    assert sum(world.timers.metrics.counts().values()) == 4
+    world.clock.advance(200_000)
+    world.run(3000, 100)
+    assert {key: len(times) for key, times in world.delivered().items()} == dict.fromkeys(world.due, 1)
+
+
+def test_a_timer_that_waits_twice_is_delivered_once():
+    """Two units of one far timer whose slots have both come, after a jump of the clock."""
+    world = World()
+    key, _ = world.send(TIMER_DELAY_MS=100_000)
+    world.steps()
+    world.run(3000, 500)
+    world.timers.queue_offset = 0  # as after a recovery that looked too far back
+    world.steps()
+    world.clock.advance(400_000)
+    world.run(2000, 100)
+    assert len(world.delivered()[key]) == 1
+    assert world.timers.put_back.counters["timerDouble"] == 1
+    assert world.timers.metrics.counts() == {"T": 0}
+
+
+@pytest.mark.parametrize(("number", "prev"), [(3, 0), (3, -1), (7, 52), (0, 104)])
+def test_a_list_that_leads_astray_is_no_list(number, prev):
+    """Each slot has its units in one list; what breaks one means a rebuild, what shortens one means orphans."""
+    world = World()
+    for n in range(12):
+        world.send(TIMER_DELAY_MS=20_000 + n % 2 * 10_000)
+    world.steps()
+    world.flush()
+    path = next(p for p in sorted(world.files._files) if "timerlog/0" in p)
+    file = world.files.open(path, writable=True)
+    unit = TIMER_UNIT.unpack_from(file.pread(52, 52 * number))
+    file.pwrite(TIMER_UNIT.pack(*unit._replace(prev_pos=prev)), 52 * number)
+    world.files = world.files.killed()
+    world.open()
+    assert (world.timers.recovered.mode == "replay") == (prev < 0)
+    assert len(world.timers.recovered.orphans) == (1 if prev < 0 else 0)
+    world.run(31_000, 500)
+    assert {key: len(times) for key, times in world.delivered().items()} == dict.fromkeys(world.due, 1)

@@ -25,8 +25,8 @@ START = 1_700_000_000_000
 
 
 class World:
-    def __init__(self, files=None, clock=None, config=CONFIG, *, seed=1, slots=SLOTS):
-        self.slots = slots
+    def __init__(self, files=None, clock=None, config=CONFIG, *, seed=1, slots=SLOTS, bulk_from=32):
+        self.slots, self.bulk_from = slots, bulk_from
         self.files = files or CrashFileSystem()
         self.clock = clock or SimClock(START)
         self.config = config
@@ -41,6 +41,7 @@ class World:
         self.store = DefaultMessageStore(self.clock, self.files, self.config, ROOT)
         self.store.load(last_exit_ok=clean)
         self.timers = TimerMessageStore(self.clock, self.files, self.config, self.store, self.slots)
+        self.timers.dequeue.bulk_from = self.bulk_from
         self.timers.load()
         self.offsets = DelayOffsetManager(self.files, f"{ROOT}/config", self.clock)
         self.offsets.load()

@@ -212,7 +212,7 @@ class SendMessageProcessor:
         message = MessageExtBrokerInner(
             topic, queue_id, request.body, properties.encode(), flag,
             sys_flag & ~HOST_BITS, born, channel.born_host, times, 0,
-            "WAIT\x01false\x02" not in properties,
+            "WAIT\x01false\x02" not in properties or _waits(properties),
         )
         return message, unique_key
 
@@ -389,6 +389,11 @@ def _refuse_properties(properties: Mapping[str, str]) -> None:
         raise _RefusalError(
             ResponseCode.NO_PERMISSION, "the broker does not support transactional messages yet"
         )
+
+
+def _waits(properties: str) -> bool:
+    """Whether a sender waits for the disk; names may end in WAIT, too."""
+    return "\x02WAIT\x01false\x02" not in f"\x02{properties}"
 
 
 def _number(text: str) -> int:

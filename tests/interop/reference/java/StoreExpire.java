@@ -15,7 +15,8 @@ public class StoreExpire {
     MessageStoreConfig c = new MessageStoreConfig();
     MixAll.properties2Object(pr, c);
     c.setStorePathRootDir(dir);
-    c.setStorePathCommitLog(dir + "/commitlog");
+    String several = pr.getProperty("storePathCommitLog", "");
+    c.setStorePathCommitLog(several.contains(",") ? several : dir + "/commitlog");
     c.setTimerWheelEnable(false);
     c.setHaListenPort(0);
     DefaultMessageStore s = new DefaultMessageStore(c, new BrokerStatsManager("x", false), null, new BrokerConfig(), new ConcurrentHashMap<>());

@@ -1,0 +1,75 @@
+"""Where a walk over a log of a killed reference begins: each release's own rule, never later."""
+
+import pytest
+
+from tailrace import Message, MessageStore, StoreConfig
+from tailrace.env.entropy import SeededEntropy
+from tailrace.formats.checkpoint import CHECKPOINT, CHECKPOINT_FILE_SIZE
+from tailrace.testing import CrashFileSystem, SimClock
+
+SEGMENT = 8192
+CONFIG = StoreConfig(
+    mapped_file_size_commit_log=SEGMENT, mapped_file_size_consume_queue=4000, max_hash_slot_num=16,
+    max_index_num=5000, commit_log_allocate_step=4096, timer_wheel_enable=False)
+START_MS = 1_700_000_000_000
+
+
+@pytest.fixture(scope="module")
+def written():
+    """A closed store of twelve segments, a segment each second, and its clock."""
+    files, clock = CrashFileSystem(), SimClock(START_MS)
+    with opened(files, clock) as store:
+        while store.max_phy_offset < 12 * SEGMENT:
+            store.put(Message(topic="T", body=bytes(940), keys=["k"]))  # seven of them fill one
+            clock.advance(143)
+    return files, clock
+
+
+def opened(files, clock, config=CONFIG):
+    return MessageStore.open(
+        "/s", config=config, services=False, clock=clock, file_system=files, entropy=SeededEntropy(1))
+
+
+def start(written, *fields, config=CONFIG):
+    """Where the walk begins after a kill of a broker that left this checkpoint and nothing of ours."""
+    files, clock = written[0].killed(), written[1]
+    for name in files.list("/s/tailrace"):
+        files.remove(f"/s/tailrace/{name}")
+    files.open("/s/abort", writable=True, create=True)
+    file = files.open("/s/checkpoint", writable=True, create=True)
+    file.pwrite(CHECKPOINT.pack(*fields).ljust(CHECKPOINT_FILE_SIZE, b"\0"), 0)
+    with opened(files, clock, config) as store:
+        assert not store.recovery_report["steppedOver"]
+        return store.recovery_report["from"]
+
+
+@pytest.mark.parametrize(("seconds", "segment"), [(3, 0), (6, 3), (9, 6), (60, 12)])
+def test_5_3_3_begins_at_the_last_segment_begun_three_seconds_before(written, seconds, segment):
+    at = START_MS + seconds * 1001 + 30
+    assert start(written, at, at + 500, 0, 0, 0, 0) == segment * SEGMENT
+    assert start(written, at + 500, at, 0, 0, 0, 0) == segment * SEGMENT, "the earlier one counts"
+
+
+@pytest.mark.parametrize("segment", [0, 1, 5, 11])
+def test_5_5_0_begins_at_the_segment_of_the_offset_at_40(written, segment):
+    late = START_MS + 60_000
+    offset = segment * SEGMENT + 100
+    assert start(written, late, late, 0, 0, 0, offset) == segment * SEGMENT
+
+
+@pytest.mark.parametrize("fields", [
+    (0, 0, 0, 0, 0, 0),
+    (START_MS + 9000, START_MS + 9000, 0, 0, 0, 1 << 40),
+    (-1, -1, -1, -1, -1, -1),
+    (2000, 2000, 0, 0, 0, 0),
+])
+def test_a_checkpoint_that_cannot_be_right_means_the_whole_log(written, fields):
+    assert start(written, *fields) == 0
+
+
+def test_the_length_of_a_record_is_bounded_by_its_file_alone(written):
+    lower = StoreConfig(
+        mapped_file_size_commit_log=SEGMENT, mapped_file_size_consume_queue=4000,
+        max_hash_slot_num=16, max_index_num=5000, commit_log_allocate_step=4096,
+        timer_wheel_enable=False, max_message_size=100)
+    assert start(written, 0, 0, 0, 0, 0, 0, config=lower) == 0
