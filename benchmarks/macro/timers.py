@@ -115,7 +115,9 @@ def stored(broker: str, topic: str) -> int:
         return sum(consumer.max_offset(queue) for queue in consumer.queues(topic))
 
 
-def enqueue_and_drain(broker: str, topic: str, count: int, body: int) -> dict[str, Any]:
+def enqueue_and_drain(
+    broker: str, topic: str, count: int, body: int, pid: int
+) -> dict[str, Any]:
     """Timers that are all due in one moment, far enough ahead that all are sent before it."""
     generator = Generator(broker, f"{topic}Warm", body)
     generator.send([now_ms() + 1000] * WARM_UP)
@@ -132,6 +134,7 @@ def enqueue_and_drain(broker: str, topic: str, count: int, body: int) -> dict[st
     enqueued_s = time.perf_counter() - began
     if now_ms() > due - 500:
         raise SystemExit("the timers were due before all were sent; choose fewer")
+    cpu = cpu_seconds(pid)
     wanted, first, last, seen = count + 1 - generator.refused, 0.0, 0.0, 0
     time.sleep(max(due / 1000 - time.time() - 0.2, 0))
     with PullConsumer(broker=broker) as consumer:
@@ -140,13 +143,15 @@ def enqueue_and_drain(broker: str, topic: str, count: int, body: int) -> dict[st
             seen = sum(consumer.max_offset(queue) for queue in queues)
             first = first or (time.time() if seen > 1 else 0.0)
             last = time.time()
-            time.sleep(0.005)
+            time.sleep(0.02)
+    cpu = cpu_seconds(pid) - cpu
     refused = generator.refused
     generator.close()
     return {
         "count": count, "refused": refused, "missing": wanted - seen,
         "send_per_s": round(count / sent_s), "enqueue_per_s": round(count / enqueued_s),
         "drain_per_s": round((seen - 1) / max(last - first, 0.001)),
+        "drain_cpu_us": round(cpu / count * 1e6, 1),
         "last_after_due_ms": round(last * 1000 - due),
     }
 
@@ -213,8 +218,9 @@ def broker_of(kind: str, scratch: Path) -> Iterator[tuple[int, str, float]]:
 
 def measure(kind: str, scratch: Path, arguments: Any) -> dict[str, Any]:
     metrics: dict[str, Any] = {}
-    with broker_of(kind, scratch) as (_, broker, _):
-        metrics["burst"] = enqueue_and_drain(broker, "BenchBurst", arguments.count, arguments.body)
+    with broker_of(kind, scratch) as (pid, broker, _):
+        metrics["burst"] = enqueue_and_drain(
+            broker, "BenchBurst", arguments.count, arguments.body, pid)
         note(f"{kind} burst: {metrics['burst']}")
         for per_s in arguments.rates:
             name = f"lateness_{per_s}"
@@ -245,6 +251,7 @@ def ratios(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, float]:
         name: ours["burst"][name] / theirs["burst"][name]
         for name in ("send_per_s", "enqueue_per_s", "drain_per_s")
     }
+    found["drain_cpu"] = theirs["burst"]["drain_cpu_us"] / ours["burst"]["drain_cpu_us"]
     for name in ours:
         if name.startswith("lateness"):
             found[f"{name} p99"] = theirs[name]["p99_ms"] / max(ours[name]["p99_ms"], 1)

@@ -5,6 +5,8 @@
 
 import logging
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -37,6 +39,22 @@ def test_a_store_keeps_its_promises(seed):
         trace = "\n".join(simulation.trace[-60:])
         raise AssertionError(f"{trace}\n`make sim SEED={seed}` shows it again: {error}") from error
     assert simulation.counts["compared"] > 2
+
+
+def test_a_seed_gives_the_same_run_in_every_process():
+    """Neither the order of sets nor the number of the process has a part in it."""
+    program = (
+        "import hashlib, logging; logging.disable(50)\n"
+        "from tailrace.testing.simulation import Simulation\n"
+        "simulation = Simulation(11)\n"
+        "simulation.run()\n"
+        "print(hashlib.md5('\\n'.join(simulation.trace).encode()).hexdigest())")
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", program], check=True, capture_output=True, text=True,
+            env={**os.environ, "PYTHONHASHSEED": seed}).stdout
+        for seed in ("1", "2")}
+    assert len(seen) == 1
 
 
 def test_a_seed_gives_the_same_run():

@@ -4,15 +4,17 @@ import contextlib
 import hashlib
 import json
 import lzma
+import os
 import pathlib
 import signal
-import subprocess
-import sys
 import tarfile
+import threading
 import time
 
 import pytest
+from typer.testing import CliRunner
 
+from tailrace.cli.app import app
 from tailrace.config import StoreConfig
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.model import Message
@@ -108,23 +110,29 @@ def test_a_stream_begins_in_the_archive(spark, tmp_path):
 def test_the_standing_job_takes_what_is_sealed(spark, tmp_path):
     path, archive = tmp_path / "s", tmp_path / "a"
     fill(path, 0, 100)
-    command = [sys.executable, "-m", "tailrace.cli", "pipeline", "archive", path, archive,
-               "--follow", "--every", "0.2", "--master", "local[1]"]
-    with subprocess.Popen(
-        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as job:
-        def wait_for(count):
-            until = time.monotonic() + 60
-            while len(list((archive / "_manifests").glob("*.json"))) < count:
-                assert time.monotonic() < until
-                assert job.poll() is None
-                time.sleep(0.05)
+    seen = []
 
-        try:
-            wait_for(1)
-            fill(path, 100, 250)
-            wait_for(3)
-        finally:
-            job.send_signal(signal.SIGTERM)
-        report = json.loads(job.stdout.read())
-    assert job.returncode == 0
+    def wait_for(count):
+        until = time.monotonic() + 60
+        while len(list((archive / "_manifests").glob("*.json"))) < count and time.monotonic() < until:
+            time.sleep(0.05)
+        seen.append(len(list((archive / "_manifests").glob("*.json"))))
+
+    def live_on():
+        wait_for(1)
+        fill(path, 100, 250)
+        wait_for(3)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    other = threading.Thread(target=live_on)
+    other.start()
+    done = CliRunner().invoke(
+        app, ["pipeline", "archive", str(path), str(archive), "--follow", "--every", "0.2"])
+    other.join()
+    assert done.exit_code == 0, done.output
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert seen == [1, 3]
+    report = json.loads(done.stdout.splitlines()[-1])
     assert (report["segments"], report["verified"], report["gone"]) == (3, True, [])
+    assert "segment 0: " in done.stderr

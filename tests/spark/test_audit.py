@@ -1,11 +1,7 @@
 """The audit on Spark finds what `tailrace verify` finds, in the same order."""
 
 import json
-import pathlib
 import shutil
-import subprocess
-import sys
-import tarfile
 
 import pytest
 from typer.testing import CliRunner
@@ -15,7 +11,6 @@ from tailrace.cli.app import app
 from tailrace.doctor.verify import verify
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-INTEROP = pathlib.Path(__file__).parents[1] / "interop"
 SEGMENT = 16384
 CONFIG = StoreConfig(
     mapped_file_size_commit_log=SEGMENT, mapped_file_size_consume_queue=400, max_hash_slot_num=50,
@@ -72,53 +67,6 @@ def test_every_kind_of_damage_is_found(spark, made, tmp_path):
     assert both(spark, path) == {
         "damaged-record", "torn-end", "wrong-unit", "missing-unit", "foreign-unit", "missing-key",
         "foreign-key", "index-chain", "index-file-length", "checkpoint-ahead", "config-unreadable"}
-
-
-def test_where_the_scan_of_a_segment_guessed_wrong_it_is_verified_again(spark, made, tmp_path):
-    """A segment is gone; behind a gap the next record is older than what was before it."""
-    from tailrace.spark.pipeline.audit import audit
-
-    path = tmp_path / "store"
-    shutil.copytree(made[0], path)
-    (path / "commitlog" / f"{SEGMENT:020d}").unlink()
-    places = [place for place in made[1] if place // SEGMENT == 2]
-    for place in places[:3]:
-        poke_log(path, place, bytes(40))
-    poke_log(path, places[3] + 56, bytes(8))  # its store time
-    assert {"segment-missing", "damaged-record", "foreign-unit"} <= both(spark, path)
-    told = []
-    audit(spark, str(path), tell=told.append)
-    assert told == ["3 segments, 2 index files", "1 segments are cut by damage and are verified again"]
-
-
-def test_a_store_without_a_log(spark, made, tmp_path):
-    path = tmp_path / "store"
-    shutil.copytree(made[0], path)
-    for file in (path / "commitlog").iterdir():
-        file.unlink()
-    assert both(spark, path) == {"checkpoint-ahead", "foreign-key", "foreign-unit"}
-
-
-def test_the_reference_s_directory_damaged(spark, tmp_path):
-    with tarfile.open(INTEROP / "fixtures" / "crashed-5.5.0.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    subprocess.run(
-        [sys.executable, INTEROP / "reference" / "damage.py", tmp_path / "crashed-5.5.0",
-         tmp_path / "damaged", "1"], check=True)
-    assert both(spark, tmp_path / "crashed-5.5.0") == set()
-    log = tmp_path / "damaged" / "torn-tail" / "timerlog" / "0".zfill(20)
-    poke(log, 52 * 11 + 31, b"\x01")  # in the position of its record
-    found = {
-        name: both(spark, tmp_path / "damaged" / name)
-        for name in ("cq-short", "flip-mid-last-file", "torn-tail", "no-derived")
-    }
-    assert found == {
-        "cq-short": {"missing-unit", "timercheck-ahead"},
-        "flip-mid-last-file": {"damaged-record", "foreign-key"},
-        "torn-tail": {
-            "torn-end", "foreign-key", "foreign-unit", "foreign-timer", "missing-timer"},
-        "no-derived": {"missing-key", "missing-unit"},
-    }
 
 
 def test_the_command_prints_what_verify_prints(spark, made, tmp_path):

@@ -1,24 +1,17 @@
 """Recovery whose log is read by tasks: the report, the queues and the index of the local way."""
 
 import json
-import pathlib
-import random
 import shutil
-import tarfile
 
 import pytest
 from typer.testing import CliRunner
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.cli.app import app
-from tailrace.config import RecoveryMode
-from tailrace.doctor.verify import verify
-from tailrace.errors import CorruptionError
 from tailrace.model import MessageExtBrokerInner
 from tailrace.store.directory import StoreDirectory
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-FIXTURES = pathlib.Path(__file__).parents[1] / "interop" / "fixtures"
 SEGMENT = 16384
 CONFIG = StoreConfig(
     mapped_file_size_commit_log=SEGMENT, mapped_file_size_consume_queue=400, max_hash_slot_num=50,
@@ -75,12 +68,6 @@ def killed(tmp_path_factory):
     return path, [result.phy_offset for result in put]
 
 
-def poke(path, phy_offset, data):
-    with (path / "commitlog" / f"{phy_offset // SEGMENT * SEGMENT:020d}").open("r+b") as file:
-        file.seek(phy_offset % SEGMENT)
-        file.write(data)
-
-
 def test_a_killed_store_without_derived_state(spark, killed, tmp_path):
     path = tmp_path / "store"
     shutil.copytree(killed[0], path)
@@ -89,96 +76,6 @@ def test_a_killed_store_without_derived_state(spark, killed, tmp_path):
     (path / "checkpoint").unlink()
     report = both(spark, path, tmp_path)
     assert (report["from"], report["scanned"]) == (0, 152)
-
-
-def test_damage_in_the_middle_and_a_torn_end(spark, killed, tmp_path):
-    path = tmp_path / "store"
-    shutil.copytree(killed[0], path)
-    (path / "checkpoint").unlink()
-    places = killed[1]
-    poke(path, places[20] + 100, b"\xff")
-    poke(path, places[60], bytes(500))
-    poke(path, places[-1] + 10, random.Random(3).randbytes(900))
-    report = both(spark, path, tmp_path)
-    assert [found["physicalOffset"] for found in report["steppedOver"]] == [places[20], places[60]]
-    assert report["to"] == places[-1]
-    assert report["cut"]
-    assert [line for line in verify(str(tmp_path / "spark")) if "damaged" not in str(line)] == []
-
-
-def test_a_rebuild_of_spoiled_queues_and_index(spark, killed, tmp_path):
-    path = tmp_path / "store"
-    shutil.copytree(killed[0], path)
-    queue = path / "consumequeue" / "T0" / "0" / "0".zfill(20)
-    queue.write_bytes(random.Random(4).randbytes(400))
-    min((path / "index").iterdir()).write_bytes(b"")
-    report = both(spark, path, tmp_path, rebuild=True)
-    assert report["mode"] == "rebuild"
-    assert [line for line in verify(str(tmp_path / "spark")) if "finding" in line] == []
-
-
-def test_the_reference_s_crashed_directory(spark, tmp_path):
-    with tarfile.open(FIXTURES / "crashed-5.5.0.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
-    path = tmp_path / "crashed-5.5.0"
-    shutil.rmtree(path / "consumequeue")
-    shutil.rmtree(path / "index")
-    report = both(spark, path, tmp_path)
-    assert report["scanned"] > 4000
-
-
-def test_rows_that_are_not_what_the_task_wrote_are_not_used(spark, killed, tmp_path):
-    """The walk scans such a segment itself."""
-    from tailrace.spark.pipeline.recover import SparkScan
-
-    path = tmp_path / "store"
-    shutil.copytree(killed[0], path)
-    told = []
-    scan = SparkScan(spark, str(tmp_path / "staging"), told.append)
-
-    def spoiled(*given):
-        source = scan(*given)
-        first, second, *_ = sorted((tmp_path / "staging").iterdir())
-        first.write_bytes(first.read_bytes()[:-30] + bytes(30))
-        second.unlink()
-        return source
-
-    with MessageStore.open(path, services=False, rebuild=True, scan=spoiled) as store:
-        assert store.recovery_report["scanned"] == 152
-    assert sum("scanned here" in line for line in told) == 2
-    assert [line for line in verify(str(path)) if "finding" in line] == []
-
-
-def test_a_strict_mode_refuses_what_it_refuses_locally(spark, killed, tmp_path):
-    from tailrace.spark.pipeline.recover import recover
-
-    path = tmp_path / "store"
-    shutil.copytree(killed[0], path)
-    (path / "checkpoint").unlink()
-    poke(path, killed[1][20] + 100, b"\xff")
-    config = StoreConfig(recovery_mode=RecoveryMode.TOLERATE_TAIL)
-    with pytest.raises(CorruptionError) as local:
-        MessageStore.open(path, config=config, services=False)
-    with pytest.raises(CorruptionError) as apart:
-        recover(spark, str(path), config=config)
-    assert str(apart.value) == str(local.value)
-    assert not (path / "tailrace" / "staging").exists()
-
-
-def test_a_scan_that_fails_has_changed_nothing(killed, tmp_path):
-    path = tmp_path / "store"
-    shutil.copytree(killed[0], path)
-    poke(path, killed[1][-1] + 10, bytes(200))
-    before = {str(file): file.read_bytes() for file in path.rglob("*") if file.is_file()}
-
-    def scan(*_):
-        raise OSError("no executor is left")
-
-    with pytest.raises(OSError, match="no executor"):
-        MessageStore.open(path, services=False, scan=scan)
-    after = {str(file): file.read_bytes() for file in path.rglob("*") if file.is_file()}
-    changed = {name for name in before | after if before.get(name) != after.get(name)}
-    assert {pathlib.Path(name).name for name in changed} <= {"abort", "lock", "geometry.json"}
 
 
 def test_the_commands(spark, killed, tmp_path):

@@ -93,8 +93,7 @@ def _follow(archiving: "ArchiveJob", job: Job, every: float) -> str:
     def end(number: int, frame: FrameType | None) -> None:
         ended.set()
 
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, end)
+    before = {name: signal.signal(name, end) for name in (signal.SIGINT, signal.SIGTERM)}
     job.tell("following; SIGINT or SIGTERM ends it")
     failed = ""
     while not ended.is_set():
@@ -106,6 +105,8 @@ def _follow(archiving: "ArchiveJob", job: Job, every: float) -> str:
                 job.tell(f"{error}; it is tried again")
             failed = str(error)
         ended.wait(every)
+    for name, handler in before.items():
+        signal.signal(name, handler)
     return failed
 
 

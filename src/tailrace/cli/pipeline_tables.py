@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from tailrace.cli.app import Config, Store, read_properties
+from tailrace.cli.app import Config, Store, errors, read_properties
 from tailrace.cli.pipeline import Conf, Job, Master, pipeline_app, run_job
 from tailrace.config import StoreConfig
 
@@ -63,13 +63,23 @@ def lag(
 
 @pipeline_app.command()
 def timers(
-    store: Store, by: By = "hour", out: Out = None, master: Master = "local[*]", conf: Conf = None,
-    config: Config = None,
+    store: Store, by: By = "hour",
+    revise: Annotated[
+        bool, typer.Option("--revise", help="Count config/timermetrics anew first; nobody may serve "
+                           "the directory.")] = False,
+    out: Out = None, master: Master = "local[*]", conf: Conf = None, config: Config = None,
 ) -> None:
     """Print timers that are to come, by the time of their slot and topic.
 
-    Behind the rows, topics whose count in config/timermetrics, which a Java broker keeps, is another.
+    Behind the rows, topics whose count in config/timermetrics is another one.
     """
+    if revise:
+        from tailrace.node.message_store import MessageStore  # noqa: PLC0415
+
+        with errors():
+            settings = StoreConfig.from_properties(read_properties(config))
+            # Every open counts from the timer log; without services nothing is delivered.
+            MessageStore.open(store, config=settings, services=False, create=False).close()
     with run_job("timers", master, conf, [store]) as job:
         from tailrace.spark.pipeline import tables  # noqa: PLC0415
 

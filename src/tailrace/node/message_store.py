@@ -105,7 +105,7 @@ class MessageStore:
         self._scheduler = scheduler
         self._pid = os.getpid()
         self._closed = False
-        self._unique_prefix = f"{self._pid & 0xFFFF:04X}{entropy.u64():016X}"
+        self._unique_prefix = f"{entropy.randrange(1 << 16):04X}{entropy.u64():016X}"
         self._unique_number = itertools.count()
         self._close_lock = threading.Lock()
 

@@ -297,8 +297,12 @@ class MappedFile:
                 self.reserve(at + len(data))
                 self.buffer[at : at + len(data)] = data
             else:
-                with self._descriptor() as file:
-                    file.pwrite(data, at)
+                if not self.hold():  # as _descriptor does, which costs more than the rest here
+                    raise StoreClosedError(f"{self.path} is closed")
+                try:
+                    self._open().pwrite(data, at)
+                finally:
+                    self.release()
         except OSError as error:
             if error.errno in _NO_SPACE:
                 raise DiskFullError(self.path, str(error)) from error

@@ -442,6 +442,11 @@ class StoreDirectory:
         return sorted(found)
 
     @property
+    def is_live(self) -> bool:
+        """Whether somebody serves it, so that files grow while they are looked at."""
+        return self.state in {DirectoryState.LIVE, DirectoryState.LIVE_JAVA}
+
+    @property
     def readable_until(self) -> int:
         """Where a walk over the log has to stop: behind what may be shown of a live store."""
         return self.bound if self.time_bound == _FOREVER else self.max_phy_offset

@@ -24,7 +24,7 @@ from tailrace.store.directory import FileView, StoreDirectory
 from tailrace.store.findings import Finding
 from tailrace.store.log_scan import LogChunk
 
-__all__ = ["IndexBlock", "IndexFileCheck", "IndexRange", "check_index_file"]
+__all__ = ["IndexBlock", "IndexFileCheck", "IndexRange", "check_index_file", "indexed_until"]
 
 MANY: Final = 1000
 """So many foreign keys are told, the first ones."""
@@ -49,8 +49,13 @@ class IndexFileCheck(NamedTuple):
     entries: int
 
 
-def check_index_file(config: StoreConfig, file: FileView, number: int) -> IndexFileCheck:
-    """Look at length, header and chains of the index file with this number."""
+def check_index_file(
+    config: StoreConfig, file: FileView, number: int, *, grows: bool = False
+) -> IndexFileCheck:
+    """Look at length, header and chains of the index file with this number.
+
+    Of one that ``grows`` meanwhile slots may name newer entries than those that are looked at.
+    """
     slots, room = config.max_hash_slot_num, config.max_index_num
     size = index_file_size(slots, room)
     if file.size != size:
@@ -69,7 +74,9 @@ def check_index_file(config: StoreConfig, file: FileView, number: int) -> IndexF
         found.append(Finding(
             "index-chain", file.path, start + good * INDEX_ENTRY.size,
             f"entry {good} of {count} cannot be right"))
-    elif file.read(INDEX_HEADER.size, slots * INDEX_SLOT.size) != heads.astype(">i4").tobytes():
+    elif not grows and (
+        file.read(INDEX_HEADER.size, slots * INDEX_SLOT.size) != heads.astype(">i4").tobytes()
+    ):
         found.append(Finding("index-chain", file.path, INDEX_HEADER.size,
                              "slots do not name the newest entries"))
     places = INDEX_ENTRY.view(data)["phy_offset"]
@@ -81,15 +88,25 @@ def check_index_file(config: StoreConfig, file: FileView, number: int) -> IndexF
     return IndexFileCheck(found, blocks, count - 1)
 
 
+def indexed_until(directory: StoreDirectory, blocks: Sequence[IndexBlock]) -> int:
+    """Position up to which records must be in the index: of a live store it may lag behind."""
+    if not directory.is_live:
+        return (1 << 63) - 1
+    return max((block.high for block in blocks), default=-1)
+
+
 @final
 class IndexRange:
-    """Entries of records in [low, high) of the log."""
+    """Entries of records in [low, high) of the log; those up to ``indexed`` must have theirs."""
 
     def __init__(
         self, directory: StoreDirectory, files: Sequence[FileView], blocks: Sequence[IndexBlock],
-        low: int, high: int,
+        low: int, high: int, indexed: int,
     ) -> None:
         self._directory = directory
+        self._indexed = indexed
+        if directory.is_live:  # what is behind is not to be shown yet, or came since
+            high = min(high, directory.readable_until)
         self._path = f"{directory.path}/{filenames.INDEX}"
         none = np.empty(0, dtype=np.int64)
         places, key_hashes = [none], [none]
@@ -127,7 +144,7 @@ class IndexRange:
             if key in there:
                 for number in there[key]:
                     self._seen[number] = True
-            elif key not in tags:  # brokers before 5.5.0 write none for tags
+            elif key not in tags and key[0] <= self._indexed:  # brokers before 5.5.0 write none for tags
                 yield Finding("missing-key", self._path, key[0],
                               f"a key with hash {key[1]} has no entry")
 

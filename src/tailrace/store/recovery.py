@@ -292,7 +292,10 @@ class Recovery:
 
     def _is_fresh(self, claim: RecordClaim) -> bool:
         queue = self._queues.get(claim.topic, claim.queue_id)
-        return queue is None or claim.queue_offset >= queue.max_offset
+        # A queue that was left without a unit says nothing, wherever its first file begins.
+        return (
+            queue is None or queue.max_offset <= queue.first_offset
+            or claim.queue_offset >= queue.max_offset)
 
     def _step_over(self, damage: Damage) -> None:
         """Pass 5: bytes that are no record, with one that counts behind them."""

@@ -12,6 +12,9 @@ Nothing is written. What is found, a ``Finding`` each:
 The rules of records need one segment at a time, so the segments may be verified apart
 (``SegmentRules``); what they leave is put together here. ``Verification`` does all of it in turn.
 
+Of a directory that is served what was durable and dispatched when it was opened is audited; what is
+only true when nothing is written meanwhile is left out: slots of the last index file, the checkpoint.
+
 Memory: a segment's index entries, two numbers for each run of units, and a chunk of the log.
 """
 
@@ -38,6 +41,7 @@ from tailrace.store.index_verification import (
     IndexBlock,
     IndexRange,
     check_index_file,
+    indexed_until,
 )
 from tailrace.store.log_scan import (
     Damage,
@@ -138,7 +142,7 @@ class SegmentRules:
                 int(row[record.C_PHY]), f"{len(pieces)} pieces, {known} can be read")
 
     def _verify_units(self, chunk: LogChunk, chosen: Any) -> Iterator[Finding]:
-        rows = chunk.rows
+        rows, directory = chunk.rows, self._directory
         first = chosen[0]
         at = int(rows[first, record.C_TOPIC_POS])
         topic = chunk.data[at : at + int(rows[first, record.C_TOPIC_LEN])].decode("utf-8", "replace")
@@ -163,6 +167,8 @@ class SegmentRules:
             phy_offset = int(rows[chosen[number], record.C_PHY])
             if there == unit or (topic == SCHEDULE_TOPIC and _is_delayed(there, unit)):
                 self._claim(key, offset, 1)
+            elif directory.is_live and offset >= (queue.max_offset if queue is not None else 0):
+                continue  # not dispatched by the time of the look
             elif len(there) < _UNIT or not 0 < CQ_UNIT.unpack_from(there).size < PRE_BLANK_SIZE:
                 yield Finding("missing-unit", _queue_path(self._directory, key), offset,
                               f"the record at {phy_offset} has no unit")
@@ -200,7 +206,9 @@ class Verification:
         directory = self._directory
         yield from odd_file_findings(directory)
         index = [
-            check_index_file(directory.config, file, number)
+            check_index_file(
+                directory.config, file, number,
+                grows=directory.is_live and file is self._index_files[-1])
             for number, file in enumerate(self._index_files)
         ]
         self._blocks = [block for check in index for block in check.blocks]
@@ -241,7 +249,8 @@ class Verification:
     def _rules(self, low: int, high: int) -> SegmentRules:
         return SegmentRules(
             self._directory, self._queues,
-            IndexRange(self._directory, self._index_files, self._blocks, low, high))
+            IndexRange(self._directory, self._index_files, self._blocks, low, high,
+                       indexed_until(self._directory, self._blocks)))
 
     def _take(self, rules: SegmentRules) -> None:
         self._claims.join(rules.claims)
@@ -346,7 +355,7 @@ def state_findings(directory: StoreDirectory, end: int) -> Iterator[Finding]:
     """The checkpoint beside the end of the log, and config files that cannot be read."""
     path = f"{directory.path}/{filenames.CHECKPOINT}"
     fields = read_checkpoint(directory.file_system, path)
-    if fields.logics_physical_offset > max(end, 0):
+    if fields.logics_physical_offset > max(end, 0) and not directory.is_live:
         yield Finding("checkpoint-ahead", path, 40,
                       f"{fields.logics_physical_offset}, the log ends at {end}")
     file_system, root = directory.file_system, f"{directory.path}/{filenames.CONFIG}"

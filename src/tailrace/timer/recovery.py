@@ -231,28 +231,35 @@ class TimerRecovery:
         return end if stale else -1
 
     def _fill_wheel(self, live: np.ndarray[Any, Any]) -> list[TimerUnit]:
-        """Put every live slot; units that no list leads to are returned, to be appended again."""
+        """Put every live slot; units that no list leads to are returned, to be appended again.
+
+        The list of a slot begins with its last unit that names none before it.
+        """
         self._wheel.clear()
+        if not len(live):
+            return []
+        times, positions, prev, phys, magic = live[np.lexsort((live[:, 1], live[:, 0]))].T
+        numbers = np.arange(len(times))
+        heads = np.flatnonzero(np.diff(times, prepend=times[0] - 1))
+        ends = np.append(heads[1:], len(times))
+        slots = times[heads]
+        if len(np.unique(slots // self._precision % (2 * self._wheel.slots_total))) < len(slots):
+            raise _RebuildNeededError("two times have the same slot")
+        starts = np.maximum.reduceat(np.where(prev < 0, numbers, -1), heads)
+        first = np.repeat(starts, ends - heads)
+        behind = np.flatnonzero(numbers > first)
+        odd = behind[prev[behind] != positions[behind - 1]]
+        if len(odd) or int(starts.min()) < 0:
+            time = times[odd[0]] if len(odd) else slots[np.argmin(starts)]
+            raise _RebuildNeededError(f"the list of slot {time} is broken")
+        counts = np.where(magic & MAGIC_DELETE, -1, 1) * (numbers >= first)
+        self._wheel.put_slots(
+            slots, positions[starts], positions[ends - 1], np.add.reduceat(counts, heads))
         orphans: list[int] = []
-        ordered = live[np.lexsort((live[:, 1], live[:, 0]))]
-        breaks = np.flatnonzero(np.diff(ordered[:, 0])) + 1
-        taken: dict[int, int] = {}
-        for rows in np.split(ordered, breaks) if len(ordered) else ():
-            time = int(rows[0, 0])
-            place = time // self._precision % (2 * self._wheel.slots_total)
-            if taken.setdefault(place, time) != time:
-                raise _RebuildNeededError(f"slots of {taken[place]} and {time} are one")
-            starts = np.flatnonzero(rows[:, 2] < 0)
-            first = int(starts[-1]) if len(starts) else -1
-            listed = rows[first:] if first >= 0 else rows
-            if first < 0 or not np.array_equal(listed[1:, 2], listed[:-1, 1]):
-                raise _RebuildNeededError(f"the list of slot {time} is broken")
-            if first > 0:
-                lost = ~np.isin(rows[:first, 3], listed[:, 3])
-                orphans.extend(rows[:first, 1][lost].tolist())
-            deletes = int(np.count_nonzero(listed[:, 4] & MAGIC_DELETE))
-            self._wheel.put_slot(
-                time, int(listed[0, 1]), int(listed[-1, 1]), len(listed) - 2 * deletes)
+        for group in np.flatnonzero(starts > heads).tolist():
+            head, start, end = heads[group], starts[group], ends[group]
+            lost = ~np.isin(phys[head:start], phys[start:end])
+            orphans.extend(positions[head:start][lost].tolist())
         return [unit for pos in orphans if (unit := self._log.unit(pos)) is not None]
 
     # -- the queue

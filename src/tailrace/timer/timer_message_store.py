@@ -111,7 +111,7 @@ class TimerMessageStore:
         self.due = DueQueue()
         self.metrics = TimerMetrics(clock, self._topic_at)
         self.due.on_left = self.metrics.left
-        self.due.on_left_many = lambda topic, count: self.metrics.add(topic, -count, count)
+        self.due.on_left_many = self.metrics.left_many
         self.put_back = PutBack(clock, store, self.due, self.precision_ms)
         self.dequeue = Dequeue(
             clock, store, self.wheel, self.timer_log, self.due, self.put_back, self.precision_ms)

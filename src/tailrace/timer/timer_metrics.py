@@ -63,8 +63,13 @@ class TimerMetrics:
     def left(self, unit: TimerUnit) -> None:
         """A unit has left its slot."""
         topic = self._topic_of(unit.topic_hash, unit.phy_offset, unit.msg_size)
-        if topic is not None:
+        if topic in self._table:  # else it was deleted meanwhile
             self.add(topic, 1 if unit.magic & MAGIC_DELETE else -1)
+
+    def left_many(self, topic: str, count: int) -> None:
+        """Timers of a topic have left together."""
+        if topic in self._table:
+            self.add(topic, -count, count)
 
     def _topic_of(self, topic_hash: int, phy_offset: int, size: int) -> str | None:
         """The topic of a hash; its message tells when several have it, or none is known."""

@@ -72,6 +72,21 @@ class TimerWheel:
             self._dirty.add(at // _PAGE)
             self._written.add(at // _PAGE)
 
+    def put_slots(self, times_ms: Any, first_pos: Any, last_pos: Any, num: Any) -> None:
+        """Set the slots of many times, no two of which share a place."""
+        times = times_ms // self.precision_ms
+        places = times % self._count
+        with self._lock:
+            slots = SLOT.view(self._bytes, self._count)
+            for name, values in (
+                ("time", times), ("first_pos", first_pos), ("last_pos", last_pos), ("num", num),
+                ("magic", 0),
+            ):
+                slots[name][places] = values
+            pages = set(np.unique(places * SLOT.size // _PAGE).tolist())
+            self._dirty |= pages
+            self._written |= pages
+
     def clear(self) -> None:
         """Empty every slot."""
         with self._lock:

@@ -12,6 +12,9 @@ What is found beside the rules of ``store.verification``, nothing is written:
                      since an open builds the wheel anew
   timercheck-ahead   a checkpoint behind the end of the timer queue
 
+Of a directory that is served only units by themselves and missing ones are told: the rest changes
+while it is looked at.
+
 Files may be looked at apart (``check_timer_file``); what goes beyond a file is put together by
 ``join_timer_checks``. Memory: five numbers for each timer that is to come.
 """
@@ -113,7 +116,8 @@ def check_timer_file(directory: StoreDirectory, file: FileView, *, last: bool) -
         at += count * _UNIT
         if count < len(units) or not len(units):
             break
-    found += _verify_end(file, at, last=last)
+    if not (last and directory.is_live):  # it grows
+        found += _verify_end(file, at, last=last)
     return TimerFileCheck(found, np.concatenate(rows), np.concatenate(records))
 
 
@@ -152,9 +156,7 @@ def _verify_unit(
 ) -> Iterator[Finding]:
     if unit.phy_offset < directory.min_phy_offset:
         return  # retention took it
-    if unit.phy_offset + unit.msg_size > directory.max_phy_offset and (
-        directory.state in {DirectoryState.LIVE, DirectoryState.LIVE_JAVA}
-    ):
+    if directory.is_live and unit.phy_offset + unit.msg_size > directory.max_phy_offset:
         return  # not to be shown yet
     message = _record(directory, unit.phy_offset, unit.msg_size)
     out = out_ms(message.properties) if message is not None else None
@@ -204,7 +206,8 @@ def join_timer_checks(
         return
     rows = np.concatenate([check.rows for check in checks])
     rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
-    yield from _verify_lists(directory, rows)
+    if not directory.is_live:
+        yield from _verify_lists(directory, rows)
     if directory.state is DirectoryState.CLEAN:
         yield from _verify_wheel(directory, rows)
     yield from _verify_queue(directory, np.concatenate([check.records for check in checks]))
@@ -260,9 +263,7 @@ def _verify_queue(directory: StoreDirectory, records: Any) -> Iterator[Finding]:
     if fields is None or queue is None:
         return
     path = _checkpoint_path(directory)
-    if fields.last_timer_queue_offset > queue.max_offset and (
-        directory.state in {DirectoryState.CLEAN, DirectoryState.UNCLEAN}
-    ):
+    if fields.last_timer_queue_offset > queue.max_offset and not directory.is_live:
         yield Finding("timercheck-ahead", path, 16,
                       f"{fields.last_timer_queue_offset}, the timer queue ends at {queue.max_offset}")
     known = np.unique(records)

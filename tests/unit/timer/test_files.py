@@ -1,5 +1,6 @@
 """Timer wheel, timer log and timer checkpoint, and what a crash leaves of them."""
 
+import numpy as np
 import pytest
 
 from tailrace.env.entropy import SeededEntropy
@@ -169,3 +170,20 @@ def test_the_checkpoint_is_written_whole_and_anything_odd_reads_as_none(files):
     assert TimerCheckpoint(files, path).fields is None
     check.remove()
     assert not files.exists(path)
+
+
+def test_many_slots_are_put_as_one_by_one(files):
+    entropy = SeededEntropy(3)
+    start = 1_700_000_000_000
+    chosen = sorted({entropy.randrange(2 * SLOTS) for _ in range(300)})
+    rows = [(start + 1000 * n, 52 * n, 104 * n + 52, n - 200) for n in chosen]
+    single, many = wheel_on(files), wheel_on(files)
+    for row in rows:
+        single.put_slot(*row)
+    many.put_slots(*np.array(rows, dtype=np.int64).T)
+    assert many.take_dirty() == single.take_dirty()
+    assert many.live_slots(start) == [row[0] for row in rows]
+    assert many.pending(start) == sum(max(row[3], 0) for row in rows)
+    half = start + 1000 * SLOTS
+    assert many.pending(start, half) == sum(max(row[3], 0) for row in rows if row[0] < half)
+    assert many.pending_until(start, [half, start]) == [many.pending(start, half), 0]

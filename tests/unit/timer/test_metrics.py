@@ -87,6 +87,17 @@ def test_an_open_counts_anew_whatever_the_file_says(kept):
     assert counts(world) == {}
 
 
+def test_a_topic_that_is_deleted_does_not_count_below_zero():
+    world = World()
+    for _ in range(40):
+        world.send("A", TIMER_DELAY_MS=1500)
+    world.send("B", TIMER_DELAY_MS=1500)
+    world.steps()
+    world.timers.metrics.remove({"A", "none"})
+    world.run(3000, 500)
+    assert world.timers.metrics.counts() == {"B": 0}
+
+
 def test_topics_of_one_hash_are_told_apart_by_their_messages():
     world = World()
     for topic, times in (("Aa", 3), ("BB", 2), ("C", 1)):

@@ -332,3 +332,23 @@ def test_a_timer_that_waits_twice_is_delivered_once():
     assert len(world.delivered()[key]) == 1
     assert world.timers.put_back.counters["timerDouble"] == 1
     assert world.timers.metrics.counts() == {"T": 0}
+
+
+@pytest.mark.parametrize(("number", "prev"), [(3, 0), (3, -1), (7, 52), (0, 104)])
+def test_a_list_that_leads_astray_is_no_list(number, prev):
+    """Each slot has its units in one list; what breaks one means a rebuild, what shortens one means orphans."""
+    world = World()
+    for n in range(12):
+        world.send(TIMER_DELAY_MS=20_000 + n % 2 * 10_000)
+    world.steps()
+    world.flush()
+    path = next(p for p in sorted(world.files._files) if "timerlog/0" in p)
+    file = world.files.open(path, writable=True)
+    unit = TIMER_UNIT.unpack_from(file.pread(52, 52 * number))
+    file.pwrite(TIMER_UNIT.pack(*unit._replace(prev_pos=prev)), 52 * number)
+    world.files = world.files.killed()
+    world.open()
+    assert (world.timers.recovered.mode == "replay") == (prev < 0)
+    assert len(world.timers.recovered.orphans) == (1 if prev < 0 else 0)
+    world.run(31_000, 500)
+    assert {key: len(times) for key, times in world.delivered().items()} == dict.fromkeys(world.due, 1)

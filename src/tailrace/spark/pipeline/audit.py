@@ -20,12 +20,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
 from tailrace.config import StoreConfig
-from tailrace.store.directory import StoreDirectory
+from tailrace.store.directory import FileView, StoreDirectory
 from tailrace.store.index_verification import (
     MANY,
     IndexBlock,
     IndexRange,
     check_index_file,
+    indexed_until,
 )
 from tailrace.store.log_scan import (
     Damage,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 __all__ = ["Audit", "audit"]
 
 Tell = Callable[[str], None]
+_Look = tuple[StoreDirectory, list[FileView]]
 _SCHEMA: Final = (
     "step int, at bigint, number bigint, kind string, file string, position bigint, detail string")
 _ODD, _LOG, _REST = 0, 1, 2
@@ -79,6 +81,7 @@ class _Task(NamedTuple):
     low: int
     high: int
     blocks: list[IndexBlock]
+    indexed: int
     ranges: list[tuple[int, int]] | None = None
 
 
@@ -105,18 +108,21 @@ def audit(
     """Audit a directory without changing it. Raises NotAStoreError."""
     directory = StoreDirectory(path, config=config, raw=True)
     context = spark.sparkContext
-    look = context.broadcast(directory)
     files = directory.index_files()
+    look = context.broadcast((directory, files))
     tell(f"{len(directory.log_files)} segments, {len(files)} index files")
     checks = context.parallelize(range(len(files)), max(len(files), 1)).map(
-        lambda number: check_index_file(look.value.config, files[number], number)).collect()
+        lambda number: check_index_file(
+            look.value[0].config, look.value[1][number], number,
+            grows=look.value[0].is_live and number == len(files) - 1)).collect()
     blocks = [block for check in checks for block in check.blocks]
     timers, odd_timers = timer_files(directory)
     timer_checks = context.parallelize(range(len(timers)), max(len(timers), 1)).map(
         lambda number: check_timer_file(
-            look.value, timers[number], last=number == len(timers) - 1)).collect()
+            look.value[0], timers[number], last=number == len(timers) - 1)).collect()
     tasks = [
-        _Task(number, low, high, [b for b in blocks if b.low < high and b.high >= low])
+        _Task(number, low, high, [b for b in blocks if b.low < high and b.high >= low],
+              indexed_until(directory, blocks))
         for number, (low, high) in enumerate(segment_spans(directory))
     ]
     found = _run(spark, look, tasks)
@@ -167,7 +173,7 @@ def audit(
     })
 
 
-def _run(spark: SparkSession, look: Broadcast[StoreDirectory], tasks: list[_Task]) -> RDD[Any]:
+def _run(spark: SparkSession, look: Broadcast[_Look], tasks: list[_Task]) -> RDD[Any]:
     """(segment, finding row or part) of some segments, kept on the disks of the executors."""
     from pyspark import StorageLevel  # noqa: PLC0415 - with a session alone
 
@@ -180,10 +186,12 @@ def _parts(found: RDD[Any]) -> dict[int, _Part]:
     return dict(found.filter(lambda item: isinstance(item[1], _Part)).collect())
 
 
-def _verify_segment(directory: StoreDirectory, task: _Task) -> Iterator[Any]:
+def _verify_segment(look: _Look, task: _Task) -> Iterator[Any]:
     """Rows of findings, and the part last."""
+    directory, index_files = look
     queues = {(queue.topic, queue.queue_id): queue for queue in directory.queues()}
-    index = IndexRange(directory, directory.index_files(), task.blocks, task.low, task.high)
+    index = IndexRange(
+        directory, index_files, task.blocks, task.low, task.high, task.indexed)
     rules = SegmentRules(directory, queues, index)
     part = _Part(task.number)
     if task.number < len(directory.log_files):
