@@ -85,12 +85,13 @@ def by_time(path: Path, say: Say) -> None:
         fill(store, "new", 3)
         store.wait_dispatched()
         before, low = segments_of(path), store.min_phy_offset
+        say(f"  by time: {config.file_reserved_time - 1:g} hours after the last message of topic old")
         for verdict in explain_directory(str(path), config, clock, OsFileSystem()).segments[:5:4]:
             say(f"    {verdict.facts.path.rpartition('/')[2]}: {verdict.rule.value}")
         clock.forward(1.1)
         wait_until(lambda: store.min_phy_offset >= 4 * SEGMENT)
         wait_until(lambda: store.min_offset_in_queue("old", 0) >= 4 * (SEGMENT // len(BODY) - 1))
-        say(f"  by time: {config.file_reserved_time:g} hours after the last of topic old was put, "
+        say(f"    and at {config.file_reserved_time:g} hours (fileReservedTime) "
             f"{len(set(before) - set(segments_of(path)))} of {len(before)} files are gone")
         say(f"    first byte of the log {low} -> {store.min_phy_offset}, topic old begins at offset "
             f"{store.min_offset_in_queue('old', 0)}, topic new still at "

@@ -6,6 +6,7 @@ import pathlib
 import shutil
 import struct
 import tarfile
+import time
 
 import pytest
 
@@ -68,6 +69,10 @@ def test_timers_that_we_went_on_with_are_sound(store_path):
             store.put(Message(topic="T", body=b"x", delay=3600 + number // 5))
         taken = store.put(Message(topic="T", body=b"x", delay=3000))
         store.recall(taken.recall_handle)
+        for _ in range(1500):  # until every one has its unit
+            if store.wait_dispatched() and not store.stats()["timerOffsetBehind"]:
+                break
+            time.sleep(0.02)
     assert found(store_path) == []
     assert len(coming(store_path)) > 20
 

@@ -63,7 +63,7 @@ def test_a_fixture_is_one_table_over_archive_and_log(spark, tmp_path, name):
         (path / "commitlog" / f"{one.segment:020d}").unlink()
     rows = (
         spark.read.format("tailrace").option("fallback", "archive").option("archive", str(archive))
-        .option("splitBytes", 400_000).load(str(path)).collect())
+        .load(str(path)).collect())
     found = {(r["topic"], r["queueId"], r["queueOffset"]): r for r in rows}
     assert len(rows) == len(found) == len(messages)
     for m in messages:
@@ -90,7 +90,7 @@ def test_a_stream_begins_in_the_archive(spark, tmp_path):
         query = (
             spark.readStream.format("tailrace").option("startingOffsets", "earliest")
             .option("fallback", "archive").option("archive", str(archive))
-            .option("maxOffsetsPerTrigger", 130).option("columns", "body").load(str(path))
+            .option("maxOffsetsPerTrigger", 200).option("columns", "body").load(str(path))
             .writeStream.format("parquet").option("path", str(tmp_path / "rows"))
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True).start())

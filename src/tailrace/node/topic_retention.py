@@ -7,6 +7,7 @@ lets go is written at most once a minute: after a crash the first pass finds it 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Collection
 from typing import Any, Final, final
 
@@ -72,21 +73,34 @@ class _QueueBytes:
     def first_within(self, queue: ConsumeQueue, limit: int) -> int:
         """The first offset from which on there are no more bytes than ``limit``.
 
-        The newest message stays in any case.
+        The newest message stays in any case. Units are read once when they come and once when they
+        go.
         """
-        if queue.min_offset != self.start or queue.max_offset < self.end:
-            self.start = self.end = queue.min_offset
-            self.total = 0
+        if not self.start <= queue.min_offset <= self.end <= queue.max_offset:
+            self._begin_at(queue.min_offset)
+        while self.start < queue.min_offset:
+            sizes = _sizes(queue, self.start)[: queue.min_offset - self.start]
+            if not len(sizes):  # their file is gone
+                self._begin_at(queue.min_offset)
+                break
+            self.start += len(sizes)
+            self.total -= int(sizes.sum())
         while self.end < queue.max_offset and len(sizes := _sizes(queue, self.end)):
-            self.total += int(sizes.sum())
             self.end += len(sizes)
-        at, left = self.start, self.total
-        while left > limit and at < self.end - 1 and len(sizes := _sizes(queue, at)):
-            behind = left - np.cumsum(sizes)
-            kept = np.flatnonzero(behind <= limit)
-            count = int(kept[0]) + 1 if len(kept) else len(sizes)
-            at, left = at + count, int(behind[count - 1])
-        return min(at, max(self.end - 1, self.start))
+            self.total += int(sizes.sum())
+        while self.total > limit and self.start < self.end - 1:
+            sizes = _sizes(queue, self.start)[: self.end - 1 - self.start]
+            if not len(sizes):
+                break
+            enough = np.flatnonzero(self.total - np.cumsum(sizes) <= limit)
+            count = int(enough[0]) + 1 if len(enough) else len(sizes)
+            self.start += count
+            self.total -= int(sizes[:count].sum())
+        return self.start
+
+    def _begin_at(self, offset: int) -> None:
+        self.start = self.end = offset
+        self.total = 0
 
 
 def _sizes(queue: ConsumeQueue, offset: int) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -132,6 +146,7 @@ class TopicRetention:
         self._first: dict[QueueKey, tuple[int, int]] = {}
         self._dirty = False
         self._written_ns = clock.monotonic_ns()
+        self._lock = threading.RLock()
 
     # -- life
 
@@ -166,15 +181,17 @@ class TopicRetention:
 
     def close(self) -> None:
         """Write what was not written yet."""
-        self._write(force=True)
+        with self._lock:
+            self._write(force=True)
 
     # -- rules
 
     def step(self) -> None:
         """Move the logical minima of topics with rules of their own."""
-        self.run_pass()
-        self._drop_deleted()
-        self._write(force=False)
+        with self._lock:
+            self.run_pass()
+            self._drop_deleted()
+            self._write(force=False)
 
     def run_pass(self) -> None:
         """The same, and nothing is written."""
@@ -184,7 +201,11 @@ class TopicRetention:
         for key, queue in list(self._store.queues.table.items()):
             limit = limits.get(key[0])
             if limit is not None and queue.min_offset < queue.max_offset:
-                self._raise(key, queue, self._wanted(key, queue, limit))
+                offset = self._wanted(key, queue, limit)
+                if offset > queue.min_offset:
+                    self._minima.table[key] = self._minimum(queue, offset)
+                    queue.logical_min_offset = offset
+                    self._dirty = True
 
     def _wanted(self, key: QueueKey, queue: ConsumeQueue, limit: TopicLimits) -> int:
         low = queue.min_offset
@@ -199,16 +220,11 @@ class TopicRetention:
             low = max(low, counted.first_within(queue, limit.keep_bytes))
         return low
 
-    def _raise(self, key: QueueKey, queue: ConsumeQueue, offset: int) -> bool:
-        """Let go of messages below ``offset``; whether there were any."""
-        if offset <= queue.min_offset:
-            return False
+    def _minimum(self, queue: ConsumeQueue, offset: int) -> LogicalMin:
+        """The logical minimum of a queue that lets go of its messages below ``offset``."""
         unit = queue.unit(queue.first_message(offset, lambda _: True))
-        bound = unit.phy_offset if unit is not None else self._store.reput.reput_from_offset
-        self._minima.table[key] = LogicalMin(offset, bound)
-        queue.logical_min_offset = offset
-        self._dirty = True
-        return True
+        return LogicalMin(
+            offset, unit.phy_offset if unit is not None else self._store.reput.reput_from_offset)
 
     def _topic_limits(self) -> dict[str, TopicLimits]:
         """Limits of the topics that have any; read again when a topic changed."""
@@ -272,20 +288,30 @@ class TopicRetention:
         if not queues and queue_id is not None:
             raise StoreError(f"{topic} has no messages in a queue {queue_id}")
         self._store.flush_commit_log.flush()  # what lies before a logical minimum must never be cut
-        old = dict(self._minima.table)
-        was = {key: (queue.logical_min_offset, queue.min_offset) for key, queue in queues.items()}
+        with self._lock:
+            return self._purge(topic, queues, before_ms)
+
+    def _purge(
+        self, topic: str, queues: dict[QueueKey, ConsumeQueue], before_ms: int | None
+    ) -> dict[int, tuple[int, int]]:
+        old = self._minima.table
+        before = {key: queue.min_offset for key, queue in queues.items()}
+        made: dict[QueueKey, LogicalMin] = {}
         for key, queue in queues.items():
-            self._raise(key, queue, queue.max_offset if before_ms is None else (
-                self._store.reader.offset_by_time(*key, before_ms, BoundaryType.LOWER)))
-        try:
-            if self._minima.table != old:
+            offset = queue.max_offset if before_ms is None else (
+                self._store.reader.offset_by_time(*key, before_ms, BoundaryType.LOWER))
+            if offset > before[key]:
+                made[key] = self._minimum(queue, offset)
+        if made:
+            self._minima.table = {**old, **made}
+            try:
                 self._persist()
-        except OSError:
-            self._minima.table = old
-            for key, queue in queues.items():
-                queue.logical_min_offset = was[key][0]
-            raise
-        found = {key[1]: (was[key][1], queue.min_offset) for key, queue in queues.items()}
+            except OSError:
+                self._minima.table = old
+                raise
+        for key, low in made.items():
+            queues[key].logical_min_offset = low.offset
+        found = {key[1]: (before[key], queue.min_offset) for key, queue in queues.items()}
         _log.info("purged a topic topic=%s queues=%s", topic, found)
         return found
 
@@ -294,6 +320,10 @@ class TopicRetention:
 
         Raises OSError; then nothing is noted.
         """
+        with self._lock:
+            self._note_deleted(topics)
+
+    def _note_deleted(self, topics: set[str]) -> None:
         place = self._store.commit_log.max_offset
         was = dict(self._minima.deleted), dict(self._minima.table)
         self._minima.deleted.update(dict.fromkeys(topics, place))

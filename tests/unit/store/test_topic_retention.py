@@ -174,6 +174,25 @@ def test_a_queue_keeps_so_many_bytes(place):
     assert bounds(place, "t") == (more - 1, more), "the newest message stays"
 
 
+def test_bytes_are_counted_on_whatever_else_moves_the_queue(place):
+    keep(place, "t", retention_bytes=6000)
+    for round_ in range(12):
+        place.fill(1)
+        if round_ == 4:
+            place.store.purge_topic("t", before_ms=place.clock.now_ms() - 2000)
+        if round_ == 7:
+            place.clock.advance(100 * HOUR)
+            assert place.store.retention.delete_now() > 0
+        place.store.retention.topics.step()
+        low, high = bounds(place, "t")
+        sizes = [place.store._store.queues.get("t", 0).unit(n).size for n in range(low, high)]
+        kept, first = sum(sizes), sizes[0]
+        assert kept <= 6000, round_
+        assert round_ in {4, 7} or kept + first > 6000, round_
+        counted = place.store.retention.topics._bytes["t", 0]
+        assert (counted.start, counted.end, counted.total) == (low, high, kept)
+
+
 def test_a_limit_in_bytes_alone_leaves_the_time_to_the_settings(place):
     keep(place, "t", retention_bytes=1 << 40)
     place.fill(2)

@@ -178,7 +178,7 @@ def _run(spark: SparkSession, look: Broadcast[_Look], tasks: list[_Task]) -> RDD
     from pyspark import StorageLevel  # noqa: PLC0415 - with a session alone
 
     found = spark.sparkContext.parallelize(tasks, len(tasks)).flatMap(
-        lambda task: ((task.number, item) for item in _verify_segment(*look.value, task)))
+        lambda task: ((task.number, item) for item in _verify_segment(look.value, task)))
     return found.persist(StorageLevel.DISK_ONLY)
 
 
@@ -186,10 +186,9 @@ def _parts(found: RDD[Any]) -> dict[int, _Part]:
     return dict(found.filter(lambda item: isinstance(item[1], _Part)).collect())
 
 
-def _verify_segment(
-    directory: StoreDirectory, index_files: list[FileView], task: _Task
-) -> Iterator[Any]:
+def _verify_segment(look: _Look, task: _Task) -> Iterator[Any]:
     """Rows of findings, and the part last."""
+    directory, index_files = look
     queues = {(queue.topic, queue.queue_id): queue for queue in directory.queues()}
     index = IndexRange(
         directory, index_files, task.blocks, task.low, task.high, task.indexed)
