@@ -44,7 +44,7 @@ __all__ = ["DefaultMessageStore"]
 
 _log = logging.getLogger(__name__)
 _REPUT_MS: Final = 1
-_FAR_BEHIND: Final = 8 << 20
+_FAR_BEHIND: Final = 32 << 20
 _FOLLOW_MS: Final = 50
 _FLUSHED_WIDTH: Final = 96
 
