@@ -14,11 +14,11 @@ from functools import partial
 from typing import Final, Protocol, final
 
 from tailrace.errors import StoreError
-from tailrace.formats.remoting import ResponseCode, decode_frame, encode
+from tailrace.formats.remoting import RemotingCommand, ResponseCode, decode_frame, encode
 from tailrace.model import PutMessageStatus
 from tailrace.remoting import Channel
 
-__all__ = ["DurableAnswers", "DurableStore"]
+__all__ = ["DurableAnswers", "DurableStore", "when_durable"]
 
 _log = logging.getLogger(__name__)
 
@@ -96,6 +96,20 @@ class DurableAnswers:
                 )
         for channel, answers in by_channel.items():
             channel.write(b"".join(answers))
+
+
+def when_durable(
+    durable: DurableAnswers | None, channel: Channel, request: RemotingCommand,
+    answer: RemotingCommand, until: int,
+) -> RemotingCommand | None:
+    """The answer, or None when it goes out later, once the log is durable up to ``until``.
+
+    Without ``durable`` answers wait for nothing, and a oneway request has none.
+    """
+    if durable is None or request.is_oneway:
+        return answer
+    durable.add(channel, encode(answer), until)
+    return None
 
 
 def _changed(answer: bytes, status: PutMessageStatus) -> bytes:

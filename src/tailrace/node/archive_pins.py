@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, final
 
 from tailrace.env.filesystem import FileSystem
+from tailrace.env.whole_files import read_if_there
 from tailrace.formats import fastjson, filenames
 from tailrace.store.retention import Pin, PinKind
 
@@ -50,13 +51,10 @@ class ArchivePins:
         name = f"{filenames.offset_to_file_name(offset)}.json"
         path = f"{self._directory}/{_MANIFESTS}/{name}"
         try:
-            if not self._file_system.exists(path):
+            text = read_if_there(self._file_system, path)
+            if text is None:
                 return f"has no manifest {name}"
-            file = self._file_system.open(path)
-            try:
-                value = fastjson.loads(file.pread(file.size(), 0))
-            finally:
-                file.close()
+            value = fastjson.loads(text)
         except (OSError, ValueError) as error:
             return f"has no manifest {name} that can be read: {error}"
         verified = isinstance(value, dict) and value.get("verified") is True

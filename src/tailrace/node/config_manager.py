@@ -14,6 +14,7 @@ import threading
 from typing import Any
 
 from tailrace.env.filesystem import FileSystem
+from tailrace.env.whole_files import read_if_there, write_file
 from tailrace.formats import fastjson
 
 __all__ = ["ConfigManager", "DataVersion", "read_config", "write_config"]
@@ -121,7 +122,7 @@ def read_config(file_system: FileSystem, path: str) -> dict[str, Any] | None:
 
 
 def _object_in(file_system: FileSystem, path: str) -> dict[str, Any] | None:
-    text = _read(file_system, path)
+    text = read_if_there(file_system, path) or b""
     if not text.strip():
         return None
     try:
@@ -135,29 +136,13 @@ def _object_in(file_system: FileSystem, path: str) -> dict[str, Any] | None:
     return value
 
 
-def _read(file_system: FileSystem, path: str) -> bytes:
-    if not file_system.exists(path):
-        return b""
-    file = file_system.open(path)
-    try:
-        return file.pread(file.size(), 0)
-    finally:
-        file.close()
-
-
 def write_config(file_system: FileSystem, config_dir: str, name: str, text: bytes) -> None:
     """Replace a state file, keeping the present one as its backup; durable on return."""
     path = f"{config_dir}/{name}"
     temporary = f"{path}.tmp"
     if not file_system.exists(config_dir):
         file_system.makedirs(config_dir)
-    file = file_system.open(temporary, writable=True, create=True)
-    try:
-        file.truncate(0)
-        file.pwrite(text, 0)
-        file.sync_data()
-    finally:
-        file.close()
+    write_file(file_system, temporary, text)
     if _object_in(file_system, path) is not None:  # a damaged file must not replace its backup
         file_system.rename(path, f"{path}.bak")
     file_system.rename(temporary, path)

@@ -12,6 +12,7 @@ from typing import Any, Final
 import orjson
 
 from tailrace.env.filesystem import FileSystem
+from tailrace.env.whole_files import read_if_there, replace_file
 from tailrace.errors import CorruptionError
 from tailrace.formats.filenames import file_name_to_offset
 from tailrace.spark.archive_layout import MANIFESTS, manifest_path
@@ -95,30 +96,15 @@ class Manifest:
 def write_manifest(file_system: FileSystem, archive: str, manifest: Manifest) -> None:
     """Publish a segment: from here on readers and retention see it."""
     target = manifest_path(archive, manifest.segment)
-    made = f"{archive}/{MANIFESTS}/.{target.rpartition('/')[2]}.new"
-    if file_system.exists(made):
-        file_system.remove(made)
-    file = file_system.open(made, writable=True, create=True)
-    try:
-        file.pwrite(orjson.dumps(asdict(manifest), option=orjson.OPT_INDENT_2), 0)
-        file.sync_data()
-    finally:
-        file.close()
-    file_system.rename(made, target)
-    file_system.sync_dir(f"{archive}/{MANIFESTS}")
+    replace_file(file_system, target, orjson.dumps(asdict(manifest), option=orjson.OPT_INDENT_2))
 
 
 def read_manifest(file_system: FileSystem, archive: str, file_from_offset: int) -> Manifest | None:
     """The manifest of a segment, None when there is none; raises CorruptionError for another text."""
     path = manifest_path(archive, file_from_offset)
-    try:
-        file = file_system.open(path)
-    except FileNotFoundError:
+    data = read_if_there(file_system, path)
+    if data is None:
         return None
-    try:
-        data = file.pread(file.size(), 0)
-    finally:
-        file.close()
     try:
         found: dict[str, Any] = orjson.loads(data)
         made = Manifest(**{

@@ -9,20 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tailrace.env.filesystem import FileSystem
+from tailrace.env.whole_files import read_file
 from tailrace.errors import ChecksumMismatchError, CorruptionError
 from tailrace.spark.archive_manifest import ArchivedFile, Manifest
 from tailrace.spark.archive_rows import ENCODED_COLUMNS, Scratch, bytes_of, first_difference
 
-__all__ = ["compare", "read_whole", "restored"]
-
-
-def read_whole(file_system: FileSystem, path: str) -> bytes:
-    """All bytes of a file."""
-    file = file_system.open(path)
-    try:
-        return file.pread(file.size(), 0)
-    finally:
-        file.close()
+__all__ = ["compare", "restored"]
 
 
 def _bytes_in(
@@ -31,7 +23,7 @@ def _bytes_in(
     out = scratch.take(end - start)
     written = 0
     for path in paths:
-        found = pq.ParquetFile(pa.BufferReader(read_whole(file_system, path)))
+        found = pq.ParquetFile(pa.BufferReader(read_file(file_system, path)))
         written += bytes_of(found.read(columns=list(ENCODED_COLUMNS)), start, out)
     return out, written
 
@@ -71,7 +63,7 @@ def restored(file_system: FileSystem, archive: str, manifest: Manifest) -> Itera
             raise CorruptionError(f"{archive}: no file of the manifest has this place",
                                   phy_offset=position)
         for one in files:
-            data = read_whole(file_system, f"{archive}/{one.path}")
+            data = read_file(file_system, f"{archive}/{one.path}")
             if (actual := hashlib.sha256(data).hexdigest()) != one.sha256:
                 raise ChecksumMismatchError(
                     "a file of the archive is not what its manifest says",

@@ -22,6 +22,7 @@ import orjson
 import pyarrow as pa
 
 from tailrace.env.filesystem import FileSystem
+from tailrace.env.whole_files import read_if_there, replace_file
 from tailrace.errors import CorruptionError, StoreError
 from tailrace.spark.sink_options import WriteOptions
 from tailrace.spark.sink_publish import TXN, Numbered, Publisher, Sleep, Starts, publish
@@ -55,32 +56,6 @@ class BatchManifest:
     sent: bool = False
 
 
-def _read(file_system: FileSystem, path: str) -> bytes | None:
-    try:
-        file = file_system.open(path)
-    except FileNotFoundError:
-        return None
-    try:
-        return file.pread(file.size(), 0)
-    finally:
-        file.close()
-
-
-def _write(file_system: FileSystem, path: str, data: bytes) -> None:
-    """Make a file with these bytes, durably, its name last."""
-    directory, _, name = path.rpartition("/")
-    made = f"{directory}/.{name}.new"
-    file = file_system.open(made, writable=True, create=True)
-    try:
-        file.truncate(0)
-        file.pwrite(data, 0)
-        file.sync_data()
-    finally:
-        file.close()
-    file_system.rename(made, path)
-    file_system.sync_dir(directory)
-
-
 def stage(
     file_system: FileSystem, options: WriteOptions, batch: int, partition: int, attempt: str,
     rows: Iterator[pa.RecordBatch],
@@ -98,7 +73,7 @@ def stage(
     path = f"{_DIRECTORY}/staged/{batch}/part-{partition:05d}-{attempt}.arrow"
     target = f"{options.checkpoint}/{path}"
     file_system.makedirs(target.rpartition("/")[0])
-    _write(file_system, target, data)
+    replace_file(file_system, target, data)
     return StagedFile(
         path, partition, count, hashlib.sha256(data).hexdigest(), tuple(sorted(topics)))
 
@@ -115,7 +90,7 @@ def discard(file_system: FileSystem, options: WriteOptions, files: Sequence[Stag
 
 def query_of(file_system: FileSystem, checkpoint: str) -> str:
     """The id of the query, which Spark keeps in its checkpoint."""
-    data = _read(file_system, f"{checkpoint}/metadata")
+    data = read_if_there(file_system, f"{checkpoint}/metadata")
     try:
         return str(orjson.loads(data or b"")["id"])
     except (ValueError, KeyError, TypeError) as error:
@@ -128,7 +103,7 @@ def _manifest_path(checkpoint: str, batch: int) -> str:
 
 def _load(file_system: FileSystem, checkpoint: str, batch: int) -> BatchManifest | None:
     path = _manifest_path(checkpoint, batch)
-    data = _read(file_system, path)
+    data = read_if_there(file_system, path)
     if data is None:
         return None
     try:
@@ -142,7 +117,7 @@ def _load(file_system: FileSystem, checkpoint: str, batch: int) -> BatchManifest
 
 def _save(file_system: FileSystem, checkpoint: str, manifest: BatchManifest) -> None:
     file_system.makedirs(f"{checkpoint}/{_DIRECTORY}")
-    _write(file_system, _manifest_path(checkpoint, manifest.batch), orjson.dumps(asdict(manifest)))
+    replace_file(file_system, _manifest_path(checkpoint, manifest.batch), orjson.dumps(asdict(manifest)))
 
 
 def commit_batch(
@@ -189,7 +164,7 @@ def _numbered(
             number += one.rows
             continue
         path = f"{checkpoint}/{one.path}"
-        data = _read(file_system, path)
+        data = read_if_there(file_system, path)
         if data is None or hashlib.sha256(data).hexdigest() != one.sha256:
             raise CorruptionError("staged rows are not what the batch's manifest says", path=path)
         with pa.ipc.open_file(pa.BufferReader(data)) as reader:

@@ -19,6 +19,7 @@ import orjson
 
 from tailrace.config import StoreConfig
 from tailrace.env.filesystem import FileSystem, OsFileSystem
+from tailrace.env.whole_files import read_if_there
 from tailrace.errors import NotAStoreError
 from tailrace.formats import filenames
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE
@@ -207,13 +208,8 @@ class StoreDirectory:
         return DirectoryState.LIVE_JAVA, _FOREVER, checkpoint.physic_msg_timestamp
 
     def _text(self, path: str) -> bytes | None:
-        if not self.file_system.exists(path):
-            return None
-        file = self.file_system.open(path)
-        try:
-            return file.pread(4096, 0).strip()
-        finally:
-            file.close()
+        text = read_if_there(self.file_system, path, 4096)
+        return None if text is None else text.strip()
 
     def _files(self, directory: str, size: int) -> list[FileView]:
         found = []

@@ -12,6 +12,7 @@ from typing import Any, Final, final
 import orjson
 
 from tailrace.env.filesystem import FileSystem
+from tailrace.env.whole_files import read_if_there
 from tailrace.formats.filenames import FORCED_DELETIONS
 
 __all__ = ["ForcedDeletions"]
@@ -41,13 +42,7 @@ class ForcedDeletions:
         return found
 
     def _lines(self) -> list[bytes]:
-        if not self._file_system.exists(self._path):
-            return []
-        file = self._file_system.open(self._path)
-        try:
-            return file.pread(file.size(), 0).splitlines()
-        finally:
-            file.close()
+        return (read_if_there(self._file_system, self._path) or b"").splitlines()
 
     def note(self, entry: dict[str, Any]) -> None:
         """Add a line; the oldest goes when there are too many."""

@@ -12,6 +12,7 @@ import orjson
 
 from tailrace.config import StoreConfig
 from tailrace.env.filesystem import FileSystem
+from tailrace.env.whole_files import read_if_there
 from tailrace.formats import filenames
 from tailrace.formats.consumequeue import CQ_UNIT
 from tailrace.formats.indexfile import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT, index_file_size
@@ -84,15 +85,10 @@ def write_geometry(file_system: FileSystem, root: str, config: StoreConfig) -> N
 def _read_hint(file_system: FileSystem, root: str) -> tuple[dict[str, int], tuple[str, ...]]:
     """Sizes, and where the CommitLog lay."""
     path = f"{root}/{filenames.GEOMETRY}"
-    if not file_system.exists(path):
-        return {}, ()
-    file = file_system.open(path)
     try:
-        found = orjson.loads(file.pread(65_536, 0))
+        found = orjson.loads(read_if_there(file_system, path, 65_536) or b"")
     except ValueError:
         return {}, ()
-    finally:
-        file.close()
     if not isinstance(found, dict):
         return {}, ()
     places = found.pop(_PLACES, [OWN_PLACE])

@@ -19,6 +19,7 @@ import orjson
 from isal import isal_zlib
 
 from tailrace.env.filesystem import FileSystem
+from tailrace.env.whole_files import read_if_there
 from tailrace.formats.checkpoint import CHECKPOINT
 from tailrace.formats.filenames import PROGRESS
 
@@ -75,13 +76,7 @@ class Progress:
 
 def checkpoint_bytes(file_system: FileSystem, path: str) -> str:
     """The checkpoint file's fields as hexadecimal digits, empty when there is none."""
-    if not file_system.exists(path):
-        return ""
-    file = file_system.open(path)
-    try:
-        return file.pread(CHECKPOINT.size, 0).hex()
-    finally:
-        file.close()
+    return (read_if_there(file_system, path, CHECKPOINT.size) or b"").hex()
 
 
 @final
@@ -102,13 +97,9 @@ class ProgressFile:
         return newest
 
     def _read_slot(self, path: str) -> Progress | None:
-        if not self._file_system.exists(path):
+        data = read_if_there(self._file_system, path)
+        if data is None:
             return None
-        file = self._file_system.open(path)
-        try:
-            data = file.pread(file.size(), 0)
-        finally:
-            file.close()
         checksum, _, text = data.rstrip(b"\n\0").partition(b" ")
         try:
             if int(checksum, 16) != isal_zlib.crc32(text):

@@ -10,6 +10,7 @@ import threading
 from typing import final
 
 from tailrace.env.filesystem import FileSystem
+from tailrace.env.whole_files import read_if_there, write_file
 from tailrace.formats.checkpoint import CHECKPOINT, CHECKPOINT_FILE_SIZE, Checkpoint
 
 __all__ = ["StoreCheckpoint", "read_checkpoint"]
@@ -18,13 +19,7 @@ __all__ = ["StoreCheckpoint", "read_checkpoint"]
 def read_checkpoint(file_system: FileSystem, path: str) -> Checkpoint:
     """The checkpoint of a directory, all zero when it is missing, short or impossible."""
     nothing = Checkpoint(0, 0, 0, 0, 0, 0)
-    if not file_system.exists(path):
-        return nothing
-    file = file_system.open(path)
-    try:
-        data = file.pread(CHECKPOINT.size, 0)
-    finally:
-        file.close()
+    data = read_if_there(file_system, path, CHECKPOINT.size) or b""
     if len(data) < CHECKPOINT.size:
         return nothing
     found = CHECKPOINT.unpack_from(data)
@@ -63,12 +58,6 @@ class StoreCheckpoint:
             fields = self._fields
             if fields == self._written:
                 return
-            file = self._file_system.open(self._path, writable=True, create=True)
-            try:
-                if file.size() != CHECKPOINT_FILE_SIZE:
-                    file.truncate(CHECKPOINT_FILE_SIZE)
-                file.pwrite(CHECKPOINT.pack(*fields), 0)
-                file.sync_data()
-            finally:
-                file.close()
+            write_file(
+                self._file_system, self._path, CHECKPOINT.pack(*fields), CHECKPOINT_FILE_SIZE)
             self._written = fields

@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from tailrace.env.filesystem import FileSystem
+from tailrace.env.whole_files import read_if_there
 from tailrace.formats import fastjson, filenames
 
 __all__ = [
@@ -139,15 +140,10 @@ def _read_state(file_system: FileSystem, root: str) -> dict[str, Any]:
     """The state file, or its backup."""
     path = f"{root}/{filenames.CONFIG}/{filenames.MIN_OFFSETS}"
     for name in (path, f"{path}.bak"):
-        if not file_system.exists(name):
-            continue
-        file = file_system.open(name)
         try:
-            value = fastjson.loads(file.pread(file.size(), 0))
+            value = fastjson.loads(read_if_there(file_system, name) or b"")
         except ValueError:
             continue
-        finally:
-            file.close()
         if isinstance(value, dict):
             return value
     return {}

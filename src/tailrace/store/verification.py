@@ -25,6 +25,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
+from tailrace.env.whole_files import read_file
 from tailrace.formats import fastjson, filenames
 from tailrace.formats.commitlog import (
     NAME_VALUE_SEPARATOR,
@@ -362,13 +363,10 @@ def state_findings(directory: StoreDirectory, end: int) -> Iterator[Finding]:
     for name in file_system.list(root):
         if not name.endswith(".json"):
             continue
-        file = file_system.open(f"{root}/{name}")
         try:
-            fastjson.loads(file.pread(file.size(), 0))
+            fastjson.loads(read_file(file_system, f"{root}/{name}"))
         except ValueError as error:
             yield Finding("config-unreadable", f"{root}/{name}", 0, str(error))
-        finally:
-            file.close()
 
 
 def _queue_path(directory: StoreDirectory, key: Key) -> str:

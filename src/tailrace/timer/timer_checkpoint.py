@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import final
 
 from tailrace.env.filesystem import FileSystem
+from tailrace.env.whole_files import read_if_there, write_file
 from tailrace.formats.timercheckpoint import (
     TIMER_CHECKPOINT,
     TIMER_CHECKPOINT_FILE_SIZE,
@@ -20,13 +21,7 @@ __all__ = ["TimerCheckpoint", "read_timer_checkpoint"]
 
 def read_timer_checkpoint(file_system: FileSystem, path: str) -> TimerCheckpointFields | None:
     """The timer checkpoint of a directory, None when there is none that could be meant."""
-    if not file_system.exists(path):
-        return None
-    file = file_system.open(path)
-    try:
-        data = file.pread(TIMER_CHECKPOINT.size, 0)
-    finally:
-        file.close()
+    data = read_if_there(file_system, path, TIMER_CHECKPOINT.size) or b""
     if len(data) < TIMER_CHECKPOINT.size:
         return None
     found = TIMER_CHECKPOINT.unpack_from(data)
@@ -57,14 +52,8 @@ class TimerCheckpoint:
         directory = self._path.rpartition("/")[0]
         if made:
             self._file_system.makedirs(directory)
-        file = self._file_system.open(self._path, writable=True, create=True)
-        try:
-            if file.size() != TIMER_CHECKPOINT_FILE_SIZE:
-                file.truncate(TIMER_CHECKPOINT_FILE_SIZE)
-            file.pwrite(TIMER_CHECKPOINT.pack(*fields), 0)
-            file.sync_data()
-        finally:
-            file.close()
+        write_file(
+            self._file_system, self._path, TIMER_CHECKPOINT.pack(*fields), TIMER_CHECKPOINT_FILE_SIZE)
         if made:
             self._file_system.sync_dir(directory)
         self.fields = fields

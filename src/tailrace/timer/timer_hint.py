@@ -12,6 +12,7 @@ from typing import Final
 import orjson
 
 from tailrace.env.filesystem import FileSystem
+from tailrace.env.whole_files import read_if_there, replace_file
 from tailrace.formats.filenames import OWN
 
 __all__ = ["read_suspicious_until_ms", "write_timer_hint"]
@@ -21,16 +22,11 @@ _NAME: Final = f"{OWN}/timer.json"
 
 def read_suspicious_until_ms(file_system: FileSystem, root: str) -> int:
     """The slot time before which timers may have been delivered; 0 when nobody knows of any."""
-    path = f"{root}/{_NAME}"
-    if not file_system.exists(path):
-        return 0
-    file = file_system.open(path)
     try:
-        value = orjson.loads(file.pread(4096, 0))["suspiciousUntilMs"]
+        value = orjson.loads(read_if_there(file_system, f"{root}/{_NAME}", 4096) or b"")[
+            "suspiciousUntilMs"]
     except (ValueError, KeyError, TypeError):
         return 0
-    finally:
-        file.close()
     return value if isinstance(value, int) else 0
 
 
@@ -39,16 +35,7 @@ def write_timer_hint(
 ) -> None:
     """Write the hint; durable on return. Raises OSError."""
     file_system.makedirs(f"{root}/{OWN}")
-    temporary = f"{root}/{_NAME}.tmp"
-    file = file_system.open(temporary, writable=True, create=True)
-    try:
-        file.truncate(0)
-        file.pwrite(orjson.dumps({
-            "precisionMs": precision_ms, "slotsTotal": slots_total,
-            "suspiciousUntilMs": suspicious_until_ms,
-        }), 0)
-        file.sync_data()
-    finally:
-        file.close()
-    file_system.rename(temporary, f"{root}/{_NAME}")
-    file_system.sync_dir(f"{root}/{OWN}")
+    replace_file(file_system, f"{root}/{_NAME}", orjson.dumps({
+        "precisionMs": precision_ms, "slotsTotal": slots_total,
+        "suspiciousUntilMs": suspicious_until_ms,
+    }))

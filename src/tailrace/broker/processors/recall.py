@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import final
 
 from tailrace.broker.context import BrokerContext
-from tailrace.broker.durable_answers import DurableAnswers
+from tailrace.broker.durable_answers import DurableAnswers, when_durable
 from tailrace.errors import MessageIllegalError
-from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode, encode
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.timer.recall import parse_handle, recall_messages
 
@@ -55,7 +55,4 @@ class RecallMessageProcessor:
                 return request.answer(ResponseCode.SYSTEM_ERROR, "recall failed, execute error")
             until = max(until, result.until)
         answer = request.answer(ext={"msgId": handle.unique_key})
-        if self._durable is None or request.is_oneway:
-            return answer
-        self._durable.add(channel, encode(answer), until)
-        return None
+        return when_durable(self._durable, channel, request, answer, until)

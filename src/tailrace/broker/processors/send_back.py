@@ -9,14 +9,8 @@ from __future__ import annotations
 from typing import Final, final
 
 from tailrace.broker.context import BrokerContext
-from tailrace.broker.durable_answers import DurableAnswers
-from tailrace.formats.remoting import (
-    VERSION_V3_4_9,
-    RemotingCommand,
-    RequestCode,
-    ResponseCode,
-    encode,
-)
+from tailrace.broker.durable_answers import DurableAnswers, when_durable
+from tailrace.formats.remoting import VERSION_V3_4_9, RemotingCommand, RequestCode, ResponseCode
 from tailrace.model import MessageExt, MessageExtBrokerInner
 from tailrace.node.subscription_group import SubscriptionGroupConfig
 from tailrace.node.topic_config import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX, TopicConfig
@@ -81,10 +75,7 @@ class SendBackProcessor:
         if not result.status.appended:
             return request.answer(ResponseCode.SYSTEM_ERROR, result.status.name)
         self._broker.traffic.dead_letters[name] += dead
-        if self._durable is None or request.is_oneway:
-            return request.answer()
-        self._durable.add(channel, encode(request.answer()), result.until)
-        return None
+        return when_durable(self._durable, channel, request, request.answer(), result.until)
 
     def _topic(self, topic: str, queue_nums: int, sys_flag: int) -> TopicConfig:
         return self._broker.topics.create_if_missing(topic, queue_nums, topic_sys_flag=sys_flag)

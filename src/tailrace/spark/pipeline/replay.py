@@ -21,6 +21,7 @@ from tailrace.client import Producer
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.filesystem import OsFileSystem
+from tailrace.env.whole_files import replace_file
 from tailrace.errors import ConfigError, CorruptionError
 from tailrace.formats.commitlog import CRC_PROPERTY
 from tailrace.model import Message
@@ -303,15 +304,7 @@ class _Progress:
         self.sent += count
         if not self._path:
             return
-        file_system = OsFileSystem()
-        made = f"{self._path}.new"
-        file = file_system.open(made, writable=True, create=True)
-        try:
-            text = orjson.dumps({**self._identity, "position": position, "sent": self.sent})
-            file.truncate(0)
-            file.pwrite(text, 0)
-            file.sync_data()
-        finally:
-            file.close()
-        file_system.rename(made, self._path)
+        replace_file(
+            OsFileSystem(), str(Path(self._path).absolute()),
+            orjson.dumps({**self._identity, "position": position, "sent": self.sent}))
 
