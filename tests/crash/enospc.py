@@ -6,7 +6,7 @@ import errno
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import StoreError
-from tailrace.testing import CrashFileSystem, SimClock
+from tailrace.testing import CrashFileSystem, ManualScheduler, SimClock
 
 SIZE = 8192
 INTERVAL_MS = 10_000
@@ -28,30 +28,6 @@ SERVICES = (
 
 class Violation(AssertionError):
     """What should not be."""
-
-
-class Idle:
-    failures = 0
-
-    def wake(self):
-        pass
-
-    def stop(self):
-        pass
-
-
-class ByHand:
-    """A scheduler whose services the life runs; one that fails is run again, as in threads."""
-
-    def __init__(self):
-        self.steps = {}
-
-    def every(self, name, _period_ms, step):
-        self.steps[name] = step
-        return Idle()
-
-    def stop_all(self):
-        pass
 
 
 class Life:
@@ -93,7 +69,7 @@ class Life:
     # -- the work
 
     def open(self):
-        self.scheduler = ByHand()
+        self.scheduler = ManualScheduler()
         try:
             self.store = MessageStore.open(
                 "/s", config=CONFIG, clock=self.clock, file_system=self.files,

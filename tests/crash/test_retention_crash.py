@@ -23,16 +23,6 @@ CONFIG = StoreConfig(
     file_reserved_time=1.0, delete_rate=0, commit_log_roll_time=0.1)
 
 
-class Idle:
-    failures = 0
-
-    def wake(self):
-        pass
-
-    def stop(self):
-        pass
-
-
 def open_store(files, clock):
     return MessageStore.open(
         "/s", config=CONFIG, services=False, clock=clock, file_system=files, entropy=SeededEntropy(7))

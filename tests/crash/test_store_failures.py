@@ -15,7 +15,7 @@ from tailrace import FlushDiskType, Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import FatalStorageError, StoreError, StoreNotWritableError
 from tailrace.model import MessageExtBrokerInner, PutMessageStatus
-from tailrace.testing import CrashFileSystem, SimulatedCrash
+from tailrace.testing import CrashFileSystem, IdleService, SimulatedCrash
 
 pytestmark = pytest.mark.crash
 
@@ -295,7 +295,7 @@ def test_waiters_of_a_failed_sync_are_told_no():
     store.put(Message(topic="orders", body=b"kept"))
     told = []
     flush = store._store.flush_commit_log
-    flush.handle = Idle()
+    flush.handle = IdleService()
     for _ in range(3):
         result = store.put_inner(MessageExtBrokerInner("orders", 0, b"x"))
         store.when_durable(result.until, told.append)
@@ -307,16 +307,6 @@ def test_waiters_of_a_failed_sync_are_told_no():
     late = []
     store.when_durable(result.until, late.append)
     assert late == [PutMessageStatus.SERVICE_NOT_AVAILABLE], "who comes later is told at once"
-
-
-class Idle:
-    failures = 0
-
-    def wake(self):
-        pass
-
-    def stop(self):
-        pass
 
 
 @pytest.mark.slow

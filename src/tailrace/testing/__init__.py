@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from tailrace.testing.crash_filesystem import CrashFileSystem, SimulatedCrash
 from tailrace.testing.faulty_filesystem import Fault, FaultyFileSystem
+from tailrace.testing.manual_scheduler import IdleService, ManualScheduler
 from tailrace.testing.sim_clock import SimClock
 from tailrace.testing.sim_scheduler import SimScheduler
 
 __all__ = [
-    "CrashFileSystem", "Fault", "FaultyFileSystem", "SimClock", "SimScheduler", "SimulatedCrash",
+    "CrashFileSystem", "Fault", "FaultyFileSystem", "IdleService", "ManualScheduler", "SimClock",
+    "SimScheduler", "SimulatedCrash",
 ]

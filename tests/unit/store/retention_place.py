@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from tailrace import Message, MessageStore, StoreConfig
-from tailrace.testing import CrashFileSystem, SimClock
+from tailrace.testing import CrashFileSystem, ManualScheduler, SimClock
 
 HOUR = 3_600_000
 SIZE = 8192
@@ -17,37 +17,13 @@ def at_hour(hour):
     return round(datetime(2026, 3, 10, hour).timestamp() * 1000)  # noqa: DTZ001 - local hours
 
 
-class Idle:
-    failures = 0
-
-    def wake(self):
-        pass
-
-    def stop(self):
-        pass
-
-
-class ByHand:
-    """A scheduler whose steps the test runs."""
-
-    def __init__(self):
-        self.steps = {}
-
-    def every(self, name, period_ms, step):
-        self.steps[name] = step
-        return Idle()
-
-    def stop_all(self):
-        pass
-
-
 class Place:
     """A store on a simulated disk and clock, with messages of about a kilobyte."""
 
     def __init__(self, *, hour=12, files=None, **config):
         self.clock = SimClock(at_hour(hour))
         self.files = files or CrashFileSystem()
-        self.scheduler = ByHand()
+        self.scheduler = ManualScheduler()
         self.config = StoreConfig(**{
             "mapped_file_size_commit_log": SIZE, "mapped_file_size_consume_queue": 100,
             "max_hash_slot_num": 16, "max_index_num": 20, "commit_log_allocate_step": 4096,

@@ -11,7 +11,7 @@ from tailrace.env.entropy import SeededEntropy
 from tailrace.formats.checkpoint import Checkpoint
 from tailrace.model import MessageExtBrokerInner, PutMessageStatus
 from tailrace.store.store_checkpoint import StoreCheckpoint, read_checkpoint
-from tailrace.testing import CrashFileSystem, SimClock
+from tailrace.testing import CrashFileSystem, ManualScheduler, SimClock
 
 SMALL = {
     "mapped_file_size_commit_log": 16384, "mapped_file_size_consume_queue": 400,
@@ -19,35 +19,9 @@ SMALL = {
 }
 
 
-class Idle:
-    """A service that nobody runs: the test calls its step."""
-
-    failures = 0
-
-    def wake(self):
-        pass
-
-    def stop(self):
-        pass
-
-
-class ByHand:
-    """A scheduler that never runs anything by itself."""
-
-    def __init__(self):
-        self.steps = {}
-
-    def every(self, name, period_ms, step):
-        self.steps[name] = step
-        return Idle()
-
-    def stop_all(self):
-        pass
-
-
 def opened(kind=FlushDiskType.ASYNC_FLUSH, files=None):
     files = files or CrashFileSystem()
-    clock, scheduler = SimClock(), ByHand()
+    clock, scheduler = SimClock(), ManualScheduler()
     store = MessageStore.open(
         "/s", config=StoreConfig(flush_disk_type=kind, **SMALL), clock=clock, file_system=files,
         scheduler=scheduler, entropy=SeededEntropy(1))

@@ -12,7 +12,7 @@ from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import StoreError
 from tailrace.store.forced_deletions import ForcedDeletions
-from tailrace.testing import CrashFileSystem, SimClock
+from tailrace.testing import CrashFileSystem, ManualScheduler, SimClock
 
 SEED = int(os.environ.get("SEED", "1"))
 SIZE = 8192
@@ -20,28 +20,6 @@ RESERVED_MS = 3_600_000
 DISK = 30 * SIZE
 SERVICES = ("CleanCommitLogService", "EmptyTrashService", "CleanConsumeQueueService")
 GROWING = {"create", "allocate", "truncate", "pwrite", "rename", "mkdir"}
-
-
-class Idle:
-    failures = 0
-
-    def wake(self):
-        pass
-
-    def stop(self):
-        pass
-
-
-class ByHand:
-    def __init__(self):
-        self.steps = {}
-
-    def every(self, name, period_ms, step):
-        self.steps[name] = step
-        return Idle()
-
-    def stop_all(self):
-        pass
 
 
 class SmallDisk:
@@ -86,7 +64,7 @@ class World:
         self.put()
 
     def open(self):
-        self.scheduler = ByHand()
+        self.scheduler = ManualScheduler()
         self.store = MessageStore.open(
             "/s", clock=self.clock, file_system=self.disk.inner, scheduler=self.scheduler,
             entropy=SeededEntropy(self.seed), config=StoreConfig(

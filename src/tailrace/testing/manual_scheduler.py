@@ -1,0 +1,39 @@
+"""Services whose steps a test runs by name, one by one, when it likes."""
+
+from __future__ import annotations
+
+from typing import final
+
+from tailrace.env.scheduler import ServiceHandle, Step
+
+__all__ = ["IdleService", "ManualScheduler"]
+
+
+@final
+class IdleService:
+    """A service that nobody runs."""
+
+    failures = 0
+
+    def wake(self) -> None:
+        """Do nothing."""
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+
+@final
+class ManualScheduler:
+    """A Scheduler that runs nothing; ``steps`` are there by the names of their services."""
+
+    def __init__(self) -> None:
+        self.steps: dict[str, Step] = {}
+
+    def every(self, name: str, period_ms: int, step: Step) -> ServiceHandle:
+        """Keep ``step`` by its name; ``period_ms`` plays no part."""
+        del period_ms
+        self.steps[name] = step
+        return IdleService()
+
+    def stop_all(self) -> None:
+        """Nothing runs; the steps stay."""
