@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
+import pathlib
 
 import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
-from tailrace.errors import StoreError
-from tailrace.testing import CrashFileSystem, SimClock, SimulatedCrash
+from tailrace.testing import CrashFileSystem, SimClock
 
+_spec = importlib.util.spec_from_file_location("lives", pathlib.Path(__file__).with_name("lives.py"))
+lives = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(lives)
 pytestmark = pytest.mark.crash
 
 CONFIG = StoreConfig(
@@ -87,34 +91,11 @@ def span():
 def test_a_crash_at_every_operation_of_purges(keep):
     first, last = span()
     for place in range(first, last):
-        life = Life()
-
-        def before(number, _name, _path, place=place):
-            if number == place:
-                raise SimulatedCrash
-
-        files = CrashFileSystem(before)
-        with pytest.raises(SimulatedCrash):
-            life.run(files)
-        after = files.killed() if keep is None else files.power_lost(
-            SeededEntropy(place * 31 + keep), keep)
-        life.check(after, f"place={place} keep={keep}")
+        lives.crash_at(Life, place, keep)
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 def test_every_operation_of_purges_may_fail_once(number):
     first, last = span()
     for place in range(first, last):
-        life = Life()
-
-        def before(count, _name, path, place=place):
-            if count == place:
-                raise OSError(number, "injected", path)
-
-        files = CrashFileSystem(before)
-        try:
-            life.run(files)
-        except (StoreError, OSError):
-            pass
-        files.before = None
-        life.check(files.killed(), f"place={place} errno={number}")
+        lives.fail_once_at(Life, place, number, lambda files: files.killed())

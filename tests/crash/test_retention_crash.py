@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import errno
+import importlib.util
+import pathlib
 
 import pytest
 
 from tailrace import FlushDiskType, Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
-from tailrace.errors import FatalStorageError, StoreError
+from tailrace.errors import StoreError
 from tailrace.store.trash import Trash
 from tailrace.testing import CrashFileSystem, SimClock, SimulatedCrash
 
+_spec = importlib.util.spec_from_file_location("lives", pathlib.Path(__file__).with_name("lives.py"))
+lives = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(lives)
 pytestmark = pytest.mark.crash
 
 SIZE = 8192
@@ -129,37 +134,16 @@ def test_a_crash_while_deleting_leaves_no_hole_no_ghost_and_loses_nothing_young(
     first, last = operations()
     assert last - first > 100
     for place in range(first, last):
-        life = Life()
-
-        def before(number, _name, _path, place=place):
-            if number == place:
-                raise SimulatedCrash
-
-        files = CrashFileSystem(before)
-        with pytest.raises(SimulatedCrash):
-            life.run(files)
-        after = files.killed() if keep is None else files.power_lost(
-            SeededEntropy(place * 31 + keep), keep)
-        life.check(after, f"place={place} keep={keep}")
+        lives.crash_at(Life, place, keep)
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 def test_any_operation_of_a_pass_may_fail_once(number):
     first, last = operations()
     for place in range(first, last):
-        life = Life()
-
-        def before(count, _name, path, place=place):
-            if count == place:
-                raise OSError(number, "injected", path)
-
-        files = CrashFileSystem(before)
-        try:
-            life.run(files)
-        except (StoreError, FatalStorageError, OSError):
-            pass
-        files.before = None
-        life.check(files.power_lost(SeededEntropy(place), 50), f"place={place} errno={number}")
+        lives.fail_once_at(
+            Life, place, number,
+            lambda files, place=place: files.power_lost(SeededEntropy(place), 50))
 
 
 def test_the_sweep_catches_names_that_are_not_durably_gone(monkeypatch):

@@ -6,15 +6,11 @@ import shutil
 import pytest
 from typer.testing import CliRunner
 
-from tailrace import Message, MessageStore, StoreConfig
+from segmented_store import poke, poke_log, sound_store
 from tailrace.cli.app import app
 from tailrace.doctor.verify import verify
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-SEGMENT = 16384
-CONFIG = StoreConfig(
-    mapped_file_size_commit_log=SEGMENT, mapped_file_size_consume_queue=400, max_hash_slot_num=50,
-    max_index_num=200, commit_log_allocate_step=4096)
 
 
 def both(spark, path):
@@ -30,23 +26,7 @@ def both(spark, path):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    path = tmp_path_factory.mktemp("audit") / "store"
-    with MessageStore.open(path, config=CONFIG, services=False) as store:
-        put = [
-            store.put(Message(topic=f"T{n % 2}", body=b"%d" % n * 90, keys=[f"k{n}"]), queue_id=n % 3)
-            for n in range(150)
-        ]
-    return path, [result.phy_offset for result in put]
-
-
-def poke(path, at, data):
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(data)
-
-
-def poke_log(path, phy_offset, data):
-    poke(path / "commitlog" / f"{phy_offset // SEGMENT * SEGMENT:020d}", phy_offset % SEGMENT, data)
+    return sound_store(tmp_path_factory.mktemp("audit") / "store")
 
 
 def test_every_kind_of_damage_is_found(spark, made, tmp_path):

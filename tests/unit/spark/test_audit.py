@@ -8,7 +8,7 @@ import tarfile
 
 import pytest
 
-from tailrace import Message, MessageStore, StoreConfig
+from segmented_store import SEGMENT, poke_log, sound_store
 from tailrace.doctor.verify import verify
 
 pytest.importorskip("pyspark")
@@ -16,10 +16,6 @@ pytest.importorskip("pyspark")
 from tailrace.spark.pipeline.audit import audit
 
 INTEROP = pathlib.Path(__file__).parents[2] / "interop"
-SEGMENT = 16384
-CONFIG = StoreConfig(
-    mapped_file_size_commit_log=SEGMENT, mapped_file_size_consume_queue=400, max_hash_slot_num=50,
-    max_index_num=200, commit_log_allocate_step=4096)
 
 WANTED = {
     "as-is": set(),
@@ -63,23 +59,7 @@ def damaged(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    path = tmp_path_factory.mktemp("audit") / "store"
-    with MessageStore.open(path, config=CONFIG, services=False) as store:
-        put = [
-            store.put(Message(topic=f"T{n % 2}", body=b"%d" % n * 90, keys=[f"k{n}"]), queue_id=n % 3)
-            for n in range(150)
-        ]
-    return path, [result.phy_offset for result in put]
-
-
-def poke(path, at, data):
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(data)
-
-
-def poke_log(path, phy_offset, data):
-    poke(path / "commitlog" / f"{phy_offset // SEGMENT * SEGMENT:020d}", phy_offset % SEGMENT, data)
+    return sound_store(tmp_path_factory.mktemp("audit") / "store")
 
 
 def test_where_the_scan_of_a_segment_guessed_wrong_it_is_verified_again(one_process, made, tmp_path):

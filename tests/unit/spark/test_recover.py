@@ -1,6 +1,5 @@
 """Recovery from staged rows, the tasks in one process: the report and the files of the local way."""
 
-import json
 import pathlib
 import random
 import shutil
@@ -8,74 +7,19 @@ import tarfile
 
 import pytest
 
-from tailrace import Message, MessageStore, StoreConfig
+from segmented_store import killed_store, poke_log, same_recovery
+from tailrace import MessageStore, StoreConfig
 from tailrace.config import RecoveryMode
 from tailrace.doctor.verify import verify
 from tailrace.errors import CorruptionError
-from tailrace.model import MessageExtBrokerInner
 
 pytest.importorskip("pyspark")
 FIXTURES = pathlib.Path(__file__).parents[2] / "interop" / "fixtures"
-SEGMENT = 16384
-CONFIG = StoreConfig(
-    mapped_file_size_commit_log=SEGMENT, mapped_file_size_consume_queue=400, max_hash_slot_num=50,
-    max_index_num=200, commit_log_allocate_step=4096)
-QUIET = ("tailrace", "checkpoint", "config", "lock", "abort")  # times and numbers of processes
-
-
-def files(path):
-    """Every file that a recovery derives from the log, and the log."""
-    return {
-        str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*"))
-        if file.is_file() and file.relative_to(path).parts[0] not in QUIET
-    }
-
-
-def both(spark, path, tmp_path, **given):
-    """The report, after a comparison of all files with those of a local recovery."""
-    from tailrace.spark.pipeline.recover import recover
-
-    local, here = tmp_path / "local", tmp_path / "spark"
-    for copy in (local, here):
-        shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(path, copy, copy_function=shutil.copy2)
-    with MessageStore.open(local, services=False, create=False, **given) as store:
-        wanted = store.recovery_report
-    report = recover(spark, str(here), **given)
-    told = [
-        {**json.loads(json.dumps(one).replace(str(root), "ROOT")), "ms": 0}
-        for one, root in ((report, here), (wanted, local))
-    ]
-    assert told[0] == told[1]
-    assert files(here) == files(local)
-    assert sorted(f.name for f in (here / "tailrace" / "quarantine").glob("*.bin")) == sorted(
-        f.name for f in (local / "tailrace" / "quarantine").glob("*.bin"))
-    assert not (here / "tailrace" / "staging").exists()
-    return report
 
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
-    """A store of several segments after a kill, without what recovery would go on from."""
-    path = tmp_path_factory.mktemp("recover") / "store"
-    with MessageStore.open(path, config=CONFIG, services=False) as store:
-        put = [
-            store.put(Message(topic=f"T{n % 2}", body=b"%d" % n * 90, tags="t" if n % 3 else None,
-                              keys=[f"k{n}", "same"] if n % 5 else []), queue_id=n % 3)
-            for n in range(150)
-        ]
-        store.put_inner(MessageExtBrokerInner("T0", 0, b"half", b"UNIQ_KEY\x01u\x02", sys_flag=4))
-        store.put_inner(MessageExtBrokerInner(
-            "SCHEDULE_TOPIC_XXXX", 2, b"late", b"DELAY\x013\x02"))
-    (path / "abort").write_text("1")
-    shutil.rmtree(path / "tailrace")
-    return path, [result.phy_offset for result in put]
-
-
-def poke(path, phy_offset, data):
-    with (path / "commitlog" / f"{phy_offset // SEGMENT * SEGMENT:020d}").open("r+b") as file:
-        file.seek(phy_offset % SEGMENT)
-        file.write(data)
+    return killed_store(tmp_path_factory.mktemp("recover") / "store")
 
 
 def test_damage_in_the_middle_and_a_torn_end(one_process, stopped, tmp_path):
@@ -83,10 +27,10 @@ def test_damage_in_the_middle_and_a_torn_end(one_process, stopped, tmp_path):
     shutil.copytree(stopped[0], path)
     (path / "checkpoint").unlink()
     places = stopped[1]
-    poke(path, places[20] + 100, b"\xff")
-    poke(path, places[60], bytes(500))
-    poke(path, places[-1] + 10, random.Random(3).randbytes(900))
-    report = both(one_process, path, tmp_path)
+    poke_log(path, places[20] + 100, b"\xff")
+    poke_log(path, places[60], bytes(500))
+    poke_log(path, places[-1] + 10, random.Random(3).randbytes(900))
+    report = same_recovery(one_process, path, tmp_path)
     assert [found["physicalOffset"] for found in report["steppedOver"]] == [places[20], places[60]]
     assert report["to"] == places[-1]
     assert report["cut"]
@@ -99,7 +43,7 @@ def test_a_rebuild_of_spoiled_queues_and_index(one_process, stopped, tmp_path):
     queue = path / "consumequeue" / "T0" / "0" / "0".zfill(20)
     queue.write_bytes(random.Random(4).randbytes(400))
     min((path / "index").iterdir()).write_bytes(b"")
-    report = both(one_process, path, tmp_path, rebuild=True)
+    report = same_recovery(one_process, path, tmp_path, rebuild=True)
     assert report["mode"] == "rebuild"
     assert [line for line in verify(str(tmp_path / "spark")) if "finding" in line] == []
 
@@ -110,7 +54,7 @@ def test_the_reference_s_crashed_directory(one_process, tmp_path):
     path = tmp_path / "crashed-5.5.0"
     shutil.rmtree(path / "consumequeue")
     shutil.rmtree(path / "index")
-    report = both(one_process, path, tmp_path)
+    report = same_recovery(one_process, path, tmp_path)
     assert report["scanned"] > 4000
 
 
@@ -142,7 +86,7 @@ def test_a_strict_mode_refuses_what_it_refuses_locally(one_process, stopped, tmp
     path = tmp_path / "store"
     shutil.copytree(stopped[0], path)
     (path / "checkpoint").unlink()
-    poke(path, stopped[1][20] + 100, b"\xff")
+    poke_log(path, stopped[1][20] + 100, b"\xff")
     config = StoreConfig(recovery_mode=RecoveryMode.TOLERATE_TAIL)
     with pytest.raises(CorruptionError) as local:
         MessageStore.open(path, config=config, services=False)
@@ -155,7 +99,7 @@ def test_a_strict_mode_refuses_what_it_refuses_locally(one_process, stopped, tmp
 def test_a_scan_that_fails_has_changed_nothing(stopped, tmp_path):
     path = tmp_path / "store"
     shutil.copytree(stopped[0], path)
-    poke(path, stopped[1][-1] + 10, bytes(200))
+    poke_log(path, stopped[1][-1] + 10, bytes(200))
     before = {str(file): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
     def scan(*_):

@@ -7,17 +7,12 @@ import shutil
 
 import pytest
 
-from tailrace import Message, MessageStore, StoreConfig
+from segmented_store import SEGMENT, sound_store
 from tailrace.kernels import record
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.log_scan import Damage, LogWalk
 from tailrace.store.stitched_walk import Piece, StitchedWalk, first_piece, scan_pieces
 from tailrace.store.verification import CHECK, queue_ends
-
-SEGMENT = 16384
-CONFIG = StoreConfig(
-    mapped_file_size_commit_log=SEGMENT, mapped_file_size_consume_queue=400, max_hash_slot_num=50,
-    max_index_num=200, commit_log_allocate_step=4096)
 
 
 class Seen:
@@ -78,13 +73,7 @@ def stitched(directory):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    path = tmp_path_factory.mktemp("stitched") / "store"
-    with MessageStore.open(path, config=CONFIG, services=False) as store:
-        put = [
-            store.put(Message(topic=f"T{n % 2}", body=b"%d" % n * 90, keys=[f"k{n}"]), queue_id=n % 3)
-            for n in range(150)
-        ]
-    return path, [result.phy_offset for result in put]
+    return sound_store(tmp_path_factory.mktemp("stitched") / "store")
 
 
 def poke(path, phy_offset, data):

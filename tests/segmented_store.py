@@ -1,0 +1,80 @@
+"""Stores of several small segments, and what two ways to recover one have to agree about."""
+
+import json
+import shutil
+
+from tailrace import Message, MessageStore, StoreConfig
+from tailrace.model import MessageExtBrokerInner
+
+SEGMENT = 16384
+CONFIG = StoreConfig(
+    mapped_file_size_commit_log=SEGMENT, mapped_file_size_consume_queue=400, max_hash_slot_num=50,
+    max_index_num=200, commit_log_allocate_step=4096)
+QUIET = ("tailrace", "checkpoint", "config", "lock", "abort")  # times and numbers of processes
+
+
+def files(path):
+    """Every file that a recovery derives from the log, and the log."""
+    return {
+        str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*"))
+        if file.is_file() and file.relative_to(path).parts[0] not in QUIET
+    }
+
+
+def same_recovery(spark, path, tmp_path, **given):
+    """The report, after a comparison of all files with those of a local recovery."""
+    from tailrace.spark.pipeline.recover import recover
+
+    local, here = tmp_path / "local", tmp_path / "spark"
+    for copy in (local, here):
+        shutil.rmtree(copy, ignore_errors=True)
+        shutil.copytree(path, copy, copy_function=shutil.copy2)
+    with MessageStore.open(local, services=False, create=False, **given) as store:
+        wanted = store.recovery_report
+    report = recover(spark, str(here), **given)
+    told = [
+        {**json.loads(json.dumps(one).replace(str(root), "ROOT")), "ms": 0}
+        for one, root in ((report, here), (wanted, local))
+    ]
+    assert told[0] == told[1]
+    assert files(here) == files(local)
+    assert sorted(f.name for f in (here / "tailrace" / "quarantine").glob("*.bin")) == sorted(
+        f.name for f in (local / "tailrace" / "quarantine").glob("*.bin"))
+    assert not (here / "tailrace" / "staging").exists()
+    return report
+
+
+def sound_store(path):
+    """A store that was closed, and where its messages are in the log."""
+    with MessageStore.open(path, config=CONFIG, services=False) as store:
+        put = [
+            store.put(Message(topic=f"T{n % 2}", body=b"%d" % n * 90, keys=[f"k{n}"]), queue_id=n % 3)
+            for n in range(150)
+        ]
+    return path, [result.phy_offset for result in put]
+
+
+def killed_store(path):
+    """The same after a kill, with other kinds of records, and nothing that recovery would go on from."""
+    with MessageStore.open(path, config=CONFIG, services=False) as store:
+        put = [
+            store.put(Message(topic=f"T{n % 2}", body=b"%d" % n * 90, tags="t" if n % 3 else None,
+                              keys=[f"k{n}", "same"] if n % 5 else []), queue_id=n % 3)
+            for n in range(150)
+        ]
+        store.put_inner(MessageExtBrokerInner("T0", 0, b"half", b"UNIQ_KEY\x01u\x02", sys_flag=4))
+        store.put_inner(MessageExtBrokerInner(
+            "SCHEDULE_TOPIC_XXXX", 2, b"late", b"DELAY\x013\x02"))
+    (path / "abort").write_text("1")
+    shutil.rmtree(path / "tailrace")
+    return path, [result.phy_offset for result in put]
+
+
+def poke(path, at, data):
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(data)
+
+
+def poke_log(path, phy_offset, data):
+    poke(path / "commitlog" / f"{phy_offset // SEGMENT * SEGMENT:020d}", phy_offset % SEGMENT, data)
