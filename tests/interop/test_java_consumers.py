@@ -16,6 +16,7 @@ def said_by(reference, program, broker, topic):
         [reference, program, broker.namesrv, topic, str(COUNT)],
         capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    print(done.stderr)  # what happened when, which pytest shows when an assertion fails
     said = {}
     for line in done.stdout.splitlines():
         name, _, value = line.partition(" ")

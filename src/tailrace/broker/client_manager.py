@@ -25,6 +25,7 @@ _log = logging.getLogger(__name__)
 SUB_ALL: Final = "*"
 TAG: Final = "TAG"
 BROADCASTING: Final = "BROADCASTING"
+UNKNOWN_FINGERPRINT: Final = 0
 
 
 @dataclass(slots=True)
@@ -93,7 +94,7 @@ class ClientInfo:
     channel: Channel
     last_update_ns: int = 0
     last_update_ms: int = 0
-    fingerprint: int = 0
+    fingerprint: int = UNKNOWN_FINGERPRINT
     """Of the subscriptions in its last complete heartbeat; 0 when it sent none."""
 
     def to_json(self) -> dict[str, Any]:
@@ -173,6 +174,18 @@ class ConsumerManager:
                 if member.client_id == client_id:
                     return member
         return None
+
+    def ask_for_subscriptions(self, group: str, channel: Channel) -> None:
+        """Have a member tell its subscriptions again: its next heartbeat without them is a change.
+
+        A Java client whose rebalance meets a heartbeat under way drops the one that would tell its
+        new versions, and leaves the subscriptions out of all later ones; its pulls would be
+        refused as not latest for ever.
+        """
+        info = self._groups.get(group)
+        member = info.members.get(channel) if info is not None else None
+        if member is not None:
+            member.fingerprint = UNKNOWN_FINGERPRINT
 
     def groups_of(self, topic: str) -> list[str]:
         """Live groups that want a topic."""

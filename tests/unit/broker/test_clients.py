@@ -8,8 +8,10 @@ import pytest
 
 from tailrace.broker.client_manager import SubscriptionData
 from tailrace.broker.processors.client_manage import ClientManageProcessor
+from tailrace.broker.processors.pull import PullMessageProcessor
 from tailrace.errors import MessageIllegalError
 from tailrace.formats.commitlog import java_string_hash
+from tailrace.formats.remoting import ResponseCode
 from tailrace.model import MessageExtBrokerInner
 from tailrace.node.topic_config import TopicConfig
 
@@ -19,7 +21,7 @@ def clients(broker):
     return ClientManageProcessor(broker)
 
 
-def heartbeat(kit, client="c1", group="g", topics=("orders",), **more):
+def heartbeat(kit, client="c1", group="g", topics=("orders",), version=1, **more):
     data = {
         "clientID": client,
         "producerDataSet": [{"groupName": "pg"}],
@@ -29,7 +31,7 @@ def heartbeat(kit, client="c1", group="g", topics=("orders",), **more):
             "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "unitMode": False,
             "subscriptionDataSet": [
                 {"topic": t, "subString": "a||b", "tagsSet": ["a", "b"], "codeSet": [97, 98],
-                 "subVersion": 1, "expressionType": "TAG", "classFilterMode": False}
+                 "subVersion": version, "expressionType": "TAG", "classFilterMode": False}
                 for t in topics
             ],
         }],
@@ -128,6 +130,26 @@ def test_heartbeats_without_subscriptions_keep_those_of_the_same_fingerprint(cli
     assert clients.heartbeat(channel, short).ext["IS_SUB_CHANGE"] == "true"
     assert clients.heartbeat(channel, beat).ext["IS_SUB_CHANGE"] == "false"
     assert clients.heartbeat(channel, short).ext["IS_SUB_CHANGE"] == "false"
+
+
+def test_a_member_whose_pull_is_newer_than_its_subscriptions_is_asked_for_them(
+    clients, kit, channel, broker
+):
+    """A Java client may drop the heartbeat that tells them, and leave them out of all later ones."""
+    broker.topics.create_if_missing("orders", 1)
+    pulls = PullMessageProcessor(broker)
+    pull = kit.request(11, {
+        "consumerGroup": "g", "topic": "orders", "queueId": "0", "queueOffset": "0",
+        "maxMsgNums": "1", "sysFlag": "0", "commitOffset": "0", "subVersion": "2"})
+    short = heartbeat(kit, topics=(), heartbeatFingerprint=5, withoutSub=True)
+    clients.heartbeat(channel, heartbeat(kit, heartbeatFingerprint=5))
+    assert clients.heartbeat(channel, short).ext["IS_SUB_CHANGE"] == "false"
+    assert pulls.pull(channel, pull).code == ResponseCode.SUBSCRIPTION_NOT_LATEST
+    assert clients.heartbeat(channel, short).ext["IS_SUB_CHANGE"] == "true"
+    newer = heartbeat(kit, version=2, heartbeatFingerprint=5)
+    assert clients.heartbeat(channel, newer).ext["IS_SUB_CHANGE"] == "false"
+    assert clients.heartbeat(channel, short).ext["IS_SUB_CHANGE"] == "false"
+    assert pulls.pull(channel, pull).code == ResponseCode.PULL_NOT_FOUND
 
 
 def test_one_group_that_the_broker_does_not_know_is_a_change_whatever_the_others_are(

@@ -83,7 +83,7 @@ class PullMessageProcessor:
         sys_flag = int(ext["sysFlag"])
         try:
             group_config, topic_config = self._checked(group, topic, queue_id)
-            subscription = self._subscription(group_config, request, sys_flag)
+            subscription = self._subscription(channel, group_config, request, sys_flag)
         except _RefusalError as refusal:
             return request.answer(refusal.code, refusal.remark)
         commit = int(ext["commitOffset"]) if first and sys_flag & COMMIT_OFFSET else -1
@@ -168,7 +168,8 @@ class PullMessageProcessor:
         return group_config, topic_config
 
     def _subscription(
-        self, group_config: SubscriptionGroupConfig, request: RemotingCommand, sys_flag: int
+        self, channel: Channel, group_config: SubscriptionGroupConfig, request: RemotingCommand,
+        sys_flag: int,
     ) -> SubscriptionData:
         ext = request.ext
         expression_type = ext.get("expressionType") or TAG
@@ -198,6 +199,7 @@ class PullMessageProcessor:
                 ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's subscription not exist"
             )
         if found.sub_version < int(ext.get("subVersion") or 0):
+            self._broker.consumers.ask_for_subscriptions(info.group, channel)
             raise _RefusalError(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
             )

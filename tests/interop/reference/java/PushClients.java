@@ -10,7 +10,10 @@ import java.util.concurrent.*;
  * Two members of one push group with heartbeats of version 2, then one alone, then an orderly group: lines "name value". Args: NAMESRV TOPIC N
  */
 public class PushClients {
-  static void say(String name, Object value) { System.out.println(name + " " + value); }
+  static final long BEGIN = System.currentTimeMillis();
+  static void say(String name, Object value) { System.out.println(name + " " + value); tell(name + " " + value); }
+  /** What happened when, for whoever reads why a line said false. */
+  static void tell(String what) { System.err.println(System.currentTimeMillis() - BEGIN + " ms " + what); }
 
   static DefaultMQPushConsumer member(String namesrv, String group, String topic, String instance, MessageListener listener) throws Exception {
     DefaultMQPushConsumer c = new DefaultMQPushConsumer(group); c.setNamesrvAddr(namesrv); c.setInstanceName(instance); c.setUseHeartbeatV2(true); c.setHeartbeatBrokerInterval(1000);
@@ -28,7 +31,7 @@ public class PushClients {
     Set<Integer>[] from = new Set[] {ConcurrentHashMap.newKeySet(), ConcurrentHashMap.newKeySet()};
     List<DefaultMQPushConsumer> both = new ArrayList<>();
     for (String name : new String[] {"one", "two"}) both.add(member(namesrv, "push_clients_c", topic, name, (MessageListenerConcurrently) (ms, x) -> {
-      for (MessageExt m : ms) { got.get(name).add(m.getMsgId()); from[name.equals("one") ? 0 : 1].add(m.getQueueId()); } return ConsumeConcurrentlyStatus.CONSUME_SUCCESS; }));
+      for (MessageExt m : ms) { tell(name + " got queue " + m.getQueueId() + " offset " + m.getQueueOffset() + " again " + m.getReconsumeTimes() + " " + m.getMsgId()); got.get(name).add(m.getMsgId()); from[name.equals("one") ? 0 : 1].add(m.getQueueId()); } return ConsumeConcurrentlyStatus.CONSUME_SUCCESS; }));
     // Both know of each other at once (request 40), not after the 20 s of the next rebalance.
     say("shared", until(() -> both.get(0).getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().size() - retry(both.get(0)) == 2 && both.get(1).getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().size() - retry(both.get(1)) == 2, 12000));
     Thread.sleep(3500); // several heartbeats without subscriptions
