@@ -139,7 +139,9 @@ def test_index_files_are_the_same(items, entries):
     count, _, _ = kernels.record.scan(log, 0, end, 0, 0, rows)
     files = [bytearray(40 + 4 * 7 + 20 * entries) for _ in range(2)]
     results = [
-        module.put_rows(memoryview(file), 7, entries, memoryview(bytes(log)), rows, 0, count, 0)
+        module.put_rows(
+            memoryview(file), 7, entries, memoryview(bytes(log)), rows, 0, count, 0,
+            np.empty((module.WORK_ROWS, 4), dtype=np.int64))
         for module, file in zip((INDEX, kernels.index_entries), files, strict=True)
     ]
     assert results[0] == results[1]

@@ -92,6 +92,10 @@ class File(Protocol):
         """Up to ``n`` bytes from ``pos``; fewer only at the end of the file."""
         ...
 
+    def pread_into(self, buffer: memoryview, pos: int) -> int:
+        """Read into all of ``buffer``; how many bytes, fewer only at the end of the file."""
+        ...
+
     def pwrite(self, data: bytes | bytearray | memoryview, pos: int) -> None:
         """Write all of ``data`` at ``pos``; raises OSError when it could not."""
         ...
@@ -254,6 +258,15 @@ class _OsFile:
             parts.append(data)
             done += len(data)
         return b"".join(parts)
+
+    def pread_into(self, buffer: memoryview, pos: int) -> int:
+        done = 0
+        while done < len(buffer):  # a read may be cut by a signal or at 2 GiB
+            n = os.preadv(self._fd, [buffer[done:]], pos + done)
+            if not n:
+                break
+            done += n
+        return done
 
     def pwrite(self, data: bytes | bytearray | memoryview, pos: int) -> None:
         done = os.pwrite(self._fd, data, pos)

@@ -23,6 +23,12 @@ _C_TAGS_POS = cython.declare(cython.int, 26)
 _C_TAGS_LEN = cython.declare(cython.int, 27)
 _COLUMNS = cython.declare(cython.int, 28)
 
+_WORK_ROWS = cython.declare(cython.Py_ssize_t, 1 << 16)
+WORK_ROWS = _WORK_ROWS
+# Rows and keys that are hashed before their entries are put. A property text has less than 65,536
+# bytes, so that the keys of the last row of a block, half as many, always fit.
+_BLOCK = cython.declare(cython.Py_ssize_t, 64)
+_BLOCK_KEYS = cython.declare(cython.Py_ssize_t, 256)
 _HEADER = cython.declare(cython.Py_ssize_t, 40)
 _ENTRY = cython.declare(cython.Py_ssize_t, 20)
 _MASK_32 = cython.declare(cython.longlong, 0xFFFFFFFF)
@@ -124,17 +130,17 @@ def _extend(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _put_key(
+def _put_entry(
     x: cython.uchar[::1],
     slots: cython.longlong,
     entries: cython.longlong,
     h: cython.longlong,
+    slot_at: cython.Py_ssize_t,
     phy_offset: cython.longlong,
     timestamp: cython.longlong,
 ) -> cython.bint:
     """Add one entry; False when the file is full."""
     count: cython.longlong = _be32(x, 36)
-    slot_at: cython.Py_ssize_t
     at: cython.Py_ssize_t
     old: cython.longlong
     begin: cython.longlong
@@ -143,10 +149,6 @@ def _put_key(
         count = 1
     if count >= entries:
         return False
-    h = (h ^ _SIGN_32) - _SIGN_32
-    if h < 0:
-        h = 0 if h == -_SIGN_32 else -h
-    slot_at = _HEADER + cython.cast(cython.Py_ssize_t, (h % slots) * 4)
     old = _be32(x, slot_at)
     if old < 0 or old > count:
         old = 0
@@ -172,6 +174,97 @@ def _put_key(
     return True
 
 
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _touch(
+    buf: cython.const[cython.uchar][::1],
+    rows: cython.longlong[:, ::1],
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+) -> cython.int:
+    """Read a byte of each cache line that ``_hash_keys`` will read: loads that wait for each other less."""
+    r: cython.Py_ssize_t
+    seen: cython.int = 0
+    for r in range(first, last):
+        if rows[r, _C_TOPIC_LEN] > 0:
+            seen ^= buf[rows[r, _C_TOPIC_POS]]
+        if rows[r, _C_UNIQ_POS] >= 0 and rows[r, _C_UNIQ_LEN] > 0:
+            seen ^= buf[rows[r, _C_UNIQ_POS]] ^ buf[rows[r, _C_UNIQ_POS] + rows[r, _C_UNIQ_LEN] - 1]
+        if rows[r, _C_KEYS_POS] >= 0 and rows[r, _C_KEYS_LEN] > 0:
+            seen ^= buf[rows[r, _C_KEYS_POS] + rows[r, _C_KEYS_LEN] - 1]
+    return seen
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _note(
+    work: cython.longlong[:, ::1],
+    n: cython.Py_ssize_t,
+    h: cython.longlong,
+    slots: cython.longlong,
+    row: cython.Py_ssize_t,
+    key: cython.longlong,
+) -> cython.Py_ssize_t:
+    h = (h ^ _SIGN_32) - _SIGN_32
+    if h < 0:
+        h = 0 if h == -_SIGN_32 else -h
+    work[n, 0] = h
+    work[n, 1] = _HEADER + (h % slots) * 4
+    work[n, 2] = row
+    work[n, 3] = key
+    return n + 1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _hash_keys(
+    buf: cython.const[cython.uchar][::1],
+    rows: cython.longlong[:, ::1],
+    r: cython.Py_ssize_t,
+    start: cython.longlong,
+    slots: cython.longlong,
+    work: cython.longlong[:, ::1],
+    n: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Note the keys of a row from number ``start`` on; the number that are noted then."""
+    key: cython.longlong = 0
+    p: cython.Py_ssize_t = rows[r, _C_TOPIC_POS]
+    e: cython.Py_ssize_t
+    t: cython.Py_ssize_t
+    topic: cython.longlong = _extend(0, buf, p, p + rows[r, _C_TOPIC_LEN])
+    h: cython.longlong
+    topic = (topic * 31 + 35) & _MASK_32
+    if rows[r, _C_UNIQ_POS] >= 0:
+        if key >= start:
+            p = rows[r, _C_UNIQ_POS]
+            h = _extend(topic, buf, p, p + rows[r, _C_UNIQ_LEN])
+            n = _note(work, n, h, slots, r, key)
+        key += 1
+    if rows[r, _C_KEYS_POS] >= 0:
+        p = rows[r, _C_KEYS_POS]
+        e = p + rows[r, _C_KEYS_LEN]
+        while p < e:
+            t = p
+            while t < e and buf[t] != 32:
+                t += 1
+            if t > p:
+                if key >= start:
+                    n = _note(work, n, _extend(topic, buf, p, t), slots, r, key)
+                key += 1
+            p = t + 1
+    if rows[r, _C_TAGS_POS] >= 0 and key >= start:
+        p = rows[r, _C_TAGS_POS]
+        h = (topic * 31 + 84) & _MASK_32
+        h = (h * 31 + 35) & _MASK_32
+        h = _extend(h, buf, p, p + rows[r, _C_TAGS_LEN])
+        n = _note(work, n, h, slots, r, key)
+    return n
+
+
 def put_rows(
     index: cython.uchar[::1],
     slots: cython.longlong,
@@ -181,83 +274,55 @@ def put_rows(
     first: cython.Py_ssize_t,
     last: cython.Py_ssize_t,
     first_key: cython.longlong,
+    work: cython.longlong[:, ::1],
 ):
     """Index rows ``first`` to ``last``, of the first one only from key number ``first_key`` on.
 
     The keys of a row are, in this order, its unique key, its KEYS and its TAGS. A row not behind
     the file's last position was indexed before and is passed over, as are rolled back transactions.
+    ``work`` is room for the keys of some rows, (WORK_ROWS, 4): what the keys and slots need of memory
+    is asked for together, since one miss of the cache after the other takes most of the time.
     Returns (row, key number) of the first key that found no room; row is ``last`` when all did.
     """
     r: cython.Py_ssize_t = first
-    p: cython.Py_ssize_t
-    e: cython.Py_ssize_t
-    t: cython.Py_ssize_t
-    key: cython.longlong = 0
+    until: cython.Py_ssize_t
+    n: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    at: cython.Py_ssize_t
+    seen: cython.int = 0
     start: cython.longlong = first_key
-    h: cython.longlong
-    topic: cython.longlong
     full: cython.bint = False
     last_phy: cython.longlong = -1
     if slots < 1 or entries < 1 or len(index) < 40 + slots * 4 + entries * 20:
         raise ValueError(f"{slots} slots and {entries} entries in {len(index)} bytes")
     if not 0 <= first <= last <= rows.shape[0] or (rows.shape[0] and rows.shape[1] < _COLUMNS):
         raise ValueError(f"rows {first} to {last} of {rows.shape[0]}")
+    if work.shape[0] < _WORK_ROWS or work.shape[1] < 4:
+        raise ValueError(f"room for {work.shape[0]} keys of {_WORK_ROWS}")
     with cython.nogil:
         if _be32(index, 36) > 1 or _be64(index, 24) > 0:
             last_phy = _be64(index, 24)
-        while r < last:
-            key = 0
-            if (start == 0 and rows[r, _C_PHY] <= last_phy) or (
-                rows[r, _C_SYS_FLAG] & 0xC
-            ) == 0xC:
+        while r < last and not full:
+            until = min(last, r + _BLOCK)
+            seen ^= _touch(buf, rows, r, until)
+            n = 0
+            while r < until and n < _BLOCK_KEYS:
+                if (start > 0 or rows[r, _C_PHY] > last_phy) and (rows[r, _C_SYS_FLAG] & 0xC) != 0xC:
+                    n = _hash_keys(buf, rows, r, start, slots, work, n)
                 r += 1
                 start = 0
-                continue
-            p = rows[r, _C_TOPIC_POS]
-            topic = _extend(0, buf, p, p + rows[r, _C_TOPIC_LEN])
-            topic = (topic * 31 + 35) & _MASK_32
-            if rows[r, _C_UNIQ_POS] >= 0:
-                if key >= start:
-                    p = rows[r, _C_UNIQ_POS]
-                    h = _extend(topic, buf, p, p + rows[r, _C_UNIQ_LEN])
-                    full = not _put_key(
-                        index, slots, entries, h, rows[r, _C_PHY], rows[r, _C_STORE_TIMESTAMP])
-                    if full:
-                        break
-                key += 1
-            if rows[r, _C_KEYS_POS] >= 0:
-                p = rows[r, _C_KEYS_POS]
-                e = p + rows[r, _C_KEYS_LEN]
-                while p < e:
-                    t = p
-                    while t < e and buf[t] != 32:
-                        t += 1
-                    if t > p:
-                        if key >= start:
-                            h = _extend(topic, buf, p, t)
-                            full = not _put_key(
-                                index, slots, entries, h, rows[r, _C_PHY],
-                                rows[r, _C_STORE_TIMESTAMP])
-                            if full:
-                                break
-                        key += 1
-                    p = t + 1
+            for k in range(n):
+                seen ^= index[work[k, 1]]
+            for k in range(n):
+                at = work[k, 2]
+                full = not _put_entry(
+                    index, slots, entries, work[k, 0], work[k, 1], rows[at, _C_PHY],
+                    rows[at, _C_STORE_TIMESTAMP])
                 if full:
+                    r, start = at, work[k, 3]
                     break
-            if rows[r, _C_TAGS_POS] >= 0:
-                if key >= start:
-                    p = rows[r, _C_TAGS_POS]
-                    h = (topic * 31 + 84) & _MASK_32
-                    h = (h * 31 + 35) & _MASK_32
-                    h = _extend(h, buf, p, p + rows[r, _C_TAGS_LEN])
-                    full = not _put_key(
-                        index, slots, entries, h, rows[r, _C_PHY], rows[r, _C_STORE_TIMESTAMP])
-                    if full:
-                        break
-                key += 1
-            r += 1
-            start = 0
-    return r, key if full else 0
+        work[_WORK_ROWS - 1, 3] = seen  # else a compiler may leave out what only touches
+    return r, start if full else 0
 
 
 def search(

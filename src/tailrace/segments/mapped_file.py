@@ -354,6 +354,19 @@ class MappedFile:
         finally:
             self.release()
 
+    def read_into(self, at: int, buffer: bytearray) -> int:
+        """Read as much as there is room for, not behind ``wrote_position``; how many bytes."""
+        n = min(len(buffer), self.wrote_position - at)
+        if n <= 0 or at < 0 or not self.hold():
+            return 0
+        try:
+            if self._mapping is not None:
+                buffer[:n] = self._mapping.view[at : at + n]
+                return n
+            return self._open().pread_into(memoryview(buffer)[:n], at)
+        finally:
+            self.release()
+
     def read_many(self, places: Iterable[tuple[int, int]]) -> list[bytes]:
         """The same for many (position, length); empty where nothing was written."""
         if not self.hold():

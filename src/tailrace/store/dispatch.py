@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import logging
+from collections.abc import Sequence
 from typing import Any, Final, final
 
 import numpy as np
@@ -19,13 +21,33 @@ from tailrace.store.log_scan import Damage, order_by_queue
 from tailrace.store.sealing import sealed_rows
 
 __all__ = [
-    "SCHEDULE_TOPIC", "Dispatcher", "damaged_unit", "deliver_time_codes", "parse_delay_levels",
+    "SCHEDULE_TOPIC", "Dispatcher", "Records", "damaged_unit", "deliver_time_codes", "parse_delay_levels",
 ]
 
 _log = logging.getLogger(__name__)
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 Rows = np.ndarray[Any, np.dtype[np.int64]]
+
+
+Records = tuple[Any, Rows]
+"""Bytes of the log, and record rows whose positions point into them."""
+
+
+@final
+class _Together:
+    """Records of several parts of the log, as rows of one."""
+
+    def __init__(self, records: Sequence[Records]) -> None:
+        self._records = records
+        self._starts = [0, *itertools.accumulate(len(rows) for _, rows in records)]
+        self.rows = records[0][1] if len(records) == 1 else np.concatenate([r for _, r in records])
+
+    def topic(self, row: int) -> bytes:
+        """The topic of a record."""
+        at, length = self.rows[row, [record.C_TOPIC_POS, record.C_TOPIC_LEN]].tolist()
+        data, _ = self._records[bisect.bisect(self._starts, row) - 1]
+        return bytes(data[at : at + length])
 
 
 def parse_delay_levels(text: str = MESSAGE_DELAY_LEVEL) -> list[int]:
@@ -60,17 +82,28 @@ class Dispatcher:
         """Nothing is written: queues end behind those units that are on disk as they should be."""
         self.listener: MessageArrivingListener | None = None
 
-    def dispatch(self, data: Any, rows: Rows) -> None:
-        """Build what rows ask for; ``data`` is what their positions point into.
+    def dispatch(self, records: Sequence[Records]) -> None:
+        """Build what records ask for.
 
-        Raises DiskFullError or OSError; doing the same rows again is then right.
+        Raises DiskFullError or OSError; doing the same records again is then right.
         """
-        self._damage += sealed_rows(data, rows)
-        self._write_units(data, rows)
-        if len(rows):
-            self._newest = max(self._newest, int(rows[-1, record.C_STORE_TIMESTAMP]))
+        self.write_units(records)
+        self.put_keys(records)
+
+    def write_units(self, records: Sequence[Records]) -> None:
+        """The first half: the queues. Raises as ``dispatch`` does."""
+        for data, rows in records:
+            self._damage += sealed_rows(data, rows)
+        together = _Together(records)
+        self._write_units(together)
+        if len(together.rows):
+            self._newest = max(self._newest, int(together.rows[-1, record.C_STORE_TIMESTAMP]))
+
+    def put_keys(self, records: Sequence[Records]) -> None:
+        """The other half: the index. Raises as ``dispatch`` does."""
         if self._index is not None and not self.read_only:
-            self._index.put_rows(data, rows, len(rows))
+            for data, rows in records:
+                self._index.put_rows(data, rows, len(rows))
 
     def note_damage(self, damage: Damage) -> None:
         """Have messages that are missing from here on be the damaged bytes.
@@ -89,11 +122,12 @@ class Dispatcher:
                 queue.last_phy_offset = damage.phy_offset
                 self._queues.dirty.add(queue)
 
-    def _write_units(self, data: Any, rows: Rows) -> None:
+    def _write_units(self, records: _Together) -> None:
+        rows = records.rows
         order, bounds = order_by_queue(rows)
         if not len(order):
             return
-        queues = [self._queue_of(data, rows, order[first:last])
+        queues = [self._queue_of(records, order[first:last])
                   for first, last in itertools.pairwise(bounds)]
         units = bytearray(CQ_UNIT.size * len(order))
         queue_units.build_units(rows, order, 0, len(order), units)
@@ -112,11 +146,11 @@ class Dispatcher:
                 part = view[first * CQ_UNIT.size : last * CQ_UNIT.size]
                 self._write_run(queue, rows, order[first:last], part, following)
 
-    def _queue_of(self, data: Any, rows: Rows, chosen: Rows) -> ConsumeQueue | None:
+    def _queue_of(self, records: _Together, chosen: Rows) -> ConsumeQueue | None:
         """The queue of records that share one, or None when it cannot have a directory."""
+        rows = records.rows
         first = rows[chosen[0]]
-        at = int(first[record.C_TOPIC_POS])
-        raw = bytes(data[at : at + int(first[record.C_TOPIC_LEN])])
+        raw = records.topic(int(chosen[0]))
         topic = self._topics.get(raw)
         if topic is None:
             topic = self._topics[raw] = raw.decode("utf-8", "replace")

@@ -67,6 +67,7 @@ class IndexService:
         self.files: tuple[MappedFile, ...] = ()
         self.full_unflushed: list[MappedFile] = []
         self._half_done = -1, 0
+        self._work = np.empty((index_entries.WORK_ROWS, 4), dtype=np.int64)
 
     def load(self) -> str:
         """Take the files up to the first that cannot be right; says why there is such a one.
@@ -283,7 +284,8 @@ class IndexService:
             file = self.files[-1] if self.files else self._create(None, int(rows[done, record.C_STORE_TIMESTAMP]))
             self._reserve(file, rows, done, count)
             done, key = index_entries.put_rows(
-                file.buffer, self._slots, self._entries, buffer, rows, done, count, key)
+                file.buffer, self._slots, self._entries, buffer, rows, done, count, key,
+                self._work)
             file.touched()
             if done < count:
                 self._half_done = int(rows[done, record.C_PHY]), key

@@ -163,7 +163,8 @@ def _wanted_entries(chunk: LogChunk) -> Any:
     most = int(rows[:, record.C_KEYS_LEN].sum()) // 2 + 3 * len(rows) + 2
     scratch = bytearray(index_file_size(1, most))
     INDEX_HEADER.struct.pack_into(scratch, 0, 0, 0, 0, 0, 0, 1)
-    index_entries.put_rows(scratch, 1, most, chunk.data, rows, 0, len(rows), 0)
+    work = np.empty((index_entries.WORK_ROWS, 4), dtype=np.int64)
+    index_entries.put_rows(scratch, 1, most, chunk.data, rows, 0, len(rows), 0, work)
     made = INDEX_HEADER.unpack_from(scratch).index_count
     start = INDEX_HEADER.size + INDEX_SLOT.size
     return INDEX_ENTRY.view(bytes(scratch[start : start + made * INDEX_ENTRY.size]))[1:]

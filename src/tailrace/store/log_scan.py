@@ -35,9 +35,9 @@ from tailrace.formats.commitlog import (
 from tailrace.kernels import record
 
 __all__ = [
-    "CHUNK", "Damage", "LogChunk", "LogEnd", "LogFile", "LogWalk", "ReadableFile", "RecordClaim", "Rows",
+    "CHUNK", "Damage", "LogChunk", "LogEnd", "LogFile", "LogWalk", "Read", "ReadableFile", "RecordClaim", "Rows",
     "group_rows",
-    "has_unit", "is_record", "order_by_queue", "scan_files",
+    "has_unit", "is_record", "order_by_queue", "read_bytes", "scan_files",
 ]
 
 _log = logging.getLogger(__name__)
@@ -87,7 +87,8 @@ class LogFile(ReadableFile, Protocol):
 class LogChunk:
     """Some records: rows point into ``data``, whose first byte is at ``base``."""
 
-    data: bytes
+    data: Any
+    """Bytes, or what the walk's ``Read`` made of them."""
     base: int
     rows: Rows
 
@@ -131,8 +132,18 @@ Fresh = Callable[[RecordClaim], bool]
 """Whether a record behind a gap can belong to the log: its queue is not that far yet."""
 
 
+Read = Callable[[ReadableFile, int, int], "bytes | memoryview"]
+"""Reads a file at a position, up to so many bytes; what it returned is left alone meanwhile."""
+
+
+def read_bytes(file: ReadableFile, at: int, n: int) -> bytes:
+    """The ordinary way."""
+    return file.read(at, n)
+
+
 def scan_files(
-    files: Sequence[ReadableFile], start: int, until: int, check: int, end: LogEnd
+    files: Sequence[ReadableFile], start: int, until: int, check: int, end: LogEnd,
+    read: Read = read_bytes,
 ) -> Iterator[LogChunk]:
     """Walk records from ``start`` (a record's position) up to ``until``, as far as they are whole.
 
@@ -156,7 +167,7 @@ def scan_files(
                 if limit < file.size:
                     return
                 break
-            data = file.read(at, min(want, limit - at))
+            data = read(file, at, min(want, limit - at))
             count, stop, reason = record.scan(
                 data, 0, len(data), file.file_from_offset + at, check, rows)
             if count:
@@ -185,8 +196,10 @@ class LogWalk:
     """
 
     def __init__(
-        self, files: Sequence[LogFile], start: int, until: int, check: int, fresh: Fresh
+        self, files: Sequence[LogFile], start: int, until: int, check: int, fresh: Fresh,
+        read: Read = read_bytes,
     ) -> None:
+        self._read = read
         self._files = files
         self._start = start
         self._until = until
@@ -220,7 +233,7 @@ class LogWalk:
         """Records from ``start`` on without damage; whether the last one was torn."""
         self.stretch_timestamp = -1
         held: LogChunk | None = None
-        chunks = scan_files(self._files, start, self._until, self._check, self.end)
+        chunks = scan_files(self._files, start, self._until, self._check, self.end, self._read)
         if self._length(start) > _LONG:  # reading and checking, and what is done with it, overlap
             chunks = read_ahead(chunks)
         for chunk in chunks:
@@ -259,7 +272,7 @@ class LogWalk:
             (record.C_TOPIC_POS, record.C_TOPIC_LEN), (record.C_PROPS_POS, record.C_PROPS_LEN)
         ):
             at = int(row[pos])
-            if b"\0" in data[at : at + int(row[length])]:
+            if b"\0" in bytes(data[at : at + int(row[length])]):
                 break
         else:
             return False

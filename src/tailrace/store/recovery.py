@@ -34,6 +34,7 @@ from tailrace.errors import DiskFullError
 from tailrace.formats.filenames import file_name_to_offset
 from tailrace.kernels import record
 from tailrace.segments import MappedFile
+from tailrace.store.batched_dispatch import BatchedDispatch
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueueStore
 from tailrace.store.coverage import Coverage
@@ -110,6 +111,7 @@ class Recovery:
         self._bad_index = ""
         self._is_clean = False
         self._synced: Callable[[], None] = lambda: None
+        self._batches = BatchedDispatch(dispatcher)
         self.report = RecoveryReport(check_crc=check_crc)
 
     def run(self, *, last_exit_ok: bool, read_only: str = "") -> RecoveryReport:
@@ -255,17 +257,15 @@ class Recovery:
         report = self.report
         log = self._commit_log.queue
         until = self._commit_log.max_offset
-        walk = walk_over(log.files, report.start, until, self._check, self._is_fresh, pieces)
+        walk = walk_over(
+            log.files, report.start, until, self._check, self._is_fresh, pieces, self._batches.read)
         told = saved = self._clock.monotonic_ns()
         for item in walk.items():
             if isinstance(item, Damage):
+                self._dispatch()
                 self._step_over(item)  # the strict modes have refused by now
                 continue
-            try:
-                self._take(item)
-            except (DiskFullError, OSError) as error:
-                self._become_read_only(f"queues and index cannot be written: {error}")
-                self._take(item)
+            self._take(item)
             now = self._clock.monotonic_ns()
             if now - told >= _TELL_NS:
                 told = now
@@ -274,14 +274,28 @@ class Recovery:
                           100 * done, report.scanned)
                 self._tell(done)
             if now - saved >= _SAVE_NS and not report.read_only:
+                self._dispatch()
                 self._save()
                 saved = self._clock.monotonic_ns()
+        self._dispatch()
         report.end = walk.end.phy_offset
         self._cut(walk)
 
+    def _dispatch(self) -> None:
+        """Have queues and index hold all that was taken."""
+        self._written(self._batches.dispatch)
+
+    def _written(self, write: Callable[[], None]) -> None:
+        """Write to queues and index, or learn that they cannot be written and go on read-only."""
+        try:
+            write()
+        except (DiskFullError, OSError) as error:
+            self._become_read_only(f"queues and index cannot be written: {error}")
+            self._batches.dispatch()
+
     def _take(self, chunk: LogChunk) -> None:
         rows = chunk.rows
-        self._dispatcher.dispatch(chunk.data, rows)
+        self._written(lambda: self._batches.take(chunk))
         self.report.scanned += len(rows)
         last = rows[-1]
         self._recent = [*self._recent, *rows[-64:, record.C_PHY].tolist()][-64:]
@@ -291,6 +305,7 @@ class Recovery:
             self._commit_log.last_store_timestamp, self._last_record[2])
 
     def _is_fresh(self, claim: RecordClaim) -> bool:
+        self._dispatch()
         queue = self._queues.get(claim.topic, claim.queue_id)
         # A queue that was left without a unit says nothing, wherever its first file begins.
         return (

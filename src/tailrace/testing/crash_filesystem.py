@@ -94,6 +94,11 @@ class _File:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self.path)
         return bytes(self._data.volatile[pos : pos + n])
 
+    def pread_into(self, buffer: memoryview, pos: int) -> int:
+        data = self.pread(len(buffer), pos)
+        buffer[: len(data)] = data
+        return len(data)
+
     def pwrite(self, data: bytes | bytearray | memoryview, pos: int) -> None:
         self._owner.operation("pwrite", self.path)
         volatile = self._data.volatile

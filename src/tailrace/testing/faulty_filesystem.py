@@ -53,6 +53,9 @@ class _FaultyFile:
     def pread(self, n: int, pos: int) -> bytes:
         return self._file.pread(n, pos)
 
+    def pread_into(self, buffer: memoryview, pos: int) -> int:
+        return self._file.pread_into(buffer, pos)
+
     def pwrite(self, data: bytes | bytearray | memoryview, pos: int) -> None:
         self._owner.operation("pwrite", self.path)
         self._file.pwrite(data, pos)

@@ -1,0 +1,101 @@
+"""Recovery of more than fits one batch: the same files as dispatch made, whatever fails meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+
+import pytest
+
+from tailrace import Message, MessageStore, StoreConfig
+from tailrace.env.filesystem import OsFileSystem
+from tailrace.store.batched_dispatch import BATCH, BatchedDispatch
+from tailrace.store.log_scan import CHUNK
+from tailrace.testing import Fault, FaultyFileSystem
+
+CONFIG = StoreConfig(
+    mapped_file_size_commit_log=64 << 20, mapped_file_size_consume_queue=20_000,
+    max_hash_slot_num=5000, max_index_num=20_000)
+BODY = b"b" * 4000
+COUNT = 2 * BATCH // len(BODY) + 500
+DERIVED = ("consumequeue", "index")
+
+
+def derived(path):
+    return {
+        str(file.relative_to(path)): file.read_bytes()
+        for name in DERIVED for file in sorted((path / name).rglob("*")) if file.is_file()}
+
+
+def body(number):
+    return b"%d " % number + BODY
+
+
+@pytest.fixture(scope="module")
+def store_and_files(tmp_path_factory):
+    """A store whose derived files are gone, as a kill and a careless hand leave it; what they held."""
+    path = tmp_path_factory.mktemp("batches") / "store"
+    with MessageStore.open(path, config=CONFIG, services=False) as store:
+        store.topics.create_if_missing("orders", 3)
+        for number in range(COUNT):
+            store.put(Message(topic="orders", body=body(number), keys=[f"k{number}"]), queue_id=number % 3)
+    files = derived(path)
+    for name in (*DERIVED, "tailrace"):
+        shutil.rmtree(path / name)
+    (path / "checkpoint").unlink()
+    (path / "abort").write_text("1")
+    return path, files
+
+
+@pytest.fixture
+def path(store_and_files, tmp_path):
+    shutil.copytree(store_and_files[0], tmp_path / "store")
+    return tmp_path / "store"
+
+
+def all_is_there(store):
+    for queue_id in range(3):
+        read = [m.body for m in store.read("orders", queue_id=queue_id, offset=0)]
+        assert read == [body(n) for n in range(queue_id, COUNT, 3)]
+    for number in range(0, COUNT, 97):
+        found = store.query_message("orders", f"k{number}")
+        assert [m.body for m in found] == [body(number)]
+
+
+def test_queues_and_index_are_rebuilt_byte_for_byte(path, store_and_files):
+    with MessageStore.open(path, config=CONFIG, services=False) as store:
+        assert store.recovery_report["scanned"] == COUNT
+        all_is_there(store)
+    rebuilt = derived(path)
+    queues = {name for name in rebuilt if name.startswith("consumequeue")}
+    assert {n: rebuilt[n] for n in queues} == {
+        n: data for n, data in store_and_files[1].items() if n in queues}
+    assert len(rebuilt) == len(store_and_files[1])
+
+
+@pytest.mark.parametrize("part, number", [
+    ("consumequeue", 0), ("consumequeue", 7), ("consumequeue", 25), ("/index/", 0), ("/index/", 3)])
+def test_a_batch_that_cannot_be_written_is_not_lost(path, part, number):
+    fault = Fault(number, errno.ENOSPC, for_good=True, path=part)
+    full = FaultyFileSystem.failing(OsFileSystem(), fault)
+    with MessageStore.open(path, config=CONFIG, services=False, file_system=full) as store:
+        assert "No space left" in store.recovery_report["readOnly"]
+    with MessageStore.open(path, config=CONFIG, services=False) as store:
+        all_is_there(store)
+
+
+def test_buffers_are_used_again(path, monkeypatch):
+    made = []
+    read = BatchedDispatch.read
+
+    def noted(self, file, at, n):
+        data = read(self, file, at, n)
+        if isinstance(data, memoryview):
+            made.append(id(data.obj))
+        return data
+
+    monkeypatch.setattr(BatchedDispatch, "read", noted)
+    with MessageStore.open(path, config=CONFIG, services=False):
+        pass
+    assert len(made) >= 2 * BATCH // CHUNK
+    assert len(set(made)) <= BATCH // CHUNK + 4
