@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +16,13 @@ from tailrace.config import BrokerConfig
 from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import (
+    NotAStoreError,
     RemotingCommandError,
     StoreError,
     StoreLockedError,
     StoreNotWritableError,
 )
-from tailrace.formats.filenames import CONFIG, SERVE
+from tailrace.formats.filenames import CONFIG, LOCK, SERVE
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.model import Message, MessageExt
 from tailrace.node.message_store import MessageStore
@@ -39,13 +41,24 @@ def _server_of(store: str, error: StoreLockedError) -> str:
         raise error from None
 
 
+def _opened(store: str, *, create: bool) -> MessageStore:
+    """A store directory; a path that is none may be a slip of the keyboard."""
+    try:
+        return MessageStore.open(store, services=False, create=create)
+    except NotAStoreError as error:
+        path = Path(store)
+        if create or (path.exists() and (path.is_file() or {*os.listdir(path)} - {LOCK})):
+            raise  # nothing could make a store of it
+        raise NotAStoreError(store, f"{error.reason}; --create makes one") from error
+
+
 def send_message(
-    message: Message, store: str, broker: str, namesrv: str, queue: int
+    message: Message, store: str, broker: str, namesrv: str, queue: int, *, create: bool
 ) -> dict[str, Any]:
     """Put a message; where it is."""
     if store:
         try:
-            with MessageStore.open(store, services=False) as opened:
+            with _opened(store, create=create) as opened:
                 result = opened.put(message, queue_id=max(queue, 0))
         except StoreLockedError as error:
             broker = _server_of(store, error)
@@ -131,7 +144,7 @@ def _read_topics(store: str) -> Iterator[dict[str, Any]]:
 
 
 def create_topic(
-    name: str, store: str, broker: str, queues: int, attributes: dict[str, str]
+    name: str, store: str, broker: str, queues: int, attributes: dict[str, str], *, create: bool
 ) -> dict[str, Any]:
     """Create a topic, or change its queues and attributes."""
     from tailrace.node.topic_config import TopicConfig, validate_topic  # noqa: PLC0415
@@ -144,7 +157,7 @@ def create_topic(
         raise StoreError(str(error)) from None
     if store:
         try:
-            with MessageStore.open(store, services=False) as opened:
+            with _opened(store, create=create) as opened:
                 made = replace(
                     opened.topics.select(name) or TopicConfig(topic_name=name),
                     read_queue_nums=queues, write_queue_nums=queues)

@@ -124,6 +124,7 @@ class MessageStore:
         file_system: FileSystem | None = None,
         scheduler: Scheduler | None = None,
         entropy: Entropy | None = None,
+        on_lock: Callable[[], None] | None = None,
         on_recovery: Callable[[float], None] | None = None,
         rebuild: bool = False,
         seal_damage: bool = False,
@@ -133,8 +134,9 @@ class MessageStore:
 
         File sizes of an existing directory are taken from its files, whatever ``config`` says.
         ``services=False`` runs no background service, for tools: the store then dispatches and
-        flushes when it is read or closed. ``on_recovery`` hears about once a second how much of a
-        recovery is done, from 0 to 1. ``rebuild`` builds queues and index anew whatever is there;
+        flushes when it is read or closed. ``on_lock`` is called once the lock is held and nothing
+        else is changed; what it raises ends the open. ``on_recovery`` hears about once a second how
+        much of a recovery is done, from 0 to 1. ``rebuild`` builds queues and index anew whatever is there;
         ``seal_damage`` writes placeholder records over damage that is stepped over, for Java
         brokers; ``scan`` reads the log in recovery's stead. On a full disk nothing is cut or put.
 
@@ -153,6 +155,8 @@ class MessageStore:
         running: Scheduler | None = None
         try:
             config = recognise(file_system, root, config)  # a refusal leaves everything as it is
+            if on_lock is not None:
+                on_lock()
             last_exit_ok = not file_system.exists(f"{root}/{filenames.ABORT}")
             read_only = write_abort(file_system, root)
             make_log_directories(file_system, root, config)
