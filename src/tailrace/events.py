@@ -69,6 +69,9 @@ _BROKER: Final = (
     _event("warning", "held pull failed", "topic queue reason",
            "A pull that had waited for messages ended in an error; its consumer gets SYSTEM_ERROR "
            "and asks again."),
+    _event("warning", "admin request failed", "code peer reason",
+           "Purging a topic or cleaning queues ended in an error that is not known; it got "
+           "SYSTEM_ERROR."),
     _event("warning", "status request failed", "target reason",
            "A request to the HTTP port could not be answered; it got status 500."),
     _event("info", "broker registered", "name id address",

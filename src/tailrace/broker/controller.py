@@ -31,6 +31,7 @@ from tailrace.broker.processors.client_manage import ClientManageProcessor
 from tailrace.broker.processors.pull import PullMessageProcessor
 from tailrace.broker.processors.query import QueryProcessor
 from tailrace.broker.processors.recall import RecallMessageProcessor
+from tailrace.broker.processors.reset_offset import ResetOffsetProcessor
 from tailrace.broker.processors.retention import RetentionProcessor
 from tailrace.broker.processors.send import SendMessageProcessor
 from tailrace.broker.processors.send_back import SendBackProcessor
@@ -190,7 +191,7 @@ class BrokerController:
         self._processors: list[_Registers] = [
             send, SendBackProcessor(broker, durable), RecallMessageProcessor(broker, durable),
             QueryProcessor(broker), ClientManageProcessor(broker), AdminTopicsProcessor(broker),
-            RetentionProcessor(broker),
+            RetentionProcessor(broker), ResetOffsetProcessor(broker),
             AdminProcessor(broker, RuntimeInfo(broker, self._file_system), self._settings),
         ]
         return send
