@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tailrace import config, errors, metrics
+from tailrace.events import EVENTS, Event, split_line
 from tailrace.formats import (
     checkpoint,
     commitlog,
@@ -19,7 +20,7 @@ from tailrace.formats import (
 
 OUT = Path("docs/reference")
 SOURCES = Path("src/tailrace")
-LEVELS = ("info", "warning", "error", "exception", "critical")
+LEVELS = ("debug", "info", "warning", "error", "exception", "critical", "log")
 LAYOUTS = {
     "CommitLog record, fixed head": commitlog.MESSAGE_HEAD,
     "CommitLog blank record": commitlog.BLANK,
@@ -63,28 +64,54 @@ def error_tree() -> str:
     return HEAD + "# Errors\n\n```\n" + (errors.__doc__ or "").strip() + "\n```\n"
 
 
-def logged(path: Path) -> Iterator[tuple[str, str]]:
-    """(level, text) of every line that a module may log."""
-    for node in ast.walk(ast.parse(path.read_text())):
+def logged(text: str) -> Iterator[tuple[str, str, int]]:
+    """(level, format, line) of every logging call; a format that is no constant is empty."""
+    for node in ast.walk(ast.parse(text)):
         match node:
             case ast.Call(
-                func=ast.Attribute(value=ast.Name(id="_log"), attr=level),
-                args=[ast.Constant(value=str(text)), *_],
+                func=ast.Attribute(value=ast.Name(id="_log" | "logging"), attr=level),
+                args=[first, *_],
             ) if level in LEVELS:
-                yield level, text
+                constant = isinstance(first, ast.Constant) and isinstance(first.value, str)
+                yield level, first.value if constant else "", node.lineno
+
+
+def event_calls() -> tuple[dict[Event, set[str]], list[str]]:
+    """Modules that log each event, and what calls and declarations do not agree about."""
+    known = {event[:3]: event for event in EVENTS}
+    calls: dict[Event, set[str]] = {event: set() for event in EVENTS}
+    problems = ["declared twice"] if len(known) != len(EVENTS) else []
+    for path in sorted(SOURCES.rglob("*.py")):
+        parts_of = ("tailrace", *path.relative_to(SOURCES).with_suffix("").parts)
+        for level, text, line in logged(path.read_text()):
+            event = known.get((level, *split_line(text)))
+            if event is None:
+                problems.append(f"{path}:{line}: {level} {text!r} is not declared in events.py")
+            else:
+                calls[event].add(".".join(parts_of).removesuffix(".__init__"))
+    problems += [f"events.py: nobody logs {e.level} {e.phrase!r}" for e in EVENTS if not calls[e]]
+    return calls, problems
 
 
 def events() -> str:
+    calls, problems = event_calls()
+    if problems:
+        sys.exit("\n".join(problems))
     parts = [
-        "# Events\n\nWhat is logged: one line each, a fixed phrase and `key=value`.\n",
-        "| level | line | by |", "|---|---|---|",
+        ("# Events\n\nEvery line that is logged: a fixed phrase, then `key=value` for each key.\n"
+         "`tailrace serve --log-level` says from which level on; lines go to stderr."),
     ]
-    for path in sorted(SOURCES.rglob("*.py")):
-        parts_of = ("tailrace", *path.relative_to(SOURCES).with_suffix("").parts)
-        name = ".".join(parts_of).removesuffix(".__init__")
-        parts.extend(
-            f"| {level} | `{text.replace('|', '&#124;')}` | `{name}` |"
-            for level, text in sorted(set(logged(path))))
+    rooms: dict[str, list[str]] = {}
+    for event, modules in calls.items():
+        by = sorted(modules)
+        room = next((m for m in by if ".testing." not in m), by[0]).split(".")[1]
+        keys = " ".join(f"`{key}`" for key in event.keys)
+        level = "error" if event.level == "exception" else event.level
+        rooms.setdefault(room, []).append(
+            f"| {level} | {event.phrase} | {keys} | {event.meaning} | {', '.join(f'`{m}`' for m in by)} |")
+    for room, rows in rooms.items():
+        parts += ["", f"## {room}", "", "| level | phrase | keys | meaning | by |", "|---|---|---|---|---|"]
+        parts += rows
     return HEAD + "\n".join(parts) + "\n"
 
 

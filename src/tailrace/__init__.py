@@ -12,13 +12,14 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tailrace.config import FlushDiskType, StoreConfig
 from tailrace.errors import StoreError
-from tailrace.model import Message, MessageExt, PutMessageResult, PutMessageStatus
 
 if TYPE_CHECKING:
+    from tailrace.config import FlushDiskType, StoreConfig
+    from tailrace.model import Message, MessageExt, PutMessageResult, PutMessageStatus
     from tailrace.node.message_store import MessageStore
 
 __all__ = [
@@ -35,10 +36,25 @@ __all__ = [
 __version__ = "0.1.0"
 
 
-def __getattr__(name: str) -> Any:
-    # The store brings NumPy; who only wants a name from here need not wait for it.
-    if name == "MessageStore":
-        from tailrace.node.message_store import MessageStore  # noqa: PLC0415
+# Where the names are. The store brings NumPy, settings and messages build their classes: who only
+# wants one of them, or the package of a command, need not wait for the others.
+_HOMES = {
+    "FlushDiskType": "tailrace.config",
+    "Message": "tailrace.model",
+    "MessageExt": "tailrace.model",
+    "MessageStore": "tailrace.node.message_store",
+    "PutMessageResult": "tailrace.model",
+    "PutMessageStatus": "tailrace.model",
+    "StoreConfig": "tailrace.config",
+}
 
-        return MessageStore
-    raise AttributeError(name)
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

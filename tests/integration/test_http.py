@@ -11,6 +11,7 @@ import urllib.request
 import pytest
 
 from tailrace.client import Producer, PullConsumer
+from tailrace.errors import RemotingCommandError
 from tailrace.model import Message
 
 pytestmark = pytest.mark.integration
@@ -88,6 +89,23 @@ def test_ready_answers_before_and_while_the_store_is_opened(tmp_path, started):
     assert process.wait(20) == 0
 
 
+def test_requests_while_the_store_is_opened_are_told_so(tmp_path, started):
+    slow = SLOW.replace("0.25)\n", "0.25)\n    options.pop('on_lock')()\n    print('locked', flush=True)\n")
+    process = started(sys.executable, "-c", slow, "serve", str(tmp_path / "store"), *PORTS[:4])
+    assert process.stdout.readline() == "locked\n"
+    told = next(line for line in process.stderr if "ports taken" in line)
+    threading.Thread(target=process.stderr.read, daemon=True).start()
+    broker = told.split("broker=")[1].split()[0]
+    with Producer(broker=broker, retries=0) as producer:
+        with pytest.raises(RemotingCommandError, match="opening its store, 25 % done") as caught:
+            producer.send(Message(topic="orders", body=b"early"))
+        assert caught.value.code == 14
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        assert f"broker={broker} " in process.stdout.readline()
+        assert producer.send(Message(topic="orders", body=b"now")).status == "SEND_OK"
+
+
 def test_a_signal_while_the_store_is_opened_ends_the_process_at_once(tmp_path, started):
     process = started(sys.executable, "-c", SLOW, "serve", str(tmp_path / "store"), *PORTS)
     http_address(process)
@@ -126,6 +144,6 @@ def test_a_taken_http_port_is_one_line_and_exit_1(tmp_path, started):
         [*SERVE, str(tmp_path / "other"), "--listen", "127.0.0.1:0", "--namesrv-listen",
          "127.0.0.1:0", "--http", address], capture_output=True, text=True, timeout=30, check=False)
     assert second.returncode == 1
-    assert second.stderr.splitlines()[-1] == (
-        f"tailrace: cannot listen on --http {address}: Address already in use")
+    assert second.stderr.splitlines()[-1].startswith(
+        f"tailrace: cannot listen on --http {address}: Address already in use, by process {process.pid} (")
     assert not (tmp_path / "other").exists()

@@ -1,6 +1,7 @@
 """`tailrace serve` as its users meet it: through our client, killed, stopped, and misused."""
 
 import json
+import os
 import socket
 import struct
 import subprocess
@@ -158,7 +159,8 @@ def lines_of(done):
 
 def test_commands_on_a_directory(tmp_path):
     store = tmp_path / "s"
-    (sent,) = lines_of(tailrace("send", store, "--topic", "orders", "--key", "42", "42 apples"))
+    (sent,) = lines_of(
+        tailrace("send", store, "--create", "--topic", "orders", "--key", "42", "42 apples"))
     assert (sent["queueOffset"], sent["status"]) == (0, "PUT_OK")
     (line,) = lines_of(tailrace("tail", store, "--topic", "orders", "--from", "first", "--no-follow"))
     assert line["body"] == "42 apples"
@@ -201,3 +203,30 @@ def test_the_fixture_does_not_wait_for_ever_for_a_server_that_never_gets_ready(t
     monkeypatch.setattr(sys, "executable", str(silent))
     with pytest.raises(RuntimeError, match="did not get ready"):
         pytest_plugin.TailraceBroker(tmp_path / "store").start()
+
+
+def held_port():
+    holder = socket.create_server(("127.0.0.1", 0))
+    return holder, "{}:{}".format(*holder.getsockname())
+
+
+@pytest.mark.parametrize("option", ["--listen", "--namesrv-listen", "--http"])
+def test_a_port_that_is_taken_is_found_before_the_store_is_opened(tmp_path, option):
+    """The refusal names option, port and holder, and the abort file tells that nothing was opened."""
+    holder, address = held_port()
+    ports = {"--listen": "127.0.0.1:0", "--namesrv-listen": "127.0.0.1:0", option: address}
+    with holder:
+        refused = tailrace("serve", tmp_path / "s", *(w for pair in ports.items() for w in pair))
+    assert refused.returncode == 1
+    assert refused.stdout == ""
+    assert (f"tailrace: cannot listen on {option} {address}: Address already in use, by process "
+            f"{os.getpid()} (") in refused.stderr
+    assert set((tmp_path / "s").glob("*")) <= {tmp_path / "s" / "lock"}
+
+
+def test_a_locked_directory_is_named_before_a_taken_port(tailrace_broker):
+    refused = tailrace("serve", tailrace_broker.store_path, "--listen", tailrace_broker.broker,
+                       "--namesrv-listen", tailrace_broker.namesrv)
+    assert refused.returncode == 1
+    assert "locked" in refused.stderr
+    assert "cannot listen" not in refused.stderr

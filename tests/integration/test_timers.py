@@ -91,7 +91,8 @@ def test_the_command_lists_what_is_to_come(tmp_path):
             check=False, timeout=60)
 
     store = str(tmp_path / "s")
-    assert tailrace("send", store, "hello", "--topic", "T", "--delay", "3600000").returncode == 0
+    assert tailrace(
+        "send", store, "hello", "--create", "--topic", "T", "--delay", "3600000").returncode == 0
     assert tailrace("send", store, "hello", "--topic", "T").returncode == 0
     (line,) = tailrace("timers", store, "--json").stdout.splitlines()
     timer = json.loads(line)["timer"]

@@ -15,16 +15,14 @@ name server. The store is not closed by the controller: who opened it closes it,
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
-import os
-import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 from tailrace.broker.client_manager import ConsumerManager, ProducerManager
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers
+from tailrace.broker.listeners import Address, Listeners
 from tailrace.broker.long_polling import PullRequestHoldService
 from tailrace.broker.name_server import KVConfigManager, NameServer
 from tailrace.broker.processors.admin import AdminProcessor, settings_of
@@ -33,6 +31,7 @@ from tailrace.broker.processors.client_manage import ClientManageProcessor
 from tailrace.broker.processors.pull import PullMessageProcessor
 from tailrace.broker.processors.query import QueryProcessor
 from tailrace.broker.processors.recall import RecallMessageProcessor
+from tailrace.broker.processors.reset_offset import ResetOffsetProcessor
 from tailrace.broker.processors.retention import RetentionProcessor
 from tailrace.broker.processors.send import SendMessageProcessor
 from tailrace.broker.processors.send_back import SendBackProcessor
@@ -44,7 +43,6 @@ from tailrace.env.entropy import Entropy, SystemEntropy
 from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.env.scheduler import Scheduler, ThreadScheduler
 from tailrace.formats.remoting import VERSION_V5_3_1, ResponseCode
-from tailrace.kernels import header as header_kernel
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.remoting import Channel, RemotingServer
@@ -57,8 +55,6 @@ __all__ = ["BrokerController"]
 _log = logging.getLogger(__name__)
 
 SCAN_S: Final = 10.0
-VIP_DISTANCE: Final = 2
-Address = tuple[str, int]
 
 
 @final
@@ -97,36 +93,36 @@ class BrokerController:
         vip: bool = False,
     ) -> None:
         """Listen and serve. Raises OSError when an address cannot be taken; then nothing runs."""
+        listeners = Listeners(self._config.broker_ip1)
+        await listeners.start(listen, namesrv_listen, vip=vip)
+        await self.serve_on(listeners)
+
+    async def serve_on(self, listeners: Listeners) -> None:
+        """Serve on ports that were taken before; they are given back when this raises."""
         try:
-            await self._start(listen, namesrv_listen, vip=vip)
+            await self._serve_on(listeners)
         except BaseException:
-            await self._close_servers(0.0)
+            await listeners.stop()
             raise
         self._started = True
         _log.info(
             "broker started broker=%s namesrv=%s", self.broker_address, self.namesrv_address
         )
 
-    async def _start(
-        self, listen: Address, namesrv_listen: Address | None, *, vip: bool
-    ) -> None:
+    async def _serve_on(self, listeners: Listeners) -> None:
         self._broker = self._context()
         # Recovery may have left less than was consumed; queues must be there to compare.
         if await self._broker.loop.run_in_executor(None, self._store.wait_dispatched):
             self._correct_offsets()
         send = self._build(self._broker)
-        server = self._server(fast=False)
-        host, port = await _listening(server, listen)
-        advertised = self._config.broker_ip1 or _reachable(host)
-        self.broker_address = self._broker.address = f"{advertised}:{port}"
-        store_host = _packed(advertised) + port.to_bytes(4, "big")
+        self.broker_address = self._broker.address = listeners.broker_address
+        store_host = listeners.store_host
         self._store.store_host = store_host
         send.set_store_host(store_host)
-        self._settings.update(listenPort=str(port), brokerIP1=advertised)
-        if vip and listen[1] > VIP_DISTANCE:
-            await self._start_vip(listen[0], listen[1] - VIP_DISTANCE)
-        if namesrv_listen is not None:
-            await self._start_name_server(namesrv_listen)
+        self._settings.update(listenPort=str(listeners.port), brokerIP1=listeners.advertised)
+        self._register(listeners)
+        listeners.serving()
+        self._servers = listeners.servers
         self._store.set_message_arriving_listener(self._hold)
         self._scheduler.every(
             "ConsumerOffsetPersist", self._config.flush_consumer_offset_interval,
@@ -195,49 +191,35 @@ class BrokerController:
         self._processors: list[_Registers] = [
             send, SendBackProcessor(broker, durable), RecallMessageProcessor(broker, durable),
             QueryProcessor(broker), ClientManageProcessor(broker), AdminTopicsProcessor(broker),
-            RetentionProcessor(broker),
+            RetentionProcessor(broker), ResetOffsetProcessor(broker),
             AdminProcessor(broker, RuntimeInfo(broker, self._file_system), self._settings),
         ]
         return send
 
-    def _server(self, *, fast: bool) -> RemotingServer:
-        """A server of the broker; the fast one, on the VIP port, serves no pulls."""
-        server = RemotingServer(
-            decode_header=header_kernel.decode_header, on_close=self._client_gone
-        )
-        for processor in self._processors:
-            processor.register(server)
-        if not fast:
-            self._pull.register(server)
-        self._servers.append(server)
-        return server
+    def _register(self, listeners: Listeners) -> None:
+        """Have the servers answer requests; the one on the VIP port serves no pulls."""
+        for server in (listeners.broker, listeners.vip):
+            if server is not None:
+                server.on_close = self._client_gone
+                for processor in self._processors:
+                    processor.register(server)
+        self._pull.register(listeners.broker)
+        if listeners.namesrv is not None:
+            self._register_name_server(listeners.namesrv, listeners.namesrv_address)
 
-    async def _start_vip(self, host: str, port: int) -> None:
-        server = self._server(fast=True)
-        try:
-            await server.start(host, port)
-        except OSError as error:
-            self._servers.remove(server)
-            _log.warning("VIP port left out address=%s:%d reason=%s", host, port, error)
-
-    async def _start_name_server(self, listen: Address) -> None:
+    def _register_name_server(self, server: RemotingServer, address: str) -> None:
         kv = KVConfigManager(self._file_system, self._store.config_dir)
         kv.load()
-        settings: dict[str, str] = {}
-        name_server = self._name_server = NameServer(self._clock, kv, settings)
+        name_server = self._name_server = NameServer(
+            self._clock, kv, {"listenPort": address.rpartition(":")[2]})
         name_server.register_local(
             self._config.broker_cluster_name, self._config.broker_name, self.broker_address,
             self._broker.topics.table,
         )
-        server = RemotingServer(
-            decode_header=header_kernel.decode_header, on_close=name_server.closed
-        )
+        server.on_close = name_server.closed
         name_server.register(server)
-        self._servers.append(server)
-        host, port = await _listening(server, listen)
-        self.namesrv_address = self._broker.namesrv_address = f"{_reachable(host)}:{port}"
-        self._settings["namesrvAddr"] = self.namesrv_address
-        settings["listenPort"] = str(port)
+        self.namesrv_address = self._broker.namesrv_address = address
+        self._settings["namesrvAddr"] = address
         self._every("expire", SCAN_S, name_server.expire)
 
     @property
@@ -261,7 +243,7 @@ class BrokerController:
                     pull.request, pull.request.answer(ResponseCode.GO_AWAY, "please go away")
                 )
         await self._wait_durable()
-        await self._close_servers(None)
+        await self._close_servers()
         self._scheduler.stop_all()
         self._broker.offsets.persist_if_changed()
         _log.info("broker stopped broker=%s", self.broker_address)
@@ -273,11 +255,9 @@ class BrokerController:
                 return
             await asyncio.sleep(0.01)
 
-    async def _close_servers(self, drain_s: float | None) -> None:
+    async def _close_servers(self) -> None:
         servers, self._servers = self._servers, []
-        await asyncio.gather(
-            *(s.stop() if drain_s is None else s.stop(drain_s) for s in servers)
-        )
+        await asyncio.gather(*(server.stop() for server in servers))
 
     def _client_gone(self, channel: Channel) -> None:
         self._broker.consumers.closed(channel)
@@ -298,34 +278,5 @@ class BrokerController:
         self._timers[name] = loop.call_later(seconds, run)
 
 
-async def _listening(server: RemotingServer, listen: Address) -> Address:
-    """Start a server; raises OSError that names the address in one way for all loops."""
-    try:
-        return await server.start(*listen)
-    except OSError as error:
-        known = error.errno is not None and error.errno > 0
-        reason = os.strerror(error.errno or 0) if known else error.strerror or str(error)
-        raise OSError(
-            error.errno, f"cannot listen on {listen[0]}:{listen[1]}: {reason}") from error
-
-
 class _Registers(Protocol):
     def register(self, server: RemotingServer) -> None: ...
-
-
-def _reachable(host: str) -> str:
-    """An address that a client can use for one that is listened on."""
-    address = ipaddress.ip_address(host)
-    if not address.is_unspecified:
-        return host
-    try:
-        return socket.gethostbyname(socket.gethostname())
-    except OSError:
-        return "127.0.0.1"
-
-
-def _packed(host: str) -> bytes:
-    try:
-        return ipaddress.ip_address(host).packed
-    except ValueError:
-        return socket.inet_aton(socket.gethostbyname(host))

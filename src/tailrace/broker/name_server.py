@@ -13,8 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
+from tailrace.broker.processors._bodies import json_object
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
+from tailrace.errors import StoreError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.node.config_manager import ConfigManager
@@ -26,6 +28,8 @@ __all__ = ["KVConfigManager", "NameServer"]
 _log = logging.getLogger(__name__)
 
 EXPIRED_MS: Final = 120_000
+KV_MAX: Final = 4 << 20
+"""Characters of the key-value table, which is written as a whole with every change."""
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
@@ -91,7 +95,12 @@ class KVConfigManager(ConfigManager):
         return self._table.get(namespace)
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value; durable on return."""
+        """Set a value; durable on return. Raises StoreError when there would be too much."""
+        kept = sum(
+            len(ns) + len(k) + len(v) for ns, values in self._table.items()
+            for k, v in values.items() if (ns, k) != (namespace, key))
+        if kept + len(namespace) + len(key) + len(value) > KV_MAX:
+            raise StoreError(f"the key-value table would have more than {KV_MAX} characters")
         self._table.setdefault(namespace, {})[key] = value
         self.persist()
 
@@ -181,6 +190,7 @@ class NameServer:
             code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
         )
         server.register(self.delete_topic, code.DELETE_TOPIC_IN_NAMESRV)
+        server.register(self.register_topic, code.REGISTER_TOPIC_IN_NAMESRV)
         server.register(self.put_kv, code.PUT_KV_CONFIG)
         server.register(self.get_kv, code.GET_KV_CONFIG)
         server.register(self.delete_kv, code.DELETE_KV_CONFIG)
@@ -252,11 +262,21 @@ class NameServer:
 
     def delete_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Forget a topic of brokers elsewhere: request 216; our own broker keeps what it has."""
+        topic, cluster = request.ext["topic"], request.ext.get("clusterName")
         for broker in self._brokers.values():
-            if not broker.is_local:
-                broker.topics = {
-                    t: c for t, c in broker.topics.items() if t != request.ext["topic"]
-                }
+            if not broker.is_local and topic in broker.topics and cluster in {None, "", broker.cluster}:
+                broker.topics = {t: c for t, c in broker.topics.items() if t != topic}
+        return request.answer()
+
+    def register_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Enter a topic of brokers elsewhere: request 217; nothing when one of them is unknown."""
+        topic, entries = request.ext["topic"], json_object(request).get("queueDatas") or []
+        named = [self._brokers.get(str(entry["brokerName"])) for entry in entries]
+        if None in named:
+            return request.answer()
+        for broker, entry in zip(named, entries, strict=True):
+            if broker is not None and not broker.is_local:
+                broker.topics = {**broker.topics, topic: TopicConfig.from_json(entry, topic)}
         return request.answer()
 
     def put_kv(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -299,26 +319,33 @@ class NameServer:
             return request.answer(ResponseCode.SYSTEM_ERROR, "crc32 not match")
         name, address, broker_id = ext["brokerName"], ext["brokerAddr"], int(ext["brokerId"])
         version, topics = _registration(ext, request.body)
-        broker = self._brokers.get(name)
-        known = broker is not None and any(m.address == address for m in broker.members.values())
-        if (broker is not None and broker.is_local) or (len(topics) == 1 and not known):
-            return request.answer(ResponseCode.SYSTEM_ERROR, "register broker failed")
-        if broker is None:
-            broker = self._brokers[name] = Broker(name=name, cluster=ext["clusterName"])
-        for other_id, other in list(broker.members.items()):
-            if other.address == address and other_id != broker_id:
-                del broker.members[other_id]
-        if not known:
-            _log.info("broker registered name=%s id=%d address=%s", name, broker_id, address)
-        broker.enable_acting_master = ext.get("enableActingMaster") == "true"
-        broker.members[broker_id] = BrokerMember(
+        member = BrokerMember(  # all fields are read before anything is entered
             address=address, broker_id=broker_id, ha_address=ext.get("haServerAddr", ""),
             data_version=version, channel=channel, last_update_ns=self._clock.monotonic_ns(),
             expired_ms=int(ext.get("heartbeatTimeoutMillis") or EXPIRED_MS),
         )
-        if broker_id == 0 and topics:
-            broker.topics = topics if len(topics) > 1 else {**broker.topics, **topics}
-            broker.write_wiped = False
+        broker = self._brokers.get(name) or Broker(name=name, cluster=ext["clusterName"])
+        before = broker.members.get(broker_id)
+        if broker.is_local or (len(topics) == 1 and before is None):
+            return request.answer(ResponseCode.SYSTEM_ERROR, "register broker failed")
+        if before is not None and before.address != address and (
+            before.data_version.get("stateVersion", 0) > version.get("stateVersion", 0)
+        ):
+            return request.answer()  # passed over: an older state of the same broker
+        self._brokers[name] = broker
+        for other_id, other in list(broker.members.items()):
+            if other.address == address and other_id != broker_id:
+                del broker.members[other_id]
+        if before is None or before.address != address:
+            _log.info("broker registered name=%s id=%d address=%s", name, broker_id, address)
+        broker.enable_acting_master = ext.get("enableActingMaster") == "true"
+        broker.members[broker_id] = member
+        # A registration may be split: topics come together, and go by request 216 alone.
+        acts = "enableActingMaster" in ext and broker_id == min(broker.members)
+        if topics and (broker_id == 0 or acts):
+            broker.topics = {**broker.topics, **topics}
+            if before is None or before.data_version != version:
+                broker.write_wiped = broker_id != 0 and broker.enable_acting_master
         answer_ext = {}
         master = broker.members.get(0)
         if broker_id != 0 and master is not None:

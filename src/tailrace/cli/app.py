@@ -39,6 +39,8 @@ Where = Annotated[
     str, typer.Argument(metavar="STORE", help="A store directory, unless a server is named.")
 ]
 Topic = Annotated[str, typer.Option("--topic", help="Name of a topic.")]
+Create = Annotated[
+    bool, typer.Option("--create", help="Make the directory STORE a store when it is none yet.")]
 
 
 def run() -> None:
@@ -66,8 +68,13 @@ def errors() -> Iterator[None]:
 
 
 def read_properties(config: Path | None) -> dict[str, str]:
-    """The settings of a ``--config`` file."""
-    return read_config_file(config) if config else {}
+    """The settings of a ``--config`` file; names that nothing here knows are said."""
+    if config is None:
+        return {}
+    values = read_config_file(config)
+    if unknown := unknown_settings(values, (StoreConfig, BrokerConfig)):
+        print(f"tailrace: settings of {config} not used here: {', '.join(unknown)}", file=sys.stderr)
+    return values
 
 
 def print_lines(lines: Iterable[dict[str, Any]]) -> None:
@@ -145,8 +152,6 @@ def serve(
                 "say --allow-remote if that is meant")
     with errors():
         values = read_properties(config)
-        if unknown := unknown_settings(values, (StoreConfig, BrokerConfig)):
-            print(f"tailrace: settings of {config} not used here: {', '.join(unknown)}", file=sys.stderr)
         serve_store(
             str(store), *addresses, StoreConfig.from_properties(values),
             BrokerConfig.from_properties(values), http_address)
@@ -373,11 +378,12 @@ def send(
         int, typer.Option(min=0, help="Deliver it then, milliseconds since 1970.")] = 0,
     delay_level: Annotated[
         int, typer.Option(min=0, help="Deliver it after the delay of this level, 1 or more.")] = 0,
+    create: Create = False,
 ) -> None:
     """Put one message by hand; prints where it is.
 
     The target is the directory STORE (through its server, when it is being served), --broker or
-    --namesrv.
+    --namesrv. STORE must be a store already, unless --create is said.
     """
     from tailrace.cli.messages import send_message  # noqa: PLC0415
     from tailrace.model import Message  # noqa: PLC0415
@@ -388,7 +394,7 @@ def send(
         topic=topic, body=body.encode(), tags=tags or None, keys=key or (),
         properties=key_values(prop or []) | timer_properties(delay, deliver_at, delay_level))
     with errors():
-        print_lines([send_message(message, store, broker, namesrv, queue)])
+        print_lines([send_message(message, store, broker, namesrv, queue, create=create)])
 
 
 @app.command()
@@ -441,15 +447,20 @@ def topic_create(
         Optional[list[str]], typer.Option(metavar="NAME=VALUE", help="reserve.time (hours), "  # noqa: UP045
                                           "retention.ms, retention.bytes ...; may be repeated.")
     ] = None,
+    create: Create = False,
 ) -> None:
-    """Create a topic, or change the number of its queues and its attributes."""
+    """Create a topic, or change the number of its queues and its attributes.
+
+    STORE must be a store already, unless --create is said.
+    """
     from tailrace.cli.messages import create_topic  # noqa: PLC0415
 
     *directory, name = words
     store = one_target(directory, broker, "")
     with errors():
         print_lines([
-            create_topic(name, store, broker, queues, key_values(attribute or [], "--attribute"))])
+            create_topic(name, store, broker, queues, key_values(attribute or [], "--attribute"),
+                         create=create)])
 
 
 # Sub-commands in modules of their own.

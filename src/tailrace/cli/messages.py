@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tailrace.client import Producer, PullConsumer
-from tailrace.config import BrokerConfig
-from tailrace.env.clock import SystemClock
-from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import (
+    NotAStoreError,
     RemotingCommandError,
     StoreError,
     StoreLockedError,
     StoreNotWritableError,
 )
-from tailrace.formats.filenames import CONFIG, SERVE
-from tailrace.formats.remoting import RequestCode, ResponseCode
+from tailrace.formats.filenames import CONFIG, LOCK, SERVE
 from tailrace.model import Message, MessageExt
-from tailrace.node.message_store import MessageStore
-from tailrace.node.topic_config import TopicConfigManager
-from tailrace.remoting.client import RemotingClient
-from tailrace.store.topic_retention import topic_limits
+
+if TYPE_CHECKING:
+    from tailrace.node.message_store import MessageStore
 
 __all__ = ["create_topic", "list_topics", "purge_topic", "send_message", "tail_messages"]
 
@@ -39,13 +34,30 @@ def _server_of(store: str, error: StoreLockedError) -> str:
         raise error from None
 
 
+def _opened(store: str, *, create: bool = False) -> MessageStore:
+    from tailrace.node.message_store import MessageStore  # noqa: PLC0415 - NumPy and the store
+
+    return MessageStore.open(store, services=False, create=create)
+
+
+def _opened_or_made(store: str, *, create: bool) -> MessageStore:
+    """A store directory; a path that is none may be a slip of the keyboard, so it must be said."""
+    try:
+        return _opened(store, create=create)
+    except NotAStoreError as error:
+        path = Path(store)
+        if create or (path.exists() and (path.is_file() or {*os.listdir(path)} - {LOCK})):
+            raise  # nothing could make a store of it
+        raise NotAStoreError(store, f"{error.reason}; --create makes one") from error
+
+
 def send_message(
-    message: Message, store: str, broker: str, namesrv: str, queue: int
+    message: Message, store: str, broker: str, namesrv: str, queue: int, *, create: bool
 ) -> dict[str, Any]:
     """Put a message; where it is."""
     if store:
         try:
-            with MessageStore.open(store, services=False) as opened:
+            with _opened_or_made(store, create=create) as opened:
                 result = opened.put(message, queue_id=max(queue, 0))
         except StoreLockedError as error:
             broker = _server_of(store, error)
@@ -55,6 +67,8 @@ def send_message(
                 "queueOffset": result.queue_offset, "physicalOffset": result.phy_offset,
                 "msgId": result.msg_id,
             }
+    from tailrace.client import Producer  # noqa: PLC0415 - asyncio and sockets
+
     with Producer(namesrv=namesrv, broker=broker, group="tailrace_cli") as producer:
         sent = producer.send(message, queue_id=queue if queue >= 0 else None)
     return {
@@ -82,7 +96,7 @@ def tail_messages(
     """Messages of all queues of a topic, from ``start`` on."""
     if store:
         try:
-            with MessageStore.open(store, services=False, create=False) as opened:
+            with _opened(store) as opened:
                 queues = [entry for entry in opened.queues() if entry[0] == topic]
                 if not queues and opened.topics.select(topic) is None:
                     raise StoreError(f"{store} has no topic {topic}")
@@ -97,6 +111,8 @@ def tail_messages(
                 return
         except StoreLockedError as error:
             broker = _server_of(store, error)
+    from tailrace.client import PullConsumer  # noqa: PLC0415 - asyncio and sockets
+
     with PullConsumer(namesrv=namesrv, broker=broker, group="tailrace_cli") as consumer:
         for message in consumer.messages(
             topic, start=int(start) if start.isdigit() else start, follow=follow
@@ -108,7 +124,7 @@ def list_topics(store: str, broker: str) -> Iterator[dict[str, Any]]:
     """Topics and their queues."""
     if store:
         try:
-            with MessageStore.open(store, services=False, create=False) as opened:
+            with _opened(store) as opened:
                 for config in sorted(opened.topics.items(), key=lambda c: c.topic_name):
                     yield config.to_json()
                 return
@@ -117,12 +133,18 @@ def list_topics(store: str, broker: str) -> Iterator[dict[str, Any]]:
             return
         except StoreLockedError as error:
             broker = _server_of(store, error)
+    from tailrace.client import PullConsumer  # noqa: PLC0415 - asyncio and sockets
+
     with PullConsumer(broker=broker, group="tailrace_cli") as consumer:
         yield from consumer.topic_configs()
 
 
 def _read_topics(store: str) -> Iterator[dict[str, Any]]:
     """What ``config/topics.json`` says of a directory that cannot be opened."""
+    from tailrace.config import BrokerConfig  # noqa: PLC0415
+    from tailrace.env import OsFileSystem, SystemClock  # noqa: PLC0415
+    from tailrace.node.topic_config import TopicConfigManager  # noqa: PLC0415
+
     topics = TopicConfigManager(
         OsFileSystem(), f"{store}/{CONFIG}", BrokerConfig(), SystemClock())
     topics.load()
@@ -131,10 +153,11 @@ def _read_topics(store: str) -> Iterator[dict[str, Any]]:
 
 
 def create_topic(
-    name: str, store: str, broker: str, queues: int, attributes: dict[str, str]
+    name: str, store: str, broker: str, queues: int, attributes: dict[str, str], *, create: bool
 ) -> dict[str, Any]:
     """Create a topic, or change its queues and attributes."""
     from tailrace.node.topic_config import TopicConfig, validate_topic  # noqa: PLC0415
+    from tailrace.store.topic_retention import topic_limits  # noqa: PLC0415
 
     if reason := validate_topic(name):
         raise StoreError(reason)
@@ -144,7 +167,7 @@ def create_topic(
         raise StoreError(str(error)) from None
     if store:
         try:
-            with MessageStore.open(store, services=False) as opened:
+            with _opened_or_made(store, create=create) as opened:
                 made = replace(
                     opened.topics.select(name) or TopicConfig(topic_name=name),
                     read_queue_nums=queues, write_queue_nums=queues)
@@ -153,6 +176,8 @@ def create_topic(
                 return made.to_json()
         except StoreLockedError as error:
             broker = _server_of(store, error)
+    from tailrace.client import Producer  # noqa: PLC0415 - asyncio and sockets
+
     with Producer(broker=broker, group="tailrace_cli") as producer:
         producer.create_topic(name, queues, attributes)
     return {
@@ -166,10 +191,15 @@ def purge_topic(
     """Let go of messages; queue id: least offset before and now."""
     if store:
         try:
-            with MessageStore.open(store, services=False, create=False) as opened:
+            with _opened(store) as opened:
                 return opened.purge_topic(name, queue_id, before_ms)
         except StoreLockedError as error:
             broker = _server_of(store, error)
+    import asyncio  # noqa: PLC0415
+
+    from tailrace.formats.remoting import RequestCode, ResponseCode  # noqa: PLC0415
+    from tailrace.remoting.client import RemotingClient  # noqa: PLC0415 - asyncio and sockets
+
     ext = {"topic": name}
     if queue_id is not None:
         ext["queueId"] = str(queue_id)

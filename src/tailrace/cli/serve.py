@@ -7,11 +7,13 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tailrace.broker.controller import BrokerController
+from tailrace.broker.listeners import Address, Listeners, why_not_listening
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.errors import StoreError
 from tailrace.formats.filenames import SERVE
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
     from tailrace.broker.http_status import HttpStatusServer
 
 __all__ = ["parse_address", "serve_store"]
-
-Address = tuple[str, int]
 
 
 def parse_address(text: str, option: str) -> Address:
@@ -58,10 +58,13 @@ def serve_store(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     progress = _Progress()
+    listeners = Listeners(
+        broker_config.broker_ip1, progress.ask, names=("--listen", "--namesrv-listen"))
     opening = partial(
         MessageStore.open, path, config=store_config, broker_config=broker_config,
         on_recovery=progress.say)
-    serving = _serve(opening, progress, listen, namesrv_listen, broker_config, http_listen)
+    take_ports = partial(listeners.start, listen, namesrv_listen, vip=listen[1] > 2)
+    serving = _serve(opening, progress, listeners, take_ports, broker_config, http_listen)
     try:
         import uvloop  # noqa: PLC0415 - not everywhere
     except ImportError:
@@ -71,18 +74,28 @@ def serve_store(
 
 
 async def _serve(
-    opening: partial[MessageStore], progress: _Progress, listen: Address, namesrv_listen: Address,
-    broker_config: BrokerConfig, http_listen: Address | None,
+    opening: partial[MessageStore], progress: _Progress, listeners: Listeners,
+    take_ports: Callable[[], Coroutine[Any, Any, None]], broker_config: BrokerConfig,
+    http_listen: Address | None,
 ) -> None:
+    loop = asyncio.get_running_loop()
+
+    def locked() -> None:  # in the thread of the open: first the lock, then the ports, then recovery
+        try:
+            asyncio.run_coroutine_threadsafe(take_ports(), loop).result()
+        except OSError as error:
+            raise StoreError(error.strerror or str(error)) from error
+
     http = None if http_listen is None else await _start_http(
         http_listen, broker_config, progress)
     try:
-        store = await asyncio.get_running_loop().run_in_executor(None, opening)
+        store = await loop.run_in_executor(None, partial(opening, on_lock=locked))
         try:
-            await _serve_open_store(store, listen, namesrv_listen, broker_config, http)
+            await _serve_open_store(store, listeners, broker_config, http)
         finally:
-            await asyncio.get_running_loop().run_in_executor(None, store.close)
+            await loop.run_in_executor(None, store.close)
     finally:
+        await listeners.stop()
         if http is not None:
             await http.stop()
 
@@ -96,13 +109,15 @@ async def _start_http(
     try:
         host, port = await http.start(*listen)
     except OSError as error:
-        raise StoreError(f"cannot listen on --http {listen[0]}:{listen[1]}: {_why(error)}") from error
+        raise StoreError(
+            f"cannot listen on --http {listen[0]}:{listen[1]}: {why_not_listening(error, listen[1])}"
+        ) from error
     print(f"http={host}:{port}", file=sys.stderr, flush=True)
     return http
 
 
 async def _serve_open_store(
-    store: MessageStore, listen: Address, namesrv_listen: Address, broker_config: BrokerConfig,
+    store: MessageStore, listeners: Listeners, broker_config: BrokerConfig,
     http: HttpStatusServer | None,
 ) -> None:
     stop = asyncio.Event()
@@ -110,16 +125,9 @@ async def _serve_open_store(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     controller = BrokerController(store, broker_config)
-    try:
-        await controller.start(listen, namesrv_listen, vip=listen[1] > 2)
-    except OSError as error:
-        raise StoreError(error.strerror or str(error)) from error
+    await controller.serve_on(listeners)
     hint = Path(store.path) / SERVE
-    hint.parent.mkdir(exist_ok=True)
-    hint.write_text(json.dumps({
-        "pid": os.getpid(), "broker": controller.broker_address,
-        "namesrv": controller.namesrv_address,
-    }))
+    _leave_hint(hint, controller)
     if http is not None:
         http.serving(controller.broker)
     print(f"ready broker={controller.broker_address} namesrv={controller.namesrv_address} "
@@ -132,6 +140,14 @@ async def _serve_open_store(
     hint.unlink(missing_ok=True)
 
 
-def _why(error: OSError) -> str:
-    """The reason without the address, which asyncio repeats in its own way."""
-    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+def _leave_hint(hint: Path, controller: BrokerController) -> None:
+    """Note who serves the directory, for commands that find it locked; a full disk is no reason."""
+    try:
+        hint.parent.mkdir(exist_ok=True)
+        hint.write_text(json.dumps({
+            "pid": os.getpid(), "broker": controller.broker_address,
+            "namesrv": controller.namesrv_address,
+        }))
+    except OSError as error:
+        print(f"tailrace: {hint}: {error.strerror}; commands on the directory will not find this server",
+              file=sys.stderr, flush=True)

@@ -22,6 +22,7 @@ class ConsumerOffsetManager(ConfigManager):
         self._clock = clock
         self._table: dict[str, dict[int, int]] = {}
         self._pull_table: dict[str, dict[int, int]] = {}
+        self._reset_table: dict[str, dict[int, int]] = {}
         self._dirty = False
         self._commits = 0
 
@@ -67,6 +68,26 @@ class ConsumerOffsetManager(ConfigManager):
         queues = self._pull_table.get(f"{topic}@{group}")
         return -1 if queues is None else queues.get(queue_id, -1)
 
+    def assign_reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set the next offset of a queue by hand; its consumer does not know yet (`take_reset`)."""
+        self._reset_table.setdefault(f"{topic}@{group}", {})[queue_id] = offset
+        self.commit(group, topic, queue_id, offset)
+
+    def is_reset(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether an offset was set by hand and the queue's consumer has not heard of it."""
+        return queue_id in self._reset_table.get(f"{topic}@{group}", ())
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The offset that was set by hand, once: its consumer is told."""
+        if not self._reset_table:
+            return None
+        key = f"{topic}@{group}"
+        queues = self._reset_table.get(key, {})
+        offset = queues.pop(queue_id, None)
+        if not queues:
+            self._reset_table.pop(key, None)
+        return offset
+
     def topics_of(self, group: str) -> list[str]:
         """Topics for which a group has offsets, sorted."""
         return sorted(topic for topic, g in self._keys() if g == group)
@@ -103,6 +124,7 @@ class ConsumerOffsetManager(ConfigManager):
         for key in keys:
             self._table.pop(key, None)
             self._pull_table.pop(key, None)
+            self._reset_table.pop(key, None)
             self._dirty = True
 
     def _decode(self, value: dict[str, Any]) -> None:

@@ -45,7 +45,7 @@ def check_directory(
         set(names) - {filenames.LOCK, filenames.ABORT}
     ):
         raise NotAStoreError(root, "it is not empty and has no commitlog, here or where storePathCommitLog says")
-    if not names and not create:
+    if not create and not elsewhere and not set(names) - {filenames.LOCK}:
         raise NotAStoreError(root, "it is empty")
     for name in _UNKNOWN_DIRECTORIES:
         if file_system.list(f"{root}/{name}"):

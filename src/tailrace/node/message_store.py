@@ -124,6 +124,7 @@ class MessageStore:
         file_system: FileSystem | None = None,
         scheduler: Scheduler | None = None,
         entropy: Entropy | None = None,
+        on_lock: Callable[[], None] | None = None,
         on_recovery: Callable[[float], None] | None = None,
         rebuild: bool = False,
         seal_damage: bool = False,
@@ -133,26 +134,26 @@ class MessageStore:
 
         File sizes of an existing directory are taken from its files, whatever ``config`` says.
         ``services=False`` runs no background service, for tools: the store then dispatches and
-        flushes when it is read or closed. ``on_recovery`` hears about once a second how much of a
-        recovery is done, from 0 to 1. ``rebuild`` builds queues and index anew whatever is there;
-        ``seal_damage`` writes placeholder records over damage that is stepped over, for Java
-        brokers; ``scan`` reads the log in recovery's stead. On a full disk nothing is cut or put.
+        flushes when it is read or closed. ``on_lock`` is called with the lock held and nothing else
+        changed, and may raise. ``on_recovery`` hears each second how much of a recovery is done, 0
+        to 1. ``rebuild`` builds queues and index anew whatever is there; ``seal_damage`` writes
+        placeholder records over damage that is stepped over, for Java brokers; ``scan`` reads the
+        log in recovery's stead. On a full disk nothing is cut or put.
 
         Raises StoreLockedError, NotAStoreError, StoreNotWritableError (a read-only file system, no
         permission), ConfigError, CorruptionError or OSError; then everything is closed again.
         """
         root = os.path.abspath(os.fspath(path))
-        clock = clock or SystemClock()
-        file_system = file_system or OsFileSystem()
-        entropy = entropy or SystemEntropy()
-        config = config or StoreConfig()
+        clock, entropy = clock or SystemClock(), entropy or SystemEntropy()
+        file_system, config = file_system or OsFileSystem(), config or StoreConfig()
         check_directory(file_system, root, config, create=create)
         file_system.makedirs(root)
         lock = lock_store(file_system, root)
-        store: DefaultMessageStore | None = None
-        running: Scheduler | None = None
+        store, running = None, None
         try:
             config = recognise(file_system, root, config)  # a refusal leaves everything as it is
+            if on_lock:
+                on_lock()
             last_exit_ok = not file_system.exists(f"{root}/{filenames.ABORT}")
             read_only = write_abort(file_system, root)
             make_log_directories(file_system, root, config)

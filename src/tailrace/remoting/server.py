@@ -324,7 +324,7 @@ class RemotingServer:
         self.draining = False
         self.channels: set[Channel] = set()
         self.loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]  # set by start
-        self._on_close = on_close
+        self.on_close = on_close
         self._idle_s = idle_s
         self._server: asyncio.Server | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -376,8 +376,8 @@ class RemotingServer:
     def lost(self, channel: Channel) -> None:
         """Hear of a connection that has gone."""
         self.channels.discard(channel)
-        if self._on_close is not None:
-            self._on_close(channel)
+        if self.on_close is not None:
+            self.on_close(channel)
 
     def _close_idle(self) -> None:
         limit = self.loop.time() - self._idle_s

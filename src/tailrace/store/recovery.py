@@ -126,7 +126,7 @@ class Recovery:
         self._load()  # pass 1
         if self._commit_log.queue.files:
             self._decide(last_exit_ok=last_exit_ok)  # pass 2
-            _log.info("recover %s from=%d why=%s", report.mode, report.start, report.why)
+            _log.info("recover mode=%s from=%d why=%s", report.mode, report.start, report.why)
             pieces = self._scan(
                 self._commit_log.queue.files, report.start, self._commit_log.max_offset, self._check,
             ) if self._scan is not None else None

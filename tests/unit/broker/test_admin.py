@@ -9,7 +9,10 @@ import pytest
 
 from tailrace.broker.processors.admin import AdminProcessor, settings_of
 from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
+from tailrace.broker.processors.client_manage import ClientManageProcessor
+from tailrace.broker.processors.pull import PullMessageProcessor
 from tailrace.broker.processors.query import QueryProcessor
+from tailrace.broker.processors.reset_offset import ResetOffsetProcessor
 from tailrace.broker.runtime_info import RuntimeInfo
 from tailrace.config import StoreConfig
 from tailrace.env import OsFileSystem
@@ -134,7 +137,7 @@ def test_consume_stats_say_how_far_behind_a_group_is(topics, kit, channel, broke
     broker.offsets.commit("g", "orders", 0, 1)
     body = topics.consume_stats(channel, kit.request(208, {"consumerGroup": "g"})).body
     (value,) = fastjson.loads(body)["offsetTable"].values()
-    assert (value["brokerOffset"], value["consumerOffset"], value["pullOffset"]) == (2, 1, 0)
+    assert (value["brokerOffset"], value["consumerOffset"], value["pullOffset"]) == (2, 1, 1)
     assert value["lastTimestamp"] > 0
     body = topics.broker_consume_stats(channel, kit.request(317, {"isOrder": "false"})).body
     assert fastjson.loads(body)["totalDiff"] == 1
@@ -205,7 +208,26 @@ def test_offset_tables_are_handed_out(admin, kit, channel, broker):
         b'{"dataVersion":{"counter":0,"stateVersion":0,"timestamp":0},"offsetTable":{3:5}}')
 
 
-def test_units_of_a_queue_are_shown(admin, kit, channel, store):
+def test_units_of_a_queue_that_is_not_there(admin, broker, kit, channel):
+    broker.topics.update(TopicConfig(topic_name="orders"))
+    for topic, queue_id in (("nobody", "0"), ("orders", "99"), ("orders", "-1")):
+        answer = admin.query_consume_queue(channel, kit.request(321, {
+            "topic": topic, "queueId": queue_id, "index": "0", "count": "1"}))
+        assert (answer.code, answer.remark) == (1, f"{queue_id}@{topic} is not exist!")
+
+
+def test_a_query_by_key_finds_no_more_than_its_settings_allow(broker, kit, channel, store, monkeypatch):
+    asked = []
+    monkeypatch.setattr(store, "query_records", lambda t, k, most, *_: asked.append(most) or [])
+    for most, unique in ((10**12, "false"), (-1, "false"), (7, "false"), (7, "true")):
+        QueryProcessor(broker).query_message(channel, kit.request(12, {
+            "topic": "orders", "key": "k", "maxNum": str(most), "beginTimestamp": "0",
+            "endTimestamp": "-1", "_UNIQUE_KEY_QUERY": unique}))
+    assert asked == [64, 0, 7, 32]
+
+
+def test_units_of_a_queue_are_shown(admin, broker, kit, channel, store):
+    broker.topics.update(TopicConfig(topic_name="orders"))
     put(store)
     put(store)
     request = kit.request(321, {"topic": "orders", "queueId": "0", "index": "1", "count": "9"})
@@ -293,3 +315,70 @@ def test_offsets_of_a_queue(query, kit, channel, store, clock):
     assert ask(query.max_offset) == {"offset": "1"}
     assert ask(query.earliest_store_time) == {"timestamp": str(clock.ms)}
     assert ask(query.search_offset, timestamp="5", boundaryType="UPPER") == {"offset": "0"}
+
+
+@pytest.fixture
+def reset(broker, kit, channel, store):
+    broker.topics.update(TopicConfig(topic_name="orders", read_queue_nums=2, write_queue_nums=2))
+    broker.groups.find_or_create("g")
+    for _ in range(3):
+        put(store)
+
+    def ask(**more):
+        ext = {"topic": "orders", "group": "g", "timestamp": "-1", "isForce": "true", **more}
+        return ResetOffsetProcessor(broker).reset_offset(channel, kit.request(222, ext))
+
+    return ask
+
+
+def test_offsets_are_reset_by_time_to_the_end_and_by_hand(reset, broker):
+    queue = b'{"brokerName":"broker-a","queueId":%d,"topic":"orders"}:%d'
+    assert reset().body == b'{"offsetTable":{%b,%b}}' % (queue % (0, 3), queue % (1, 0))
+    assert [broker.offsets.query("g", "orders", q) for q in (0, 1)] == [3, 0]
+    assert reset(timestamp="0", queueId="0").body == b'{"offsetTable":{%b}}' % (queue % (0, 0))
+    assert reset(queueId="0", offset="2").body == b'{"offsetTable":{%b}}' % (queue % (0, 2))
+    assert broker.offsets.query("g", "orders", 0) == 2
+    assert reset(queueId="-1", offset="-1").code == 0
+
+
+@pytest.mark.parametrize(("more", "code", "remark"), [
+    ({"topic": "nobody"}, 17, "Topic nobody does not exist"),
+    ({"group": "nobody"}, 26, "Group nobody does not exist"),
+    ({"queueId": "2"}, 29, "queueId 2 is not below readQueueNums 2"),
+    ({"queueId": "0", "offset": "4"}, 1, "Target offset 4 not in consume queue range [0-3]"),
+    ({"queueId": "0", "offset": "-2"}, 1, "Target offset -2 not in consume queue range [0-3]"),
+])
+def test_a_reset_that_cannot_be_is_refused_and_changes_nothing(reset, broker, more, code, remark):
+    answer = reset(**more)
+    assert (answer.code, answer.remark) == (code, remark)
+    assert not broker.offsets.entries()
+
+
+def test_a_running_consumer_hears_of_a_reset_with_its_next_pull_and_cannot_undo_it(
+    reset, broker, kit, channel
+):
+    clients = ClientManageProcessor(broker)
+    pulls = PullMessageProcessor(broker)
+    reset(queueId="0", offset="1")
+    commit = {"consumerGroup": "g", "topic": "orders", "queueId": "0", "commitOffset": "3"}
+    late = clients.update_offset(channel, kit.request(15, commit))
+    assert (late.code, late.remark) == (0, "Offset has been previously reset")
+    pull = {
+        "consumerGroup": "g", "topic": "orders", "queueId": "0", "queueOffset": "3", "maxMsgNums": "32",
+        "sysFlag": "5", "commitOffset": "3", "suspendTimeoutMillis": "0", "subscription": "*",
+    }
+    told = kit.decoded(pulls.pull(channel, kit.request(11, pull)))
+    assert (told.code, told.remark) == (21, "OFFSET_RESET")
+    assert (told.ext["nextBeginOffset"], told.ext["maxOffset"]) == ("1", "3")
+    assert broker.offsets.query("g", "orders", 0) == 1
+    found = kit.decoded(pulls.pull(channel, kit.request(11, {**pull, "queueOffset": "1", "sysFlag": "4"})))
+    assert found.code == 0  # told once
+    assert clients.update_offset(channel, kit.request(15, commit)).remark is None
+    assert broker.offsets.query("g", "orders", 0) == 3
+
+
+def test_what_is_forgotten_takes_its_reset_along(reset, broker):
+    reset()
+    broker.offsets.remove_group("g")
+    assert not broker.offsets.is_reset("g", "orders", 0)
+    assert broker.offsets.take_reset("g", "orders", 0) is None

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 
 import pytest
 
 from tailrace.broker import BrokerController
+from tailrace.broker.listeners import Listeners
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
@@ -140,12 +142,39 @@ def test_an_address_that_is_taken_is_an_error_and_leaves_nothing_running(tmp_pat
     async def test():
         async with running(tmp_path, kit) as (controller, store, connect):
             taken = int(controller.namesrv_address.rsplit(":", 1)[1])
-            other = BrokerController(store)
+            listeners = Listeners(names=("--listen", "--namesrv-listen"))
+            with pytest.raises(OSError, match=rf"--namesrv-listen 127\.0\.0\.1:{taken}: .*in use, "
+                               rf"by process {os.getpid()} "):
+                await listeners.start(("127.0.0.1", 0), ("127.0.0.1", taken))
             with pytest.raises(OSError):
-                await other.start(("127.0.0.1", 0), ("127.0.0.1", taken))
-            host, port = other.broker_address.rsplit(":", 1)
-            with pytest.raises(OSError):
-                await asyncio.open_connection(host, int(port))
+                await asyncio.open_connection("127.0.0.1", listeners.port)
+            with pytest.raises(OSError, match=rf"listen on 127\.0\.0\.1:{taken}: "):
+                await BrokerController(store).start(("127.0.0.1", taken), None)
+
+    run(test)
+
+
+def test_ports_taken_before_the_store_is_open_answer_and_serve_the_same_connections_later(tmp_path, kit):
+    async def test():
+        done = [None, 0.25]
+        listeners = Listeners(progress=lambda: done.pop(0))
+        await listeners.start(("127.0.0.1", 0), ("127.0.0.1", 0))
+        controller = BrokerController(kit.FakeStore(tmp_path, clock=SystemClock()))
+        broker = await Client.connect(listeners.broker_address)
+        namesrv = await Client.connect(listeners.namesrv_address)
+        first, second = await broker.ask(310, SEND, b"x"), await namesrv.ask(105, {"topic": "t"})
+        assert (first.code, first.remark) == (14, "the broker is opening its store")
+        assert (second.code, second.remark) == (14, "the broker is opening its store, 25 % done")
+        await controller.serve_on(listeners)
+        try:
+            assert (await broker.ask(310, SEND, b"x")).code == 0
+            assert (await namesrv.ask(105, {"topic": "TBW102"})).code == 0
+            assert (await broker.ask(200_050)).code == 3
+            assert controller.broker_address == listeners.broker_address
+        finally:
+            await controller.stop()
+            broker.writer.close()
+            namesrv.writer.close()
 
     run(test)
 

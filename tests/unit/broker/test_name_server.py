@@ -9,6 +9,7 @@ import pytest
 
 from tailrace.broker.name_server import KVConfigManager, NameServer
 from tailrace.env.filesystem import OsFileSystem
+from tailrace.errors import StoreError
 from tailrace.formats import fastjson
 from tailrace.node.topic_config import TopicConfig
 
@@ -82,6 +83,63 @@ def test_a_first_registration_of_one_topic_and_a_wrong_checksum_are_refused(ns, 
     assert route(ns, kit, channel, "T").code == route(ns, kit, channel, "V").code == 0
 
 
+def test_a_registration_may_come_in_parts_and_topics_go_by_request_alone(ns, kit, channel):
+    def topics():
+        listed = json.loads(ns.topics_by_cluster(channel, kit.request(224, {"cluster": "C2"})).body)
+        return listed["topicList"]
+
+    ns.register_broker(channel, registration(kit, "T", "U"))
+    ns.register_broker(channel, registration(kit, "V", "W"))
+    assert topics() == ["T", "U", "V", "W"]
+    ns.delete_topic(channel, kit.request(216, {"topic": "T", "clusterName": "other"}))
+    assert "T" in topics()
+    ns.delete_topic(channel, kit.request(216, {"topic": "T", "clusterName": "C2"}))
+    ns.delete_topic(channel, kit.request(216, {"topic": "U"}))
+    assert topics() == ["V", "W"]
+
+
+def test_what_is_wrong_with_a_registration_enters_nothing(ns, kit, channel):
+    for more in ({"heartbeatTimeoutMillis": "soon"}, {"brokerId": "x"}):
+        with pytest.raises(ValueError):
+            ns.register_broker(channel, registration(kit, "T", "U", **more))
+    cluster = json.loads(ns.cluster_info(channel, kit.request(106)).body)
+    assert list(cluster["brokerAddrTable"]) == ["broker-a"]
+
+
+def test_a_single_topic_is_registered_of_brokers_that_are_known(ns, kit, channel):
+    def register(*names):
+        body = json.dumps({"queueDatas": [
+            {"brokerName": n, "readQueueNums": 2, "writeQueueNums": 3, "perm": 4} for n in names]})
+        return ns.register_topic(channel, kit.request(217, {"topic": "S"}, body.encode())).code
+
+    ns.register_broker(channel, registration(kit, "T", "U"))
+    assert register("far", "nobody") == 0
+    assert route(ns, kit, channel, "S").code == 17
+    assert register("far", "broker-a") == 0  # our own knows its topics better
+    (queue,) = json.loads(route(ns, kit, channel, "S").body)["queueDatas"]
+    assert queue == {"brokerName": "far", "perm": 4, "readQueueNums": 2, "topicSysFlag": 0,
+                     "writeQueueNums": 3}
+
+
+def test_an_older_state_of_a_broker_is_passed_over(ns, kit, channel):
+    new = registration(kit, "T", "U", bodyCrc32="0")
+    new.body = new.body.replace(b'"stateVersion": 0', b'"stateVersion": 2')
+    ns.register_broker(channel, new)
+    late = registration(kit, "V", "W", address="10.0.0.9:10911")
+    assert ns.register_broker(kit.FakeChannel(), late).code == 0
+    assert route(ns, kit, channel, "V").code == 17
+    (broker,) = json.loads(route(ns, kit, channel, "T").body)["brokerDatas"]
+    assert broker["brokerAddrs"] == {"0": "10.0.0.1:10911"}
+
+
+def test_a_slave_without_master_shows_its_topics_and_takes_no_writes(ns, kit, channel):
+    slave = {"address": "10.0.0.2:10911", "broker_id": 1, "enableActingMaster": "true"}
+    ns.register_broker(channel, registration(kit, "T", "U", **slave))
+    assert json.loads(route(ns, kit, channel, "T").body)["queueDatas"][0]["perm"] == 4
+    ns.register_broker(kit.FakeChannel(), registration(kit, "T", "U", enableActingMaster="true"))
+    assert json.loads(route(ns, kit, channel, "T").body)["queueDatas"][0]["perm"] == 6
+
+
 def test_nobody_takes_the_name_of_the_broker_in_this_process(ns, kit, channel):
     answer = ns.register_broker(channel, registration(kit, "T", "U", name="broker-a"))
     assert answer.code == 1
@@ -153,6 +211,31 @@ def test_write_permission_can_be_hidden_and_shown(ns, kit, channel):
     assert perm() == 4
     ns.add_write_perm(channel, kit.request(327, {"brokerName": "broker-a"}))
     assert perm() == 6
+
+
+def test_hidden_writes_stay_hidden_until_the_topics_of_the_broker_change(ns, kit, channel):
+    def perm():
+        return json.loads(route(ns, kit, channel, "T").body)["queueDatas"][0]["perm"]
+
+    ns.register_broker(channel, registration(kit, "T", "U"))
+    ns.wipe_write_perm(channel, kit.request(205, {"brokerName": "far"}))
+    ns.register_broker(channel, registration(kit, "T", "U"))  # as brokers do every 30 s
+    assert perm() == 4
+    changed = registration(kit, "T", "U", bodyCrc32="0")
+    changed.body = changed.body.replace(b'"counter": 1', b'"counter": 2')
+    ns.register_broker(channel, changed)
+    assert perm() == 6
+
+
+def test_the_key_value_table_has_a_limit(ns, kit, channel):
+    def put(key, value):
+        ns.put_kv(channel, kit.request(100, {"namespace": "n", "key": key, "value": value}))
+
+    put("a", "x" * (3 << 20))
+    put("a", "y" * (3 << 20))  # in its place
+    with pytest.raises(StoreError, match="more than 4194304 characters"):
+        put("b", "x" * (1 << 20))
+    assert ns.get_kv(channel, kit.request(101, {"namespace": "n", "key": "b"})).code == 22
 
 
 def test_values_survive_a_restart(ns, kit, channel, tmp_path):

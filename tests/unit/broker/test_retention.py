@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.broker.processors.retention import RetentionProcessor
 from tailrace.env.filesystem import OsFileSystem
@@ -10,6 +13,19 @@ from tailrace.store.retention import PinKind, Rule
 from tailrace.testing import CrashFileSystem, SimClock
 
 HOUR = 3_600_000
+
+
+def later(broker, channel, processor, request):
+    """The answer that is sent when the work is done."""
+    channel.sent.clear()
+
+    async def test():
+        assert processor(channel, request) is None
+        while not channel.sent:
+            await asyncio.sleep(0.001)
+
+    broker.loop.run_until_complete(asyncio.wait_for(test(), 10))
+    return channel.sent[0]
 
 
 def opened(files, clock, **config):
@@ -38,7 +54,7 @@ def test_requests_316_and_306_remove_queues_of_topics_that_are_gone(broker, kit,
             store.put(Message(topic="u", body=b"x"))
             store.wait_dispatched()
             store.topics.delete("t")
-            assert RetentionProcessor(broker).clean_queues(channel, kit.request(code)).code == 0
+            assert later(broker, channel, RetentionProcessor(broker).clean_queues, kit.request(code)).code == 0
             assert [topic for topic, *_ in store.queues()] == ["u"]
 
 
@@ -48,11 +64,39 @@ def test_a_purge_over_the_wire(broker, kit, channel):
         for number in range(4):
             store.put(Message(topic="t", body=b"x"), queue_id=number % 2)
         purge = RetentionProcessor(broker).purge_topic
-        answer = purge(channel, kit.request(329_001, {"topic": "t", "queueId": "1"}))
+        answer = later(broker, channel, purge, kit.request(329_001, {"topic": "t", "queueId": "1"}))
         assert (answer.code, answer.body) == (0, b'{"1":{"from":0,"to":2}}')
-        assert purge(channel, kit.request(329_001, {"topic": "none"})).remark == "there is no topic none"
+        gone = later(broker, channel, purge, kit.request(329_001, {"topic": "none"}))
+        assert (gone.code, gone.remark) == (1, "there is no topic none")
         assert purge(channel, kit.request(329_001, {"topic": "t", "queueId": "x"})).code == 29
         assert purge(channel, kit.request(329_001, {})).code == 29
+
+
+def test_a_purge_that_waits_keeps_nobody_from_being_served(broker, kit, channel):
+    """It runs beside the event loop, one at a time, and an error of it is an answer."""
+    going, end = threading.Event(), threading.Event()
+
+    def purge_topic(topic, queue_id, before_ms):
+        going.set()
+        assert end.wait(10)
+        raise {"full": OSError("no room"), "odd": RuntimeError("what")}[topic]
+
+    broker.store.purge_topic = purge_topic
+    processor = RetentionProcessor(broker)
+    for topic in ("full", "odd"):
+        assert processor.purge_topic(channel, kit.request(329_001, {"topic": topic})) is None
+
+    async def test():
+        while not going.is_set():  # the loop runs while the purge waits
+            await asyncio.sleep(0.001)
+        assert not channel.sent
+        end.set()
+        while len(channel.sent) < 2:
+            await asyncio.sleep(0.001)
+        assert processor._task is None
+
+    broker.loop.run_until_complete(asyncio.wait_for(test(), 10))
+    assert [(a.code, a.remark) for a in channel.sent] == [(1, "no room"), (1, "RuntimeError: what")]
 
 
 def test_a_listed_group_keeps_what_it_has_not_consumed(tmp_path):

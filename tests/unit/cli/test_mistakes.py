@@ -97,6 +97,13 @@ def test_wrong_use_is_2(tailrace, arguments, complaint, tmp_path):
     (("tail", "gone", "--topic", "t"), "is not a store directory: it does not exist"),
     (("topic", "list", "gone"), "is not a store directory: it does not exist"),
     (("disk-usage", "gone"), "is not a store directory"),
+    (("send", "gone", "--topic", "t", "x"), "it does not exist; --create makes one"),
+    (("send", "empty", "--topic", "t", "x"), "it is empty; --create makes one"),
+    (("send", "locked", "--topic", "t", "x"), "it is empty; --create makes one"),
+    (("send", "other", "--topic", "t", "x"), "no commitlog, here or where storePathCommitLog says\n"),
+    (("send", "file", "--topic", "t", "x", "--create"), "it is a file\n"),
+    (("topic", "create", "gone", "t"), "it does not exist; --create makes one"),
+    (("topic", "purge", "gone", "t"), "it does not exist\n"),
     (("serve", "file"), "is not a store directory: it is a file"),
     (("recover", "other"), "it is not empty and has no commitlog"),
     (("dump", "store", "--config", "gone.properties"), "gone.properties: No such file or directory"),
@@ -117,8 +124,10 @@ def test_wrong_use_is_2(tailrace, arguments, complaint, tmp_path):
 ])
 def test_what_is_refused_is_1_with_one_line(tailrace, store, tmp_path, arguments, complaint):
     (tmp_path / "file").write_text("x")
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "x").write_text("x")
+    for name, inside in (("other", "x"), ("locked", "lock"), ("empty", "")):
+        (tmp_path / name).mkdir()
+        if inside:
+            (tmp_path / name / inside).write_text("x")
     (tmp_path / "binary").write_bytes(b"\xff\xfe=1\n")
     (tmp_path / "wrong").write_text("flushDiskType=NOPE\nmappedFileSizeCommitLog=abc\n")
     code, out, err = tailrace(*arguments)
@@ -127,6 +136,26 @@ def test_what_is_refused_is_1_with_one_line(tailrace, store, tmp_path, arguments
     assert [line for line in err.splitlines() if line.startswith("tailrace: ")] == [
         err.splitlines()[-1]]
     assert not (tmp_path / "new").exists()
+    assert not (tmp_path / "gone").exists()
+
+
+@pytest.mark.parametrize("arguments", [
+    ("send", "fresh", "--topic", "t", "x"), ("topic", "create", "fresh", "t")])
+def test_create_makes_a_store_for_the_first_message_or_topic(tailrace, tmp_path, arguments):
+    assert tailrace(*arguments, "--create")[0] == 0
+    assert (tmp_path / "fresh" / "commitlog").is_dir()
+    assert tailrace(*arguments)[0] == 0  # now it is one
+
+
+@pytest.mark.parametrize("command", [
+    ("dump",), ("recover",), ("verify",), ("repair",), ("repair", "--plan"), ("retention",),
+    ("disk-usage",), ("timers",), ("query", "--topic", "orders", "--key", "k"),
+])
+def test_a_setting_that_nothing_knows_is_said_by_every_command(tailrace, store, tmp_path, command):
+    (tmp_path / "conf").write_text("flushDiskTyp=SYNC_FLUSH\nmaxMessageSize=4096\n")
+    code, _, err = tailrace(command[0], store, *command[1:], "--config", "conf")
+    assert code == 0
+    assert err.count("settings of conf not used here: flushDiskTyp (is flushDiskType meant?)\n") == 1
 
 
 def test_a_port_in_use_is_named(tailrace, tmp_path):
@@ -137,8 +166,8 @@ def test_a_port_in_use_is_named(tailrace, tmp_path):
         for option, other in (("--listen", "--namesrv-listen"), ("--namesrv-listen", "--listen")):
             code, out, err = tailrace("serve", "new", option, address, other, "127.0.0.1:0")
             assert (code, out) == (1, "")
-            assert err.splitlines()[-1] == (
-                f"tailrace: cannot listen on {address}: Address already in use")
+            assert err.splitlines()[-1].startswith(
+                f"tailrace: cannot listen on {option} {address}: Address already in use, by process ")
     with MessageStore.open(tmp_path / "new"):  # it was closed again, cleanly
         assert not list((tmp_path / "new").glob("abort.*"))
 
@@ -148,7 +177,7 @@ def test_a_host_that_is_no_host_is_named(tailrace):
         "serve", "new", "--listen", "no-such-host.invalid:0", "--allow-remote")
     assert code == 1
     assert err.splitlines()[-1].startswith(
-        "tailrace: cannot listen on no-such-host.invalid:0: ")
+        "tailrace: cannot listen on --listen no-such-host.invalid:0: ")
     assert "Errno" not in err
 
 

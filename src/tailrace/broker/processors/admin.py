@@ -21,7 +21,11 @@ from tailrace.remoting import Channel, RemotingServer
 __all__ = ["AdminProcessor"]
 
 FORWARD_TIMEOUT_MS: Final = 10_000
+FORWARDS_MAX: Final = 1_000
+"""Requests that wait for their consumer at a time."""
 CQ_UNITS_MAX: Final = 1_000
+CQ_BYTES_MAX: Final = 16 << 20
+"""Of the messages behind the units of one answer, which are read on the event loop."""
 
 
 @final
@@ -153,6 +157,9 @@ class AdminProcessor:
             return request.answer(
                 ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online"
             )
+        if len(self._tasks) >= FORWARDS_MAX:
+            return request.answer(
+                ResponseCode.SYSTEM_BUSY, f"{FORWARDS_MAX} requests wait for consumers already")
         self._start(self._forwarded(channel, request, client, RemotingCommand(
             request.code, ext, body, version=MQ_VERSION,
         )))
@@ -188,11 +195,15 @@ class AdminProcessor:
         """Units of a queue: request 321."""
         ext, store = request.ext, self._broker.store
         topic, queue_id = ext["topic"], int(ext["queueId"])
+        config = self._broker.topics.select(topic)
+        if config is None or not 0 <= queue_id < max(config.read_queue_nums, config.write_queue_nums):
+            return request.answer(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
         first = max(0, store.min_offset_in_queue(topic, queue_id))
         until = max(0, store.max_offset_in_queue(topic, queue_id))
         index = max(first, int(ext.get("index") or 0))
         count = min(int(ext.get("count") or 0), CQ_UNITS_MAX, max(0, until - index))
         units: list[dict[str, Any]] = []
+        room = CQ_BYTES_MAX
         # Not store.read, which waits for the dispatch: nothing may wait on the event loop.
         while len(units) < count:
             result = store.get_message(topic, queue_id, index, count - len(units))
@@ -201,7 +212,8 @@ class AdminProcessor:
                     "physicOffset": message.phy_offset, "physicSize": message.store_size,
                     "tagsCode": tags_code(message.tags), "eval": True,
                 })
-            if result.next_begin_offset <= index:
+            room -= sum(map(len, result.records))
+            if result.next_begin_offset <= index or room <= 0:
                 break
             index = result.next_begin_offset
         body: dict[str, Any] = {
@@ -211,6 +223,8 @@ class AdminProcessor:
             info = self._broker.consumers.find(group)
             if info is not None and topic in info.subscriptions:
                 body["subscriptionData"] = info.subscriptions[topic].to_json()
+            else:
+                body["filterData"] = f"{group}@{topic} is not online!"
         return request.answer(body=fastjson.dumps(body))
 
 

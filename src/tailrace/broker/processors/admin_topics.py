@@ -221,9 +221,14 @@ class AdminTopicsProcessor:
     def consume_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """How far a group is behind: request 208."""
         group = request.ext["consumerGroup"]
-        topics = self._topics_of(group)
-        if topic := request.ext.get("topic"):
-            topics = [topic]
+        topics = [t for t in request.ext.get("topicList", "").split(";") if t]
+        if not topics:
+            topics = self._topics_of(group)
+            if topic := request.ext.get("topic"):
+                topics = [topic]
+            info = self._broker.consumers.find(group)
+            if info is not None and info.subscriptions:  # what it has left is not its backlog
+                topics = [topic for topic in topics if topic in info.subscriptions]
         entries = [e for name in topics for e in self._consumed(group, name)]
         return request.answer(
             body=b'{"consumeTps":0.0,"offsetTable":%b}' % fastjson.object_keyed(entries)
@@ -237,7 +242,7 @@ class AdminTopicsProcessor:
         for queue_id in range(config.read_queue_nums):
             first, until = self._bounds(topic, queue_id)
             consumed = max(0, offsets.query(group, topic, queue_id))
-            pulled = max(0, offsets.query_pull(group, topic, queue_id))
+            pulled = max(consumed, offsets.query_pull(group, topic, queue_id))
             timestamp = 0
             if first < consumed <= until:
                 timestamp = max(
@@ -256,8 +261,11 @@ class AdminTopicsProcessor:
     def broker_consume_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """How far every group is behind: request 317."""
         parts, total = [], 0
+        ordered = request.ext.get("isOrder") == "true"
         for config in self._broker.groups.items():
             for topic in self._topics_of(config.group_name):
+                if ordered and not self._is_ordered(topic):
+                    continue
                 entries = self._consumed(config.group_name, topic)
                 total += sum(v["brokerOffset"] - v["consumerOffset"] for _, v in entries)
                 parts.append(
@@ -268,6 +276,10 @@ class AdminTopicsProcessor:
             body=b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":0}'
             % (fastjson.dumps(self._broker.address), b",".join(parts), total)
         )
+
+    def _is_ordered(self, topic: str) -> bool:
+        config = self._broker.topics.select(topic)
+        return config is not None and config.order
 
     def _topics_of(self, group: str) -> list[str]:
         names = set(self._broker.offsets.topics_of(group))

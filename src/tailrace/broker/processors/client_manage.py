@@ -165,6 +165,8 @@ class ClientManageProcessor:
         if not 0 <= queue_id < INT32 or not -INT64 <= offset < INT64:
             # It would be written to a file that no Java broker could read any more.
             return request.answer(ResponseCode.INVALID_PARAMETER, "a number is out of its range")
+        if self._broker.offsets.is_reset(ext["consumerGroup"], topic, queue_id):
+            return request.answer(ResponseCode.SUCCESS, "Offset has been previously reset")
         self._broker.offsets.commit(ext["consumerGroup"], topic, queue_id, offset)
         return request.answer()
 

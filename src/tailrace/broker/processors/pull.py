@@ -86,6 +86,8 @@ class PullMessageProcessor:
             subscription = self._subscription(channel, group_config, request, sys_flag)
         except _RefusalError as refusal:
             return request.answer(refusal.code, refusal.remark)
+        if (reset := self._broker.offsets.take_reset(group, topic, queue_id)) is not None:
+            return self._moved(request, reset, topic_config, group_config)
         commit = int(ext["commitOffset"]) if first and sys_flag & COMMIT_OFFSET else -1
         if not -INT64 <= offset < INT64 or commit >= INT64:
             return request.answer(ResponseCode.INVALID_PARAMETER, "an offset is out of its range")
@@ -120,6 +122,22 @@ class PullMessageProcessor:
             },
             body,
         )
+
+    def _moved(
+        self, request: RemotingCommand, offset: int, topic: TopicConfig, group: SubscriptionGroupConfig
+    ) -> RemotingCommand:
+        """Tell a consumer that its offset was set by hand; nothing is read, nothing committed."""
+        name, queue_id = request.ext["topic"], int(request.ext["queueId"])
+        return request.answer(
+            ResponseCode.PULL_OFFSET_MOVED, GetMessageStatus.OFFSET_RESET.name,
+            {
+                "suggestWhichBrokerId": "0",
+                "nextBeginOffset": str(offset),
+                "minOffset": str(max(0, self._store.min_offset_in_queue(name, queue_id))),
+                "maxOffset": str(max(0, self._store.max_offset_in_queue(name, queue_id))),
+                "topicSysFlag": str(topic.topic_sys_flag),
+                "groupSysFlag": str(group.group_sys_flag),
+            })
 
     def _park(
         self, channel: Channel, request: RemotingCommand, topic: str, queue_id: int, offset: int,

@@ -13,7 +13,6 @@ from tailrace.remoting import Channel, RemotingServer
 __all__ = ["QueryProcessor"]
 
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
-UNIQUE_KEY_MAX: Final = 32
 BODY_MAX: Final = FRAME_MAX - 64 * 1024
 """What fits into a frame beside its header."""
 
@@ -37,9 +36,11 @@ class QueryProcessor:
     def query_message(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Messages by key: request 12."""
         ext = request.ext
-        max_num = int(ext["maxNum"])
+        config = self._store.config
+        max_num = max(0, int(ext["maxNum"]))
         if ext.get(UNIQUE_KEY_QUERY) == "true":
-            max_num = UNIQUE_KEY_MAX
+            max_num = config.default_query_max_num
+        max_num = min(max_num, config.max_msgs_num_batch)
         end = int(ext["endTimestamp"])
         records = self._store.query_records(
             ext["topic"], ext["key"], max_num, int(ext["beginTimestamp"]),

@@ -1,0 +1,154 @@
+"""The ports of a broker and its name server, taken before the store is open.
+
+    listeners = Listeners("127.0.0.1", progress)
+    await listeners.start(("127.0.0.1", 10911), ("127.0.0.1", 9876))
+    ...                                        # minutes of recovery
+    await controller.serve_on(listeners)       # the same connections are served from now on
+
+A port that another process holds is found before a recovery, not after it. Until processors are
+registered every request is answered with SERVICE_NOT_AVAILABLE (14), a code that RocketMQ's
+producers retry, and a remark that says how far the recovery is. Everything runs in the thread of
+the event loop.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import logging
+import os
+import socket
+from collections.abc import Callable
+from typing import Final, final
+
+from tailrace.env.processes import listener_of
+from tailrace.formats.remoting import RemotingCommand, ResponseCode
+from tailrace.kernels import header as header_kernel
+from tailrace.remoting import Channel, RemotingServer
+
+__all__ = ["Address", "Listeners", "why_not_listening"]
+
+_log = logging.getLogger(__name__)
+
+VIP_DISTANCE: Final = 2
+Address = tuple[str, int]
+
+
+@final
+class Listeners:
+    """Takes the ports; a server each. ``names`` are the options that an error names."""
+
+    def __init__(
+        self, broker_ip: str = "", progress: Callable[[], float | None] = lambda: None,
+        names: tuple[str, str] = ("", ""),
+    ) -> None:
+        self.advertised = broker_ip
+        """Host that clients are told."""
+        self.port = 0
+        """Port of the broker."""
+        self.namesrv_address = ""
+        """``ip:port`` of the name server; empty without one."""
+        self.broker = self._server()
+        self.vip: RemotingServer | None = None
+        """On the broker's port minus 2, where old clients send to; None when that is not free."""
+        self.namesrv: RemotingServer | None = None
+        self._progress = progress
+        self._names = names
+
+    async def start(self, listen: Address, namesrv_listen: Address | None, *, vip: bool = False) -> None:
+        """Take the ports. Raises OSError that names the one that cannot be taken; then none is."""
+        try:
+            host, self.port = await _listening(self.broker, listen, self._names[0])
+            self.advertised = self.advertised or _reachable(host)
+            if namesrv_listen is not None:
+                self.namesrv = self._server()
+                host, port = await _listening(self.namesrv, namesrv_listen, self._names[1])
+                self.namesrv_address = f"{_reachable(host)}:{port}"
+            if vip and listen[1] > VIP_DISTANCE:
+                await self._start_vip(listen[0], listen[1] - VIP_DISTANCE)
+        except BaseException:
+            await self.stop()
+            raise
+        _log.info("ports taken broker=%s namesrv=%s", self.broker_address, self.namesrv_address)
+
+    async def _start_vip(self, host: str, port: int) -> None:
+        server = self._server()
+        try:
+            await server.start(host, port)
+        except OSError as error:
+            _log.warning(
+                "VIP port left out address=%s:%d reason=%s", host, port, why_not_listening(error, port))
+        else:
+            self.vip = server
+
+    @property
+    def broker_address(self) -> str:
+        """``ip:port`` that clients are told."""
+        return f"{self.advertised}:{self.port}"
+
+    @property
+    def store_host(self) -> bytes:
+        """The same as it is stored in messages."""
+        return _packed(self.advertised) + self.port.to_bytes(4, "big")
+
+    @property
+    def servers(self) -> list[RemotingServer]:
+        """Those that listen."""
+        return [s for s in (self.broker, self.vip, self.namesrv) if s is not None]
+
+    def serving(self) -> None:
+        """Say that processors are registered; unknown codes get their own answer from now on."""
+        for server in self.servers:
+            server.default_processor = None
+
+    async def stop(self) -> None:
+        """Give the ports back."""
+        for server in self.servers:
+            await server.stop(0.0)
+
+    def _server(self) -> RemotingServer:
+        server = RemotingServer(decode_header=header_kernel.decode_header)
+        server.default_processor = self._not_yet
+        return server
+
+    def _not_yet(self, _: Channel, request: RemotingCommand) -> RemotingCommand:
+        done = self._progress()
+        how_far = "" if done is None else f", {done * 100:.0f} % done"
+        return request.answer(
+            ResponseCode.SERVICE_NOT_AVAILABLE, f"the broker is opening its store{how_far}")
+
+
+def why_not_listening(error: OSError, port: int) -> str:
+    """The reason, with the process that has the port; not the address, which asyncio repeats."""
+    known = error.errno is not None and error.errno > 0
+    reason = os.strerror(error.errno or 0) if known else error.strerror or str(error)
+    holder = listener_of(port) if error.errno == errno.EADDRINUSE else None
+    return f"{reason}, by process {holder[0]} ({holder[1]})" if holder else reason
+
+
+async def _listening(server: RemotingServer, listen: Address, name: str) -> Address:
+    """Start a server; raises OSError that names the address in one way for all loops."""
+    try:
+        return await server.start(*listen)
+    except OSError as error:
+        raise OSError(
+            error.errno, f"cannot listen on {name}{' ' if name else ''}{listen[0]}:{listen[1]}: "
+            f"{why_not_listening(error, listen[1])}") from error
+
+
+def _reachable(host: str) -> str:
+    """An address that a client can use for one that is listened on."""
+    address = ipaddress.ip_address(host)
+    if not address.is_unspecified:
+        return host
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return "127.0.0.1"
+
+
+def _packed(host: str) -> bytes:
+    try:
+        return ipaddress.ip_address(host).packed
+    except ValueError:
+        return socket.inet_aton(socket.gethostbyname(host))

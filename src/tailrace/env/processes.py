@@ -1,0 +1,49 @@
+"""Which process holds a port, as Linux tells it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+__all__ = ["listener_of"]
+
+_LISTEN: Final = "0A"
+_TABLES: Final = ("tcp", "tcp6")
+
+
+def listener_of(port: int, proc: Path = Path("/proc")) -> tuple[int, str] | None:
+    """Id and name of the process that listens on a TCP port.
+
+    None when nobody does, when it belongs to another user, or where there is no ``/proc``.
+    """
+    inodes = {inode for table in _TABLES for inode in _listening(proc / "net" / table, port)}
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    if not wanted:
+        return None
+    for process in proc.glob("[0-9]*"):
+        try:
+            if any(_target(fd) in wanted for fd in (process / "fd").iterdir()):
+                return int(process.name), (process / "comm").read_text().strip()
+        except OSError:  # it has gone, or is not ours to look at
+            continue
+    return None
+
+
+def _listening(table: Path, port: int) -> list[str]:
+    """Inodes of the listening sockets of a port; proc_pid_net(5)."""
+    try:
+        rows = [line.split() for line in table.read_text().splitlines()[1:]]
+    except OSError:
+        return []
+    return [
+        row[9] for row in rows
+        if row[3] == _LISTEN and int(row[1].rpartition(":")[2], 16) == port
+    ]
+
+
+def _target(link: Path) -> str:
+    try:
+        return os.readlink(link)
+    except OSError:
+        return ""

@@ -1,0 +1,383 @@
+"""Every line that Tailrace logs, declared once: level, phrase, keys, and what it tells an operator.
+
+A logging call writes the phrase and then ``key=value`` for each key, in this order; where RocketMQ
+has a phrase for it, that one. `tests/unit/test_events.py` holds every call in the package against
+this table and the table against the calls, and docs/reference/events.md is generated from both.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+__all__ = ["EVENTS", "Event", "split_line"]
+
+_KEY: Final = re.compile(r"(?:^| )([a-z_]+)=")
+
+
+class Event(NamedTuple):
+    """One kind of line."""
+
+    level: str
+    """Name of the logging method: debug, info, warning, error, exception, critical."""
+    phrase: str
+    """Its fixed beginning."""
+    keys: tuple[str, ...]
+    """Names of the values behind it."""
+    meaning: str
+    """What happened and what becomes of it, in a sentence or two."""
+
+
+def split_line(text: str) -> tuple[str, tuple[str, ...]]:
+    """Phrase and keys of the format of a logging call."""
+    first = _KEY.search(text)
+    return (text, ()) if first is None else (text[: first.start()], tuple(_KEY.findall(text)))
+
+
+def _event(level: str, phrase: str, keys: str, meaning: str) -> Event:
+    return Event(level, phrase, tuple(keys.split()), meaning)
+
+
+_BROKER: Final = (
+    _event("info", "ports taken", "broker namesrv",
+           "The broker listens, before its store is open; requests are told so until then."),
+    _event("warning", "VIP port left out", "address reason",
+           "The port two below the broker's could not be taken; only clients that ask for the VIP "
+           "channel miss it."),
+    _event("info", "broker started", "broker namesrv", "Clients are served from now on."),
+    _event("info", "broker stopped", "broker",
+           "Pending answers are sent, consumer offsets are written and connections are closed; the "
+           "store is closed after this."),
+    _event("warning", "consumer offset corrected", "group topic queue offset to",
+           "A group had come further than its queue goes, as after a power loss took messages that "
+           "were not synced; its offset is set back to the end."),
+    _event("info", "consumer registered", "group client peer",
+           "A consumer sent its first heartbeat over this connection, or one with another client id."),
+    _event("info", "consumer unregistered", "group client peer",
+           "A consumer said goodbye, lost its connection or sent no heartbeat for too long."),
+    _event("warning", "consumer expired", "group peer",
+           "A consumer sent no heartbeat for too long; its connection is closed and its queues go "
+           "to the others of the group."),
+    _event("warning", "consumer group unknown", "group client",
+           "A heartbeat names a group that is not there, and groups are not made by themselves "
+           "(autoCreateSubscriptionGroup=false) or its name is not allowed; it is not registered."),
+    _event("info", "subscription added", "group topic", "A group began to want a topic."),
+    _event("info", "subscription removed", "group topic", "A group does not want a topic any more."),
+    _event("error", "cannot wait for the disk", "sends reason",
+           "These sends are in the log, and nobody can tell whether they are durable; their "
+           "producers get SERVICE_NOT_AVAILABLE."),
+    _event("warning", "held pull failed", "topic queue reason",
+           "A pull that had waited for messages ended in an error; its consumer gets SYSTEM_ERROR "
+           "and asks again."),
+    _event("warning", "admin request failed", "code peer reason",
+           "Purging a topic or cleaning queues ended in an error that is not known; it got "
+           "SYSTEM_ERROR."),
+    _event("warning", "status request failed", "target reason",
+           "A request to the HTTP port could not be answered; it got status 500."),
+    _event("info", "broker registered", "name id address",
+           "A broker registered with the name server of this process."),
+    _event("warning", "broker unregistered", "name id address",
+           "A broker left the name server, closed its connection or stopped to register; routes do "
+           "not name it any more."),
+)
+
+_ENV_KERNELS: Final = (
+    _event("critical", "service stopped after a failed sync", "name",
+           "A background service ends for good because a sync failed; the store takes no more "
+           "writes. Find out what is wrong with the disk, then start again."),
+    _event("exception", "service step failed", "name failures",
+           "A background service met an error that it does not know; the traceback follows, and its "
+           "next step is made in time."),
+    _event("info", "kernel is not compiled", "name reason",
+           "This loop over bytes runs in the interpreter: right, and many times slower."),
+    _event("warning", "compiled kernel refused, its source has changed", "name",
+           "The compiled form is of another source; the interpreted one is used. Build again."),
+    _event("info", "checksums are computed by a table", "reason",
+           "ISA-L's checksum cannot be called directly; another one is used, with the same result "
+           "and more slowly."),
+    _event("warning", "checksums are computed by a table", "reason",
+           "ISA-L's checksum gave another value than zlib's, so it is not used."),
+)
+
+_NODE: Final = (
+    _event("error", "config file unreadable", "file reason",
+           "A file of config/ is no JSON object, so its backup (.bak) is read in its stead, and is "
+           "not replaced by it."),
+    _event("warning", "a topic has queues and no config, it gets one", "topic queues",
+           "config/topics.json does not name a topic that has messages; it is made again with at "
+           "least as many queues as there are."),
+    _event("warning", "there is no room for the config of a topic", "topic",
+           "The disk is full, so the config that a topic with messages lacks could not be written."),
+    _event("error", "cannot open the store", "path cause",
+           "The open failed and everything was closed again; the cause says what to mend."),
+    _event("warning", "cannot remove the abort file", "path cause",
+           "The store was closed cleanly but the mark of a running one stays."),
+    _event("warning", "the abort file stays, the next open recovers", "path",
+           "The close was not a clean one, so the next open looks at the end of the log first."),
+    _event("warning", "a pending timer cannot be written again", "phy_offset cause",
+           "A file that must go for want of space holds a timer that is not due, and its copy was "
+           "refused; this timer and the later ones of the file are counted as lost if it goes."),
+    _event("error", "the timers could not be closed cleanly", "cause",
+           "State of the timers was not written at the close; the next open recovers it."),
+    _event("warning", "queues of deleted topics are removed", "topics",
+           "Queues that were built anew belong to topics that had been deleted; they go again."),
+    _event("warning", "attribute ignored", "topic cause",
+           "A retention attribute of a topic has a value that means nothing; the topic keeps its "
+           "messages as the broker's settings say."),
+    _event("info", "purged a topic", "topic queues",
+           "Messages were let go of by request; for each queue its least offset before and now."),
+    _event("warning", "a queue is not the one that was purged", "topic queue_id logical_min now",
+           "A queue was begun again or lost its end since it was purged, so its younger messages "
+           "are shown."),
+    _event("warning", "cannot write logical minimum offsets", "file cause",
+           "How far topics let go of messages is not on disk yet; it is tried again, and a crash "
+           "before that shows some of them again until the next pass."),
+)
+
+_REMOTING: Final = (
+    _event("warning", "close a connection after a bad frame", "peer cause",
+           "A server answered our client with bytes that are no frame; what waits gets an error."),
+    _event("warning", "connection closed for bad frame", "peer reason",
+           "A client sent bytes that are no frame of the protocol; only its connection is closed."),
+    _event("warning", "request failed", "code peer reason",
+           "A request could not be served and got SYSTEM_ERROR; a traceback follows when the reason "
+           "is not one of a bad request or of the store."),
+    _event("info", "connection closed for idleness", "peer",
+           "Nothing came or went over a connection for two minutes."),
+    _event("warning", "connection aborted", "peer reason",
+           "A client does not read its answers; what was written for it is thrown away."),
+)
+
+_SEGMENTS: Final = (
+    _event("warning", "cannot make the next segment file ahead", "file cause",
+           "The file that the log needs next could not be made in advance, mostly because the disk "
+           "is full; the put that needs it tries again and fails if that is still so."),
+    _event("info", "blocks are kept", "file cause",
+           "The file system cannot give back room behind the end of a finished file; it is used "
+           "until the file goes."),
+    _event("info", "remove segment file behind the end", "file",
+           "A file lies behind the end that was found, so it goes; what a CommitLog file held is in "
+           "quarantine."),
+    _event("warning", "remove empty segment file", "file",
+           "A file of no length was left by a crash while it was made."),
+    _event("warning", "not a segment file, it is left alone", "file",
+           "Somebody put another file among the segments; it is neither read nor removed."),
+    _event("warning", "a file is made in another directory", "cause",
+           "One of several log directories is full; the next one takes the new file."),
+)
+
+_SPARK: Final = (
+    _event("info", "offsets of an older topic of the same name are left out", "topic queue_id until",
+           "A topic was deleted and made again since it was archived; only the newer one is read."),
+    _event("info", "archived a segment", "segment messages files verified",
+           "A CommitLog file is in the archive, and was read back when verified says so."),
+    _event("warning", "a segment was deleted before it was archived", "segment",
+           "Retention was faster than the archive job; the messages of this file are not in the "
+           "archive."),
+    _event("warning", "data lost", "store topic queue_id from until skipped",
+           "Offsets that a query asked for are not there any more; with failOnDataLoss=false it goes "
+           "on behind them."),
+    _event("warning", "data lost", "store phy_offset until skipped",
+           "Records were deleted while a task read them; with failOnDataLoss=false it goes on "
+           "without them."),
+    _event("warning", "damaged record", "store phy_offset reason",
+           "A record that was to be read is damaged; mode says what becomes of it."),
+    _event("warning", "damaged records dropped", "store dropped",
+           "mode=DROPMALFORMED left so many damaged records out of a task's result."),
+    _event("warning", "queue went back", "store topic queue_id known end",
+           "A queue ends before the offset that a checkpoint knows: the topic was made anew or the "
+           "store replaced; with failOnDataLoss=false the query goes on."),
+    _event("warning", "staged rows are not what the task wrote", "file",
+           "What a Spark task staged cannot be read back, so the driver scans its segment itself; "
+           "check that driver and executors see one staging directory."),
+    _event("info", "goes on with a batch", "txn first",
+           "An earlier try of this piece of a batch had sent a part; the rest follows."),
+    _event("warning", "sends a request again", "txn first cause",
+           "A send failed and the broker has none of its messages, so they are sent once more."),
+)
+
+_RETENTION: Final = (
+    _event("debug", "look for files to delete", "trigger", "A pass of retention begins."),
+    _event("info", "deleted an expired file", "file min_phy_offset",
+           "A CommitLog file was old enough, and nothing kept it."),
+    _event("warning", "deleted before its time", "file expires_ms reason pins lost timers_rewritten "
+           "timers_lost",
+           "The disk was so full that a CommitLog file went before its time, with what it held and "
+           "what had kept it; give the store more room or shorter times."),
+    _event("warning", "space is short and nothing was deleted", "reason cause",
+           "A disk is over its limit and the oldest file must stay, which the cause explains; said "
+           "once for each cause."),
+    _event("warning", "a file to delete is being read", "file",
+           "A reader still has a lease on the oldest file; it goes when the reader is done or after "
+           "destroyMapedFileIntervalForcibly."),
+    _event("warning", "cannot delete a file", "file cause",
+           "A CommitLog file that should go could not be moved to the trash; the next pass tries "
+           "again."),
+    _event("info", "ended a file by its age", "file",
+           "The last file was begun long ago (commitLogRollTime), so that it can expire."),
+    _event("warning", "cannot end a file by its age", "file cause",
+           "The file after it could not be made; the next pass tries again."),
+    _event("info", "expired files are deleted by hand", "passes",
+           "Somebody asked for deletion now: so many passes heed no hour of the day."),
+    _event("info", "deleted queue files", "topic queue_id files min_offset",
+           "Files of a queue held nothing but units of deleted messages."),
+    _event("warning", "cannot delete a queue file", "topic queue_id cause",
+           "A file of a queue stays for now; it is tried again."),
+    _event("info", "deleted an expired index file", "file",
+           "A file of the key index held nothing but entries of deleted messages."),
+    _event("warning", "cannot delete an index file", "cause",
+           "A file of the key index stays for now; it is tried again."),
+    _event("warning", "a deleted file is still read, its room comes back later", "file",
+           "The name of a file is gone; the disk gets its room when the last reader closes it."),
+    _event("warning", "cannot delete a file in the trash", "file cause",
+           "A deleted file still takes room; it is tried again."),
+    _event("warning", "a forced deletion is not on record", "file cause",
+           "A file went before its time and the list of such deletions could not be written; this "
+           "log is the record."),
+    _event("error", "puts are refused", "reason",
+           "A disk is too full: producers get an error until files were deleted or room was made."),
+    _event("info", "puts are taken again", "usage", "The disks have room again."),
+    _event("error", "disk cannot be measured", "cause",
+           "The use of a disk is not known; look at its mount."),
+)
+
+_STORE: Final = (
+    _event("error", "the store could not be closed cleanly", "cause",
+           "Something was not flushed at the close; the next open recovers."),
+    _event("debug", "cannot write how far the log is flushed", "cause",
+           "Other processes that read the directory show messages a little later."),
+    _event("critical", "flush failed, the store takes no more writes", "cause",
+           "A sync of the log failed. What waited for it is told that it may be lost, and nothing is "
+           "tried again: find out what is wrong with the disk, then start again."),
+    _event("warning", "there is no room for the checkpoint, the old one stays", "cause",
+           "The disk is full; a recovery would begin further back, and no message is at stake."),
+    _event("warning", "cannot write the geometry hint", "file cause",
+           "File sizes are recognised from the files at the next open, as in a directory of a Java "
+           "broker."),
+    _event("info", "[STORETPS]", "put_tps get_found_tps get_miss_tps put_failed put_max_ms",
+           "Once a minute: puts, gets that found messages and gets that did not, a second, each over "
+           "10, 60 and 600 seconds; failed puts since the start and the slowest put."),
+    _event("error", "no queue for a topic that cannot be a directory", "topic count phy_offset",
+           "Records have a topic with a slash or the like, which no broker makes; they stay in the "
+           "log without a queue."),
+    _event("error", "maybe logic queue order wrong", "topic queue_id expected actual",
+           "The next record of a queue is not the expected one: those between are damaged or "
+           "missing. Their offsets become holes, or the record is passed over when its offset cannot "
+           "be right."),
+    _event("warning", "the first files of a queue are gone, it is rebuilt", "topic queue_id",
+           "The log has records of a queue from before its first file; its files are removed and "
+           "built anew from the log."),
+    _event("error", "records have no place in their queue", "topic queue_id queue_offset count "
+           "phy_offset",
+           "Records have queue offsets that others have, or that are out of the queue; they stay in "
+           "the log and are not shown by queue."),
+    _event("warning", "queue begins anew", "topic queue_id queue_offset phy_offset",
+           "A topic was deleted and made again; from here on the queue holds the newer messages."),
+    _event("warning", "index file is not whole, later ones are built anew", "file",
+           "A file of the key index in the middle has less entries than it must; recovery builds the "
+           "later ones from the log."),
+    _event("error", "a message is damaged, it is not served", "topic queue_id queue_offset phy_offset",
+           "The bytes of a message are not what was stored, so consumers do not get it; `tailrace "
+           "verify` tells what else is damaged."),
+    _event("error", "dispatch stopped at a bad record", "file phy_offset reason",
+           "Bytes in the middle of a running store are no record: later messages cannot be read "
+           "until the store is opened again, which recovers."),
+    _event("warning", "reput jumps to the first file", "from to",
+           "The records that were to be dispatched next have been deleted; it goes on with the first "
+           "that is there."),
+)
+
+_RECOVERY: Final = (
+    _event("info", "recover", "mode from why",
+           "An open begins to look at the log there, for this reason."),
+    _event("info", "recovering", "at of percent scanned",
+           "A recovery goes on, told about once a second."),
+    _event("info", "recovery progress saved", "at",
+           "A recovery that is cut off begins here the next time."),
+    _event("info", "recover over", "mode to scanned ms",
+           "The log ends at `to`; so many records were read in so many milliseconds."),
+    _event("error", "the store opens read-only, nothing is cut", "cause",
+           "The disk is full, so evidence could not be kept or queues not be written; messages can "
+           "be read, and a later open with room mends the rest."),
+    _event("error", "segment file of a wrong length is mended", "file expected actual",
+           "A CommitLog file was too short or too long; it has its length again, and what was behind "
+           "it is in quarantine."),
+    _event("error", "stepped over damage, a Java broker would end the log there",
+           "file phy_offset length reason",
+           "Bytes in the middle of the log are no record; they are copied to quarantine and the "
+           "records behind them are kept."),
+    _event("warning", "damage is sealed", "phy_offset length",
+           "A placeholder record was written over damage, so that a Java broker reads on behind it."),
+    _event("warning", "damage is too small to be sealed", "phy_offset length",
+           "No placeholder record fits there; a Java broker ends the log at this place."),
+    _event("warning", "queue files are removed, to be rebuilt", "topic queue_id cause",
+           "Files of a queue cannot be used; they are built anew from the log."),
+    _event("warning", "the log is empty, its messages are gone", "topic queue_id max",
+           "A queue is there and the log has no file; the queue goes on at `max`, so that no "
+           "consumer reads twice or misses later messages."),
+    _event("warning", "the record before the end is torn", "phy_offset",
+           "The last record has zeroes where its topic or properties are, as a power loss leaves it; "
+           "it counts as the end."),
+    _event("warning", "a record behind a gap is stale", "phy_offset topic queue_id queue_offset "
+           "store_timestamp",
+           "A record behind damage is a left-over of an older life of the file, so it is no reason "
+           "to step over the damage."),
+    _event("warning", "quarantine is full, the oldest evidence goes", "file bytes",
+           "The limit of tailrace/quarantine/ is reached; copy away what you want to keep."),
+)
+
+_TIMER: Final = (
+    _event("info", "timer recovery", "mode reason units cut_at queue_offset read_time_ms",
+           "Timers are loaded: by replay of their log behind the checkpoint, or rebuilt from the "
+           "CommitLog, and from where delivery and enqueueing go on."),
+    _event("warning", "timers are rebuilt from the CommitLog", "reason",
+           "The files of the timers cannot be used; all pending timers are found in the log again."),
+    _event("warning", "timer log is cut at its first bad unit", "pos",
+           "What followed in the timer log was not written whole; the messages are enqueued again "
+           "from the log."),
+    _event("info", "timer log file is delivered and removed", "file",
+           "Every timer of this file is delivered."),
+    _event("info", "remove timer log file", "file",
+           "The timer log is begun anew, with a rebuild of the timers."),
+    _event("error", "timer log append failed, enqueue waits", "queue_offset cause",
+           "New timers cannot be written, mostly because the disk is full; they wait in their queue "
+           "and are tried again."),
+    _event("warning", "timer queue offset is below the least one", "offset min_offset",
+           "Timer messages were deleted by retention before they were enqueued; it goes on behind "
+           "them."),
+    _event("error", "timer message unreadable", "phy_offset size cause",
+           "The message of a timer is gone or damaged, so it cannot be delivered; counted as "
+           "timerUnreadable."),
+    _event("error", "list of a timer slot is broken", "time_ms pos units",
+           "The list of timers of one time ends at a unit that does not belong to it; those found "
+           "before are delivered."),
+    _event("warning", "wall clock stepped back", "by_ms",
+           "Timers of this stretch may have been delivered, so the log is asked before each is "
+           "delivered again."),
+    _event("warning", "timer put-back failed, it is tried again", "phy_offset status cause",
+           "A due timer could not be put under its topic; it stays due."),
+    _event("error", "message parked", "phy_offset topic reason",
+           "A due message that its topic will never take is in %DLQ%TAILRACE_TIMER, with the "
+           "reason in its properties."),
+    _event("info", "timer progress", "read_behind_ms offset_behind waiting put_back",
+           "At the interval of timerProgressLogIntervalMs: how late delivery is, timers that are not "
+           "enqueued yet, timers that are due, and timers delivered since the start."),
+    _event("warning", "delay offset corrected", "level offset to min_offset max_offset",
+           "config/delayOffset.json names an offset that the queue of a delay level does not have."),
+    _event("warning", "delay offset without a queue", "level offset to",
+           "config/delayOffset.json knows a delay level that has no messages; it begins at 0."),
+    _event("warning", "deliver times are too far ahead", "level offset",
+           "Deliver times in a delay level lie behind now and the delay: the wall clock was stepped "
+           "back. Nothing that is there waits longer than the delay from now on."),
+    _event("warning", "delayed message held up, it is tried again", "level offset phy_offset cause",
+           "A due message of a delay level could not be put under its topic; its level waits for it."),
+    _event("error", "delayed message unreadable", "phy_offset size cause",
+           "A message of a delay level is gone or damaged, so it cannot be delivered; counted as "
+           "scheduleUnreadable."),
+)
+
+EVENTS: Final = (
+    *_BROKER, *_ENV_KERNELS, *_NODE, *_REMOTING, *_SEGMENTS, *_SPARK, *_RETENTION, *_STORE,
+    *_RECOVERY, *_TIMER,
+)
+"""All of them."""

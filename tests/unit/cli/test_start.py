@@ -1,0 +1,33 @@
+"""What a command loads before it works: starting must not wait for what is not used."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("numpy", "pyspark", "pyarrow", "pandas", "asyncio", "tailrace.node.message_store", "tailrace.broker")
+
+
+@pytest.mark.parametrize(("code", "heavy"), [
+    ("import tailrace; tailrace.StoreError", (*HEAVY, "tailrace.config", "dataclasses")),
+    ("from tailrace import Message, StoreConfig", HEAVY),
+    ("import tailrace.cli.app", HEAVY),
+    ("import tailrace.cli.app, tailrace.cli.messages", HEAVY),
+    ("import tailrace.cli.messages, tailrace.client", [h for h in HEAVY if h != "asyncio"]),
+])
+def test_what_is_not_used_is_not_loaded(code, heavy):
+    loaded = subprocess.run(
+        [sys.executable, "-c", f"{code}; import sys; print(*sys.modules)"], capture_output=True,
+        text=True, timeout=60, check=True).stdout.split()
+    assert not set(heavy) & set(loaded)
+
+
+def test_every_public_name_is_found_and_no_other():
+    import tailrace
+
+    assert all(getattr(tailrace, name) is not None for name in tailrace.__all__)
+    assert set(tailrace.__all__) <= set(dir(tailrace))
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = tailrace.nonsense
