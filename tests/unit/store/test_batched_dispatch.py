@@ -73,7 +73,7 @@ def test_queues_and_index_are_rebuilt_byte_for_byte(path, store_and_files):
     assert len(rebuilt) == len(store_and_files[1])
 
 
-@pytest.mark.parametrize("part, number", [
+@pytest.mark.parametrize(("part", "number"), [
     ("consumequeue", 0), ("consumequeue", 7), ("consumequeue", 25), ("/index/", 0), ("/index/", 3)])
 def test_a_batch_that_cannot_be_written_is_not_lost(path, part, number):
     fault = Fault(number, errno.ENOSPC, for_good=True, path=part)
