@@ -30,14 +30,14 @@ violations = 0
 
 
 def run(name, cases, case_of, limit):
-    global violations  # noqa: PLW0603 - one count of the process
+    global violations
     began = time.time()
     outcomes = collections.Counter()
     random.Random(1).shuffle(cases)
     for number, case in enumerate(cases[:limit]):
         try:
             outcomes[case_of(case)] += 1
-        except Exception as error:  # noqa: BLE001 - whatever it is, it should not be
+        except Exception as error:
             violations += 1
             print(f"VIOLATION after {number} cases: {name} {case}: {error!r}", flush=True)
         if number % 5000 == 4999:

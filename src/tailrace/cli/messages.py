@@ -11,20 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from tailrace.client import Producer, PullConsumer
-from tailrace.config import BrokerConfig
-from tailrace.env.clock import SystemClock
-from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import (
     RemotingCommandError,
     StoreError,
     StoreLockedError,
-    StoreNotWritableError,
 )
-from tailrace.formats.filenames import CONFIG, SERVE
+from tailrace.formats.filenames import SERVE
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.model import Message, MessageExt
 from tailrace.node.message_store import MessageStore
-from tailrace.node.topic_config import TopicConfigManager
 from tailrace.remoting.client import RemotingClient
 from tailrace.store.topic_retention import topic_limits
 
@@ -45,7 +40,7 @@ def send_message(
     """Put a message; where it is."""
     if store:
         try:
-            with MessageStore.open(store, services=False) as opened:
+            with MessageStore.open(store, services=False, must_write=True) as opened:
                 result = opened.put(message, queue_id=max(queue, 0))
         except StoreLockedError as error:
             broker = _server_of(store, error)
@@ -112,22 +107,10 @@ def list_topics(store: str, broker: str) -> Iterator[dict[str, Any]]:
                 for config in sorted(opened.topics.items(), key=lambda c: c.topic_name):
                     yield config.to_json()
                 return
-        except StoreNotWritableError:
-            yield from _read_topics(store)
-            return
         except StoreLockedError as error:
             broker = _server_of(store, error)
     with PullConsumer(broker=broker, group="tailrace_cli") as consumer:
         yield from consumer.topic_configs()
-
-
-def _read_topics(store: str) -> Iterator[dict[str, Any]]:
-    """What ``config/topics.json`` says of a directory that cannot be opened."""
-    topics = TopicConfigManager(
-        OsFileSystem(), f"{store}/{CONFIG}", BrokerConfig(), SystemClock())
-    topics.load()
-    for config in sorted(topics.items(), key=lambda c: c.topic_name):
-        yield config.to_json()
 
 
 def create_topic(
@@ -144,7 +127,7 @@ def create_topic(
         raise StoreError(str(error)) from None
     if store:
         try:
-            with MessageStore.open(store, services=False) as opened:
+            with MessageStore.open(store, services=False, must_write=True) as opened:
                 made = replace(
                     opened.topics.select(name) or TopicConfig(topic_name=name),
                     read_queue_nums=queues, write_queue_nums=queues)
@@ -166,7 +149,9 @@ def purge_topic(
     """Let go of messages; queue id: least offset before and now."""
     if store:
         try:
-            with MessageStore.open(store, services=False, create=False) as opened:
+            with MessageStore.open(
+                store, services=False, create=False, must_write=True
+            ) as opened:
                 return opened.purge_topic(name, queue_id, before_ms)
         except StoreLockedError as error:
             broker = _server_of(store, error)

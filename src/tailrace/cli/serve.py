@@ -115,21 +115,26 @@ async def _serve_open_store(
     except OSError as error:
         raise StoreError(error.strerror or str(error)) from error
     hint = Path(store.path) / SERVE
-    hint.parent.mkdir(exist_ok=True)
-    hint.write_text(json.dumps({
-        "pid": os.getpid(), "broker": controller.broker_address,
-        "namesrv": controller.namesrv_address,
-    }))
+    if store.read_only:
+        print(f"the store is {store.read_only}", file=sys.stderr)
+    else:
+        hint.parent.mkdir(exist_ok=True)
+        hint.write_text(json.dumps({
+            "pid": os.getpid(), "broker": controller.broker_address,
+            "namesrv": controller.namesrv_address,
+        }))
     if http is not None:
         http.serving(controller.broker)
     print(f"ready broker={controller.broker_address} namesrv={controller.namesrv_address} "
-          f"recovered_ms={round(store.recovery_report['ms'])}", flush=True)
+          f"recovered_ms={round(store.recovery_report['ms'])}"
+          + (" read-only" if store.read_only else ""), flush=True)
     await stop.wait()
     print("stopping", file=sys.stderr)
     if http is not None:
         http.stopping()
     await controller.stop()
-    hint.unlink(missing_ok=True)
+    if not store.read_only:
+        hint.unlink(missing_ok=True)
 
 
 def _why(error: OSError) -> str:

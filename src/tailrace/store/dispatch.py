@@ -56,8 +56,6 @@ class Dispatcher:
         self._newest = 0
         self.recovering = False
         """Units behind the end of a queue may be right already: they are compared, then written."""
-        self.read_only = False
-        """Nothing is written: queues end behind those units that are on disk as they should be."""
         self.listener: MessageArrivingListener | None = None
 
     def dispatch(self, data: Any, rows: Rows) -> None:
@@ -69,7 +67,7 @@ class Dispatcher:
         self._write_units(data, rows)
         if len(rows):
             self._newest = max(self._newest, int(rows[-1, record.C_STORE_TIMESTAMP]))
-        if self._index is not None and not self.read_only:
+        if self._index is not None:
             self._index.put_rows(data, rows, len(rows))
 
     def note_damage(self, damage: Damage) -> None:
@@ -82,9 +80,6 @@ class Dispatcher:
         if claim is not None and claim.has_unit:
             queue = self._queues.get(claim.topic, claim.queue_id)
             if queue is not None and queue.files.files and queue.max_offset == claim.queue_offset:
-                if self.read_only:
-                    queue.set_end(queue.max_offset + queue.follows(damage.phy_offset))
-                    return
                 queue.write(claim.queue_offset, damaged_unit(damage))
                 queue.last_phy_offset = damage.phy_offset
                 self._queues.dirty.add(queue)
@@ -152,11 +147,8 @@ class Dispatcher:
                 self.recovering and queue.follows(phy_offset)
             ):
                 return  # so many were never there, or its unit has another place: the offset rotted
-        there = self.recovering and (start == queue.max_offset or self.read_only)
-        if there and queue.is_written(start, units):
+        if self.recovering and start == queue.max_offset and queue.is_written(start, units):
             queue.set_end(start + len(units) // CQ_UNIT.size)
-        elif self.read_only:
-            return
         else:
             queue.write(start, units, gap=gap)
         self._queues.dirty.add(queue)

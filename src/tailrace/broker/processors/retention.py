@@ -31,7 +31,10 @@ class RetentionProcessor:
         self, channel: Channel, request: RemotingCommand
     ) -> RemotingCommand:
         """Have the next 20 passes delete expired files: request 329."""
-        self._store.execute_delete_files_manually()
+        try:
+            self._store.execute_delete_files_manually()
+        except StoreError as error:
+            return request.answer(ResponseCode.SYSTEM_ERROR, str(error))
         return request.answer()
 
     def clean_queues(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -40,7 +43,10 @@ class RetentionProcessor:
         The original's 306 also removes the queues of topics that exist when all their messages
         expired, and begins them again at offset 0; here a queue keeps its end.
         """
-        self._store.delete_unused_topics()
+        try:
+            self._store.delete_unused_topics()
+        except StoreError as error:
+            return request.answer(ResponseCode.SYSTEM_ERROR, str(error))
         return request.answer()
 
     def purge_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
