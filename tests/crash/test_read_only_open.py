@@ -132,7 +132,7 @@ def test_a_store_where_nothing_can_be_written_is_read_whole(unwritten, name):
         for topic in ("T", "a new topic".replace(" ", "_")):
             with pytest.raises(StoreNotWritableError, match="mend that and open it again"):
                 store.put(Message(topic=topic, body=b"x"))
-        for change in (lambda: store.delete_topics({"T"}), lambda: store.purge_topic("T"),
+        for change in (store.flush, lambda: store.delete_topics({"T"}), lambda: store.purge_topic("T"),
                        store.execute_delete_files_manually):
             with pytest.raises(StoreNotWritableError):
                 change()

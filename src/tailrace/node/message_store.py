@@ -452,8 +452,12 @@ class MessageStore:
         self._store.when_durable(until, callback)
 
     def flush(self) -> None:
-        """Make everything put so far durable. Raises FatalStorageError."""
-        self._check_open()
+        """Make everything put so far durable.
+
+        Raises FatalStorageError, and StoreNotWritableError for a read-only store, which syncs
+        nothing: it may show what a killed process has left in memory.
+        """
+        self._check_may_change()
         self._store.flush_commit_log.flush()
 
     def wait_dispatched(self, timeout_ms: int = 10_000) -> bool:

@@ -44,7 +44,7 @@ from tailrace.store.progress_snapshot import make_progress
 from tailrace.store.quarantine import Quarantine
 from tailrace.store.recovery_check import refuse_by_mode
 from tailrace.store.recovery_report import RecoveryReport
-from tailrace.store.recovery_start import RecoveryStart
+from tailrace.store.recovery_start import RecoveryStart, is_next
 from tailrace.store.recovery_table import StartDecision, decide_start
 from tailrace.store.sealing import placeholder
 from tailrace.store.stitched_walk import LogScanner, PieceSource, walk_over
@@ -240,7 +240,9 @@ class Recovery:
             timestamp_at = self._commit_log.store_timestamp_at
             if known is not None:  # entries behind the start are ours, of this log
                 files = known.index["files"] if known.index is not None else []
-                self._index.drop_unfinished(files[-1] if files else "", timestamp_at)
+                self._index.drop_unfinished(
+                    files[-1] if files else "", timestamp_at,
+                    lambda end, begin: is_next(self._commit_log, end, begin))
             else:
                 self._index.rewind(start, timestamp_at)
         self._dispatcher.recovering = True
