@@ -108,6 +108,9 @@ _NODE: Final = (
            "least as many queues as there are."),
     _event("warning", "there is no room for the config of a topic", "topic",
            "The disk is full, so the config that a topic with messages lacks could not be written."),
+    _event("error", "the store opens read-only, nothing is written or cut", "path cause",
+           "Nothing can be written there: recovery happens in memory, messages can be read and puts "
+           "are refused. Mend the cause and open it again."),
     _event("error", "cannot open the store", "path cause",
            "The open failed and everything was closed again; the cause says what to mend."),
     _event("warning", "cannot remove the abort file", "path cause",
@@ -296,9 +299,6 @@ _RECOVERY: Final = (
            "A recovery that is cut off begins here the next time."),
     _event("info", "recover over", "mode to scanned ms",
            "The log ends at `to`; so many records were read in so many milliseconds."),
-    _event("error", "the store opens read-only, nothing is cut", "cause",
-           "The disk is full, so evidence could not be kept or queues not be written; messages can "
-           "be read, and a later open with room mends the rest."),
     _event("error", "segment file of a wrong length is mended", "file expected actual",
            "A CommitLog file was too short or too long; it has its length again, and what was behind "
            "it is in quarantine."),

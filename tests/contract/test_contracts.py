@@ -6,6 +6,7 @@ from tailrace import MessageStore, StoreConfig
 from tailrace.config import FlushDiskType
 from tailrace.env.entropy import SeededEntropy
 from tailrace.env.filesystem import OsFileSystem
+from tailrace.env.memory_overlay import OverlayFileSystem
 from tailrace.testing import CrashFileSystem, FaultyFileSystem, SimClock, SimScheduler
 from tailrace.testing.contracts import FileSystemContract, StoreContract
 
@@ -41,6 +42,22 @@ class TestFaultyFileSystemWithoutFault(FileSystemContract):
 
     def make(self, root):
         return FaultyFileSystem(OsFileSystem())
+
+
+class TestOverlayOnDisk(FileSystemContract):
+    on_disk = True
+
+    def make(self, root):
+        return OverlayFileSystem(OsFileSystem())
+
+
+class TestOverlayOfSimulatedFiles(FileSystemContract):
+    on_disk = False
+
+    def make(self, root):
+        files = CrashFileSystem()
+        files.makedirs(root)
+        return OverlayFileSystem(files)
 
 
 class TestStoreOnDisk(StoreContract):

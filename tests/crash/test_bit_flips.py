@@ -76,3 +76,10 @@ def test_a_flipped_bit_anywhere_costs_one_message_at_most():
         except Exception as error:
             raise AssertionError(f"random_flip seed={seed}: {error}") from error
     assert outcomes["nothing lost"] > outcomes["lost one"] > 0
+
+
+def test_a_length_that_rotted_leads_to_no_record_behind_the_next():
+    source = faults.Source(1, 115, faults.CHECKED)
+    number = next(n for n, record in enumerate(source.records[:-1])
+                  if source.records[n + 1].size == 256 and not record.size & 256)
+    assert faults.flip_record(source, number, 16, "bare") == ("size", "lost")

@@ -1,15 +1,22 @@
 """An open that could not write everything claims nothing that the next open would believe."""
 
 import errno
+import importlib.util
+import os
+import pathlib
+import re
 
 import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
-from tailrace.errors import StoreNotWritableError
+from tailrace.errors import FatalStorageError, StoreLockedError, StoreNotWritableError
 from tailrace.store.directory import StoreDirectory
-from tailrace.testing import CrashFileSystem, FaultyFileSystem, SimClock, SimScheduler
+from tailrace.testing import CrashFileSystem, Fault, FaultyFileSystem, SimClock, SimScheduler
 
+_spec = importlib.util.spec_from_file_location("faults", pathlib.Path(__file__).with_name("faults.py"))
+faults = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(faults)
 CONFIG = StoreConfig(
     mapped_file_size_commit_log=16384, mapped_file_size_consume_queue=400, max_hash_slot_num=16,
     max_index_num=64, commit_log_allocate_step=4096, timer_wheel_enable=False)
@@ -48,7 +55,10 @@ def test_units_that_could_not_be_written_are_written_by_the_next_open():
     fault = fails_to_write("consumequeue/T/1", errno.EIO, 1)
     scheduler = SimScheduler(clock, SeededEntropy(1))
     store = opened(FaultyFileSystem(files, fault), clock, scheduler)
-    assert "Errno 5" in store.recovery_report["readOnly"]
+    assert "/store/consumequeue/T/1/00000000000000000000: Input/output error" in store.read_only
+    assert store.recovery_report["readOnly"] == store.not_writeable_reason == store.read_only
+    assert [bodies(store, q) for q in (0, 1)] == [
+        [b"%d" % n for n in range(q, 300, 2)] for q in (0, 1)]
     scheduler.run(200_000)
     store.close()
     for _ in range(2):
@@ -71,25 +81,125 @@ def test_a_disk_that_fills_up_while_closing_leaves_the_abort_file():
         assert bodies(store, 0) == [b"0"]
 
 
-def test_a_read_only_file_system_is_refused_clearly_and_can_be_read():
+def image(files):
+    """Every byte below the store's directory."""
+    return {path: files.open(path).pread(1 << 20, 0) for path in faults.paths(files)}
+
+
+@pytest.fixture(params=["clean", "killed", "bare", "torn", "empty"])
+def unwritten(request):
+    """Files of a store with 200 messages, stopped in some way, and the clock; what is left of them."""
     clock, files = SimClock(), CrashFileSystem()
+    store = opened(files, clock)
+    if request.param == "empty":
+        store.close()
+        return clock, files, []
+    for n in range(200):
+        store.put(Message(topic="T", body=b"%d" % n, keys=[f"k{n}"]), queue_id=n % 2)
+    end = store.max_phy_offset
+    store.flush()
+    if request.param == "clean":
+        store.close()
+    files = files.killed()
+    if request.param == "bare":
+        for name in ("consumequeue/T/0", "consumequeue/T/1", "index"):
+            for file in files.list(f"/store/{name}"):
+                files.remove(f"/store/{name}/{file}")
+    if request.param == "torn":
+        path = f"/store/commitlog/{end - end % 16384:020d}"
+        files.open(path, writable=True).pwrite(b"half a record" * 20, end % 16384)
+    return clock, files, list(range(200))
+
+
+ERRORS = {"EROFS": errno.EROFS, "EACCES": errno.EACCES, "ENOSPC": errno.ENOSPC, "EDQUOT": errno.EDQUOT}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_a_store_where_nothing_can_be_written_is_read_whole(unwritten, name):
+    clock, files, numbers = unwritten
+    before = image(files)
+    refusing = FaultyFileSystem.read_only(files) if name == "EROFS" else FaultyFileSystem(
+        files, lambda *_: ERRORS[name])
+    scheduler = SimScheduler(clock, SeededEntropy(1))
+    store = opened(refusing, clock, scheduler)
+    assert re.search(r"/store/(lock|abort): ", store.read_only)
+    assert os.strerror(ERRORS[name]) in store.read_only
+    assert not store.is_writeable
+    for _ in range(2):
+        assert sorted(int(body) for q in (0, 1) for body in bodies(store, q)) == numbers
+        for n in numbers[::20]:
+            assert [m.body for m in store.query_message("T", f"k{n}")] == [b"%d" % n]
+        for topic in ("T", "a new topic".replace(" ", "_")):
+            with pytest.raises(StoreNotWritableError, match="mend that and open it again"):
+                store.put(Message(topic=topic, body=b"x"))
+        for change in (store.flush, lambda: store.delete_topics({"T"}), lambda: store.purge_topic("T"),
+                       store.execute_delete_files_manually):
+            with pytest.raises(StoreNotWritableError):
+                change()
+        scheduler.run(100_000)
+    store.close()
+    assert image(files) == before, "something was written"
+    assert not files.locked
     with opened(files, clock) as store:
-        for n in range(20):
-            store.put(Message(topic="T", body=b"%d" % n, keys=[f"k{n}"]))
-    before = files.operations
-    read_only = FaultyFileSystem.read_only(files)
-    with pytest.raises(StoreNotWritableError, match=r"/store/lock: Read-only file system; .* dump"):
-        opened(read_only, clock)
-    view = StoreDirectory("/store", config=CONFIG, file_system=read_only)
-    assert [len(queue.all_units()) for queue in view.queues()] == [20]
-    assert files.operations == before
-    assert not files.locked
+        assert not store.read_only
+        assert sorted(int(body) for q in (0, 1) for body in bodies(store, q)) == numbers
+        store.put(Message(topic="T", body=b"200"))
 
 
-def test_a_directory_without_write_permission_is_refused_clearly():
+def test_what_must_write_is_refused_where_nothing_can_be_written(unwritten):
+    clock, files, _ = unwritten
+    before = image(files)
+    with pytest.raises(StoreNotWritableError, match=r"/store/lock: Read-only .* dump"):
+        MessageStore.open(
+            "/store", config=CONFIG, clock=clock, services=False, must_write=True,
+            file_system=FaultyFileSystem.read_only(files))
+    assert image(files) == before
+    view = StoreDirectory("/store", config=CONFIG, file_system=FaultyFileSystem.read_only(files))
+    assert view.path == "/store"
+
+
+def test_a_new_store_where_nothing_can_be_written_is_refused():
     clock, files = SimClock(), CrashFileSystem()
-    opened(files, clock).close()
-    denied = FaultyFileSystem(files, lambda *call: errno.EACCES if "abort" in call[2] else 0)
-    with pytest.raises(StoreNotWritableError, match=r"/store/abort: Permission denied"):
-        opened(denied, clock)
-    assert not files.locked
+    files.makedirs("/store")
+    with pytest.raises(StoreNotWritableError, match="/store/lock: Read-only file system"):
+        opened(FaultyFileSystem.read_only(files), clock)
+    assert files.list("/store") == []
+
+
+def test_a_store_that_somebody_writes_is_not_read_beside_it():
+    clock, files = SimClock(), CrashFileSystem()
+    with opened(files, clock), pytest.raises(StoreLockedError):
+        opened(FaultyFileSystem.read_only(files), clock)
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO])
+def test_any_operation_of_a_recovery_fails_for_good(number):
+    """Read-only or refused, but nothing is lost, and all is there when it works again."""
+    clock, files = SimClock(), CrashFileSystem()
+    store = opened(files, clock)
+    for n in range(120):
+        store.put(Message(topic="T", body=b"%d" % n, keys=[f"k{n}"]), queue_id=n % 2)
+    store.flush()
+    end = store.max_phy_offset
+    files.open(f"/store/commitlog/{end - end % 16384:020d}", writable=True).pwrite(b"torn" * 20, end % 16384)
+    wanted = [[b"%d" % n for n in range(q, 120, 2)] for q in (0, 1)]
+    opened_read_only = operation = 0
+    while True:
+        left = files.killed()
+        faulty = FaultyFileSystem.failing(left, Fault(operation, number, for_good=True))
+        try:
+            store = opened(faulty, clock)
+        except (FatalStorageError, OSError):
+            assert number == errno.EIO, operation
+        else:
+            if faulty.operations <= operation:
+                break
+            assert [bodies(store, q) for q in (0, 1)] == wanted, operation
+            opened_read_only += bool(store.read_only)
+            store.close()
+        assert not left.locked
+        with opened(left, clock) as store:
+            assert [bodies(store, q) for q in (0, 1)] == wanted, operation
+            assert len(store.query_message("T", "k119")) == 1, operation
+        operation += 1
+    assert opened_read_only > 20

@@ -40,7 +40,7 @@ from tailrace.broker.runtime_info import RuntimeInfo
 from tailrace.config import BrokerConfig, FlushDiskType
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.entropy import Entropy, SystemEntropy
-from tailrace.env.filesystem import FileSystem, OsFileSystem
+from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler, ThreadScheduler
 from tailrace.formats.remoting import VERSION_V5_3_1, ResponseCode
 from tailrace.node.consumer_offset import ConsumerOffsetManager
@@ -79,7 +79,7 @@ class BrokerController:
         self._config = broker_config or BrokerConfig()
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
-        self._file_system = file_system or OsFileSystem()
+        self._file_system = file_system or store.file_system
         self._scheduler = scheduler or ThreadScheduler()
         self._servers: list[RemotingServer] = []
         self._timers: dict[str, asyncio.TimerHandle] = {}

@@ -1,7 +1,7 @@
 """``serve --http``: a small HTTP server for ``/ready`` and ``/metrics``.
 
 It answers from the first moment of the process, before and while the store is opened. ``/ready`` is
-200 once clients are served, else 503 with what is going on and, where the store can tell, how many
+200 once clients are served, with the reason when the store is read-only, else 503 with what is going on and, where the store can tell, how many
 percent of the recovery are done. It answers GET and HEAD, one request a connection, and closes
 connections that do not ask within 5 s.
 """
@@ -136,7 +136,10 @@ class HttpStatusServer:
 
     def _ready(self) -> bytes:
         if self._state == "ready":
-            return _response(HTTPStatus.OK, b"ready\n")
+            broker = self._exposition.broker
+            read_only = broker.store.read_only if broker is not None else ""
+            text = f"ready, {read_only}" if read_only else "ready"
+            return _response(HTTPStatus.OK, f"{text}\n".encode())
         text, done = self._state, self._done()
         if text == "starting" and done is not None:
             text = f"recovering {done * 100:.0f} %"

@@ -229,7 +229,9 @@ def recover(
 
     with errors():
         settings = StoreConfig.from_properties(read_properties(config))
-        with MessageStore.open(store, config=settings, services=False, create=False) as opened:
+        with MessageStore.open(
+            store, config=settings, services=False, create=False, must_write=True
+        ) as opened:
             report = opened.recovery_report
         print_lines([report])
 
@@ -273,7 +275,7 @@ def repair(
             return
         with MessageStore.open(
             store, config=settings, services=False, create=False, rebuild=True,
-            seal_damage=seal_damage,
+            seal_damage=seal_damage, must_write=True,
         ) as opened:
             report = opened.recovery_report
         print_lines([report])

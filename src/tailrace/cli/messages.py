@@ -15,9 +15,8 @@ from tailrace.errors import (
     RemotingCommandError,
     StoreError,
     StoreLockedError,
-    StoreNotWritableError,
 )
-from tailrace.formats.filenames import CONFIG, LOCK, SERVE
+from tailrace.formats.filenames import LOCK, SERVE
 from tailrace.model import Message, MessageExt
 
 if TYPE_CHECKING:
@@ -34,16 +33,16 @@ def _server_of(store: str, error: StoreLockedError) -> str:
         raise error from None
 
 
-def _opened(store: str, *, create: bool = False) -> MessageStore:
+def _opened(store: str, *, create: bool = False, must_write: bool = False) -> MessageStore:
     from tailrace.node.message_store import MessageStore  # noqa: PLC0415 - NumPy and the store
 
-    return MessageStore.open(store, services=False, create=create)
+    return MessageStore.open(store, services=False, create=create, must_write=must_write)
 
 
 def _opened_or_made(store: str, *, create: bool) -> MessageStore:
     """A store directory; a path that is none may be a slip of the keyboard, so it must be said."""
     try:
-        return _opened(store, create=create)
+        return _opened(store, create=create, must_write=True)
     except NotAStoreError as error:
         path = Path(store)
         if create or (path.exists() and (path.is_file() or {*os.listdir(path)} - {LOCK})):
@@ -128,28 +127,12 @@ def list_topics(store: str, broker: str) -> Iterator[dict[str, Any]]:
                 for config in sorted(opened.topics.items(), key=lambda c: c.topic_name):
                     yield config.to_json()
                 return
-        except StoreNotWritableError:
-            yield from _read_topics(store)
-            return
         except StoreLockedError as error:
             broker = _server_of(store, error)
     from tailrace.client import PullConsumer  # noqa: PLC0415 - asyncio and sockets
 
     with PullConsumer(broker=broker, group="tailrace_cli") as consumer:
         yield from consumer.topic_configs()
-
-
-def _read_topics(store: str) -> Iterator[dict[str, Any]]:
-    """What ``config/topics.json`` says of a directory that cannot be opened."""
-    from tailrace.config import BrokerConfig  # noqa: PLC0415
-    from tailrace.env import OsFileSystem, SystemClock  # noqa: PLC0415
-    from tailrace.node.topic_config import TopicConfigManager  # noqa: PLC0415
-
-    topics = TopicConfigManager(
-        OsFileSystem(), f"{store}/{CONFIG}", BrokerConfig(), SystemClock())
-    topics.load()
-    for config in sorted(topics.items(), key=lambda c: c.topic_name):
-        yield config.to_json()
 
 
 def create_topic(
@@ -191,7 +174,7 @@ def purge_topic(
     """Let go of messages; queue id: least offset before and now."""
     if store:
         try:
-            with _opened(store) as opened:
+            with _opened(store, must_write=True) as opened:
                 return opened.purge_topic(name, queue_id, before_ms)
         except StoreLockedError as error:
             broker = _server_of(store, error)

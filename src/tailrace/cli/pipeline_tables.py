@@ -79,7 +79,8 @@ def timers(
         with errors():
             settings = StoreConfig.from_properties(read_properties(config))
             # Every open counts from the timer log; without services nothing is delivered.
-            MessageStore.open(store, config=settings, services=False, create=False).close()
+            MessageStore.open(
+                store, config=settings, services=False, create=False, must_write=True).close()
     with run_job("timers", master, conf, [store]) as job:
         from tailrace.spark.pipeline import tables  # noqa: PLC0415
 

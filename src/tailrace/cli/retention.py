@@ -42,7 +42,8 @@ def delete_now(store: str, config: StoreConfig) -> tuple[list[str], str]:
     """
     before = after = _log_files(store, config)
     try:
-        opened = MessageStore.open(store, config=config, services=False, create=False)
+        opened = MessageStore.open(
+            store, config=config, services=False, create=False, must_write=True)
     except StoreLockedError as error:
         by = _ask_server(store, error)
         for _ in range(_WAITS):

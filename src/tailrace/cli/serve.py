@@ -127,17 +127,22 @@ async def _serve_open_store(
     controller = BrokerController(store, broker_config)
     await controller.serve_on(listeners)
     hint = Path(store.path) / SERVE
-    _leave_hint(hint, controller)
+    if store.read_only:
+        print(f"the store is {store.read_only}", file=sys.stderr)
+    else:
+        _leave_hint(hint, controller)
     if http is not None:
         http.serving(controller.broker)
     print(f"ready broker={controller.broker_address} namesrv={controller.namesrv_address} "
-          f"recovered_ms={round(store.recovery_report['ms'])}", flush=True)
+          f"recovered_ms={round(store.recovery_report['ms'])}"
+          + (" read-only" if store.read_only else ""), flush=True)
     await stop.wait()
     print("stopping", file=sys.stderr)
     if http is not None:
         http.stopping()
     await controller.stop()
-    hint.unlink(missing_ok=True)
+    if not store.read_only:
+        hint.unlink(missing_ok=True)
 
 
 def _leave_hint(hint: Path, controller: BrokerController) -> None:

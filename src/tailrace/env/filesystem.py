@@ -108,8 +108,8 @@ class File(Protocol):
         """Make the file ``size`` bytes long; new bytes are zero and take no blocks."""
         ...
 
-    def map(self, size: int, *, writable: bool) -> Mapping:
-        """Map the first ``size`` bytes, shared."""
+    def map(self, size: int, *, writable: bool, private: bool = False) -> Mapping:
+        """Map the first ``size`` bytes, shared; of a ``private`` one stores stay in memory."""
         ...
 
     def data_ranges(self, start: int, until: int) -> list[tuple[int, int]]:
@@ -224,8 +224,8 @@ class _OsDiskUsage:
 class _OsMapping:
     __slots__ = ("_mmap", "view")
 
-    def __init__(self, fd: int, size: int, *, writable: bool) -> None:
-        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+    def __init__(self, fd: int, size: int, *, writable: bool, private: bool) -> None:
+        access = mmap.ACCESS_COPY if private else mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         self._mmap = mmap.mmap(fd, size, access=access)
         self.view = memoryview(self._mmap)
 
@@ -269,19 +269,32 @@ class _OsFile:
         return done
 
     def pwrite(self, data: bytes | bytearray | memoryview, pos: int) -> None:
-        done = os.pwrite(self._fd, data, pos)
-        view = memoryview(data)
-        while done < len(view):
-            done += os.pwrite(self._fd, view[done:], pos + done)
+        try:
+            done = os.pwrite(self._fd, data, pos)
+            view = memoryview(data)
+            while done < len(view):
+                done += os.pwrite(self._fd, view[done:], pos + done)
+        except OSError as error:
+            raise self._named(error) from None
+
+    def _named(self, error: OSError) -> OSError:
+        """The same error with the path, which a call on a descriptor does not know."""
+        return OSError(error.errno, error.strerror, self.path)
 
     def allocate(self, pos: int, n: int) -> None:
-        os.posix_fallocate(self._fd, pos, n)
+        try:
+            os.posix_fallocate(self._fd, pos, n)
+        except OSError as error:
+            raise self._named(error) from None
 
     def truncate(self, size: int) -> None:
-        os.ftruncate(self._fd, size)
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError as error:
+            raise self._named(error) from None
 
-    def map(self, size: int, *, writable: bool) -> Mapping:
-        return _OsMapping(self._fd, size, writable=writable)
+    def map(self, size: int, *, writable: bool, private: bool = False) -> Mapping:
+        return _OsMapping(self._fd, size, writable=writable, private=private)
 
     def data_ranges(self, start: int, until: int) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []

@@ -10,7 +10,8 @@ from typing import Final
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
-from tailrace.errors import NotAStoreError, StoreNotWritableError
+from tailrace.env.whole_files import write_file
+from tailrace.errors import DiskFullError, FatalStorageError, NotAStoreError
 from tailrace.formats import filenames
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.node.topic_retention import remove_deleted
@@ -18,15 +19,15 @@ from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.log_paths import log_paths, segment_files
 
 __all__ = [
-    "DEFAULT_QUEUES", "check_directory", "load_topics", "make_log_directories", "not_writable",
-    "remove_abort", "write_abort",
+    "DEFAULT_QUEUES", "cause_of_read_only", "check_directory", "has_log", "load_topics",
+    "make_log_directories", "remove_abort", "write_abort",
 ]
 
 _log = logging.getLogger(__name__)
 _UNKNOWN_DIRECTORIES: Final = ("batchconsumequeue", "consumequeue_ext")
 DEFAULT_QUEUES: Final = 4
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
-_FORBIDDEN: Final = (errno.EROFS, errno.EACCES, errno.EPERM)
+_NOT_WRITTEN: Final = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, *_NO_SPACE)
 
 
 def check_directory(
@@ -58,25 +59,10 @@ def make_log_directories(file_system: FileSystem, root: str, config: StoreConfig
         file_system.makedirs(directory)
 
 
-def write_abort(file_system: FileSystem, root: str) -> str:
-    """Write the abort file; why the store must be opened read-only, when the disk is full.
-
-    Raises StoreNotWritableError when nothing may be written there, or OSError.
-    """
-    try:
-        file = file_system.open(f"{root}/{filenames.ABORT}", writable=True, create=True)
-        try:
-            file.truncate(0)
-            file.pwrite(str(os.getpid()).encode(), 0)
-            file.sync_data()
-        finally:
-            file.close()
-        file_system.sync_dir(root)
-    except OSError as error:
-        if error.errno not in _NO_SPACE:
-            raise not_writable(error) from error
-        return f"the abort file cannot be written: {error}"
-    return ""
+def write_abort(file_system: FileSystem, root: str) -> None:
+    """Write the abort file. Raises OSError."""
+    write_file(file_system, f"{root}/{filenames.ABORT}", str(os.getpid()).encode())
+    file_system.sync_dir(root)
 
 
 def remove_abort(file_system: FileSystem, root: str) -> bool:
@@ -90,13 +76,26 @@ def remove_abort(file_system: FileSystem, root: str) -> bool:
     return True
 
 
-def not_writable(error: OSError) -> Exception:
-    """What to raise for an error of the first files that an open writes."""
-    if error.errno not in _FORBIDDEN:
-        return error
-    return StoreNotWritableError(
-        f"{error.filename}: {error.strerror}; an open store has a lock and recovers, so it must be "
-        "able to write; dump, query, verify and Spark read the directory as it is")
+def cause_of_read_only(error: BaseException) -> str:
+    """What cannot be written, when that is why an open has failed; else nothing.
+
+    A failed sync of an input or output error is none: what was read may not be on the disk.
+    """
+    if isinstance(error, DiskFullError):
+        return str(error)
+    if isinstance(error, FatalStorageError):
+        cause = error.__cause__
+        is_room = isinstance(cause, OSError) and cause.errno in {*_NO_SPACE, errno.EROFS}
+        return str(error) if is_room else ""
+    if isinstance(error, OSError) and error.errno in _NOT_WRITTEN:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}" if error.filename else str(error)
+    return ""
+
+
+def has_log(file_system: FileSystem, root: str, config: StoreConfig) -> bool:
+    """Whether there is something that can be read, be it a log without records."""
+    return file_system.exists(f"{root}/{filenames.COMMITLOG}") or any(
+        segment_files(file_system, (path,)) for path in log_paths(config, root).all)
 
 
 def load_topics(

@@ -13,12 +13,14 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, Self, final
 
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.entropy import Entropy, SystemEntropy
 from tailrace.env.filesystem import FileSystem, LockHandle, OsFileSystem
+from tailrace.env.memory_overlay import OverlayFileSystem
 from tailrace.env.scheduler import Scheduler, ThreadScheduler
 from tailrace.errors import (
     FatalStorageError,
@@ -47,7 +49,9 @@ from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.node.directory_opening import (
     DEFAULT_QUEUES,
+    cause_of_read_only,
     check_directory,
+    has_log,
     load_topics,
     make_log_directories,
     remove_abort,
@@ -78,6 +82,8 @@ __all__ = ["MessageStore"]
 _log = logging.getLogger(__name__)
 _READ_COUNT: Final = 32
 _READ_BYTES: Final = 1 << 20
+_READERS: Final = (
+    "this must be able to write; dump, query, verify, serve and Spark read a directory as it is")
 
 
 @final
@@ -90,16 +96,19 @@ class MessageStore:
     def __init__(
         self, path: str, store: DefaultMessageStore, topics: TopicConfigManager, retention: Retention,
         timers: Timers, lock: LockHandle, file_system: FileSystem, clock: Clock, entropy: Entropy,
-        scheduler: Scheduler | None,
+        scheduler: Scheduler | None, read_only: str,
     ) -> None:
         self.path = path
+        self.read_only = read_only
+        """Why the store is one of which nothing is written; empty for others."""
         self.topics = topics
         self.retention = retention
         """Deletion of expired files and the check of the disks."""
         self._store = store
         self._timers = timers
         self._lock = lock
-        self._file_system = file_system
+        self.file_system = file_system
+        """Where it has its files; those of a broker on it belong there, too."""
         self._clock = clock
         self._entropy = entropy
         self._scheduler = scheduler
@@ -129,53 +138,86 @@ class MessageStore:
         rebuild: bool = False,
         seal_damage: bool = False,
         scan: LogScanner | None = None,
+        must_write: bool = False,
     ) -> Self:
         """Open a store directory, recovering it when it was not closed; make it when missing.
 
         File sizes of an existing directory are taken from its files, whatever ``config`` says.
         ``services=False`` runs no background service, for tools: the store then dispatches and
         flushes when it is read or closed. ``on_lock`` is called with the lock held and nothing else
-        changed, and may raise. ``on_recovery`` hears each second how much of a recovery is done, 0
-        to 1. ``rebuild`` builds queues and index anew whatever is there; ``seal_damage`` writes
-        placeholder records over damage that is stepped over, for Java brokers; ``scan`` reads the
-        log in recovery's stead. On a full disk nothing is cut or put.
+        changed, and may raise. ``on_recovery`` hears about once a second how much of a recovery is
+        done, from 0 to 1. ``rebuild`` builds queues and index anew whatever is there;
+        ``seal_damage`` writes placeholder records over damage that is stepped over, for Java
+        brokers; ``scan`` reads the log in recovery's stead.
 
-        Raises StoreLockedError, NotAStoreError, StoreNotWritableError (a read-only file system, no
-        permission), ConfigError, CorruptionError or OSError; then everything is closed again.
+        Where nothing can be written (a read-only file system, no permission, no room) the store is
+        read-only, see ``read_only``: it recovers in memory, so everything is read as it would be
+        after a recovery, puts are refused, and nothing of the directory is changed from then on. It
+        stays so until it is opened again. ``must_write`` raises StoreNotWritableError instead.
+
+        Raises StoreLockedError, NotAStoreError, StoreNotWritableError (also where a new store
+        cannot be made), ConfigError, CorruptionError or OSError; then everything is closed again.
         """
         root = os.path.abspath(os.fspath(path))
         clock, entropy = clock or SystemClock(), entropy or SystemEntropy()
         file_system, config = file_system or OsFileSystem(), config or StoreConfig()
         check_directory(file_system, root, config, create=create)
+        is_store = has_log(file_system, root, config)
+        to_call = [on_lock] if on_lock is not None else []  # once, also when it opens twice
+        opening = partial(
+            cls._open, root, config, broker_config or BrokerConfig(), clock, entropy, to_call,
+            (lambda: scheduler or ThreadScheduler()) if services else None,
+            partial(DefaultMessageStore.load, tell=on_recovery, rebuild=rebuild,
+                    seal_damage=seal_damage, scan=scan))
+        try:
+            return opening(file_system)
+        except BaseException as error:
+            why = cause_of_read_only(error)
+            if not why or must_write or not is_store:
+                _log.error("cannot open the store path=%s cause=%s", root, str(error) or type(error).__name__)
+                if why:
+                    raise StoreNotWritableError(f"{why}; {_READERS}") from error
+                raise
+        _log.error("the store opens read-only, nothing is written or cut path=%s cause=%s", root, why)
+        return opening(
+            OverlayFileSystem(file_system),
+            f"read-only since it was opened: {why}; mend that and open it again")
+
+    @classmethod
+    def _open(
+        cls, root: str, config: StoreConfig, broker: BrokerConfig, clock: Clock, entropy: Entropy,
+        on_lock: list[Callable[[], None]], make_scheduler: Callable[[], Scheduler] | None, load: Callable[..., None],
+        file_system: FileSystem, read_only: str = "",
+    ) -> Self:
+        """Open on these files, of which changes are not kept when it is ``read_only``."""
         file_system.makedirs(root)
-        lock = lock_store(file_system, root)
+        lock = lock_store(file_system, root, read_only=bool(read_only))
         store, running = None, None
         try:
             config = recognise(file_system, root, config)  # a refusal leaves everything as it is
-            if on_lock:
-                on_lock()
+            while on_lock:
+                on_lock.pop()()
             last_exit_ok = not file_system.exists(f"{root}/{filenames.ABORT}")
-            read_only = write_abort(file_system, root)
+            write_abort(file_system, root)
             make_log_directories(file_system, root, config)
             store = DefaultMessageStore(clock, file_system, config, root)
-            store.load(
-                last_exit_ok=last_exit_ok, tell=on_recovery, read_only=read_only, rebuild=rebuild,
-                seal_damage=seal_damage, scan=scan)
+            load(store, last_exit_ok=last_exit_ok, read_only=read_only)
             write_geometry(file_system, root, config)
-            broker = broker_config or BrokerConfig()
             topics = load_topics(file_system, root, broker, clock, store)
             retention = Retention(clock, file_system, store, topics)
             timers = Timers(clock, file_system, entropy, config, store, topics, broker.broker_name)
             timers.load()
             retention.follow_timers(timers.pending(), LevelPins(timers.schedule))
-            if services:
-                running = scheduler or ThreadScheduler()
+            if make_scheduler is not None:
+                running = make_scheduler()
                 store.start(running, os.getpid())
-                retention.start(running)
-                timers.start(running)
-            return cls(root, store, topics, retention, timers, lock, file_system, clock, entropy, running)
-        except BaseException as error:
-            _log.error("cannot open the store path=%s cause=%s", root, str(error) or type(error).__name__)
+                if not read_only:  # else nothing may be deleted, and nothing be delivered
+                    retention.start(running)
+                    timers.start(running)
+            return cls(
+                root, store, topics, retention, timers, lock, file_system, clock, entropy, running,
+                read_only)
+        except BaseException:
             if running is not None:
                 running.stop_all()
             if store is not None:
@@ -197,8 +239,8 @@ class MessageStore:
         try:
             timers_clean = self._timers.close()
             self.retention.topics.close()
-            clean = self._store.close() and timers_clean and remove_abort(self._file_system, self.path)
-            if not clean:
+            clean = self._store.close() and timers_clean and remove_abort(self.file_system, self.path)
+            if not clean and not self.read_only:
                 _log.warning("the abort file stays, the next open recovers path=%s", self.path)
         finally:
             self._lock.release()
@@ -214,6 +256,11 @@ class MessageStore:
             raise StoreClosedError
         if os.getpid() != self._pid:
             raise StoreClosedError("the store was opened before a fork; open it in one process only")
+
+    def _check_may_change(self) -> None:
+        self._check_open()
+        if self.read_only:
+            raise StoreNotWritableError(self.read_only)
 
     # -- what it is
 
@@ -407,8 +454,12 @@ class MessageStore:
         self._store.when_durable(until, callback)
 
     def flush(self) -> None:
-        """Make everything put so far durable. Raises FatalStorageError."""
-        self._check_open()
+        """Make everything put so far durable.
+
+        Raises FatalStorageError, and StoreNotWritableError for a read-only store, which syncs
+        nothing: it may show what a killed process has left in memory.
+        """
+        self._check_may_change()
         self._store.flush_commit_log.flush()
 
     def wait_dispatched(self, timeout_ms: int = 10_000) -> bool:
@@ -569,7 +620,7 @@ class MessageStore:
 
     def execute_delete_files_manually(self) -> None:
         """Have the next 20 passes delete expired files, whatever the hour (request 329)."""
-        self._check_open()
+        self._check_may_change()
         self.retention.clean_commit_log.execute_delete_files_manually()
 
     def keep_unconsumed(self, offsets: ConsumerOffsetManager) -> None:
@@ -581,7 +632,7 @@ class MessageStore:
 
         Raises OSError before anything is removed when that cannot be noted.
         """
-        self._check_open()
+        self._check_may_change()
         self.retention.topics.note_deleted(topics)
         self._store.delete_topics(topics)
         self._timers.forget_topics(topics)
@@ -604,5 +655,6 @@ class MessageStore:
         with their files. A Java broker on the directory shows them again. Raises StoreError or
         OSError; then nothing was let go.
         """
+        self._check_may_change()
         self.wait_dispatched()
         return self.retention.topics.purge(topic, queue_id, before_ms)

@@ -155,7 +155,7 @@ class Retention:
         """
         store, flush = self._store, self._store.flush_consume_queue
         until, files = store.reput.reput_from_offset, store.commit_log.queue.files
-        if store.report.read_only or len(files) < 2:
+        if len(files) < 2:
             return until
         end = files[0].file_from_offset + files[0].size
         position = store.reput.position

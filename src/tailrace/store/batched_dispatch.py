@@ -26,7 +26,6 @@ class BatchedDispatch:
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
         self._pending: list[Records] = []
-        self._indexed = 0
         self._bytes = 0
         self._free: deque[bytearray] = deque()
 
@@ -42,26 +41,18 @@ class BatchedDispatch:
 
     def take(self, chunk: LogChunk) -> None:
         """Remember a chunk; a full batch is dispatched. Raises as ``dispatch`` does."""
-        self._pending.append((chunk.data, chunk.rows))
+        records = chunk.data, chunk.rows
+        self._dispatcher.put_keys([records])
+        self._pending.append(records)
         self._bytes += len(chunk.data)
-        self._put_keys()
         if self._bytes >= BATCH:
             self.dispatch()
 
     def dispatch(self) -> None:
-        """Have queues and index hold all that was taken.
-
-        Raises DiskFullError or OSError. Called again once the dispatcher is read-only, it does the
-        same as far as that means anything.
-        """
+        """Have the queues, too, hold all that was taken. Raises DiskFullError or OSError."""
         if self._pending:
-            self._put_keys()
             self._dispatcher.write_units(self._pending)
             for data, _ in self._pending:
                 if isinstance(data, memoryview) and isinstance(data.obj, bytearray):
                     self._free.append(data.obj)
-            self._pending, self._indexed, self._bytes = [], 0, 0
-
-    def _put_keys(self) -> None:
-        self._dispatcher.put_keys(self._pending[self._indexed :])
-        self._indexed = len(self._pending)
+            self._pending, self._bytes = [], 0

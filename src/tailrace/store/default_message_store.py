@@ -97,8 +97,9 @@ class DefaultMessageStore:
     ) -> None:
         """Load and recover; ``tell`` hears how much of it is done, from 0 to 1.
 
-        ``read_only`` says why nothing may be cut or put; ``rebuild`` trusts no derived state,
-        ``seal_damage`` writes placeholders over damage; ``scan`` reads the log in recovery's stead.
+        ``read_only`` says why nothing may be cut or put, on files of which changes are not kept;
+        ``rebuild`` trusts no derived state, ``seal_damage`` writes placeholders over damage; ``scan``
+        reads the log in recovery's stead.
         Raises CorruptionError, FatalStorageError or OSError.
         """
         config = self.config
@@ -111,11 +112,9 @@ class DefaultMessageStore:
             check_crc=config.check_crc_on_recover, sync_log=self.flush_commit_log.sync,
             rebuild=rebuild, seal_damage=seal_damage, tell=tell, scan=scan)
         self.report = recovery.run(last_exit_ok=last_exit_ok, read_only=read_only)
-        position = recovery.position
-        if self.report.read_only:
-            self.flags.set(NOT_WRITEABLE, self.report.read_only)
-            position = None  # its queues may lack units, so it must not say how far they go
-        self.reput.start_from(self.commit_log.max_offset, position)
+        if read_only:
+            self.flags.set(NOT_WRITEABLE, read_only)
+        self.reput.start_from(self.commit_log.max_offset, recovery.position)
 
     def start(self, scheduler: Scheduler, pid: int) -> None:
         """Start the services."""
@@ -283,5 +282,5 @@ class DefaultMessageStore:
             "commitLogMaxOffset": self.commit_log.max_offset,
             "flushedWhere": self.commit_log.queue.flushed_where,
             "dispatchBehindBytes": self.reput.behind_bytes(),
-            "writeable": self.flags.is_writeable(),
+            "writeable": self.flags.is_writeable(), "readOnly": self.report.read_only or None,
         }

@@ -78,8 +78,6 @@ class Dispatcher:
         self._newest = 0
         self.recovering = False
         """Units behind the end of a queue may be right already: they are compared, then written."""
-        self.read_only = False
-        """Nothing is written: queues end behind those units that are on disk as they should be."""
         self.listener: MessageArrivingListener | None = None
 
     def dispatch(self, records: Sequence[Records]) -> None:
@@ -101,7 +99,7 @@ class Dispatcher:
 
     def put_keys(self, records: Sequence[Records]) -> None:
         """The other half: the index. Raises as ``dispatch`` does."""
-        if self._index is not None and not self.read_only:
+        if self._index is not None:
             for data, rows in records:
                 self._index.put_rows(data, rows, len(rows))
 
@@ -115,9 +113,6 @@ class Dispatcher:
         if claim is not None and claim.has_unit:
             queue = self._queues.get(claim.topic, claim.queue_id)
             if queue is not None and queue.files.files and queue.max_offset == claim.queue_offset:
-                if self.read_only:
-                    queue.set_end(queue.max_offset + queue.follows(damage.phy_offset))
-                    return
                 queue.write(claim.queue_offset, damaged_unit(damage))
                 queue.last_phy_offset = damage.phy_offset
                 self._queues.dirty.add(queue)
@@ -186,11 +181,8 @@ class Dispatcher:
                 self.recovering and queue.follows(phy_offset)
             ):
                 return  # so many were never there, or its unit has another place: the offset rotted
-        there = self.recovering and (start == queue.max_offset or self.read_only)
-        if there and queue.is_written(start, units):
+        if self.recovering and start == queue.max_offset and queue.is_written(start, units):
             queue.set_end(start + len(units) // CQ_UNIT.size)
-        elif self.read_only:
-            return
         else:
             queue.write(start, units, gap=gap)
         self._queues.dirty.add(queue)

@@ -131,20 +131,25 @@ class IndexService:
         assert lease is not None
         return lease
 
-    def drop_unfinished(self, durable: str, timestamp_of: Callable[[int], int]) -> None:
+    def drop_unfinished(
+        self, durable: str, timestamp_of: Callable[[int], int], is_next: Callable[[int, int], bool],
+    ) -> None:
         """After a kill: keep what the entries tell without a break, but for the last record.
 
-        ``durable`` is the last file that was synced; pages of it and of later ones may be lost.
+        ``durable`` is the last file that was synced; pages of it and of later ones may be lost, and
+        so may be names in between. ``is_next`` says whether the second of two positions is that of
+        the record behind the first.
         """
         names = self.names()
         first = names.index(durable) if durable in names else 0
         self._forget_syncs(first)
         for number, file in enumerate(self.files[first:-1], first):
-            heads = np.empty(self._slots, dtype=np.int32)
-            with self._entries_of(file) as lease:
-                count, _ = index_chains.follow(
-                    lease.buffer, self.header(file).index_count, 1 << 62, heads)
-            if count < self._entries:  # only the last file may have room
+            header, following = self.header(file), self.header(self.files[number + 1])
+            end, begin = header.end_phy_offset, following.begin_phy_offset
+            whole, _ = self.whole_until(file)
+            goes_on = begin == end or following.index_count <= 1 or is_next(end, begin)
+            # Only the last file may have room.
+            if not whole or header.index_count < self._entries or not goes_on:
                 _log.warning("index file is not whole, later ones are built anew file=%s", file.path)
                 later, self.files = self.files[number + 1 :], self.files[: number + 1]
                 for other in later:

@@ -3,7 +3,9 @@
 What a walk does where bytes are no record (``LogWalk``):
 
   a  A record's head that is plausible (magic, length within its file, its own position) tells where
-     the next one is; only otherwise the next one is searched for, by magic and position.
+     the next one is; only otherwise the next one is searched for, by magic and position. A length
+     that the lengths inside contradict is not believed: a wrong one may lead to the record after
+     the next.
   b  What is found behind a gap counts when it is whole, its queue offset exceeds every earlier one
      of its queue and it was stored no earlier than the last good record. Otherwise it was left
      behind an old end of the log (stale).
@@ -293,7 +295,10 @@ class LogWalk:
             return Damage(at, following.file_from_offset, "segment file is missing", following.path)
         claim = None
         found = None
-        if (size := self._plausible_size(file, at)) and self._counts(file.file_from_offset, at + size):
+        size = self._plausible_size(file, at)
+        if size and self.end.reason != record.REASON_BAD_LENGTH and self._counts(
+            file.file_from_offset, at + size
+        ):
             found = at + size
             if not torn and self.end.reason in {record.REASON_BAD_CRC, record.REASON_BAD_PROP_CRC}:
                 claim = self._claim(at, record.CHECK_PHY_OFFSET)

@@ -30,7 +30,6 @@ from tailrace.config import RecoveryMode
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.read_ahead import in_background
-from tailrace.errors import DiskFullError
 from tailrace.formats.filenames import file_name_to_offset
 from tailrace.kernels import record
 from tailrace.segments import MappedFile
@@ -46,7 +45,7 @@ from tailrace.store.progress_snapshot import make_progress
 from tailrace.store.quarantine import Quarantine
 from tailrace.store.recovery_check import refuse_by_mode
 from tailrace.store.recovery_report import RecoveryReport
-from tailrace.store.recovery_start import RecoveryStart
+from tailrace.store.recovery_start import RecoveryStart, is_next
 from tailrace.store.recovery_table import StartDecision, decide_start
 from tailrace.store.sealing import placeholder
 from tailrace.store.stitched_walk import LogScanner, PieceSource, walk_over
@@ -115,14 +114,14 @@ class Recovery:
         self.report = RecoveryReport(check_crc=check_crc)
 
     def run(self, *, last_exit_ok: bool, read_only: str = "") -> RecoveryReport:
-        """All passes. Raises CorruptionError or OSError, and leaves the log uncut then.
+        """All passes. Raises CorruptionError, DiskFullError or OSError, and leaves the log uncut then.
 
-        ``read_only`` says why nothing may be cut.
+        ``read_only`` says why nothing may be written: the files are then ones of which changes are
+        not kept, queues and index are made complete in them, the log is left as it is.
         """
         began = self._clock.monotonic_ns()
         report = self.report
         report.read_only = read_only
-        self._dispatcher.read_only = bool(read_only)
         self._load()  # pass 1
         if self._commit_log.queue.files:
             self._decide(last_exit_ok=last_exit_ok)  # pass 2
@@ -169,7 +168,7 @@ class Recovery:
         )
         for number, (name, path) in enumerate(paths):
             stat = self._file_system.stat(path)
-            if stat.is_dir or stat.size == log.file_size or self.report.read_only:
+            if stat.is_dir or stat.size == log.file_size:
                 continue
             if not stat.size and number == len(paths) - 1:
                 continue  # never held anything; load removes it
@@ -239,16 +238,15 @@ class Recovery:
             if known is None:
                 self._queues.dirty.add(queue)
         self._is_clean = known is not None and known.clean and last_exit_ok
-        if self._index is not None and not self._is_clean and not self.report.read_only:
+        if self._index is not None and not self._is_clean:
             timestamp_at = self._commit_log.store_timestamp_at
-            try:
-                if known is not None:  # entries behind the start are ours, of this log
-                    files = known.index["files"] if known.index is not None else []
-                    self._index.drop_unfinished(files[-1] if files else "", timestamp_at)
-                else:
-                    self._index.rewind(start, timestamp_at)
-            except (DiskFullError, OSError) as error:
-                self._become_read_only(f"the index cannot be written: {error}")
+            if known is not None:  # entries behind the start are ours, of this log
+                files = known.index["files"] if known.index is not None else []
+                self._index.drop_unfinished(
+                    files[-1] if files else "", timestamp_at,
+                    lambda end, begin: is_next(self._commit_log, end, begin))
+            else:
+                self._index.rewind(start, timestamp_at)
         self._dispatcher.recovering = True
 
     # -- passes 4 to 6
@@ -262,7 +260,7 @@ class Recovery:
         told = saved = self._clock.monotonic_ns()
         for item in walk.items():
             if isinstance(item, Damage):
-                self._dispatch()
+                self._batches.dispatch()
                 self._step_over(item)  # the strict modes have refused by now
                 continue
             self._take(item)
@@ -274,28 +272,16 @@ class Recovery:
                           100 * done, report.scanned)
                 self._tell(done)
             if now - saved >= _SAVE_NS and not report.read_only:
-                self._dispatch()
+                self._batches.dispatch()
                 self._save()
                 saved = self._clock.monotonic_ns()
-        self._dispatch()
+        self._batches.dispatch()
         report.end = walk.end.phy_offset
         self._cut(walk)
 
-    def _dispatch(self) -> None:
-        """Have queues and index hold all that was taken."""
-        self._written(self._batches.dispatch)
-
-    def _written(self, write: Callable[[], None]) -> None:
-        """Write to queues and index, or learn that they cannot be written and go on read-only."""
-        try:
-            write()
-        except (DiskFullError, OSError) as error:
-            self._become_read_only(f"queues and index cannot be written: {error}")
-            self._batches.dispatch()
-
     def _take(self, chunk: LogChunk) -> None:
         rows = chunk.rows
-        self._written(lambda: self._batches.take(chunk))
+        self._batches.take(chunk)
         self.report.scanned += len(rows)
         last = rows[-1]
         self._recent = [*self._recent, *rows[-64:, record.C_PHY].tolist()][-64:]
@@ -305,7 +291,7 @@ class Recovery:
             self._commit_log.last_store_timestamp, self._last_record[2])
 
     def _is_fresh(self, claim: RecordClaim) -> bool:
-        self._dispatch()
+        self._batches.dispatch()
         queue = self._queues.get(claim.topic, claim.queue_id)
         # A queue that was left without a unit says nothing, wherever its first file begins.
         return (
@@ -324,11 +310,7 @@ class Recovery:
             "physicalOffset": damage.phy_offset, "length": damage.size, "reason": damage.reason})
         _log.error("stepped over damage, a Java broker would end the log there file=%s phy_offset=%d "
                    "length=%d reason=%s", damage.path, damage.phy_offset, damage.size, damage.reason)
-        try:
-            self._dispatcher.note_damage(damage)
-        except (DiskFullError, OSError) as error:
-            self._become_read_only(f"queues cannot be written: {error}")
-            self._dispatcher.note_damage(damage)
+        self._dispatcher.note_damage(damage)
         if self._seal_damage and not self.report.read_only:
             self._seal(damage)
 
@@ -347,19 +329,9 @@ class Recovery:
     def _keep(self, path: str, at: int, phy_offset: int, data: bytes, reason: str) -> int:
         if self.report.read_only:
             return 0
-        try:
-            kept = self._quarantine.keep(path, at, phy_offset, data, reason)
-        except OSError as error:
-            self._become_read_only(f"evidence cannot be kept: {error}")
-            return 0
+        kept = self._quarantine.keep(path, at, phy_offset, data, reason)
         self.report.quarantined_bytes += kept
         return kept
-
-    def _become_read_only(self, why: str) -> None:
-        if not self.report.read_only:
-            _log.error("the store opens read-only, nothing is cut cause=%s", why)
-            self.report.read_only = why
-            self._dispatcher.read_only = True
 
     def _cut(self, walk: LogWalk) -> None:
         """Pass 6: the end of the log, wherever it is."""
@@ -375,9 +347,6 @@ class Recovery:
                 self.report.cut.append(
                     {"file": file.path, "position": at, "length": kept, "reason": reason})
         self._dispatcher.recovering = False
-        if self.report.read_only:
-            log.set_end(end.phy_offset)
-            return
         self._lower_checkpoint(end.phy_offset)
         if self._index is not None and self._index.end_phy_offset >= end.phy_offset:
             self._index.rewind(  # W7
@@ -387,7 +356,10 @@ class Recovery:
                 _LAST_QUEUE_FILES if self._found is not None else len(queue.files.files))
             if queue.settle(look_behind=not self._is_clean, unflushed_files=unflushed):
                 self._queues.dirty.add(queue)
-        log.truncate_dirty_files(end.phy_offset, clear=behind)
+        if self.report.read_only:
+            log.set_end(end.phy_offset)
+        else:
+            log.truncate_dirty_files(end.phy_offset, clear=behind)
 
     def _data_behind(self, phy_offset: int) -> Iterator[tuple[MappedFile, int, bytes]]:
         for file in self._commit_log.queue.files:
@@ -419,7 +391,7 @@ class Recovery:
         for queue in self._queues.table.values():
             queue.find_end()
             last = queue.max_offset
-            if not last or self.report.read_only:
+            if not last:
                 continue
             _log.warning("the log is empty, its messages are gone topic=%s queue_id=%d max=%d",
                          queue.topic, queue.queue_id, last)
@@ -467,8 +439,6 @@ class Recovery:
         Otherwise, and for units and entries, the flush services find it dirty.
         """
         self._synced()
-        if self.report.read_only:
-            return
         log = self._commit_log.queue
         log.flushed_where = log.max_offset
         for file in log.files if not self._is_clean else ():

@@ -21,12 +21,18 @@ from tailrace.store.progress import Progress, checkpoint_bytes
 from tailrace.store.recovery_report import RecoveryReport
 from tailrace.store.store_checkpoint import StoreCheckpoint
 
-__all__ = ["RecoveryStart"]
+__all__ = ["RecoveryStart", "is_next"]
 
 _MARGIN_MS: Final = 3000
 _FEW_UNITS: Final = 4_000_000
 _FEW_FILES: Final = 3
 """Index files that are read through when no progress says which of them are as they were."""
+
+
+def is_next(log: CommitLog, phy_offset: int, following: int) -> bool:
+    """Whether the record behind the one at a position starts at ``following``."""
+    data = log.record_at(phy_offset)
+    return data is not None and phy_offset + len(data) == following
 
 
 @final
@@ -96,7 +102,10 @@ class RecoveryStart:
         while gone < len(wanted) and wanted[gone] not in names:  # retention removes old ones
             gone += 1
         wanted, times = wanted[gone:], times[gone:]
-        if names[: len(wanted)] != wanted or (not wanted and found.index["count"] > 1):
+        exact = found.clean and self._last_exit_ok
+        if names[: len(wanted)] != wanted or (not wanted and found.index["count"] > 1) or (
+            exact and len(names) != len(wanted)
+        ):
             return "index files are others"
         if not wanted:
             return ""
@@ -182,10 +191,10 @@ class RecoveryStart:
         for number, file in enumerate(files):
             header = self._index.header(file)
             before = self._index.header(files[number - 1]).end_phy_offset if number else low
-            if header.index_count > 1 and header.begin_phy_offset > max(before, low):
-                data = log.record_at(before)
-                if not number or data is None or before + len(data) != header.begin_phy_offset:
-                    return self._within(at)
+            if header.index_count > 1 and header.begin_phy_offset > max(before, low) and not (
+                number and is_next(log, before, header.begin_phy_offset)
+            ):
+                return self._within(at)
             if file is not files[-1] and self._is_suspicious(file, len(files) - number):
                 whole, last = self._index.whole_until(file)
                 if not whole:

@@ -92,6 +92,17 @@ class FileSystemContract:
             mapping.close()
             assert file.pread(3, 10) == b"xyz"
 
+    def test_stores_through_a_private_mapping_are_its_own(self, root: str) -> None:
+        """The file and other mappings do not see them."""
+        with self._file(root, 4096) as (_, file):
+            file.pwrite(b"abc", 10)
+            mapping = file.map(4096, writable=True, private=True)
+            mapping.view[10:12] = b"xy"
+            assert bytes(mapping.view[10:13]) == b"xyc"
+            assert file.pread(3, 10) == b"abc"
+            mapping.close()
+            assert file.pread(3, 10) == b"abc"
+
     def test_a_hole_reads_as_zero(self, root: str) -> None:
         """The length stays and so do the bytes around it."""
         with self._file(root) as (_, file):

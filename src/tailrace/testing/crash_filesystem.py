@@ -72,8 +72,8 @@ class _Usage:
 
 @final
 class _Mapping:
-    def __init__(self, data: _Data) -> None:
-        self.view = memoryview(data.volatile)
+    def __init__(self, data: bytearray) -> None:
+        self.view = memoryview(data)
 
     def close(self) -> None:
         self.view.release()
@@ -119,10 +119,10 @@ class _File:
         else:
             volatile.extend(bytes(size - len(volatile)))
 
-    def map(self, size: int, *, writable: bool) -> _Mapping:
+    def map(self, size: int, *, writable: bool, private: bool = False) -> _Mapping:
         assert size == len(self._data.volatile), "maps whole files"
         _ = writable
-        return _Mapping(self._data)
+        return _Mapping(bytearray(self._data.volatile) if private else self._data.volatile)
 
     def data_ranges(self, start: int, until: int) -> list[tuple[int, int]]:
         return [(start, min(until, self.size()))] if start < self.size() else []

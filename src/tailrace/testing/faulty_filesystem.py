@@ -68,8 +68,8 @@ class _FaultyFile:
         self._owner.operation("truncate", self.path)
         self._file.truncate(size)
 
-    def map(self, size: int, *, writable: bool) -> Mapping:
-        return self._file.map(size, writable=writable)
+    def map(self, size: int, *, writable: bool, private: bool = False) -> Mapping:
+        return self._file.map(size, writable=writable, private=private)
 
     def data_ranges(self, start: int, until: int) -> list[tuple[int, int]]:
         return self._file.data_ranges(start, until)

@@ -48,6 +48,8 @@ class FakeStore:
 
     def __init__(self, path, broker_config=None, config=None, clock=None):
         self.path = str(path)
+        self.file_system = OsFileSystem()
+        self.read_only = ""
         self.config = config or StoreConfig()
         self.config_dir = f"{self.path}/config"
         self.clock = clock or ManualClock()

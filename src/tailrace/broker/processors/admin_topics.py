@@ -34,23 +34,31 @@ class AdminTopicsProcessor:
     def register(self, server: RemotingServer) -> None:
         """Take over the codes of this processor."""
         code = RequestCode
-        server.register(self.update_topic, code.UPDATE_AND_CREATE_TOPIC)
-        server.register(self.update_topics, code.UPDATE_AND_CREATE_TOPIC_LIST)
-        server.register(self.delete_topic, code.DELETE_TOPIC_IN_BROKER)
+        changes = {
+            code.UPDATE_AND_CREATE_TOPIC: self.update_topic,
+            code.UPDATE_AND_CREATE_TOPIC_LIST: self.update_topics,
+            code.DELETE_TOPIC_IN_BROKER: self.delete_topic,
+            code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update_group,
+            code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.update_groups,
+            code.DELETE_SUBSCRIPTIONGROUP: self.delete_group,
+        }
+        for number, change in changes.items():
+            server.register(self.refuse if self._broker.store.read_only else change, number)
         server.register(self.all_topics, code.GET_ALL_TOPIC_CONFIG)
         server.register(self.topic, code.GET_TOPIC_CONFIG)
         server.register(self.topic_stats, code.GET_TOPIC_STATS_INFO)
         server.register(self.system_topics, code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
-        server.register(self.update_group, code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
-        server.register(self.update_groups, code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST)
         server.register(self.all_groups, code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         server.register(self.group, code.GET_SUBSCRIPTIONGROUP_CONFIG)
-        server.register(self.delete_group, code.DELETE_SUBSCRIPTIONGROUP)
         server.register(self.consume_stats, code.GET_CONSUME_STATS)
         server.register(self.broker_consume_stats, code.GET_BROKER_CONSUME_STATS)
         server.register(self.groups_of_topic, code.QUERY_TOPIC_CONSUME_BY_WHO)
         server.register(self.topics_of_group, code.QUERY_TOPICS_BY_CONSUMER)
         server.register(self.subscription_of_group, code.QUERY_SUBSCRIPTION_BY_CONSUMER)
+
+    def refuse(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Any change, while the store is read-only: it would be forgotten."""
+        return request.answer(ResponseCode.SYSTEM_ERROR, self._broker.store.read_only)
 
     # --- topics
 

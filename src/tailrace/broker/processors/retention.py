@@ -40,7 +40,10 @@ class RetentionProcessor:
         self, channel: Channel, request: RemotingCommand
     ) -> RemotingCommand:
         """Have the next 20 passes delete expired files: request 329."""
-        self._store.execute_delete_files_manually()
+        try:
+            self._store.execute_delete_files_manually()
+        except StoreError as error:
+            return request.answer(ResponseCode.SYSTEM_ERROR, str(error))
         return request.answer()
 
     def clean_queues(self, channel: Channel, request: RemotingCommand) -> None:

@@ -54,7 +54,8 @@ def recover(
     scan = SparkScan(spark, str(place), tell)
     try:
         with MessageStore.open(
-            path, config=config, services=False, create=False, rebuild=rebuild, scan=scan
+            path, config=config, services=False, create=False, rebuild=rebuild, scan=scan,
+            must_write=True,
         ) as opened:
             return opened.recovery_report
     finally:

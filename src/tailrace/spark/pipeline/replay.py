@@ -93,7 +93,7 @@ class StoreTarget(AbstractContextManager["StoreTarget"]):
     """A store directory that nobody serves; it is made when it is missing."""
 
     def __init__(self, path: str, config: StoreConfig | None = None) -> None:
-        self._store = MessageStore.open(path, config=config, services=False)
+        self._store = MessageStore.open(path, config=config, services=False, must_write=True)
 
     def __exit__(self, *_: object) -> None:
         self._store.close()

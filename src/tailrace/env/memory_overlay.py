@@ -1,0 +1,328 @@
+"""Files of which nothing is written: what is changed is changed in memory only, for this process.
+
+Names and bytes that were not changed are those of the file system below. A file that is written to
+is a private mapping of the one below, of which only changed pages take memory; a new one is memory.
+Everything is forgotten with the object. A store that may not write is opened on one of these.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import threading
+from typing import Final, final
+
+from tailrace.env.filesystem import DiskUsage, File, FileStat, FileSystem, LockHandle, Mapping
+
+__all__ = ["OverlayFileSystem"]
+
+_LARGE: Final = 1 << 20
+"""Bytes from which on memory is asked for in pages, which take none until they are used."""
+_CHUNK: Final = 8 << 20
+
+
+def _error(number: int, path: str) -> OSError:
+    return OSError(number, os.strerror(number), path)
+
+
+@final
+class _Stat:
+    __slots__ = ("allocated", "is_dir", "mtime_ms", "size")
+
+    def __init__(self, size: int, mtime_ms: int, *, is_dir: bool) -> None:
+        self.size = self.allocated = size
+        self.mtime_ms = mtime_ms
+        self.is_dir = is_dir
+
+
+@final
+class _View:
+    """A mapping of the memory that a file is by now."""
+
+    __slots__ = ("view",)
+
+    def __init__(self, view: memoryview) -> None:
+        self.view = view
+
+    def close(self) -> None:
+        self.view.release()
+
+
+@final
+class _Content:
+    """The bytes of one file: those below until the first change, then memory."""
+
+    def __init__(self, name: str, below: File | None, mtime_ms: int = 0) -> None:
+        self.name = name
+        """What it is called by now, empty once it was removed."""
+        self._below = below
+        self._memory: bytearray | mmap.mmap | memoryview | None = bytearray() if below is None else None
+        self._mapping: Mapping | None = None
+        self._lock = threading.Lock()
+        self.mtime_ms = mtime_ms
+        self.users = 0
+        self.renamed = False
+
+    @property
+    def kept(self) -> bool:
+        """Whether it must not be forgotten: it is no longer what its name says below."""
+        return self.renamed or self._memory is not None
+
+    def size(self) -> int:
+        if self._memory is not None:
+            return len(self._memory)
+        assert self._below is not None
+        return self._below.size()
+
+    def read(self, n: int, pos: int) -> bytes:
+        memory = self._memory
+        if memory is not None:
+            return bytes(memory[pos : pos + n])
+        assert self._below is not None
+        return self._below.pread(n, pos)
+
+    def data_ranges(self, start: int, until: int) -> list[tuple[int, int]]:
+        if self._memory is None:
+            assert self._below is not None
+            return self._below.data_ranges(start, until)
+        until = min(until, len(self._memory))
+        return [(start, until)] if start < until else []
+
+    def own(self) -> bytearray | mmap.mmap | memoryview:
+        """The bytes as memory that may be stored to."""
+        with self._lock:
+            if self._memory is None:
+                assert self._below is not None
+                size = self._below.size()
+                if size:
+                    self._mapping = self._below.map(size, writable=True, private=True)
+                    self._memory = self._mapping.view
+                else:
+                    self._memory = bytearray()
+            return self._memory
+
+    def resize(self, size: int) -> None:
+        with self._lock:
+            now = self.size()
+            if size == now:
+                return
+            if isinstance(self._memory, bytearray) and size < _LARGE:
+                if size < now:
+                    del self._memory[size:]
+                else:
+                    self._memory.extend(bytes(size - now))
+                return
+            made: bytearray | mmap.mmap = mmap.mmap(-1, size) if size >= _LARGE else bytearray(size)
+            for low, high in self.data_ranges(0, min(size, now)):
+                for at in range(low, high, _CHUNK):
+                    data = self.read(min(_CHUNK, high - at), at)
+                    made[at : at + len(data)] = data
+            self._memory = made
+
+    def write(self, data: bytes | bytearray | memoryview, pos: int) -> None:
+        if pos + len(data) > self.size():
+            self.resize(pos + len(data))
+        self.own()[pos : pos + len(data)] = data
+
+    def close(self) -> None:
+        if self._below is not None:
+            self._below.close()
+
+
+@final
+class _OverlayFile:
+    def __init__(self, owner: OverlayFileSystem, path: str, content: _Content) -> None:
+        self.path = path
+        self._owner = owner
+        self._content = content
+        self._open = True
+
+    def size(self) -> int:
+        return self._content.size()
+
+    def pread(self, n: int, pos: int) -> bytes:
+        return self._content.read(n, pos)
+
+    def pread_into(self, buffer: memoryview, pos: int) -> int:
+        data = self.pread(len(buffer), pos)
+        buffer[: len(data)] = data
+        return len(data)
+
+    def pwrite(self, data: bytes | bytearray | memoryview, pos: int) -> None:
+        self._content.write(data, pos)
+
+    def allocate(self, pos: int, n: int) -> None:
+        if pos + n > self._content.size():
+            self._content.resize(pos + n)
+
+    def truncate(self, size: int) -> None:
+        self._content.resize(size)
+
+    def map(self, size: int, *, writable: bool, private: bool = False) -> Mapping:
+        _ = writable
+        if private:
+            return _View(memoryview(bytearray(self._content.read(size, 0))))
+        return _View(memoryview(self._content.own())[:size])
+
+    def data_ranges(self, start: int, until: int) -> list[tuple[int, int]]:
+        return self._content.data_ranges(start, until)
+
+    def punch_hole(self, pos: int, n: int) -> None:
+        n = min(n, self._content.size() - pos)
+        if n > 0:
+            self._content.write(bytes(n), pos)
+
+    def sync_data(self) -> None:
+        """Nothing becomes durable here."""
+
+    def close(self) -> None:
+        if self._open:
+            self._open = False
+            self._owner.closed(self._content)
+
+
+@final
+class OverlayFileSystem:
+    """A FileSystem over another one, which it only reads. Locks are those below."""
+
+    def __init__(self, below: FileSystem) -> None:
+        self._below = below
+        self._lock = threading.RLock()
+        self._contents: dict[str, _Content] = {}
+        """Files that are open or changed, by their present name."""
+        self._directories: set[str] = set()
+        self._gone: set[str] = set()
+        """Names of the file system below that mean nothing any more."""
+
+    def closed(self, content: _Content) -> None:
+        """Forget a file that nobody has open, unless it was changed."""
+        with self._lock:
+            content.users -= 1
+            if content.users or (content.kept and content.name):
+                return
+            content.close()
+            if content.name:
+                del self._contents[content.name]
+
+    def _is_below(self, path: str) -> bool:
+        return path not in self._gone and self._below.exists(path)
+
+    def _is_dir(self, path: str) -> bool:
+        return path in self._directories or (
+            path not in self._contents and self._is_below(path) and self._below.stat(path).is_dir)
+
+    def _take(self, path: str, *, create: bool = False) -> _Content:
+        """The content of a name. Raises FileNotFoundError unless it is there or may be made."""
+        content = self._contents.get(path)
+        if content is None:
+            if self._is_below(path):
+                content = _Content(path, self._below.open(path), self._below.stat(path).mtime_ms)
+            elif create and self._is_dir(path.rpartition("/")[0] or "/"):
+                content = _Content(path, None)
+            else:
+                raise _error(errno.ENOENT, path)
+            self._contents[path] = content
+        return content
+
+    def open(self, path: str, *, writable: bool = False, create: bool = False) -> File:
+        """Open a file; ``create`` makes it when it is missing."""
+        with self._lock:
+            if self._is_dir(path):
+                if writable:
+                    raise _error(errno.EISDIR, path)
+                return self._below.open(path)
+            content = self._take(path, create=create)
+            content.users += 1
+            return _OverlayFile(self, path, content)
+
+    def exists(self, path: str) -> bool:
+        """Whether the name exists."""
+        with self._lock:
+            return path in self._contents or path in self._directories or self._is_below(path)
+
+    def stat(self, path: str) -> FileStat:
+        """What the name is."""
+        with self._lock:
+            content = self._contents.get(path)
+            if content is not None and content.kept:
+                return _Stat(content.size(), content.mtime_ms, is_dir=False)
+            if path in self._directories:
+                return _Stat(0, 0, is_dir=True)
+            if content is None and path in self._gone:
+                raise _error(errno.ENOENT, path)
+            return self._below.stat(path)
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted; empty when there is no such directory."""
+        prefix = path.rstrip("/") + "/"
+        with self._lock:
+            names = set() if path in self._gone else {
+                name for name in self._below.list(path) if f"{prefix}{name}" not in self._gone}
+            for name in (*self._contents, *self._directories):
+                if name.startswith(prefix):
+                    names.add(name[len(prefix) :].partition("/")[0])
+            return sorted(names)
+
+    def makedirs(self, path: str) -> None:
+        """Make a directory and its parents."""
+        with self._lock:
+            while path and path != "/" and not self._is_dir(path):
+                self._directories.add(path)
+                path = path.rpartition("/")[0]
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename atomically, replacing ``new``."""
+        with self._lock:
+            if not self._is_dir(new.rpartition("/")[0] or "/"):
+                raise _error(errno.ENOENT, new)
+            content = self._take(old)
+            content.renamed = True
+            del self._contents[old]
+            self._forget(new)
+            self._contents[new] = content
+            content.name = new
+            self._gone |= {old, new}
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+        with self._lock:
+            if not self.exists(path):
+                raise _error(errno.ENOENT, path)
+            self._forget(path)
+            self._gone.add(path)
+
+    def _forget(self, path: str) -> None:
+        content = self._contents.pop(path, None)
+        if content is None:
+            return
+        content.name = ""
+        if not content.users:
+            content.close()
+
+    def rmdir(self, path: str) -> None:
+        """Remove an empty directory."""
+        with self._lock:
+            if not self._is_dir(path):
+                raise _error(errno.ENOENT, path)
+            if self.list(path):
+                raise _error(errno.ENOTEMPTY, path)
+            self._directories.discard(path)
+            self._gone.add(path)
+
+    def sync_dir(self, path: str) -> None:
+        """Nothing becomes durable here."""
+        if not self._is_dir(path):
+            raise _error(errno.ENOENT, path)
+
+    def lock(self, path: str) -> LockHandle | None:
+        """Lock a file of the file system below. Raises OSError when that cannot be written."""
+        return self._below.lock(path)
+
+    def lock_holder(self, path: str) -> int | None:
+        """Process id of who holds the lock on a file, None when nobody does."""
+        return self._below.lock_holder(path)
+
+    def disk_usage(self, path: str) -> DiskUsage:
+        """Room of the partition below."""
+        return self._below.disk_usage(path)

@@ -1,0 +1,82 @@
+"""What is done on an overlay stays there: files below are as they were, memory is that of changes."""
+
+import resource
+
+from tailrace.env.filesystem import OsFileSystem
+from tailrace.env.memory_overlay import OverlayFileSystem
+
+
+def below(tmp_path):
+    """A directory with two files, and an overlay on it."""
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/a").write_bytes(b"abcdef")
+    (tmp_path / "b").write_bytes(b"b" * 5000)
+    return OverlayFileSystem(OsFileSystem()), str(tmp_path)
+
+
+def text(files, path):
+    file = files.open(path)
+    try:
+        return file.pread(1 << 20, 0)
+    finally:
+        file.close()
+
+
+def test_changes_are_seen_through_it_alone(tmp_path):
+    files, root = below(tmp_path)
+    reader, writer = files.open(f"{root}/d/a"), files.open(f"{root}/d/a", writable=True)
+    writer.pwrite(b"XY", 1)
+    assert reader.pread(9, 0) == b"aXYdef"
+    writer.pwrite(b"more", 6)
+    writer.truncate(8)
+    assert reader.pread(20, 0) == b"aXYdefmo"
+    reader.close()
+    writer.close()
+    assert text(files, f"{root}/d/a") == b"aXYdefmo"
+    assert files.stat(f"{root}/d/a").size == 8
+    file = files.open(f"{root}/b", writable=True)
+    view = file.map(5000, writable=True)
+    view.view[4999:] = b"!"
+    file.close()
+    assert text(files, f"{root}/b")[-2:] == b"b!"
+    files.rename(f"{root}/b", f"{root}/d/a")
+    assert files.list(root) == ["d"]
+    assert text(files, f"{root}/d/a")[-2:] == b"b!"
+    files.makedirs(f"{root}/n/m")
+    files.open(f"{root}/n/m/new", writable=True, create=True).close()
+    files.remove(f"{root}/d/a")
+    files.rmdir(f"{root}/d")
+    assert (files.list(root), files.list(f"{root}/n/m")) == (["n"], ["new"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "d"]
+    assert (tmp_path / "d/a").read_bytes() == b"abcdef"
+    assert (tmp_path / "b").read_bytes() == b"b" * 5000
+
+
+def test_a_renamed_file_outlives_its_handle_and_a_removed_name_may_be_made_again(tmp_path):
+    files, root = below(tmp_path)
+    file = files.open(f"{root}/b")
+    files.rename(f"{root}/b", f"{root}/c")
+    file.close()
+    assert text(files, f"{root}/c") == b"b" * 5000
+    files.remove(f"{root}/c")
+    assert not files.exists(f"{root}/c")
+    files.open(f"{root}/b", writable=True, create=True).close()
+    assert text(files, f"{root}/b") == b""
+    files.rmdir(f"{root}/d") if not files.list(f"{root}/d") else files.remove(f"{root}/d/a")
+    assert files.list(f"{root}/d") == []
+
+
+def test_large_files_take_no_memory_until_they_are_written(tmp_path):
+    files, root = below(tmp_path)
+    (tmp_path / "large").touch()
+    with open(tmp_path / "large", "r+b") as large:
+        large.truncate(1 << 30)
+    file = files.open(f"{root}/large", writable=True)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    view = file.map(1 << 30, writable=True).view
+    view[1 << 29] = 1
+    made = files.open(f"{root}/made", writable=True, create=True)
+    made.truncate(1 << 30)
+    made.pwrite(b"x", (1 << 30) - 1)
+    assert file.pread(2, 1 << 29) == b"\1\0"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000, "KiB"
