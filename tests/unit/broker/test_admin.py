@@ -90,6 +90,22 @@ def test_a_list_of_topics_is_created_as_a_whole_or_not_at_all(topics, kit, chann
     assert broker.topics.select("b") is not None
 
 
+def test_attributes_of_a_list_of_topics_change_by_plus_and_minus(topics, kit, channel, broker):
+    def update(**attributes):
+        body = {"topicConfigList": [{"topicName": "a", "attributes": {
+            k.replace("_", "."): v for k, v in attributes.items()}}]}
+        answer = topics.update_topics(channel, kit.request(18, body=json.dumps(body).encode()))
+        return answer.remark
+
+    assert update(**{"+reserve_time": "5", "+message_type": "FIFO"}) is None
+    assert update(**{"+reserve_time": "6"}) is None
+    assert broker.topics.select("a").attributes == {"reserve.time": "6", "message.type": "FIFO"}
+    assert update(**{"-message_type": ""}) is None
+    assert update(reserve_time="7") == "a: add/alter attribute format is wrong: reserve.time"
+    assert update(**{"+cleanup_policy": "COMPACTION"}).startswith("a: cleanup.policy=COMPACTION is not")
+    assert broker.topics.select("a").attributes == {"reserve.time": "6"}
+
+
 def test_all_topics_and_groups_are_listed_with_their_version(topics, kit, channel):
     found = json.loads(topics.all_topics(channel, kit.request(21)).body)
     assert "TBW102" in found["topicConfigTable"]

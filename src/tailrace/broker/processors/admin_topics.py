@@ -88,6 +88,14 @@ class AdminTopicsProcessor:
         """Create or change topics at once: request 18; all of them or none."""
         configs = [TopicConfig.from_json(v) for v in json_object(request).get("topicConfigList") or ()]
         for config in configs:
+            present = self._broker.topics.select(config.topic_name)
+            changes = ",".join(  # as in request 17: +name with a value, or -name
+                f"{k}={v}" if k.startswith("+") else k for k, v in config.attributes.items())
+            try:
+                config.attributes = merged_attributes(
+                    present.attributes if present else {}, changes, creating=present is None)
+            except ValueError as error:
+                return request.answer(ResponseCode.SYSTEM_ERROR, f"{config.topic_name}: {error}")
             refusal = self._refused_name(request, config.topic_name)
             if refusal := refusal or _refused_shape(request, config):
                 return refusal
