@@ -333,6 +333,27 @@ def test_offsets_of_a_queue(query, kit, channel, store, clock):
     assert ask(query.search_offset, timestamp="5", boundaryType="UPPER") == {"offset": "0"}
 
 
+def test_time_spans_of_what_a_group_has_consumed(topics, kit, channel, broker, store, clock):
+    broker.topics.update(TopicConfig(topic_name="orders", read_queue_nums=2, write_queue_nums=2))
+    start = clock.ms
+    for _ in range(3):
+        put(store)
+        clock.ms += 1000
+
+    def spans(topic="orders"):
+        answer = topics.consume_time_span(channel, kit.request(303, {"topic": topic, "group": "g"}))
+        return answer if answer.code else [
+            [s[n] for n in ("minTimeStamp", "maxTimeStamp", "consumeTimeStamp", "delayTime")]
+            for s in json.loads(answer.body)["consumeTimeSpanSet"]]
+
+    assert spans() == [[start, start + 2000, start, 3000], [-1, -1, -1, 0]]
+    broker.offsets.commit("g", "orders", 0, 2)
+    assert spans()[0] == [start, start + 2000, start + 1000, 1000]
+    broker.offsets.commit("g", "orders", 0, 3)
+    assert spans()[0] == [start, start + 2000, start + 2000, 0]
+    assert spans("nobody").code == 17
+
+
 @pytest.fixture
 def reset(broker, kit, channel, store):
     broker.topics.update(TopicConfig(topic_name="orders", read_queue_nums=2, write_queue_nums=2))
