@@ -18,17 +18,23 @@ ROW = "   0: 0100007F:{port:04X} 00000000:0000 {state} 00000000:00000000 00:0000
 def proc(tmp_path: Path) -> Path:
     (tmp_path / "net").mkdir()
     (tmp_path / "net" / "tcp").write_text(
-        HEAD + ROW.format(port=10911, state="01", inode=7) + ROW.format(port=9876, state="0A", inode=8))
-    for number, name, inode in ((41, "client", 7), (42, "java", 8)):
+        HEAD + ROW.format(port=10911, state="01", inode=7) + ROW.format(port=9876, state="0A", inode=8)
+        + ROW.format(port=9877, state="0A", inode=9))
+    for number, name, words, inode in (
+        (41, "client", b"client", 7), (42, "java", b"java\0-jar\0x", 8),
+        (43, "python", b"python3\0-m\0tailrace.cli\0serve\0s", 9),
+    ):
         fds = tmp_path / str(number) / "fd"
         fds.mkdir(parents=True)
         (fds / "3").symlink_to(f"socket:[{inode}]")
         (fds.parent / "comm").write_text(f"{name}\n")
+        (fds.parent / "cmdline").write_bytes(words)
     return tmp_path
 
 
 def test_the_listener_is_named_and_a_mere_connection_is_not(proc: Path) -> None:
     assert listener_of(9876, proc) == (42, "java")
+    assert listener_of(9877, proc) == (43, "tailrace")
     assert listener_of(10911, proc) is None
     assert listener_of(1, proc) is None
 

@@ -115,7 +115,9 @@ def _options(
 @app.command()
 def serve(
     store: Store,
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Port 0 picks one.")] = "127.0.0.1:10911",
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="The broker; port 0 picks one.")
+    ] = "127.0.0.1:10911",
     namesrv_listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="The name server; port 0 picks one.")
     ] = "127.0.0.1:9876",
@@ -128,9 +130,9 @@ def serve(
     ] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error; to stderr.")] = "info",
 ) -> None:
-    """Serve a directory to RocketMQ clients: broker and name server in one process.
+    """Serve a directory to RocketMQ clients.
 
-    The directory is made when it is missing. The first line on stdout, once clients can be served,
+    Broker and name server are one process. The directory is made when it is missing. The first line on stdout, once clients can be served,
     is: ready broker=H:P namesrv=H:P recovered_ms=N
     """
     from tailrace.cli.serve import parse_address, serve_store  # noqa: PLC0415 - asyncio and the broker
@@ -145,6 +147,8 @@ def serve(
         http_address = parse_address(http, "--http") if http else None
     except ValueError as error:
         raise usage(str(error)) from None
+    if addresses[0] == addresses[1] and addresses[0][1]:
+        raise usage(f"--listen and --namesrv-listen are both {listen}")
     for host, _ in (*addresses, *([http_address] if http_address else [])):
         if not allow_remote and host not in {"127.0.0.1", "::1", "localhost"}:
             raise usage(
@@ -169,9 +173,9 @@ def dump(
     body: Annotated[bool, typer.Option("--body", help="Bodies as base64, not only their hash.")] = False,
     config: Config = None,
 ) -> None:
-    """Print what a directory holds, as JSON lines, without changing it.
+    """Print what a directory holds, as JSON lines.
 
-    A directory that was not closed is shown as recovery would leave it.
+    Nothing is changed. A directory that was not closed is shown as recovery would leave it.
     """
     from tailrace.doctor import dump as doctor  # noqa: PLC0415 - NumPy and kernels
     from tailrace.store.directory import DirectoryState, StoreDirectory  # noqa: PLC0415
@@ -195,7 +199,10 @@ def query(
     key: Annotated[str, typer.Option(help="A key or unique key.")],
     config: Config = None,
 ) -> None:
-    """Print every message of a topic that has a key, as JSON lines."""
+    """Print the messages that have a key.
+
+    JSON lines, the oldest first; nothing is changed.
+    """
     from tailrace.doctor.dump import query as doctor_query  # noqa: PLC0415
     from tailrace.store.directory import StoreDirectory  # noqa: PLC0415
 
@@ -218,7 +225,10 @@ def recover(
     ] = "",
     config: Config = None,
 ) -> None:
-    """Open a directory, make it right and close it cleanly; the last line says what was done."""
+    """Make a directory right and close it cleanly.
+
+    The last line says what was done.
+    """
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(message)s")
     if spark:
         from tailrace.cli.pipeline import recover_store  # noqa: PLC0415
@@ -238,9 +248,9 @@ def recover(
 
 @app.command()
 def verify(store: Store, config: Config = None) -> None:
-    """Audit a directory without changing it: every record, queue unit and index entry.
+    """Audit a directory without changing it.
 
-    A JSON line for each finding and a summary; exit code 1 when there are findings.
+    Every record, queue unit and index entry is looked at. A JSON line for each finding and a summary; exit code 1 when there are findings.
     """
     from tailrace.doctor.verify import verify as audit  # noqa: PLC0415 - NumPy and kernels
 
@@ -263,7 +273,10 @@ def repair(
                            "Java broker does not end the log there.")] = False,
     config: Config = None,
 ) -> None:
-    """Build queues and index anew from the log, whatever is there; damage goes to quarantine."""
+    """Build queues and index anew from the log.
+
+    That is done whatever is there; damage goes to quarantine.
+    """
     from tailrace.doctor.verify import repair_plan  # noqa: PLC0415
     from tailrace.node.message_store import MessageStore  # noqa: PLC0415
 
@@ -286,7 +299,10 @@ def disk_usage(
     store: Store, as_json: Annotated[bool, typer.Option("--json", help="JSON lines.")] = False,
     config: Config = None,
 ) -> None:
-    """Bytes of a directory by kind of file: lengths, and what is really taken of the disk."""
+    """Show the bytes of a directory.
+
+    By kind of file: lengths, and what is really taken of the disk.
+    """
     from dataclasses import asdict  # noqa: PLC0415
 
     from tailrace.doctor.disk_usage import disk_usage as measure  # noqa: PLC0415
@@ -314,7 +330,9 @@ def retention(
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines.")] = False,
     config: Config = None,
 ) -> None:
-    """Say of each CommitLog file whether it may go, since when, and what keeps the others.
+    """Say which files may go, and why others stay.
+
+    For each CommitLog file: whether it may go, since when, or what keeps it.
 
     --delete-now asks the server of the directory to delete (as mqadmin deleteExpiredCommitLog), or
     makes one pass when nobody serves it. Settings are those of --config, not those of a server.
@@ -369,7 +387,8 @@ def send(
     topic: Topic,
     broker: Broker = "",
     namesrv: Namesrv = "",
-    queue: Annotated[int, typer.Option(help="Queue of the topic; -1: the client's choice.")] = -1,
+    queue: Annotated[
+        int, typer.Option(min=-1, help="Queue of the topic; -1: the client's choice.")] = -1,
     tags: Annotated[str, typer.Option(help="Tag.")] = "",
     key: Annotated[Optional[list[str]], typer.Option(help="Key; may be repeated.")] = None,  # noqa: UP045
     prop: Annotated[
@@ -391,6 +410,8 @@ def send(
     from tailrace.model import Message  # noqa: PLC0415
 
     *directory, body = words
+    if len(directory) > (0 if broker or namesrv else 1):
+        raise usage(f"BODY is one argument, quote it: {' '.join(words)}")
     store = one_target(directory, broker, namesrv)
     message = Message(
         topic=topic, body=body.encode(), tags=tags or None, keys=key or (),
@@ -409,7 +430,10 @@ def tail(
     most: Annotated[int, typer.Option("--max", min=0, help="End after this many messages; 0: no end.")] = 0,
     follow: Annotated[bool, typer.Option(help="Wait for more.")] = True,
 ) -> None:
-    """Print the messages of a topic as they come, a JSON line each."""
+    """Print the messages of a topic as they come.
+
+    A JSON line each.
+    """
     from tailrace.cli.messages import tail_messages  # noqa: PLC0415
 
     one_target([store] if store else [], broker, namesrv)
@@ -451,7 +475,9 @@ def topic_create(
     ] = None,
     create: Create = False,
 ) -> None:
-    """Create a topic, or change the number of its queues and its attributes.
+    """Create or change a topic.
+
+    What changes is the number of its queues and its attributes.
 
     STORE must be a store already, unless --create is said.
     """

@@ -139,13 +139,17 @@ def create_topic(
     name: str, store: str, broker: str, queues: int, attributes: dict[str, str], *, create: bool
 ) -> dict[str, Any]:
     """Create a topic, or change its queues and attributes."""
-    from tailrace.node.topic_config import TopicConfig, validate_topic  # noqa: PLC0415
-    from tailrace.store.topic_retention import topic_limits  # noqa: PLC0415
+    from tailrace.node.topic_config import (  # noqa: PLC0415
+        TopicConfig,
+        check_attribute,
+        validate_topic,
+    )
 
     if reason := validate_topic(name):
         raise StoreError(reason)
     try:
-        topic_limits(attributes)
+        for attribute in attributes.items():
+            check_attribute(*attribute)
     except ValueError as error:
         raise StoreError(str(error)) from None
     if store:

@@ -19,7 +19,10 @@ def timers(
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines.")] = False,
     config: Config = None,
 ) -> None:
-    """List pending timers by due time, without changing anything."""
+    """List pending timers by due time.
+
+    Nothing is changed.
+    """
     from tailrace.doctor.timers import pending_timers  # noqa: PLC0415 - NumPy and kernels
     from tailrace.store.directory import StoreDirectory  # noqa: PLC0415
 

@@ -29,9 +29,9 @@ def purge(
         str, typer.Option(metavar="TIME", help="Only what was stored before; 2026-01-31T12:00 or "
                           "milliseconds since 1970.")] = "",
 ) -> None:
-    """Let go of the messages of a topic, for good: nobody gets them from here any more.
+    """Let go of the messages of a topic.
 
-    A JSON line for each queue with its least offset before and now. The bytes go with their files,
+    For good: nobody gets them from here any more. A JSON line for each queue with its least offset before and now. The bytes go with their files,
     when no topic needs a message of them: see retention. A Java broker that opens the directory
     shows purged messages again, as long as their files are there.
     """

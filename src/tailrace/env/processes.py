@@ -24,7 +24,7 @@ def listener_of(port: int, proc: Path = Path("/proc")) -> tuple[int, str] | None
     for process in proc.glob("[0-9]*"):
         try:
             if any(_target(fd) in wanted for fd in (process / "fd").iterdir()):
-                return int(process.name), (process / "comm").read_text().strip()
+                return int(process.name), _name(process)
         except OSError:  # it has gone, or is not ours to look at
             continue
     return None
@@ -40,6 +40,14 @@ def _listening(table: Path, port: int) -> list[str]:
         row[9] for row in rows
         if row[3] == _LISTEN and int(row[1].rpartition(":")[2], 16) == port
     ]
+
+
+def _name(process: Path) -> str:
+    """Its name; of a Tailrace that of its command, not of the interpreter."""
+    words = (process / "cmdline").read_bytes().split(b"\0")
+    if any(word == b"tailrace.cli" or word.endswith(b"/tailrace") for word in words[:4]):
+        return "tailrace"
+    return (process / "comm").read_text().strip()
 
 
 def _target(link: Path) -> str:

@@ -11,6 +11,12 @@ from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.node.config_manager import ConfigManager
+from tailrace.store.topic_retention import (
+    RESERVE_TIME,
+    RETENTION_BYTES,
+    RETENTION_MS,
+    topic_limits,
+)
 
 __all__ = [
     "AUTO_CREATE_TOPIC_KEY_TOPIC",
@@ -76,6 +82,15 @@ def validate_topic(topic: str) -> str:
     if len(topic) > limit:
         return f"The specified topic is longer than topic max length {limit}."
     return ""
+
+_ATTRIBUTES: Final[dict[str, frozenset[str]]] = {
+    "cleanup.policy": frozenset({"DELETE"}),
+    "message.type": frozenset(
+        {"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"}),
+    "queue.type": frozenset({"SimpleCQ"}),
+    RESERVE_TIME: frozenset(), RETENTION_BYTES: frozenset(), RETENTION_MS: frozenset(),
+}
+"""Attributes of a topic and their values; none: a number."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -283,12 +298,26 @@ class TopicConfigManager(ConfigManager):
         return {"topicConfigTable": {name: c.to_json() for name, c in self._table.items()}}
 
 
+def check_attribute(name: str, value: str) -> None:
+    """Raises ValueError for an attribute that nothing here would heed, or a value of that kind.
+
+    RocketMQ's TopicAttributes, without compaction and batch queues, and those of Tailrace.
+    """
+    if name not in _ATTRIBUTES:
+        raise ValueError(f"unsupported key: {name}; known are {', '.join(sorted(_ATTRIBUTES))}")
+    values = _ATTRIBUTES[name]
+    if values and value not in values:
+        raise ValueError(f"{name}={value} is not supported; known are {', '.join(sorted(values))}")
+    topic_limits({name: value})
+
+
 def merged_attributes(present: dict[str, str], text: str, *, creating: bool) -> dict[str, str]:
     """Attributes changed by ``+k=v,-k`` text; raises ValueError that says what is wrong."""
     changed = dict(present)
     for part in filter(None, (p.strip() for p in text.split(","))):
         name, _, value = part.partition("=")
         if part.startswith("+") and value:
+            check_attribute(name[1:], value)
             changed[name[1:]] = value
         elif part.startswith("-") and not value:
             if creating:

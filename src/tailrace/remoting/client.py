@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import logging
 import os
-from typing import cast, final
+from typing import Final, cast, final
 
 from tailrace.errors import (
     RemotingConnectError,
@@ -29,6 +29,8 @@ from tailrace.formats.remoting import (
 __all__ = ["RemotingClient"]
 
 _log = logging.getLogger(__name__)
+
+PORT_MAX: Final = 65_535
 
 
 @final
@@ -136,7 +138,7 @@ class RemotingClient:
             if (found := self._open(address)) is not None:
                 return found
             host, separator, port = address.rpartition(":")
-            if not separator or not port.isdigit():
+            if not separator or not port.isdecimal() or int(port) > PORT_MAX:
                 raise RemotingConnectError(address, "it is not HOST:PORT")
             made = _Connection(address)
             try:

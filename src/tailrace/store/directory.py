@@ -167,6 +167,8 @@ class StoreDirectory:
         self.file_system = file_system or OsFileSystem()
         if not self.file_system.exists(self.path):
             raise NotAStoreError(self.path, "it does not exist")
+        if not self.file_system.stat(self.path).is_dir:
+            raise NotAStoreError(self.path, "it is a file")
         self.log_paths = log_paths(config or StoreConfig(), self.path)
         if not any(self.file_system.exists(path) for path in self.log_paths.all):
             raise NotAStoreError(self.path, "it has no commitlog, here or where storePathCommitLog says")

@@ -90,6 +90,22 @@ def test_a_list_of_topics_is_created_as_a_whole_or_not_at_all(topics, kit, chann
     assert broker.topics.select("b") is not None
 
 
+def test_attributes_of_a_list_of_topics_change_by_plus_and_minus(topics, kit, channel, broker):
+    def update(**attributes):
+        body = {"topicConfigList": [{"topicName": "a", "attributes": {
+            k.replace("_", "."): v for k, v in attributes.items()}}]}
+        answer = topics.update_topics(channel, kit.request(18, body=json.dumps(body).encode()))
+        return answer.remark
+
+    assert update(**{"+reserve_time": "5", "+message_type": "FIFO"}) is None
+    assert update(**{"+reserve_time": "6"}) is None
+    assert broker.topics.select("a").attributes == {"reserve.time": "6", "message.type": "FIFO"}
+    assert update(**{"-message_type": ""}) is None
+    assert update(reserve_time="7") == "a: add/alter attribute format is wrong: reserve.time"
+    assert update(**{"+cleanup_policy": "COMPACTION"}).startswith("a: cleanup.policy=COMPACTION is not")
+    assert broker.topics.select("a").attributes == {"reserve.time": "6"}
+
+
 def test_all_topics_and_groups_are_listed_with_their_version(topics, kit, channel):
     found = json.loads(topics.all_topics(channel, kit.request(21)).body)
     assert "TBW102" in found["topicConfigTable"]
@@ -315,6 +331,27 @@ def test_offsets_of_a_queue(query, kit, channel, store, clock):
     assert ask(query.max_offset) == {"offset": "1"}
     assert ask(query.earliest_store_time) == {"timestamp": str(clock.ms)}
     assert ask(query.search_offset, timestamp="5", boundaryType="UPPER") == {"offset": "0"}
+
+
+def test_time_spans_of_what_a_group_has_consumed(topics, kit, channel, broker, store, clock):
+    broker.topics.update(TopicConfig(topic_name="orders", read_queue_nums=2, write_queue_nums=2))
+    start = clock.ms
+    for _ in range(3):
+        put(store)
+        clock.ms += 1000
+
+    def spans(topic="orders"):
+        answer = topics.consume_time_span(channel, kit.request(303, {"topic": topic, "group": "g"}))
+        return answer if answer.code else [
+            [s[n] for n in ("minTimeStamp", "maxTimeStamp", "consumeTimeStamp", "delayTime")]
+            for s in json.loads(answer.body)["consumeTimeSpanSet"]]
+
+    assert spans() == [[start, start + 2000, start, 3000], [-1, -1, -1, 0]]
+    broker.offsets.commit("g", "orders", 0, 2)
+    assert spans()[0] == [start, start + 2000, start + 1000, 1000]
+    broker.offsets.commit("g", "orders", 0, 3)
+    assert spans()[0] == [start, start + 2000, start + 2000, 0]
+    assert spans("nobody").code == 17
 
 
 @pytest.fixture

@@ -76,9 +76,14 @@ def test_help_is_fine_and_names_the_command(tailrace, arguments):
     (("dump", "s", "--only", "all"), "--only all: known are"),
     (("query", "s", "--topic", "t"), "Missing option '--key'"),
     (("send", "--topic", "t", "x"), "say one of STORE, --broker and --namesrv"),
-    (("send", "s", "--broker", "h:1", "--topic", "t", "x"), "say one of STORE, --broker"),
+    (("tail", "s", "--broker", "h:1", "--topic", "t"), "say one of STORE, --broker"),
     (("send", "s", "--topic", "t", "--property", "a", "x"), "--property 'a' is not NAME=VALUE"),
     (("send", "s", "--topic", "t", "--queue", "x", "b"), "--queue"),
+    (("send", "s", "--topic", "t", "--queue", "-2", "b"), "--queue"),
+    (("send", "s", "--topic", "t", "two", "words"), "BODY is one argument, quote it: s two words"),
+    (("send", "--broker", "h:1", "--topic", "t", "two", "words"), "quote it: two words"),
+    (("serve", "s", "--listen", "127.0.0.1:9", "--namesrv-listen", "127.0.0.1:9"),
+     "--listen and --namesrv-listen are both 127.0.0.1:9"),
     (("tail", "s", "--topic", "t", "--from", "yesterday"), "--from yesterday is not"),
     (("tail", "s", "--topic", "t", "--max", "-1"), "--max"),
     (("topic", "list"), "say one of STORE"),
@@ -121,6 +126,11 @@ def test_wrong_use_is_2(tailrace, arguments, complaint, tmp_path):
     (("tail", "--namesrv", "127.0.0.1:1", "--topic", "t"),
      "cannot connect to 127.0.0.1:1: Connection refused"),
     (("send", "--broker", "nonsense", "--topic", "t", "x"), "it is not HOST:PORT"),
+    (("send", "--namesrv", "127.0.0.1:65536", "--topic", "t", "x"), "it is not HOST:PORT"),
+    (("topic", "create", "store", "t", "--attribute", "a=b"), "unsupported key: a; known are"),
+    (("topic", "create", "store", "t", "--attribute", "retention.ms=x"), "retention.ms=x is no whole"),
+    *(((command, "file"), "is not a store directory: it is a file") for command in (
+        "dump", "verify", "repair", "recover", "retention", "timers")),
 ])
 def test_what_is_refused_is_1_with_one_line(tailrace, store, tmp_path, arguments, complaint):
     (tmp_path / "file").write_text("x")

@@ -193,14 +193,26 @@ def test_topic_names_are_checked(topic, reason):
 
 
 def test_attributes_change_by_plus_and_minus():
-    assert merged_attributes({}, "+message.type=FIFO, +a=b", creating=True) == {
-        "message.type": "FIFO", "a": "b",
+    assert merged_attributes({}, "+message.type=FIFO, +reserve.time=5", creating=True) == {
+        "message.type": "FIFO", "reserve.time": "5",
     }
     assert merged_attributes({"a": "b", "c": "d"}, "-a", creating=False) == {"c": "d"}
     with pytest.raises(ValueError, match="format is wrong: k"):
         merged_attributes({}, "k=v", creating=True)
     with pytest.raises(ValueError, match="only add"):
         merged_attributes({}, "-k", creating=True)
+
+
+@pytest.mark.parametrize(("change", "complaint"), [
+    ("+a=b", "unsupported key: a; known are cleanup.policy, message.type"),
+    ("+cleanup.policy=COMPACTION", "cleanup.policy=COMPACTION is not supported; known are DELETE"),
+    ("+queue.type=BatchCQ", "queue.type=BatchCQ is not supported; known are SimpleCQ"),
+    ("+message.type=ODD", "message.type=ODD is not supported; known are DELAY, FIFO"),
+    ("+reserve.time=soon", "reserve.time=soon is no whole number"),
+])
+def test_attributes_that_nothing_heeds_are_refused(change, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        merged_attributes({}, change, creating=True)
 
 
 def test_offsets_survive_a_restart(files, directory):

@@ -52,6 +52,7 @@ class AdminTopicsProcessor:
         server.register(self.group, code.GET_SUBSCRIPTIONGROUP_CONFIG)
         server.register(self.consume_stats, code.GET_CONSUME_STATS)
         server.register(self.broker_consume_stats, code.GET_BROKER_CONSUME_STATS)
+        server.register(self.consume_time_span, code.QUERY_CONSUME_TIME_SPAN)
         server.register(self.groups_of_topic, code.QUERY_TOPIC_CONSUME_BY_WHO)
         server.register(self.topics_of_group, code.QUERY_TOPICS_BY_CONSUMER)
         server.register(self.subscription_of_group, code.QUERY_SUBSCRIPTION_BY_CONSUMER)
@@ -96,6 +97,14 @@ class AdminTopicsProcessor:
         """Create or change topics at once: request 18; all of them or none."""
         configs = [TopicConfig.from_json(v) for v in json_object(request).get("topicConfigList") or ()]
         for config in configs:
+            present = self._broker.topics.select(config.topic_name)
+            changes = ",".join(  # as in request 17: +name with a value, or -name
+                f"{k}={v}" if k.startswith("+") else k for k, v in config.attributes.items())
+            try:
+                config.attributes = merged_attributes(
+                    present.attributes if present else {}, changes, creating=present is None)
+            except ValueError as error:
+                return request.answer(ResponseCode.SYSTEM_ERROR, f"{config.topic_name}: {error}")
             refusal = self._refused_name(request, config.topic_name)
             if refusal := refusal or _refused_shape(request, config):
                 return refusal
@@ -295,6 +304,35 @@ class AdminTopicsProcessor:
         if info is not None:
             names |= set(info.subscriptions)
         return sorted(names)
+
+    def consume_time_span(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Store times of a topic's queues, and how far a group has come in them: request 303."""
+        topic, group = request.ext["topic"], request.ext["group"]
+        config = self._broker.topics.select(topic)
+        if config is None:
+            return request.answer(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+        now_ms, spans = self._broker.clock.now_ms(), []
+        for queue_id in range(config.write_queue_nums):
+            first, until = self._bounds(topic, queue_id)
+            place = max(first, self._broker.offsets.query(group, topic, queue_id))
+            oldest = self._stored_at(topic, queue_id, first)
+            waiting = self._stored_at(topic, queue_id, place)
+            spans.append({
+                "messageQueue": self._queue(topic, queue_id),
+                "minTimeStamp": oldest,
+                "maxTimeStamp": self._stored_at(topic, queue_id, until - 1),
+                "consumeTimeStamp":
+                    self._stored_at(topic, queue_id, place - 1) if place > first else oldest,
+                "delayTime": max(0, now_ms - waiting) if waiting >= 0 else 0,
+            })
+        return request.answer(body=fastjson.dumps({"consumeTimeSpanSet": spans}))
+
+    def _stored_at(self, topic: str, queue_id: int, offset: int) -> int:
+        first, until = self._bounds(topic, queue_id)
+        if not first <= offset < until:
+            return -1
+        stored: int = self._broker.store.get_message_store_timestamp(topic, queue_id, offset)
+        return stored
 
     def groups_of_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Who consumes a topic: request 300."""

@@ -1,0 +1,45 @@
+"""The reference's mqadmin against `tailrace serve`: what operators type, and what it answers."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from tailrace.client import Producer, PullConsumer
+from tailrace.model import Message
+
+pytestmark = [pytest.mark.slow, pytest.mark.interop, pytest.mark.integration]
+
+
+@pytest.fixture
+def mqadmin(reference, tailrace_broker):
+    def run(command, *arguments):
+        done = subprocess.run(
+            [reference, "admin", command, "-n", tailrace_broker.namesrv, *map(str, arguments)],
+            capture_output=True, text=True, timeout=120, check=False)
+        said = done.stdout + done.stderr
+        assert "Exception" not in said, said
+        return [line.split() for line in done.stdout.splitlines()]
+
+    return run
+
+
+def test_topics_offsets_and_messages_are_administered(mqadmin, tailrace_broker):
+    """Three commands, since each starts a JVM."""
+    with Producer(broker=tailrace_broker.broker) as producer:
+        producer.create_topic("orders", 2)
+        for number in range(10):
+            sent = producer.send(
+                Message(topic="orders", body=b"x", keys=[f"k{number}"]), queue_id=number % 2)
+    with PullConsumer(broker=tailrace_broker.broker, group="stock") as consumer:
+        queues = consumer.queues("orders")
+        for queue in queues:
+            consumer.commit(queue, 3)
+        reset = mqadmin("resetOffsetByTime", "-g", "stock", "-t", "orders", "-s", 0)
+        assert sorted(line for line in reset if line[:1] == ["broker-a"]) == [
+            ["broker-a", "0", "0"], ["broker-a", "1", "0"]]
+        assert [consumer.committed(queue) for queue in queues] == [0, 0]
+    status = [line[:4] for line in mqadmin("topicStatus", "-t", "orders") if line[:1] == ["broker-a"]]
+    assert status == [["broker-a", "0", "0", "5"], ["broker-a", "1", "0", "5"]]
+    assert sent.msg_id in [line[0] for line in mqadmin("queryMsgByKey", "-t", "orders", "-k", "k9") if line]
