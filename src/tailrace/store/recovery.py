@@ -46,7 +46,13 @@ from tailrace.store.quarantine import Quarantine
 from tailrace.store.recovery_check import refuse_by_mode
 from tailrace.store.recovery_report import RecoveryReport
 from tailrace.store.recovery_start import RecoveryStart, is_next
-from tailrace.store.recovery_table import StartDecision, decide_start
+from tailrace.store.recovery_table import (
+    StartDecision,
+    StopDecision,
+    checks_of,
+    decide_start,
+    decide_stop,
+)
 from tailrace.store.sealing import placeholder
 from tailrace.store.stitched_walk import LogScanner, PieceSource, walk_over
 from tailrace.store.store_checkpoint import StoreCheckpoint
@@ -196,10 +202,12 @@ class Recovery:
         found = self._progress.read() if not self._rebuild else None
         wrong = "there is none" if found is None else look.mismatch(found)
         sane = look.checkpoint_is_sane()
-        decision = decide_start({
-            "log": True, "progress": not wrong, "abort": not last_exit_ok, "checkpoint": sane})
+        conditions = {"log": True, "progress": not wrong, "abort": not last_exit_ok,
+                      "checkpoint": sane, "covered": True}
+        decision = decide_start(conditions)
         report.mode = "normal" if last_exit_ok else "abnormal"
         report.why = decision.value
+        report.decision = decision.name
         self._found = found if decision is StartDecision.PROGRESS else None
         if found is not None and decision is StartDecision.PROGRESS:
             report.start = max(found.start, low)
@@ -220,6 +228,8 @@ class Recovery:
         else:
             start = low
         report.start = look.moved_back(start)
+        if report.start < start:
+            report.decision = decide_start({**conditions, "covered": False}).name
         if not last_exit_ok:
             report.why += ", after a kill"
         if found is not None:
@@ -340,7 +350,12 @@ class Recovery:
         behind = walk.data_behind
         if behind is None:
             behind = any(True for _ in self._data_behind(end.phy_offset))
-        for file, at, data in self._data_behind(end.phy_offset) if behind else ():
+        decision = decide_stop(self._mode, {
+            **checks_of(reason), "later": False, "data": behind,
+            "files": end.phy_offset < log.files[-1].file_from_offset})
+        self.report.at_end = decision.name
+        is_cut = decision is StopDecision.CUT
+        for file, at, data in self._data_behind(end.phy_offset) if is_cut else ():
             kept = self._keep(
                 file.path, at, file.file_from_offset + at, data, f"behind the end: {reason}")
             if not self.report.read_only:
@@ -359,7 +374,7 @@ class Recovery:
         if self.report.read_only:
             log.set_end(end.phy_offset)
         else:
-            log.truncate_dirty_files(end.phy_offset, clear=behind)
+            log.truncate_dirty_files(end.phy_offset, clear=is_cut)
 
     def _data_behind(self, phy_offset: int) -> Iterator[tuple[MappedFile, int, bytes]]:
         for file in self._commit_log.queue.files:

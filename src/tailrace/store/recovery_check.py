@@ -20,7 +20,7 @@ from tailrace.store.log_scan import (
     RecordClaim,
     group_rows,
 )
-from tailrace.store.recovery_table import StopDecision, decide_stop
+from tailrace.store.recovery_table import StopDecision, checks_of, decide_stop
 from tailrace.store.stitched_walk import PieceSource, walk_over
 
 __all__ = ["refuse_by_mode"]
@@ -51,7 +51,9 @@ def refuse_by_mode(
     data = any(
         True for file in files if end.phy_offset < file.file_from_offset + file.size
         for _ in file.nonzero(max(end.phy_offset - file.file_from_offset, 0)))
-    conditions = {"valid": False, "torn": False, "behind": False, "data": data}
+    conditions = {
+        **checks_of(record.REASON_NAMES[end.reason]), "later": False, "data": data,
+        "files": bool(files) and end.phy_offset < files[-1].file_from_offset}
     if decide_stop(mode, conditions) is StopDecision.REFUSE:
         raise CorruptionError(
             f"the log ends in bytes that are no record, recoveryMode {mode.value} refuses: "
@@ -59,7 +61,7 @@ def refuse_by_mode(
 
 
 def _decide(mode: RecoveryMode, damage: Damage) -> None:
-    conditions = {"valid": False, "torn": False, "behind": True, "data": True}
+    conditions = {**checks_of(damage.reason), "later": True, "files": False, "data": True}
     if decide_stop(mode, conditions) is StopDecision.REFUSE:
         raise CorruptionError(
             f"damage in the middle of the log, recoveryMode {mode.value} refuses: {damage.reason}",

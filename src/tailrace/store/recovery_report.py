@@ -14,6 +14,10 @@ class RecoveryReport:
 
     mode: str = "empty"
     why: str = ""
+    decision: str = "NOTHING"
+    """Of ``recovery_table``: where the walk began."""
+    at_end: str = "END"
+    """Of ``recovery_table``: what happened where it ended."""
     start: int = 0
     end: int = 0
     scanned: int = 0
@@ -29,7 +33,8 @@ class RecoveryReport:
     def as_dict(self) -> dict[str, Any]:
         """The JSON object that ``tailrace recover`` prints."""
         return {
-            "mode": self.mode, "from": self.start, "why": self.why, "to": self.end,
+            "mode": self.mode, "decision": self.decision, "from": self.start, "why": self.why,
+            "to": self.end, "atEnd": self.at_end,
             "scanned": self.scanned, "cut": self.cut, "steppedOver": self.stepped_over,
             "sealed": self.sealed, "rebuilt": self.rebuilt, "quarantinedBytes": self.quarantined_bytes,
             "checkCRCOnRecover": self.check_crc, "readOnly": self.read_only or None,

@@ -1,31 +1,45 @@
-"""What recovery decides, as data: where a walk begins, and what happens where it stops.
+"""What recovery decides, as data: where a walk begins, and what happens at a place of the log.
 
 Where a walk begins (``START_TABLE``). ``progress``: our own hint is there and everything it names
-is as it says. ``covered``: queue units tile every segment before the place. A place that is not
-covered is moved back to the first segment that is not, however far (never capped).
+is as it says. ``abort``: the store was not closed. ``checkpoint``: it is sane. ``covered``: queues
+and index tell of every record before the place.
 
-  log    progress  abort  checkpoint  decision
-  empty  -         -      -           nothing to walk
-  there  right     -      -           PROGRESS     from the record that it names
-  there  wrong     no     -           LAST_FILES   from the third-last segment, or further back
-  there  wrong     yes    sane        CHECKPOINT   by the release's rule, or further back
-  there  wrong     yes    wrong       FIRST_FILE   the whole log
+  log    progress  abort  checkpoint  covered  decision
+  empty  -         -      -           -        NOTHING       nothing to walk
+  there  right     -      -           -        PROGRESS      from the record that it names
+  there  wrong     no     -           yes      LAST_FILES    from the third-last segment
+  there  wrong     yes    sane        yes      CHECKPOINT    by the release's rule
+  there  wrong     yes    wrong       -        FIRST_FILE    the whole log
+  there  wrong     no     -           no       REBUILD_PART  from what they do not tell of, however far
+  there  wrong     yes    sane        no       REBUILD_PART  the same
 
-What happens where a walk stops (``STOP_TABLE``). ``valid``: a whole record is there. ``torn``: it is
-the last one and its topic or properties were cut. ``behind``: a record that counts follows the
-gap. ``data``: bytes that are not zero follow.
+What happens at a place of the log (``STOP_TABLE``), by the checks in their order. ``magic``,
+``length`` (the lengths add up within the file), ``position`` (the physical offset is its own),
+``crc`` (of the body, and of the rest where there is one), ``whole``: not a last record whose topic or
+properties were torn, ``goes on``: its queue offset and store time are not behind those before it.
+Behind the first check that fails the others say nothing. ``later``: a record that counts follows the
+gap. ``files``: later segments exist. ``data``: bytes that are not zero are there or follow.
 
-  valid  torn  behind  data  mode            decision
-  yes    no    -       -     -               ACCEPT
-  yes    yes   -       -     ABSOLUTE        REFUSE
-  yes    yes   no      -     others          CUT
-  yes    yes   yes     -     TOLERATE_TAIL   REFUSE
-  yes    yes   yes     -     TOLERATE_ANY    STEP_OVER
-  no     -     yes     -     TOLERATE_ANY    STEP_OVER   quarantined, keeps its place, never served
-  no     -     yes     -     others          REFUSE
-  no     -     no      yes   ABSOLUTE        REFUSE
-  no     -     no      yes   others          CUT         quarantined, cleared, later files removed
-  no     -     no      no    -               END
+  magic  length  position  crc  whole  goes on  later  files  data  mode           decision
+  yes    yes     yes       yes  yes    yes      -      -      -     -              ACCEPT
+  yes    yes     yes       yes  yes    no       -      -      -     -              NO_UNIT
+  yes    yes     yes       yes  no     -        -      -      -     ABSOLUTE       REFUSE
+  yes    yes     yes       yes  no     -        no     -      -     others         CUT
+  yes    yes     yes       yes  no     -        yes    -      -     TOLERATE_TAIL  REFUSE
+  yes    yes     yes       yes  no     -        yes    -      -     TOLERATE_ANY   STEP_OVER
+  no     -       -         -    -      -        |
+  yes    no      -         -    -      -        | each of these four goes by what follows it:
+  yes    yes     no        -    -      -        |
+  yes    yes     yes       no   -      -        |
+                                                yes    -      -     TOLERATE_ANY   STEP_OVER
+                                                yes    -      -     others         REFUSE
+                                                no     -      yes   ABSOLUTE       REFUSE
+                                                no     -      yes   others         CUT
+                                                no     yes    no    -              DROP_FILES
+                                                no     no     no    -              END
+
+Out of reach: a later record without data, since it is data; a torn record without data, since it is
+data itself; a failing length, position or checksum without data for the same reason.
 """
 
 from __future__ import annotations
@@ -35,10 +49,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from tailrace.config import RecoveryMode
+from tailrace.kernels import record
 
 __all__ = [
     "START_TABLE", "STOP_TABLE", "StartDecision", "StartRow", "StopDecision", "StopRow",
-    "decide_start", "decide_stop",
+    "checks_of", "decide_start", "decide_stop",
 ]
 
 
@@ -50,14 +65,17 @@ class StartDecision(enum.Enum):
     LAST_FILES = "clean stop, the last three segments"
     CHECKPOINT = "the checkpoint"
     FIRST_FILE = "the first segment"
+    REBUILD_PART = "what queues or index do not tell of"
 
 
 class StopDecision(enum.Enum):
     """What happens at a place of the log."""
 
     ACCEPT = "accept"
+    NO_UNIT = "accept, without a place in its queue"
     STEP_OVER = "step over and quarantine"
-    CUT = "end of the log; quarantine and clear what follows"
+    CUT = "end of the log; quarantine and clear what follows, remove later segments"
+    DROP_FILES = "end of the log; remove later segments, which are zero"
     END = "end of the log"
     REFUSE = "refuse to open"
 
@@ -69,44 +87,88 @@ class StartRow(NamedTuple):
     progress: bool | None
     abort: bool | None
     checkpoint: bool | None
+    covered: bool | None
     decision: StartDecision
 
 
 class StopRow(NamedTuple):
     """Conditions, None for any, and their decision."""
 
-    valid: bool | None
-    torn: bool | None
-    behind: bool | None
+    magic: bool | None
+    length: bool | None
+    position: bool | None
+    crc: bool | None
+    whole: bool | None
+    goes_on: bool | None
+    later: bool | None
+    files: bool | None
     data: bool | None
     modes: frozenset[RecoveryMode]
     decision: StopDecision
 
 
+_CHECKS: Final = 6
 _ANY: Final = frozenset(RecoveryMode)
 _ABSOLUTE: Final = frozenset({RecoveryMode.ABSOLUTE})
 _TAIL: Final = frozenset({RecoveryMode.TOLERATE_TAIL})
 _ALL: Final = frozenset({RecoveryMode.TOLERATE_ANY})
 
 START_TABLE: Final = (
-    StartRow(False, None, None, None, StartDecision.NOTHING),
-    StartRow(True, True, None, None, StartDecision.PROGRESS),
-    StartRow(True, False, False, None, StartDecision.LAST_FILES),
-    StartRow(True, False, True, True, StartDecision.CHECKPOINT),
-    StartRow(True, False, True, False, StartDecision.FIRST_FILE),
+    StartRow(False, None, None, None, None, StartDecision.NOTHING),
+    StartRow(True, True, None, None, None, StartDecision.PROGRESS),
+    StartRow(True, False, False, None, True, StartDecision.LAST_FILES),
+    StartRow(True, False, True, True, True, StartDecision.CHECKPOINT),
+    StartRow(True, False, True, False, None, StartDecision.FIRST_FILE),
+    StartRow(True, False, False, None, False, StartDecision.REBUILD_PART),
+    StartRow(True, False, True, True, False, StartDecision.REBUILD_PART),
 )
+
+
+def _row(
+    failed: int, later: bool | None, files: bool | None, data: bool | None,
+    modes: frozenset[RecoveryMode], decision: StopDecision,
+) -> StopRow:
+    """A row by the number of the first check that fails, ``_CHECKS`` when none does."""
+    checks = [number < failed if number <= failed else None for number in range(_CHECKS)]
+    magic, length, position, crc, whole, goes_on = checks
+    return StopRow(
+        magic, length, position, crc, whole, goes_on, later, files, data, modes, decision)
+
+
 STOP_TABLE: Final = (
-    StopRow(True, False, None, None, _ANY, StopDecision.ACCEPT),
-    StopRow(True, True, None, None, _ABSOLUTE, StopDecision.REFUSE),
-    StopRow(True, True, False, None, _TAIL | _ALL, StopDecision.CUT),
-    StopRow(True, True, True, None, _TAIL, StopDecision.REFUSE),
-    StopRow(True, True, True, None, _ALL, StopDecision.STEP_OVER),
-    StopRow(False, None, True, None, _ALL, StopDecision.STEP_OVER),
-    StopRow(False, None, True, None, _ABSOLUTE | _TAIL, StopDecision.REFUSE),
-    StopRow(False, None, False, True, _ABSOLUTE, StopDecision.REFUSE),
-    StopRow(False, None, False, True, _TAIL | _ALL, StopDecision.CUT),
-    StopRow(False, None, False, False, _ANY, StopDecision.END),
+    _row(6, None, None, None, _ANY, StopDecision.ACCEPT),
+    _row(5, None, None, None, _ANY, StopDecision.NO_UNIT),
+    _row(4, None, None, None, _ABSOLUTE, StopDecision.REFUSE),
+    _row(4, False, None, None, _TAIL | _ALL, StopDecision.CUT),
+    _row(4, True, None, None, _TAIL, StopDecision.REFUSE),
+    _row(4, True, None, None, _ALL, StopDecision.STEP_OVER),
+    *(
+        _row(check, *follows)
+        for check in range(4)
+        for follows in (
+            (True, None, None, _ALL, StopDecision.STEP_OVER),
+            (True, None, None, _ABSOLUTE | _TAIL, StopDecision.REFUSE),
+            (False, None, True, _ABSOLUTE, StopDecision.REFUSE),
+            (False, None, True, _TAIL | _ALL, StopDecision.CUT),
+            (False, True, False, _ANY, StopDecision.DROP_FILES),
+            (False, False, False, _ANY, StopDecision.END),
+        )
+    ),
 )
+_FIRST_FAILED: Final = {
+    record.REASON_BAD_LENGTH: 1, record.REASON_SHORT: 1, record.REASON_BAD_PHY_OFFSET: 2,
+    record.REASON_BAD_CRC: 3, record.REASON_BAD_PROP_CRC: 3, record.REASON_TORN: 4,
+}
+_BY_NAME: Final = {record.REASON_NAMES[reason]: check for reason, check in _FIRST_FAILED.items()}
+
+
+def checks_of(reason: str) -> dict[str, bool]:
+    """The columns of the checks for why a walk stopped, in the words of ``record.REASON_NAMES``.
+
+    Any other word means that nothing is there: zeros, another magic, a segment that is missing.
+    """
+    first = _BY_NAME.get(reason, 0)
+    return {name: number < first for number, name in enumerate(StopRow._fields[:_CHECKS])}
 
 
 def _fits(conditions: Sequence[bool | None], values: Sequence[bool]) -> bool:
@@ -114,14 +176,14 @@ def _fits(conditions: Sequence[bool | None], values: Sequence[bool]) -> bool:
 
 
 def decide_start(conditions: Mapping[str, bool]) -> StartDecision:
-    """The decision for ``log``, ``progress``, ``abort`` and ``checkpoint``."""
-    values = [conditions[name] for name in StartRow._fields[:4]]
-    (row,) = (row for row in START_TABLE if _fits(row[:4], values))
+    """The decision for ``log``, ``progress``, ``abort``, ``checkpoint`` and ``covered``."""
+    values = [conditions[name] for name in StartRow._fields[:-1]]
+    (row,) = (row for row in START_TABLE if _fits(row[:-1], values))
     return row.decision
 
 
 def decide_stop(mode: RecoveryMode, conditions: Mapping[str, bool]) -> StopDecision:
-    """The decision for ``valid``, ``torn``, ``behind`` and ``data`` under a mode."""
-    values = [conditions[name] for name in StopRow._fields[:4]]
-    (row,) = (row for row in STOP_TABLE if mode in row.modes and _fits(row[:4], values))
+    """The decision for the checks and for what follows, under a mode."""
+    values = [conditions[name] for name in StopRow._fields[:-2]]
+    (row,) = (row for row in STOP_TABLE if mode in row.modes and _fits(row[:-2], values))
     return row.decision

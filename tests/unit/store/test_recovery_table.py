@@ -1,10 +1,18 @@
-"""Every input of the decision tables matches exactly one row."""
+"""Every input of the decision tables matches exactly one row; recovery does what the row says.
 
+The second half builds a store for each row that can be reached, opens it, and looks what was done.
+"""
+
+import importlib.util
 import itertools
+import pathlib
+from dataclasses import replace
 
 import pytest
 
+import tailrace.store.recovery_table as module
 from tailrace.config import RecoveryMode
+from tailrace.errors import CorruptionError
 from tailrace.store.recovery_table import (
     START_TABLE,
     STOP_TABLE,
@@ -12,46 +20,250 @@ from tailrace.store.recovery_table import (
     StartRow,
     StopDecision,
     StopRow,
+    checks_of,
     decide_start,
     decide_stop,
 )
 
-FOUR = list(itertools.product([False, True], repeat=4))
+_spec = importlib.util.spec_from_file_location(
+    "faults", pathlib.Path(__file__).parents[2] / "crash" / "faults.py")
+faults = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(faults)
+
+ABSOLUTE, TAIL, ANY = (
+    RecoveryMode.ABSOLUTE, RecoveryMode.TOLERATE_TAIL, RecoveryMode.TOLERATE_ANY)
+STARTS, STOPS = StartRow._fields[:-1], StopRow._fields[:-2]
 
 
-def rows_for(table, values):
-    return [r for r in table if all(c is None or c == v for c, v in zip(r[:4], values, strict=True))]
+def inputs(names):
+    return [dict(zip(names, values, strict=True))
+            for values in itertools.product([False, True], repeat=len(names))]
 
 
-@pytest.mark.parametrize("values", FOUR)
-def test_every_way_to_start_has_one_row(values):
-    assert len(rows_for(START_TABLE, values)) == 1
-    assert isinstance(decide_start(dict(zip(StartRow._fields[:4], values, strict=True))), StartDecision)
+def fits(row, values):
+    return all(getattr(row, name) in {None, value} for name, value in values.items())
+
+
+def test_every_way_to_start_has_one_row():
+    for values in inputs(STARTS):
+        (row,) = [row for row in START_TABLE if fits(row, values)]
+        assert decide_start(values) is row.decision
 
 
 @pytest.mark.parametrize("mode", RecoveryMode)
-@pytest.mark.parametrize("values", FOUR)
-def test_every_place_has_one_row_in_every_mode(values, mode):
-    assert len([r for r in rows_for(STOP_TABLE, values) if mode in r.modes]) == 1
-    decision = decide_stop(mode, dict(zip(StopRow._fields[:4], values, strict=True)))
-    valid, torn, _, _ = values
-    assert (decision is StopDecision.ACCEPT) == (valid and not torn)
-    if mode is RecoveryMode.TOLERATE_ANY:
-        assert decision is not StopDecision.REFUSE, "the default mode always opens"
-    if mode is RecoveryMode.ABSOLUTE:
-        assert decision in {StopDecision.ACCEPT, StopDecision.END, StopDecision.REFUSE}
+def test_every_place_has_one_row_in_every_mode(mode):
+    for values in inputs(STOPS):
+        (row,) = [row for row in STOP_TABLE if mode in row.modes and fits(row, values)]
+        decision = decide_stop(mode, values)
+        assert decision is row.decision
+        sound = all(values[name] for name in STOPS[:5])
+        assert (decision in {StopDecision.ACCEPT, StopDecision.NO_UNIT}) == sound
+        if mode is ANY:
+            assert decision is not StopDecision.REFUSE, "the default mode always opens"
+        if mode is ABSOLUTE:
+            assert decision not in {StopDecision.CUT, StopDecision.STEP_OVER}
 
 
-def test_no_row_is_out_of_reach():
+def test_every_decision_has_a_row():
     assert {row.decision for row in START_TABLE} == set(StartDecision)
     assert {row.decision for row in STOP_TABLE} == set(StopDecision)
 
 
 def test_the_tables_are_the_ones_in_the_docstring():
-    import tailrace.store.recovery_table as module
+    words = {"yes": True, "no": False, "-": None}
+    lines = [line.split() for line in module.__doc__.splitlines()]
+    starts = [line for line in lines if line[:1] in (["empty"], ["there"])]
+    known = {"empty": False, "there": True, "right": True, "wrong": False, "sane": True, **words}
+    assert [(tuple(known[word] for word in line[:5]), line[5]) for line in starts] == [
+        (*[tuple(row[:-1])], row.decision.name)
+        for row in sorted(START_TABLE, key=lambda row: row.decision is StartDecision.REBUILD_PART)]
+    whole = [line for line in lines if len(line) == 11 and line[0] in words]
+    modes = {"-": set(RecoveryMode), "ABSOLUTE": {ABSOLUTE}, "TOLERATE_TAIL": {TAIL},
+             "TOLERATE_ANY": {ANY}}
+    written = {}
+    for *columns, mode, decision in whole:
+        here = modes[mode] if mode != "others" else {TAIL, ANY}
+        written[*(words[word] for word in columns), frozenset(here)] = decision
+    heads = [line for line in lines if len(line) > 6 and line[0] in words and line not in whole]
+    tails = [line for line in lines if len(line) == 5 and line[0] in words]
+    assert (len(heads), len(tails)) == (4, 6)
+    for head in heads:
+        for *columns, mode, decision in tails:
+            others = {ABSOLUTE, TAIL} if columns[0] == "yes" else {TAIL, ANY}
+            here = modes[mode] if mode != "others" else others
+            written[*(words[word] for word in (*head[:6], *columns)), frozenset(here)] = decision
+    assert written == {(*row[:-2], row.modes): row.decision.name for row in STOP_TABLE}
 
-    text = module.__doc__
-    for row in START_TABLE[1:]:
-        assert row.decision.name in text
-    lines = [line for line in text.splitlines() if line.startswith("  ") and line.split()[0] in {"yes", "no"}]
-    assert len(lines) == len(STOP_TABLE)
+
+# -- what recovery does
+
+@pytest.fixture(scope="module")
+def source():
+    return faults.Source(4, 150)
+
+
+def open_it(source, files, mode=ANY):
+    source = _with(source, replace(source.config, recovery_mode=mode))
+    with source.opened(files) as store:
+        return store.recovery_report
+
+
+def _with(source, config):
+    made = object.__new__(faults.Source)
+    made.__dict__.update(source.__dict__, config=config)
+    return made
+
+
+def without(files, *parts):
+    for path in faults.paths(files):
+        if any(part in path for part in parts):
+            files.remove(path)
+    return files
+
+
+@pytest.mark.parametrize(("decision", "abort", "gone"), [
+    ("PROGRESS", False, ()),
+    ("PROGRESS", True, ()),
+    ("LAST_FILES", False, ("/tailrace/progress",)),
+    ("CHECKPOINT", True, ("/tailrace/progress",)),
+    ("FIRST_FILE", True, ("/tailrace/progress", "/checkpoint")),
+    ("REBUILD_PART", False, ("/tailrace/progress", "consumequeue/T0/0/00000000000000000000")),
+    ("REBUILD_PART", True, ("/tailrace/progress", "consumequeue/T0/0/00000000000000000000")),
+    ("REBUILD_PART", False, ("/tailrace/progress", "/index/")),
+    ("NOTHING", False, ("commitlog/",)),
+    ("NOTHING", True, ("commitlog/",)),
+])
+def test_a_start_is_that_of_its_row(source, decision, abort, gone):
+    files = without(source.image("killed" if abort else "clean"), *gone)
+    report = open_it(source, files)
+    assert report["decision"] == decision, report
+    if decision != "NOTHING":
+        assert source.look(files) == source.wanted
+
+
+SMALL = faults.SEGMENT
+
+
+def broken(check, at, files, source):
+    """Make one check of the record at a position fail, and none before it."""
+    path, place = faults.segment_of(files, at)
+    record = next(record for record in source.records if record.at == at)
+    data = bytearray(record.data)
+    if check == "magic":
+        data[4:8] = b"\1\2\3\4"
+    elif check == "length":
+        data[84:88] = (1 << 20).to_bytes(4, "big")
+    elif check == "position":
+        data[28:36] = (at + SMALL).to_bytes(8, "big")
+    elif check == "crc":
+        data[90] ^= 1
+    elif check == "whole":
+        data[-9:] = bytes(9)
+    faults.change(files, path, place, bytes(data))
+    if check == "whole":  # the file system lost the pages behind it, too
+        place += len(data)
+        lost = min(SMALL - place, 700)
+        faults.change(files, path, place, bytes(lost))
+
+
+CHECKS = ("magic", "length", "position", "crc", "whole")
+
+
+@pytest.mark.parametrize("mode", RecoveryMode)
+@pytest.mark.parametrize("later", [True, False])
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_record_that_fails_a_check_goes_the_way_of_its_row(source, check, later, mode):
+    files = source.image("bare")
+    place = source.records[75] if later else source.records[-1]
+    broken(check, place.at, files, source)
+    values = {name: number < CHECKS.index(check) for number, name in enumerate(STOPS[:6])}
+    values |= {"later": later, "files": later, "data": True}
+    wanted = decide_stop(mode, values)
+    if wanted is StopDecision.REFUSE:
+        before = {path: files.open(path).pread(SMALL, 0) for path in faults.paths(files)}
+        with pytest.raises(CorruptionError, match=mode.value):
+            open_it(source, files, mode)
+        after = {path: files.open(path).pread(SMALL, 0) for path in faults.paths(files)}
+        changed = {path for path in after if before.get(path) != after[path]}
+        assert not any("commitlog" in path or "quarantine" in path for path in changed)
+        return
+    report = open_it(source, files, mode)
+    if wanted is StopDecision.STEP_OVER:
+        (damage,) = report["steppedOver"]
+        assert damage["physicalOffset"] == place.at
+        assert checks_of(damage["reason"]) == {k: values[k] for k in STOPS[:6]}
+        assert not report["cut"]
+        assert report["quarantinedBytes"]
+    else:
+        assert (wanted.name, report["atEnd"]) == ("CUT", "CUT")
+        assert report["to"] == place.at
+        assert report["cut"]
+        assert not report["steppedOver"]
+    found = source.look(files)
+    assert place.place not in found
+    assert found.items() <= source.wanted.items()
+
+
+@pytest.mark.parametrize("mode", RecoveryMode)
+@pytest.mark.parametrize("files_behind", [False, True])
+def test_zeros_behind_the_last_record_end_the_log_in_every_mode(source, mode, files_behind):
+    files = source.image("killed")
+    last = source.end - source.end % SMALL
+    if files_behind:
+        for number in (1, 2):
+            file = files.open(
+                f"/store/commitlog/{last + number * SMALL:020d}", writable=True, create=True)
+            file.truncate(SMALL)
+    report = open_it(source, files, mode)
+    assert report["atEnd"] == ("DROP_FILES" if files_behind else "END")
+    assert not report["cut"]
+    assert not report["quarantinedBytes"]
+    assert max(files.list("/store/commitlog")) == f"{last:020d}"
+    assert source.look(files) == source.wanted
+
+
+@pytest.mark.parametrize("mode", RecoveryMode)
+def test_a_record_that_does_not_go_on_is_kept_without_a_unit(source, mode):
+    """The last one is the first message of its queue again, stored before the others."""
+    files = source.image("bare")
+    record = source.records[-1]
+    data = bytearray(record.data)
+    data[20:28] = (0).to_bytes(8, "big")
+    data[56:64] = (1000).to_bytes(8, "big")
+    faults.change(files, *faults.segment_of(files, record.at), bytes(data))
+    report = open_it(source, files, mode)
+    assert (report["atEnd"], report["to"]) == ("END", source.end)
+    found = source.look(files)
+    assert found == {k: v for k, v in source.wanted.items() if k != record.place}
+
+
+@pytest.mark.parametrize("mode", RecoveryMode)
+def test_a_missing_segment_with_records_behind_it_is_a_gap(source, mode):
+    files = source.image("bare")
+    middle = files.list("/store/commitlog")[2]
+    files.remove(f"/store/commitlog/{middle}")
+    if mode is not ANY:
+        with pytest.raises(CorruptionError, match=mode.value):
+            open_it(source, files, mode)
+        return
+    report = open_it(source, files, mode)
+    assert [damage["reason"] for damage in report["steppedOver"]] == ["segment file is missing"]
+    low, high = int(middle), int(middle) + SMALL
+    left = {r.place: r.data for r in source.records if not low <= r.at < high}
+    assert source.look(files) == left
+
+
+def test_these_rows_and_no_others_are_out_of_reach():
+    """Whatever fails a check behind that of the magic is data itself, so there data is never False.
+
+    All others are reached above: by the records that fail a check, by zeros, by the record that does
+    not go on, and by every record that is served.
+    """
+    reached = [
+        dict(zip(STOPS, (*(number < check for number in range(6)), later, later, True), strict=True))
+        for check in (*range(len(CHECKS)), 5, 6) for later in (False, True)]
+    zeros = dict.fromkeys(STOPS, False)
+    reached += [zeros, {**zeros, "files": True}]
+    rows = {row for row in STOP_TABLE for values in reached if fits(row, values)}
+    assert set(STOP_TABLE) - rows == {
+        row for row in STOP_TABLE if row.data is False and row.magic is True}
