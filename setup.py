@@ -14,7 +14,8 @@ from setuptools import Extension, setup
 
 KERNELS = (
     "record", "hashes", "queue_units", "index_entries", "index_chains", "tag_filter", "header",
-    "columns", "column_records",
+    "columns", "column_records", "timer_records",
+    "timer_lists",
 )
 SOURCES = Path("src/tailrace/kernels")
 

@@ -72,8 +72,6 @@ MESSAGE_HEAD: Final = Layout(MessageHead, size=48)
 BLANK: Final = Layout(Blank, size=8)
 MIN_RECORD_LENGTH: Final = 91
 """A version 1 record with IPv4 hosts and nothing in it."""
-# MessageHead, born host, store time, store host, reconsume times, prepared offset, body length.
-_COMMON: Final = struct.Struct(f"{MESSAGE_HEAD.struct.format}8sq8siqi")
 _BATCH_ITEM: Final = struct.Struct(">iiiii")
 
 
@@ -224,40 +222,6 @@ def _decode_variable_part(record: bytes, head: MessageHead) -> MessageExt:
         properties=decode_properties(record[at : at + properties_length]),
         msg_id=create_message_id(store_host, head.phy_offset),
     )
-
-
-class StoredMessage(NamedTuple):
-    """What a copy of a record needs of it; hosts and properties as they are stored."""
-
-    topic: bytes
-    phy_offset: int
-    body: bytes
-    flag: int
-    sys_flag: int
-    born_timestamp: int
-    born_host: bytes
-    store_timestamp: int
-    reconsume_times: int
-    properties: bytes
-
-
-def unpack_stored(record: bytes) -> StoredMessage | None:
-    """A record of the common kind, version 1 with IPv4 hosts, in parts; None for any other bytes."""
-    if len(record) < MIN_RECORD_LENGTH:
-        return None
-    (size, magic, _, _, flag, _, phy_offset, sys_flag, born, born_host, stored, _, times, _,
-     body_length) = _COMMON.unpack_from(record)
-    topic_at = _COMMON.size + body_length + 1
-    if magic != MESSAGE_MAGIC_V1 or sys_flag & (SysFlag.BORNHOST_V6 | SysFlag.STOREHOST_V6) or (
-        body_length < 0 or size != len(record) or topic_at + 2 > size
-    ):
-        return None
-    at = topic_at + record[topic_at - 1] + 2
-    if int.from_bytes(record[at - 2 : at], "big") != size - at:
-        return None
-    return StoredMessage(
-        record[topic_at : at - 2], phy_offset, record[_COMMON.size : topic_at - 1], flag, sys_flag,
-        born, born_host, stored, times, record[at:])
 
 
 def encode_batch(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:

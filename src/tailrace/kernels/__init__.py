@@ -33,6 +33,8 @@ __all__ = [
     "queue_units",
     "record",
     "tag_filter",
+    "timer_lists",
+    "timer_records",
 ]
 
 _log = logging.getLogger(__name__)
@@ -67,6 +69,8 @@ if TYPE_CHECKING:
         queue_units,
         record,
         tag_filter,
+        timer_lists,
+        timer_records,
     )
 else:
     record = _load("record")
@@ -78,6 +82,8 @@ else:
     header = _load("header")
     columns = _load("columns")
     column_records = _load("column_records")
+    timer_records = _load("timer_records")
+    timer_lists = _load("timer_lists")
 
 
 def _find_crc32() -> int:
@@ -93,19 +99,20 @@ def _find_crc32() -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
-def _lend_crc32() -> None:
-    """Have the record kernel use it, if it computes what zlib does."""
-    record.use_crc32(_find_crc32())
+def _lend_crc32(kernel: ModuleType = record) -> None:
+    """Have a kernel use it, if it computes what zlib does."""
+    kernel.use_crc32(_find_crc32())
     sample = bytes(range(256)) * 5
     for start, until in ((0, 1), (1, 17), (3, 259), (0, len(sample))):
-        if record.crc32(sample, start, until) != zlib.crc32(sample[start:until]):
+        if kernel.crc32(sample, start, until) != zlib.crc32(sample[start:until]):
             _log.warning("checksums are computed by a table reason=ISA-L computes another one")
-            record.use_crc32(0)
+            kernel.use_crc32(0)
             return
 
 
-if "record" not in _interpreted:
-    _lend_crc32()
+for _name, _kernel in (("record", record), ("timer_records", timer_records)):
+    if _name not in _interpreted:
+        _lend_crc32(_kernel)
 
 
 def compiled() -> bool:

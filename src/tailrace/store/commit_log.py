@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import re
 import threading
-from typing import Final, final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, final
 
 import numpy as np
 from isal import isal_zlib
@@ -41,7 +42,7 @@ from tailrace.segments import AllocateMappedFileService, MappedFile, MappedFileQ
 from tailrace.store.log_paths import LogPaths
 from tailrace.store.running_flags import RunningFlags
 
-__all__ = ["CommitLog"]
+__all__ = ["CommitLog", "RecordWriter"]
 
 QueueKey = tuple[str, int]
 _TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
@@ -50,6 +51,14 @@ _CHUNK: Final = 2048
 _RECORD_MARGIN: Final = 64 * 1024
 _FLAG_LIMIT: Final = 1 << 31
 _crc32 = isal_zlib.crc32
+
+
+RecordWriter = Callable[[int, Any, int, int, int, Any, int], tuple[int, int]]
+"""Writes records: (done, buffer, at, limit, phy_offset, offsets, now_ms) -> (records, bytes).
+
+As many as fit ``buffer[at:limit]`` with a blank behind them, which is at ``phy_offset``. ``done`` of them
+were written before; ``offsets`` has the next queue offset of each queue, and is counted on.
+"""
 
 
 @final
@@ -338,6 +347,51 @@ class CommitLog:
         return PutMessageResult(
             PutMessageStatus.PUT_OK, int(positions[0]), until, message.queue_id, first_offset, now,
             len(items), positions.tolist())
+
+    def put_records(
+        self, keys: Sequence[QueueKey], count: int, bound: int, write: RecordWriter
+    ) -> PutMessageResult:
+        """Append ``count`` records that ``write`` makes, of the queues ``keys``; ``msg_num`` are in the log.
+
+        ``bound`` is the most that they take; each fits a file. Whoever calls has checked what the
+        records hold. Raises MessageIllegalError for a topic that no record may have.
+        """
+        for topic, _ in keys:
+            self._topic_bytes(topic)
+        if not self._flags.is_writeable():
+            return PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=self._flags.reason)
+        done, first, until = 0, -1, -1
+        with self._lock:
+            offsets = np.array([self.queue_offsets.get(key, 0) for key in keys], np.int64)
+            now = max(self._clock.now_ms(), self.last_store_timestamp)
+            try:
+                file = self._tail()
+                while done < count:
+                    at, start = file.wrote_position, file.file_from_offset
+                    stop = min(at + bound + END_FILE_MIN_BLANK_LENGTH, file.size)
+                    file.reserve(stop)
+                    try:
+                        written, size = write(
+                            done, file.buffer, at, stop, start + at, offsets, now)
+                    except BaseException:
+                        # Records that were written and are not published must not come to life.
+                        file.buffer[at:stop] = bytes(stop - at)
+                        raise
+                    file.wrote_position = at + size
+                    first = start + at if not done else first
+                    done, until = done + written, start + at + size
+                    self.queue_offsets.update(zip(keys, offsets.tolist(), strict=True))
+                    self.last_store_timestamp = now
+                    if done < count:
+                        file = self._roll(file)
+            except Exception as error:  # whatever it is, the caller must hear what is in the log
+                if not done and not isinstance(error, (DiskFullError, OSError)):
+                    raise
+                return PutMessageResult(
+                    PutMessageStatus.CREATE_MAPPED_FILE_FAILED, first, until, store_timestamp=now,
+                    msg_num=done, remark=f"{done} of {count} messages were put: {error}")
+        return PutMessageResult(
+            PutMessageStatus.PUT_OK, first, until, store_timestamp=now, msg_num=done)
 
     def roll(self, file: MappedFile) -> bool:
         """End the last file before it is full, and begin the next one; its unused blocks go back.

@@ -8,7 +8,7 @@ checkpoint.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
 import orjson
@@ -20,7 +20,7 @@ from tailrace.env.scheduler import Scheduler, ServiceHandle
 from tailrace.errors import StoreError
 from tailrace.formats import filenames
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
-from tailrace.store.commit_log import CommitLog
+from tailrace.store.commit_log import CommitLog, RecordWriter
 from tailrace.store.consume_queue import ConsumeQueueStore
 from tailrace.store.dispatch import Dispatcher, parse_delay_levels
 from tailrace.store.flush import (
@@ -210,6 +210,13 @@ class DefaultMessageStore:
     ) -> PutMessageResult:
         """Append many messages of one queue."""
         result = self.commit_log.put_items(message, items, whole=False)
+        return self._counted(result, result.until - result.phy_offset)
+
+    def put_records(
+        self, keys: Sequence[tuple[str, int]], count: int, bound: int, write: RecordWriter
+    ) -> PutMessageResult:
+        """Append many records of many queues; see the log."""
+        result = self.commit_log.put_records(keys, count, bound, write)
         return self._counted(result, result.until - result.phy_offset)
 
     def _counted(self, result: PutMessageResult, size: int) -> PutMessageResult:

@@ -1,33 +1,24 @@
-"""Many timers of a slot that are due already, put back without waiting in memory one by one.
+"""Many timers of a slot, taken apart and put back by kernels without an object for each.
 
 Only what is plain goes this way: no far timer, no request to delete, nothing that may have been
-delivered before. All else is left to the dequeue.
+delivered before or has a double. All else is left to the dequeue, one by one.
+
+A batch of units is sorted by position and its records are read in runs. One kernel call takes them
+apart, one writes the records of those that are due into the log, in the order of their due times.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
-from collections.abc import Sequence
-from typing import Final, NamedTuple, final
+from typing import Any, Final, final
+
+import numpy as np
 
 from tailrace.env.clock import Clock
-from tailrace.formats.commitlog import StoredMessage, SysFlag, decode_properties, unpack_stored
-from tailrace.formats.timerlog import MAGIC_DEFAULT, TimerUnit
-from tailrace.model import MessageExtBrokerInner
+from tailrace.errors import MessageIllegalError
+from tailrace.formats.timerlog import MAGIC_DEFAULT
+from tailrace.kernels import timer_records as kernel
 from tailrace.store.default_message_store import DefaultMessageStore
-from tailrace.timer.properties import (
-    REAL_QID,
-    TIMER_DEL_UNIQKEY,
-    TIMER_DEQUEUE_MS,
-    TIMER_ENQUEUE_MS,
-    TIMER_ROLL_TIMES,
-    TIMER_TOPIC,
-    Identity,
-    due_ms,
-    identity_of,
-    out_ms,
-)
+from tailrace.timer.properties import Identity
 from tailrace.timer.put_back import PutBack
 from tailrace.timer.slots import DueQueue, SlotState
 
@@ -35,21 +26,31 @@ __all__ = ["BulkPutBack"]
 
 MANY: Final = 32
 """From so many units of a slot on it is worth it."""
-_CHUNK: Final = 500
+_CHUNK: Final = 4096
 _WINDOW: Final = 4 << 20
-_HOSTS: Final = SysFlag.BORNHOST_V6 | SysFlag.STOREHOST_V6
-_TOPIC: Final = TIMER_TOPIC.encode()
-_OWN: Final = frozenset({
-    TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS, TIMER_ROLL_TIMES, TIMER_DEL_UNIQKEY})
+"""Bytes of records in a batch, unless one alone has more."""
+_GAP: Final = 4096
+"""Bytes between two records from which on they are read apart."""
+_ADDED: Final = 256
+"""At most so many bytes a record has more than the timer message: two properties, another topic."""
 
 
-class _Due(NamedTuple):
-    due_ms: int
-    phy_offset: int
-    unit: TimerUnit
-    stored: StoredMessage
-    identity: Identity
-    queue_id: int
+@final
+class _Batch:
+    """Units in the order of their positions, the bytes of their records, and what these say."""
+
+    def __init__(self, units: Any, data: bytes, rows: Any) -> None:
+        self.units, self.data, self.rows = units, data, rows
+        self.positions = units["phy_offset"].astype(np.int64)
+
+    def text(self, row: int, pos: int, length: int) -> str:
+        start = int(self.rows[row, pos])
+        return self.data[start : start + int(self.rows[row, length])].decode("ascii")
+
+    def identity(self, row: int) -> Identity:
+        return Identity(
+            self.text(row, kernel.T_TOPIC_POS, kernel.T_TOPIC_LEN),
+            self.text(row, kernel.T_KEY_POS, kernel.T_KEY_LEN), int(self.rows[row, kernel.T_OUT]))
 
 
 @final
@@ -66,102 +67,182 @@ class BulkPutBack:
         self._put_back = put_back
         self._precision = precision_ms
 
-    def step(self, state: SlotState) -> tuple[int, int]:
-        """Put back the plain ones of the next units of a slot; how many, and how many are left of those.
+    @property
+    def possible(self) -> bool:
+        """Whether records may be made in bulk: a checksum over all of a record is made one by one."""
+        return not self._store.config.enabled_append_prop_crc
 
-        What is left stays at the head of ``state.units``. A unit goes from there when its record is in
-        the log, also when a later put raises.
+    def look(self, state: SlotState) -> tuple[int, int]:
+        """Look at the next units of a slot; how many were taken, and how many odd ones are left.
+
+        Of the plain ones those that are due are put back and the others wait in ``state.later``. What
+        is left stays at the head of ``state.units``.
         """
-        now = self._clock.now_ms()
-        units = list(itertools.islice(state.units, _CHUNK))
-        found, seen = list[_Due](), set[Identity]()
-        for unit, data in zip(units, self._records(units), strict=True):
-            due = self._plain(state, unit, data, now)
-            if due is not None and due.identity not in seen:
-                seen.add(due.identity)
-                found.append(due)
-        found.sort()  # by due time, then in the order of the log
-        gone = set[int]()
+        units = self._whole(state.units.head(_CHUNK))
+        batch = self._read(units[np.argsort(units["phy_offset"], kind="stable")])
+        plain = self._plain(state, batch)
+        state.before.waits(
+            *self._unknown(state, batch.rows[plain, kernel.T_IDENTITY], batch.positions[plain]))
+        is_due = plain & (batch.rows[:, kernel.T_DUE] <= self._clock.now_ms())
+        gone = np.zeros(len(units), bool)
         try:
-            for item in found:
-                if not self._put(item):
-                    break
-                gone.add(item.phy_offset)
-                state.identities.add(item.identity)
+            self._put(state, batch, np.flatnonzero(is_due), gone)
         finally:
-            self._put_back.counters["timerPutBack"] += len(gone)
-            topics = Counter(item.identity.real_topic for item in found[: len(gone)])
-            for topic, count in topics.items():
-                self._due.left_many(topic, count)
-            for _ in units:
-                state.units.popleft()
-            left = [unit for unit in units if unit.phy_offset not in gone]
-            state.units.extendleft(reversed(left))
-        flush = self._store.flush_commit_log
-        if gone and flush.sync and flush.handle is not None:
-            flush.handle.wake()  # under SYNC_FLUSH consumers see a record when it is durable
-        return len(gone), len(left)
+            later = plain & ~is_due
+            state.later.add(batch.rows[later, kernel.T_DUE], batch.units[later])
+            odd = batch.units[~gone & ~later]
+            state.units.drop(len(units))
+            state.units.put_first(odd)
+        return len(units) - len(odd), len(odd)
 
-    def _records(self, units: Sequence[TimerUnit]) -> list[bytes]:
-        """The stored bytes of each unit's message, neighbours in one read."""
-        log, found = self._store.commit_log, dict[int, bytes]()
-        ordered = sorted(units, key=lambda unit: unit.phy_offset)
-        at = 0
-        while at < len(ordered):
-            first, until, used = ordered[at].phy_offset, at, 0
-            end = first
-            while until < len(ordered) and ordered[until].phy_offset - end <= used + 4096 and (
-                ordered[until].phy_offset + ordered[until].msg_size - first <= _WINDOW
-            ):
-                used += ordered[until].msg_size
-                end = ordered[until].phy_offset + ordered[until].msg_size
-                until += 1
-            until = max(until, at + 1)
-            run = ordered[at:until]
-            end = run[-1].phy_offset + run[-1].msg_size
-            data = log.read(first, end - first)
-            for unit in run:
-                start = unit.phy_offset - first
-                found[unit.phy_offset] = data[start : start + unit.msg_size]
-            at = until
-        return [found[unit.phy_offset] for unit in units]
+    def put_later(self, state: SlotState) -> int:
+        """Put back those of ``state.later`` that are due; how many were looked at.
 
-    def _plain(self, state: SlotState, unit: TimerUnit, data: bytes, now: int) -> _Due | None:
-        """The timer of a unit when it is due and there is nothing to ask about it."""
-        stored = unpack_stored(data) if unit.magic == MAGIC_DEFAULT else None
-        if stored is None or stored.phy_offset != unit.phy_offset or stored.topic != _TOPIC:
-            return None
-        properties = decode_properties(stored.properties)
-        out = out_ms(properties)
-        if out is None or out >= now or out < self._put_back.suspicious_until_ms or (
-            unit.phy_offset in state.waiting or not _OWN.isdisjoint(properties)
-        ):
-            return None
-        identity = identity_of(properties, out)
-        due = due_ms(properties, out, stored.store_timestamp, self._precision)
-        if due > now or identity is None or not self._is_new(state, identity):
-            return None
+        One that is not plain any more, deleted for instance, goes back to ``state.units``.
+        """
+        units = state.later.take(self._clock.now_ms(), _CHUNK)
+        if not len(units):
+            return 0
+        batch = self._read(units[np.argsort(units["phy_offset"], kind="stable")])
+        gone = np.zeros(len(units), bool)
         try:
-            queue_id = int(properties.get(REAL_QID, ""))
-        except ValueError:
-            return None
-        return _Due(due, unit.phy_offset, unit, stored, identity, queue_id)
+            plain = self._plain(state, batch)
+            is_due = plain & (batch.rows[:, kernel.T_DUE] <= self._clock.now_ms())
+            self._put(state, batch, np.flatnonzero(is_due), gone)
+        finally:
+            if not gone.all():
+                state.units.put_first(batch.units[~gone])
+        return len(units)
 
-    def _is_new(self, state: SlotState, identity: Identity) -> bool:
-        return bool(identity.real_topic) and not (
-            identity in state.identities or self._due.is_deleted(identity) or self._due.has(identity))
+    # -- reading
 
-    def _put(self, item: _Due) -> bool:
-        stored = item.stored
-        text = stored.properties
-        end = b"" if text.endswith(b"\x02") else b"\x02"
-        result = self._store.put(MessageExtBrokerInner(
-            item.identity.real_topic, item.queue_id, stored.body,
-            b"%b%bTIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (
-                text, end, item.unit.write_time_ms, self._clock.now_ms()),
-            stored.flag, stored.sys_flag & ~_HOSTS, stored.born_timestamp, stored.born_host,
-            stored.reconsume_times, 0, wait_store_msg_ok=False))
-        if not result.status.appended:
-            return False
-        self._put_back.lateness.add(result.store_timestamp - item.due_ms)
-        return True
+    @staticmethod
+    def _whole(units: Any) -> Any:
+        """As many of the units as a batch may have bytes, one at least."""
+        total = np.cumsum(units["msg_size"], dtype=np.int64)
+        return units[: max(int(np.searchsorted(total, _WINDOW, "right")), 1)]
+
+    def _read(self, units: Any) -> _Batch:
+        """The records of units that are sorted by position, neighbours in one read."""
+        positions = units["phy_offset"].astype(np.int64)
+        sizes = units["msg_size"].astype(np.int64)
+        ends = positions + sizes
+        cuts = np.flatnonzero(positions[1:] - ends[:-1] > _GAP) + 1
+        at, parts, used = np.empty(len(units), np.int64), list[bytes](), 0
+        for low, high in zip([0, *cuts.tolist()], [*cuts.tolist(), len(units)], strict=True):
+            used += self._run(positions[low:high], ends[low:high], at[low:high], parts, used)
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        rows = np.zeros((len(units), kernel.COLUMNS), np.int64)
+        kernel.read(data, at, positions, sizes, self._precision, rows)
+        rows[:, kernel.T_WROTE] = units["write_time_ms"]
+        return _Batch(units, data, rows)
+
+    def _run(self, positions: Any, ends: Any, at: Any, parts: list[bytes], used: int) -> int:
+        """Read neighbours, in one go for each file of the log; the bytes that were read."""
+        log, low, before = self._store.commit_log, 0, used
+        while low < len(positions):
+            start = int(positions[low])
+            data = log.read(start, max(int(ends[low:].max()) - start, 0))
+            reached = int(np.searchsorted(positions, start + len(data), "left")) if data else low
+            at[low:reached] = positions[low:reached] - start + used
+            if reached == low:  # nothing is there
+                at[low] = -1
+                reached = low + 1
+            parts.append(data)
+            used += len(data)
+            low = reached
+        return used - before
+
+    # -- what is plain
+
+    def _plain(self, state: SlotState, batch: _Batch) -> Any:
+        """Which rows are of timers about which there is nothing to ask: truth values."""
+        rows, units = batch.rows, batch.units
+        config = self._store.config
+        plain = (rows[:, kernel.T_PLAIN] == 1) & (units["magic"] == MAGIC_DEFAULT)
+        plain &= rows[:, kernel.T_OUT] >= self._put_back.suspicious_until_ms
+        plain &= (rows[:, kernel.T_WROTE] >= 0) & (
+            rows[:, kernel.T_BODY_LEN] <= config.max_message_size)
+        plain &= units["msg_size"] + _ADDED < config.mapped_file_size_commit_log
+        hashes, positions = rows[:, kernel.T_IDENTITY], batch.positions
+        plain &= state.before.are_free(np.ascontiguousarray(hashes), positions)
+        for other in self._due.slots.values():
+            if other is not state and len(other.before):
+                plain &= ~other.before.are_known(np.ascontiguousarray(hashes))
+        plain[np.flatnonzero(plain)[~_first(hashes[plain])]] = False
+        if state.waiting:
+            plain &= ~np.isin(positions, list(state.waiting))
+        if state.identities or self._due.has_named(set(np.unique(rows[plain, kernel.T_OUT]).tolist())):
+            for row in np.flatnonzero(plain).tolist():
+                identity = batch.identity(row)
+                plain[row] = not (
+                    identity in state.identities or self._due.is_deleted(identity)
+                    or self._due.has(identity))
+        return plain
+
+    @staticmethod
+    def _unknown(state: SlotState, hashes: Any, positions: Any) -> tuple[Any, Any]:
+        new = ~state.before.are_known(np.ascontiguousarray(hashes))
+        return np.ascontiguousarray(hashes[new]), positions[new]
+
+    # -- putting
+
+    def _put(self, state: SlotState, batch: _Batch, chosen: Any, gone: Any) -> None:
+        """Put rows back, by due time and then in the order of the log; ``gone`` is told which."""
+        rows = batch.rows
+        order = chosen[np.argsort(rows[chosen, kernel.T_DUE], kind="stable")]
+        keys = self._queues(batch, order)
+        order = order[rows[order, kernel.T_QUEUE] >= 0]
+        if not len(order):
+            return
+        host = self._store.commit_log.store_host
+
+        def write(
+            done: int, buffer: Any, at: int, limit: int, phy_offset: int, offsets: Any, now_ms: int, /
+        ) -> tuple[int, int]:
+            made: tuple[int, int] = kernel.put_back(
+                batch.data, rows, order, done, len(order), buffer, at, limit, phy_offset, offsets,
+                now_ms, host)
+            return made
+
+        bound = int(batch.units["msg_size"][order].sum(dtype=np.int64)) + _ADDED * len(order)
+        result = self._store.put_records(keys, len(order), bound, write)
+        if not result.msg_num:
+            return
+        put = order[: result.msg_num]
+        gone[put] = True
+        state.before.went(
+            np.ascontiguousarray(rows[put, kernel.T_IDENTITY]), batch.positions[put])
+        self._put_back.counters["timerPutBack"] += len(put)
+        self._put_back.lateness.add_many(result.store_timestamp - rows[put, kernel.T_DUE])
+        counts = np.bincount(rows[put, kernel.T_QUEUE], minlength=len(keys)).tolist()
+        for (topic, _), count in zip(keys, counts, strict=True):
+            self._due.left_many(topic, count)
+        flush = self._store.flush_commit_log
+        if flush.sync and flush.handle is not None:
+            flush.handle.wake()  # under SYNC_FLUSH consumers see a record when it is durable
+
+    def _queues(self, batch: _Batch, order: Any) -> list[tuple[str, int]]:
+        """The queues that rows go to; T_QUEUE of each row says which, -1 when it cannot take any."""
+        rows = batch.rows
+        _, first, inverse = np.unique(
+            rows[order, kernel.T_QUEUE_HASH], return_index=True, return_inverse=True)
+        keys, numbers = list[tuple[str, int]](), list[int]()
+        for row in order[first].tolist():
+            topic = batch.text(row, kernel.T_TOPIC_POS, kernel.T_TOPIC_LEN)
+            try:
+                self._store.commit_log.check_topic(topic)
+            except MessageIllegalError:
+                numbers.append(-1)
+            else:
+                numbers.append(len(keys))
+                keys.append((topic, int(rows[row, kernel.T_QUEUE_ID])))
+        rows[order, kernel.T_QUEUE] = np.array(numbers, np.int64)[inverse]
+        return keys
+
+
+def _first(values: Any) -> Any:
+    """Which values did not come before in the array: truth values."""
+    found = np.zeros(len(values), bool)
+    found[np.unique(values, return_index=True)[1]] = True
+    return found

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
-from typing import Final, final
+from typing import Any, Final, final
+
+import numpy as np
 
 from tailrace.env.clock import Clock
+from tailrace.formats.commitlog import decode_message
 from tailrace.formats.timerlog import MAGIC_DELETE, MAGIC_ROLL, TIMER_UNIT, TimerUnit
 from tailrace.formats.timerwheel import Slot
+from tailrace.kernels import timer_lists
 from tailrace.model import MessageExt
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.bulk import MANY, BulkPutBack
@@ -22,7 +25,8 @@ from tailrace.timer.properties import (
     out_ms,
 )
 from tailrace.timer.put_back import PutBack
-from tailrace.timer.slots import DueQueue, Pending, SlotState
+from tailrace.timer.put_before import NOBODY
+from tailrace.timer.slots import DueQueue, Later, Pending, SlotState, Units
 from tailrace.timer.timer_log import TimerLog
 from tailrace.timer.timer_wheel import NO_SLOT, TimerWheel
 
@@ -31,8 +35,13 @@ __all__ = ["Dequeue"]
 _log = logging.getLogger(__name__)
 _MOST_WAITING: Final = 20_000
 """Begun timers beyond which no further slot is begun."""
+_MOST_BEGUN: Final = 500_000
+"""The same for those that are kept as units only."""
 _BATCH: Final = 1000
-_WINDOW: Final = 1260 * TIMER_UNIT.size
+_BULK_BATCH: Final = 16_384
+_WINDOWS: Final = (40 * TIMER_UNIT.size, 2520 * TIMER_UNIT.size)
+"""Bytes of the timer log that are read at once, for units far from each other and for neighbours."""
+_NEIGHBOURS: Final = 16
 _SMALL: Final = 4096
 """A record up to this size is kept until it is due."""
 
@@ -96,7 +105,7 @@ class Dequeue:
         else:
             times = list(range(self.frontier_ms, floor + 1, self._precision))
         for time_ms in times:
-            if len(self._due) + self._due.backlog() >= _MOST_WAITING:
+            if len(self._due) >= _MOST_WAITING or self._due.backlog() >= _MOST_BEGUN:
                 return True
             slot = self._wheel.get_slot(time_ms)
             if slot is not NO_SLOT and slot.last_pos >= 0:
@@ -108,64 +117,63 @@ class Dequeue:
     def _begin(self, time_ms: int, slot: Slot) -> None:
         """Take the units of a slot's list, oldest first, and what it deletes before anything else."""
         state = self._due.slot(time_ms)
-        units = [
-            unit for unit in reversed(self.walk(time_ms, slot.last_pos))
-            if unit.phy_offset not in state.waiting
-        ]
-        state.units = deque()
-        for unit in units:
-            if unit.magic & MAGIC_DELETE and not unit.magic & MAGIC_ROLL:
-                message = self._put_back.read(unit)
-                if message is not None:
-                    self._take(time_ms, state, unit, message)
-                self._due.left(unit)
-            else:
-                state.units.append(unit)
+        units = self.walk(time_ms, slot.last_pos)[::-1]
+        if state.waiting:
+            units = units[~np.isin(units["phy_offset"], list(state.waiting))]
+        deletes = (units["magic"] & MAGIC_DELETE != 0) & (units["magic"] & MAGIC_ROLL == 0)
+        state.units, state.later = Units(), Later()
+        for row in units[deletes].tolist():
+            unit = TimerUnit(*row)
+            message = self._put_back.read(unit)
+            if message is not None:
+                self._take(time_ms, state, unit, message)
+            self._due.left(unit)
+        state.units = Units(units[~deletes])
         self._due.forget_finished(time_ms)
 
-    def walk(self, time_ms: int, pos: int) -> list[TimerUnit]:
+    def walk(self, time_ms: int, pos: int) -> Any:
         """A slot's units, newest first; a list that leads astray ends there, which is logged."""
-        found: list[TimerUnit] = []
-        data, start = b"", 0
+        found, total, window = list[Any](), 0, _WINDOWS[0]
         while pos >= 0:
-            if not (data and start <= pos <= start + len(data) - TIMER_UNIT.size):
-                file = self._timer_log.files.find(pos)
-                if file is None:
-                    break
-                start = max(pos + TIMER_UNIT.size - _WINDOW, file.file_from_offset)
-                data = self._timer_log.files.read(start, pos + TIMER_UNIT.size - start)
-                if len(data) < pos + TIMER_UNIT.size - start:
-                    break
-            unit = TIMER_UNIT.unpack_from(data, pos - start)
-            time = unit.write_time_ms + unit.delay_ms
-            if unit.size != TIMER_UNIT.size or time - time % self._precision != time_ms or (
-                unit.prev_pos >= pos
-            ):
+            file = self._timer_log.files.find(pos)
+            if file is None:
                 break
-            found.append(unit)
-            pos = unit.prev_pos
+            start = max(pos + TIMER_UNIT.size - window, file.file_from_offset)
+            data = self._timer_log.files.read(start, pos + TIMER_UNIT.size - start)
+            if len(data) < pos + TIMER_UNIT.size - start:
+                break
+            out = bytearray(len(data))
+            count, pos, good = timer_lists.walk(
+                data, start, pos, time_ms, self._precision, out)
+            found.append(TIMER_UNIT.view(out, count))
+            total += count
+            if not good:
+                break
+            window = _WINDOWS[count >= _NEIGHBOURS]
         if pos >= 0:
             self._put_back.counters["timerBrokenList"] += 1
             _log.error("list of a timer slot is broken time_ms=%d pos=%d units=%d",
-                       time_ms, pos, len(found))
-        return found
+                       time_ms, pos, total)
+        return np.concatenate([TIMER_UNIT.view(b""), *found])
 
     # -- dequeue_get_message
 
     def _dequeue_get_message(self) -> bool:
         """Look at some of the begun units; True when there are more."""
-        left = _BATCH
+        left, bulk_left = _BATCH, _BULK_BATCH
         for time_ms in sorted(self._due.slots):
             state = self._due.slots.get(time_ms)
-            if state is None or not state.units:  # a request to delete may have finished another slot
+            if state is None:  # a request to delete may have finished another slot
                 continue
+            if state.later.next_due_ms <= self._clock.now_ms():
+                bulk_left -= self._bulk.put_later(state)
             not_plain = 0
-            while state.units and left > 0 and len(self._due) < 2 * _MOST_WAITING:
-                if not not_plain and len(state.units) >= self.bulk_from and (
+            while state.units and min(left, bulk_left) > 0 and len(self._due) < 2 * _MOST_WAITING:
+                if not not_plain and len(state.units) >= self.bulk_from and self._bulk.possible and (
                     not self._put_back.is_due(self._clock.now_ms())
                 ):
-                    done, not_plain = self._bulk.step(state)
-                    left -= done
+                    done, not_plain = self._bulk.look(state)
+                    bulk_left -= done
                     continue
                 not_plain = max(not_plain - 1, 0)
                 unit = state.units.popleft()
@@ -176,7 +184,7 @@ class Dequeue:
                 else:
                     self._due.left(unit)
             self._due.forget_finished(time_ms)
-            if left <= 0:
+            if min(left, bulk_left) <= 0:
                 return True
         return False
 
@@ -211,9 +219,9 @@ class Dequeue:
             if not roll and self._due.is_deleted(identity):
                 counters["timerRecalled"] += 1
                 return
-            if identity in state.identities or self._due.has(identity) or self._was_done(
-                identity, unit, properties, far=far, roll=roll
-            ):
+            if identity in state.identities or self._due.has(identity) or self._went_in_bulk(
+                identity, unit
+            ) or self._was_done(identity, unit, properties, far=far, roll=roll):
                 counters["timerDouble"] += 1
                 return
             state.identities.add(identity)
@@ -224,6 +232,20 @@ class Dequeue:
             message if message.store_size <= _SMALL and len(self._due) < _MOST_WAITING else None)
         state.waiting[unit.phy_offset] = pending
         self._due.push(pending)
+
+    def _went_in_bulk(self, identity: Identity, unit: TimerUnit) -> bool:
+        """Whether the timer was, or another one of the same identity will be, put back in bulk."""
+        for state in self._due.slots.values():
+            other = state.before.other(identity, unit.phy_offset)
+            if other == unit.phy_offset:
+                return True
+            data = self._store.commit_log.record_at(other) if other != NOBODY else None
+            if data is not None:
+                properties = decode_message(data).properties
+                out = out_ms(properties)
+                if out is not None and identity_of(properties, out) == identity:
+                    return True
+        return False
 
     def _was_done(
         self, identity: Identity, unit: TimerUnit, properties: dict[str, str], *, far: bool,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import bisect
 from typing import Any, Final, final
 
+import numpy as np
+
 from tailrace.metrics import TIMER_LATENESS
 
 __all__ = ["LATENESS_BUCKETS_MS", "Lateness"]
@@ -31,3 +33,10 @@ class Lateness:
         """Count one message."""
         self.counts[bisect.bisect_left(LATENESS_BUCKETS_MS, late_ms)] += 1
         self.sum_ms += late_ms
+
+    def add_many(self, late_ms: Any) -> None:
+        """Count as many messages as the array has numbers."""
+        buckets = np.searchsorted(LATENESS_BUCKETS_MS, late_ms, "left")
+        for bucket, count in enumerate(np.bincount(buckets).tolist()):
+            self.counts[bucket] += count
+        self.sum_ms += int(late_ms.sum())

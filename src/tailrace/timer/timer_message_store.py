@@ -155,7 +155,7 @@ class TimerMessageStore:
         try:
             with self._lock:
                 for time_ms, slot in sorted(self.due.slots.items()):
-                    left = [pending.unit for pending in slot.waiting.values()] + list(slot.units)
+                    left = slot.left_units()
                     if len(left) != self.wheel.get_slot(time_ms).num:
                         self._relist(time_ms, left)
                 read_time = min(self.dequeue.frontier_ms, *self.due.slots, _NO_TIME)
@@ -248,9 +248,7 @@ class TimerMessageStore:
         """Units whose timers have not left: of slots to come and of those that were begun."""
         yield from self.live_units(self.dequeue.frontier_ms)
         begun = [
-            unit for slot in self.due.slots.values()
-            for unit in (*slot.units, *(pending.unit for pending in slot.waiting.values()))
-        ]
+            unit for slot in self.due.slots.values() for unit in slot.left_units()]
         yield TIMER_UNIT.view(b"".join(TIMER_UNIT.pack(*unit) for unit in begun))
 
     def slot_num(self, time_ms: int) -> int:
@@ -293,24 +291,22 @@ class TimerMessageStore:
     def pending_slots(self) -> Iterator[tuple[int, list[TimerUnit]]]:
         """Slot times in order and their units; those that leave or come meanwhile may be missed."""
         with self._lock:
-            begun = {
-                time: [*slot.units, *(pending.unit for pending in slot.waiting.values())]
-                for time, slot in self.due.slots.items()
-            }
+            begun = {time: slot.left_units() for time, slot in self.due.slots.items()}
             times = self.wheel.live_slots(self.dequeue.frontier_ms)
         yield from sorted(begun.items())
         for time_ms in times:
             with self._lock:
                 slot = self.wheel.get_slot(time_ms)
-                units = (
-                    self.dequeue.walk(time_ms, slot.last_pos)
+                rows = (
+                    self.dequeue.walk(time_ms, slot.last_pos).tolist()
                     if time_ms >= self.dequeue.frontier_ms and slot is not NO_SLOT else [])
-            yield time_ms, units
+            yield time_ms, [TimerUnit(*row) for row in rows]
 
     def _pending_within(self, now: int) -> dict[int, int]:
         """Timers by the time until they are due: up to each bound, s, and above the one before."""
-        waiting = [pending.due_ms - now for slot in list(self.due.slots.values())
-                   for pending in list(slot.waiting.values())]
+        slots = list(self.due.slots.values())
+        waiting = [pending.due_ms - now for slot in slots for pending in list(slot.waiting.values())]
+        waiting += [due - now for slot in slots for due in slot.later.dues().tolist()]
         ends = [now + bound * 1000 for bound in PENDING_BOUNDS_S]
         totals = self.wheel.pending_until(self.dequeue.frontier_ms, ends)
         found = {}

@@ -1,0 +1,225 @@
+"""Timers in bulk: both twins are equal on whole and on damaged bytes, and say what single ones say."""
+
+import importlib.util
+import pathlib
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tailrace import kernels
+from tailrace.formats.commitlog import decode_message, encode_properties
+from tailrace.formats.timerlog import TIMER_UNIT, TimerUnit
+from tailrace.kernels import record, timer_lists
+from tailrace.kernels import timer_records as compiled
+from tailrace.timer.properties import due_ms, identity_of, out_ms, put_back_properties
+
+quick = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def interpreted(name):
+    path = pathlib.Path(kernels.__file__).parent / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"interpreted_{name}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+TWINS = [interpreted("timer_records"), compiled]
+LISTS = [interpreted("timer_lists"), timer_lists]
+BASE = 1 << 40
+NOW = 1_700_000_000_000
+numbers = st.sampled_from(["0", "7", "900", str(NOW), str(NOW + 700), "x", "-1", "+5", "", "1" * 16])
+properties = st.fixed_dictionaries(
+    {"REAL_TOPIC": st.sampled_from(["T", "Topic-2", "%RETRY%g", "t" * 127, "t" * 128]),
+     "UNIQ_KEY": st.sampled_from(["K", "0A0B", "k\u00e9"]),
+     "TIMER_OUT_MS": st.sampled_from([str(NOW), str(NOW), str(NOW - 1000), "no"]),
+     "REAL_QID": st.sampled_from(["0", "3", "2147483647", "2147483648", "one"])},
+    optional={
+        "TIMER_DELAY_SEC": numbers, "TIMER_DELAY_MS": numbers, "TIMER_DELIVER_MS": numbers,
+        "TAGS": st.just("a"), "TIMER_ROLL_TIMES": st.just("1"), "TIMER_ENQUEUE_MS": st.just("1"),
+        "TIMER_DEL_UNIQKEY": st.just("K"), "__CRC32#": st.just("0123456789"), "REAL_": st.just("x")})
+items = st.lists(st.tuples(
+    properties, st.binary(max_size=70), st.sampled_from(["rmq_sys_wheel_timer"] * 5 + ["Other"]),
+    st.sampled_from([8, 20]), st.sampled_from([8, 20]), st.sampled_from([0, 0, 0, 2, 4, 8, 12]),
+    st.booleans()), min_size=1, max_size=6)
+
+
+def log_of(made):
+    out, at, places, sizes = bytearray(1 << 15), 0, [], []
+    for n, (found, body, topic, born, store, sys_flag, whole) in enumerate(made):
+        text = encode_properties(found)
+        size = record.encode(
+            out, at, len(out), BASE + at, 0, n - 1, n, sys_flag, 10**12 + n, bytes([n]) * born,
+            NOW - 5000 + n, bytes(store), n, 0, body, record.crc32(body, 0, len(body)) & 0x7FFFFFFF,
+            topic.encode(), text if whole else text[:-1], False)
+        assert size > 0
+        places.append(at)
+        sizes.append(size)
+        at += size
+    return bytes(out[:at]), np.array(places), np.array(sizes)
+
+
+def read(module, data, places, sizes):
+    rows = np.zeros((len(places), module.COLUMNS), np.int64)
+    module.read(data, places, BASE + places, sizes, 1000, rows)
+    rows[rows[:, module.T_PLAIN] == 0] = 0
+    return rows
+
+
+@quick
+@given(items)
+def test_a_plain_timer_is_what_its_message_says(made):
+    data, places, sizes = log_of(made)
+    found = [read(module, data, places, sizes) for module in TWINS]
+    assert found[0].tolist() == found[1].tolist()
+    for row, place, size, item in zip(
+        found[1], places.tolist(), sizes.tolist(), made, strict=True
+    ):
+        message = decode_message(data[place : place + size])
+        texts = message.properties
+        if not row[compiled.T_PLAIN]:
+            assert item[2] == "Other" or item[5] & 12 or "\u00e9" in texts["UNIQ_KEY"] or (
+                len(texts["REAL_TOPIC"]) > 127 or not texts["TIMER_OUT_MS"].isdigit()
+                or texts["REAL_QID"] in {"one", "2147483648"}
+                or any(name in texts for name in (
+                    "TIMER_ROLL_TIMES", "TIMER_ENQUEUE_MS", "TIMER_DEL_UNIQKEY", "__CRC32#"))
+                or any(texts.get(name, "0") in {"x", "-1", "+5", "1" * 16} for name in (
+                    "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"))
+                or int(texts.get("TIMER_DELAY_SEC", 0)) > 10**9)
+            continue
+        out = out_ms(texts)
+        identity = identity_of(texts, out)
+        assert row[compiled.T_OUT] == out
+        assert row[compiled.T_DUE] == due_ms(texts, out, message.store_timestamp, 1000)
+        assert row[compiled.T_QUEUE_ID] == int(texts["REAL_QID"])
+        for module in TWINS:
+            assert row[compiled.T_IDENTITY] == module.identity_hash(
+                identity.real_topic.encode(), identity.unique_key.encode(), out)
+
+
+@quick
+@given(items, st.data())
+def test_records_that_leave_are_those_of_single_ones(made, draw):
+    data, places, sizes = log_of(made)
+    limit = draw.draw(st.integers(0, 6000))
+    results = []
+    for module in TWINS:
+        rows = read(module, data, places, sizes)
+        rows[:, module.T_WROTE] = 123_000
+        rows[:, module.T_QUEUE] = rows[:, module.T_QUEUE_ID] % 2
+        order = np.flatnonzero(rows[:, module.T_PLAIN])[::-1].copy()
+        out, offsets = bytearray(b"\xee" * 8000), np.array([5, 50])
+        count, used = module.put_back(
+            data, rows, order, 0, len(order), out, 10, limit, BASE + 9000, offsets, NOW + 1,
+            b"\x7f\0\0\1\0\0\x2a\x9f")
+        assert out[:10] == b"\xee" * 10
+        assert out[10 + used :] == b"\xee" * (8000 - 10 - used)
+        assert not count or 10 + used + 8 <= limit
+        results.append((count, used, bytes(out), offsets.tolist()))
+    assert results[0] == results[1]
+    at, counted = 10, [5, 50]
+    for n in order[:count].tolist():
+        before = decode_message(data[places[n] : places[n] + sizes[n]])
+        size = int.from_bytes(out[at : at + 4], "big")
+        after = decode_message(bytes(out[at : at + size]))
+        queue = after.queue_id % 2
+        assert after.properties == put_back_properties(before.properties, 123_000, NOW + 1, None)
+        assert list(after.properties)[-2:] == ["TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"]
+        assert (
+            after.topic, after.queue_id, after.body, after.flag, after.born_timestamp,
+            after.born_host, after.reconsume_times, after.queue_offset, after.phy_offset,
+            after.store_timestamp, after.sys_flag & ~0x20,
+        ) == (
+            before.properties["REAL_TOPIC"], int(before.properties["REAL_QID"]), before.body,
+            before.flag, before.born_timestamp, before.born_host, before.reconsume_times,
+            counted[queue], BASE + 9000 + at - 10, NOW + 1, before.sys_flag & ~0x20)
+        counted[queue] += 1
+        at += size
+    assert at == 10 + used
+    assert offsets.tolist() == counted
+
+
+@quick
+@given(items, st.data())
+def test_damaged_bytes_are_the_same_to_both_and_never_read_outside(made, draw):
+    data, places, sizes = log_of(made)
+    broken = bytearray(data)
+    for _ in range(draw.draw(st.integers(1, 4))):
+        broken[draw.draw(st.integers(0, len(broken) - 1))] ^= draw.draw(st.integers(1, 255))
+    cut = draw.draw(st.integers(0, len(broken)))
+    for bytes_ in (bytes(broken), data[:cut]):
+        found = [read(module, bytes_, places, sizes) for module in TWINS]
+        assert found[0].tolist() == found[1].tolist()
+        for row, place, size in zip(found[1], places.tolist(), sizes.tolist(), strict=True):
+            assert not row[compiled.T_PLAIN] or place + size <= len(bytes_)
+    odd = np.array([-1, len(data), len(data) + 5, 0])
+    for module in TWINS:
+        assert not read(module, data, odd, np.array([91, 91, 1, -4])).any()
+
+
+@pytest.mark.parametrize("module", TWINS, ids=["interpreted", "compiled"])
+def test_a_damaged_body_is_not_plain(module):
+    data, places, sizes = log_of([(
+        {"REAL_TOPIC": "T", "UNIQ_KEY": "K", "TIMER_OUT_MS": str(NOW), "REAL_QID": "1"}, b"body",
+        "rmq_sys_wheel_timer", 8, 8, 0, True)])
+    assert read(module, data, places, sizes)[0, module.T_PLAIN] == 1
+    at = data.index(b"body")
+    assert not read(module, data[:at] + b"B" + data[at + 1 :], places, sizes).any()
+    with pytest.raises(ValueError, match="none to put"):
+        module.put_back(
+            data, np.zeros((1, module.COLUMNS), np.int64), np.array([0]), 0, 1, bytearray(500), 0, 500,
+            0, np.array([0]), 1, bytes(8))
+
+
+@pytest.mark.parametrize("module", LISTS, ids=["interpreted", "compiled"])
+def test_a_slots_list_is_followed_through_windows_to_its_end_or_its_damage(module):
+    log, lists = bytearray(), {0: [], 1: []}
+    for n in range(40):
+        slot, pos = n % 3 % 2, len(log)
+        previous = lists[slot][-1] if lists[slot] else -1
+        lists[slot].append(pos)
+        log += TIMER_UNIT.pack(*TimerUnit(52, previous, 1, 5000 + n, 1000 * slot - n, n, 91, 0, 0))
+
+    def followed(slot_ms, pos, base=0):
+        found = []
+        while pos >= base:
+            out = bytearray(52 * 3)
+            count, pos, good = module.walk(
+                bytes(log[base:]), base, pos, slot_ms, 1000, out)
+            found += [unit.phy_offset for unit in map(
+                TIMER_UNIT.unpack_from, [out[i * 52 : i * 52 + 52] for i in range(count)])]
+            if not good:
+                return found, pos, False
+        return found, pos, True
+
+    for slot in (0, 1):
+        places = [pos // 52 for pos in reversed(lists[slot])]
+        assert followed(5000 + 1000 * slot, lists[slot][-1]) == (places, -1, True)
+    base = 52 * 20 + 1
+    found, pos, good = followed(5000, lists[0][-1], base)
+    assert good
+    assert pos < base <= found[-1] * 52
+    assert followed(6000, lists[0][-1]) == ([], lists[0][-1], False)
+    log[lists[0][4] + 3] = 7  # its size
+    found, pos, good = followed(5000, lists[0][-1])
+    assert (found, pos, good) == (
+        [at // 52 for at in reversed(lists[0][5:])], lists[0][4], False)
+
+
+@pytest.mark.parametrize("module", LISTS, ids=["interpreted", "compiled"])
+def test_the_table_keeps_the_last_value_of_each_hash(module):
+    rng = np.random.default_rng(1)
+    hashes = rng.choice(np.arange(1, 4000, 2), 500, replace=False)
+    table = np.zeros((1024, 2), np.int64)
+    used = module.add(table, hashes[:300], np.arange(300), 0)
+    used = module.add(table, hashes[300:], np.arange(300, 500), used)
+    assert used == 500
+    assert module.add(table, hashes[:12], np.arange(12) + 9000, used) == 500
+    found = np.zeros(501, np.int64)
+    module.find(table, np.append(hashes, 5001), found)
+    assert found.tolist() == [*range(9000, 9012), *range(12, 500), -1]
+    with pytest.raises(ValueError, match="used"):
+        module.add(table, hashes[:20], np.arange(20), 500)
