@@ -95,6 +95,44 @@ def _copy(
     return q + size
 
 
+def differing_rows(
+    one: cython.const[cython.uchar][::1],
+    other: cython.const[cython.uchar][::1],
+    places: cython.const[cython.longlong][::1],
+    sizes: cython.const[cython.longlong][::1],
+    differ: cython.uchar[::1],
+):
+    """Compare ``sizes`` bytes at ``places`` of two buffers; how many of these ranges differ.
+
+    ``differ`` gets 1 for each that does, or that leads out of a buffer, and 0 for the others.
+    """
+    n: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    p: cython.Py_ssize_t
+    size: cython.Py_ssize_t
+    count: cython.Py_ssize_t = places.shape[0]
+    limit: cython.longlong = min(len(one), len(other))
+    found: cython.Py_ssize_t = 0
+    bits: cython.uchar
+    if sizes.shape[0] < count or len(differ) < count:
+        raise ValueError(f"{count} ranges need more sizes or flags")
+    with cython.nogil:
+        for n in range(count):
+            differ[n] = 1
+            if 0 <= sizes[n] <= limit and 0 <= places[n] <= limit - sizes[n]:
+                p = cython.cast(cython.Py_ssize_t, places[n])
+                size = cython.cast(cython.Py_ssize_t, sizes[n])
+                if cython.compiled:
+                    bits = 0  # without a way out of the loop it is done many bytes at a time
+                    for k in range(size):
+                        bits |= one[p + k] ^ other[p + k]
+                    differ[n] = bits != 0
+                else:
+                    differ[n] = bytes(one[p : p + size]) != bytes(other[p : p + size])
+            found += differ[n]
+    return found
+
+
 def encode_rows(
     numbers: cython.const[cython.longlong][:, ::1],
     born_offsets: cython.const[cython.int][::1],

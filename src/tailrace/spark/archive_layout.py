@@ -20,7 +20,7 @@ from tailrace.spark.schema import COLUMN_NAMES, arrow_schema
 
 __all__ = [
     "ARCHIVE_SCHEMA", "BLANK", "DAMAGED", "LOCK", "MANIFESTS", "MESSAGE", "RAW_COLUMNS", "RECORD",
-    "SOURCE_COLUMNS", "STAGING", "manifest_path", "part_path", "staging_path", "write_options",
+    "ROW_GROUP", "ROW_GROUP_BYTES", "SOURCE_COLUMNS", "STAGING", "manifest_path", "part_path", "staging_path", "write_options",
 ]
 
 MANIFESTS: Final = "_manifests"
@@ -56,7 +56,10 @@ _COMPARED: Final = (
     "kind", "topic", "queueId", "queueOffset", "commitLogOffset", "uniqKey", "tags",
     "bornTimestamp", "storeTimestamp", "deliverAt",
 )
-_ROW_GROUP: Final = 1 << 16
+ROW_GROUP: Final = 1 << 16
+"""Rows of a row group at most."""
+ROW_GROUP_BYTES: Final = 16 << 20
+"""Bytes of the log in a row group: memory of this size is used again and stays in the cache longer."""
 
 
 def manifest_path(archive: str, file_from_offset: int) -> str:
@@ -75,11 +78,14 @@ def part_path(day: str, file_from_offset: int, number: int) -> str:
 
 
 def write_options(rows: int) -> dict[str, Any]:
-    """How files are written: zstd, statistics of what is compared, bloom filters on keys."""
+    """How files are written: zstd, statistics of what is compared, bloom filters on keys.
+
+    ``rows`` is how many a row group has at most.
+    """
     bloom = {"ndv": max(rows, 1), "fpp": 0.01}
     place = ARCHIVE_SCHEMA.get_field_index
     return {
-        "compression": "zstd", "compression_level": 1, "row_group_size": _ROW_GROUP,
+        "compression": "zstd", "compression_level": 1,
         "use_dictionary": list(_REPEATED), "write_statistics": list(_COMPARED),
         "bloom_filter_options": {"uniqKey": bloom, "keys.list.element": bloom},
         "sorting_columns": [

@@ -10,11 +10,11 @@ import numpy as np
 from tailrace.formats.commitlog import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2
 from tailrace.kernels import record
 from tailrace.spark.archive_layout import BLANK, DAMAGED
-from tailrace.spark.archive_rows import Piece, RawRange
+from tailrace.spark.archive_rows import Piece, RawRange, Scratch
 from tailrace.spark.columns import Rows
 from tailrace.store.log_scan import ReadableFile
 
-__all__ = ["pieces_of"]
+__all__ = ["pieces_of", "read_into"]
 
 _CHECK: Final = record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
 _MAGICS: Final = (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2)
@@ -24,20 +24,32 @@ _PHY_AT: Final = 28
 _HEAD: Final = 36
 _ROWS: Final = 1 << 16
 _RAW: Final = 16 << 20  # the longest raw range: one value of a column
+_READ: Final = 2 << 20  # what the processor's cache holds until it is copied
+
+
+def read_into(file: ReadableFile, at: int, size: int, scratch: Scratch) -> memoryview:
+    """A part of a file in a buffer of ``scratch``; raises FileNotFoundError when it is gone."""
+    room = scratch.room(size)
+    for low in range(0, size, _READ):
+        part = file.read(at + low, min(_READ, size - low))
+        if len(part) < min(_READ, size - low):
+            raise FileNotFoundError(file.path)
+        room[low : low + len(part)] = part
+    return room
 
 
 def pieces_of(file: ReadableFile, piece_bytes: int) -> Iterator[Piece]:
     """Pieces of about ``piece_bytes``, in the order of the log; they end where records do.
 
-    Raises FileNotFoundError when the file is gone.
+    The data of a piece is void when the next one is asked for. Raises FileNotFoundError when the
+    file is gone.
     """
     at, ended = 0, False
+    scratch = Scratch()
     while at < file.size:
         want = piece_bytes
         while True:
-            data = file.read(at, min(want, file.size - at))
-            if len(data) < min(want, file.size - at):
-                raise FileNotFoundError(file.path)
+            data = read_into(file, at, min(want, file.size - at), scratch)
             base = file.file_from_offset + at
             piece = _behind_blank(data, base) if ended else _piece(
                 data, base, last=at + len(data) == file.size)
@@ -49,13 +61,13 @@ def pieces_of(file: ReadableFile, piece_bytes: int) -> Iterator[Piece]:
         at += len(piece.data)
 
 
-def _behind_blank(data: bytes, base: int) -> Piece:
+def _behind_blank(data: memoryview, base: int) -> Piece:
     raw: list[RawRange] = []
     _note(raw, base, base + len(data), BLANK, "")
     return Piece(base, data, np.empty((0, record.COLUMNS), dtype=np.int64), raw)
 
 
-def _piece(data: bytes, base: int, *, last: bool) -> Piece:
+def _piece(data: memoryview, base: int, *, last: bool) -> Piece:
     parts: list[Rows] = [np.empty((0, record.COLUMNS), dtype=np.int64)]
     raw: list[RawRange] = []
     room = np.empty((_ROWS, record.COLUMNS), dtype=np.int64)
@@ -80,12 +92,12 @@ def _piece(data: bytes, base: int, *, last: bool) -> Piece:
     return Piece(base, data[:at], np.concatenate(parts), raw)
 
 
-def _goes_on(data: bytes, base: int) -> bool:
+def _goes_on(data: memoryview, base: int) -> bool:
     """Whether what a piece begins with may be a record that is longer than the piece."""
     return len(data) < _HEAD or _is_head(data, 0, base)
 
 
-def _is_head(data: bytes, at: int, base: int) -> bool:
+def _is_head(data: memoryview, at: int, base: int) -> bool:
     """Whether a record may begin here: its magic, a length, its own position."""
     position = int.from_bytes(data[at + _PHY_AT : at + _HEAD], "big")
     return (
@@ -94,19 +106,28 @@ def _is_head(data: bytes, at: int, base: int) -> bool:
         and position == base + at)
 
 
-def _next_record(data: bytes, at: int, base: int, *, last: bool) -> tuple[bool, int]:
+def _next_record(data: memoryview, at: int, base: int, *, last: bool) -> tuple[bool, int]:
     """Where the next record, or what may be one that is cut off here, begins; else the end."""
     one = np.empty((1, record.COLUMNS), dtype=np.int64)
-    place = data.find(_MAGIC_START, at + 4)
+    place = _find(data, at + 4)
     while place >= 0:
         start = place - 4
         if _is_head(data, start, base):
             count, _, reason = record.scan(data, start, len(data), base, _CHECK, one)
             if count or (reason == record.REASON_SHORT and not last):
                 return True, start
-        place = data.find(_MAGIC_START, place + 1)
+        place = _find(data, place + 1)
     # A head may be cut off where the data ends; the next piece looks there again.
     return False, len(data) if last else max(len(data) - _HEAD + 1, at)
+
+
+def _find(data: memoryview, at: int) -> int:
+    """Where a magic may begin from ``at`` on, -1 when nowhere."""
+    for low in range(at, len(data), _READ):
+        found = bytes(data[low : low + _READ + len(_MAGIC_START) - 1]).find(_MAGIC_START)
+        if found >= 0:
+            return low + found
+    return -1
 
 
 def _note(raw: list[RawRange], start: int, end: int, kind: str, reason: str) -> None:

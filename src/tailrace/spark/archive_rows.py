@@ -19,7 +19,7 @@ from tailrace.spark.archive_layout import (
 from tailrace.spark.columns import Columns, Rows, gather
 
 __all__ = ["ENCODED_COLUMNS", "Piece", "RawRange", "Scratch", "bytes_of", "days_of",
-           "first_difference", "table_of"]
+           "first_difference", "raw_table_of", "table_of"]
 
 _V6: Final = {
     "rawBornHost": (record.C_BORN_HOST_POS, int(SysFlag.BORNHOST_V6)),
@@ -61,18 +61,22 @@ class Scratch:
     """A buffer that is used again and again: fresh memory costs more than what is written to it."""
 
     def __init__(self) -> None:
-        self._room = bytearray()
+        self._room = np.empty(0, dtype=np.uint8)
+
+    def room(self, size: int) -> memoryview:
+        """So many bytes with anything in them; the last ones taken are void."""
+        if len(self._room) < size:
+            self._room = np.empty(size, dtype=np.uint8)
+        return self._room[:size].data
 
     def take(self, size: int) -> memoryview:
-        """So many bytes, none of which is left from before; the last ones taken are void."""
-        if len(self._room) < size:
-            self._room = bytearray(size)
-        view = memoryview(self._room)[:size]
+        """The same, and none of the bytes is left from before."""
+        view = self.room(size)
         np.frombuffer(view, dtype=np.uint8)[:] = _POISON
         return view
 
 
-def first_difference(one: memoryview, other: bytes) -> int:
+def first_difference(one: memoryview, other: bytes | memoryview) -> int:
     """Where two buffers of one length differ first, -1 when they are equal."""
     left, right = np.frombuffer(one, dtype=np.uint8), np.frombuffer(other, dtype=np.uint8)
     for at in range(0, len(right), _BLOCK):
@@ -87,7 +91,7 @@ class Piece:
     """A part of a segment from ``base`` on: the rows of its records, which point into ``data``."""
 
     base: int
-    data: bytes
+    data: memoryview
     rows: Rows
     raw: list[RawRange] = field(default_factory=list)
 
@@ -117,7 +121,7 @@ def _hosts(piece: Piece, rows: Rows, at: int, v6: int) -> pa.Array:
 def table_of(
     piece: Piece, order: Rows, messages: np.ndarray[Any, np.dtype[np.bool_]], scratch: Scratch
 ) -> pa.Table:
-    """Rows of a piece: records in ``order``, then what is no record.
+    """The records of a piece that ``order`` names, in that order.
 
     A record whose columns do not give its bytes back keeps them in ``raw``.
     """
@@ -135,34 +139,29 @@ def table_of(
     for name in SOURCE_COLUMNS:
         columns[name] = made.make(name, ARCHIVE_SCHEMA.field(name).type)
     table = pa.table([columns[name] for name in ARCHIVE_SCHEMA.names], schema=ARCHIVE_SCHEMA)
-    table = _keep_odd_records(piece, table, scratch)
-    return pa.concat_tables([table, _raw_table(piece)]) if piece.raw else table
+    return _keep_odd_records(piece, rows, table, scratch)
 
 
-def _keep_odd_records(piece: Piece, table: pa.Table, scratch: Scratch) -> pa.Table:
-    out = scratch.take(len(piece.data))
-    for one in piece.raw:
-        low, high = one.start - piece.base, one.end - piece.base
-        out[low:high] = piece.data[low:high]
-    bytes_of(table, piece.base, out)
-    if first_difference(out, piece.data) < 0:
+def _keep_odd_records(piece: Piece, rows: Rows, table: pa.Table, scratch: Scratch) -> pa.Table:
+    out = scratch.room(len(piece.data))
+    fits = _encode(table, piece.base, out)[1]
+    starts, sizes = rows[:, record.C_PHY] - piece.base, rows[:, record.C_SIZE].copy()
+    odd = np.empty(len(rows), dtype=np.uint8)
+    column_records.differing_rows(out, piece.data, starts, sizes, odd)
+    odd |= fits == 0  # what was not written may look right, being left from before
+    if not odd.any():
         return table
-    differ = np.flatnonzero(
-        np.frombuffer(out, dtype=np.uint8) != np.frombuffer(piece.data, dtype=np.uint8))
-    starts = table["commitLogOffset"].to_numpy() - piece.base
-    order = np.argsort(starts)
-    odd = set(order[np.unique(np.searchsorted(starts[order], differ, side="right") - 1)].tolist())
-    sizes = table["storeSize"].to_pylist()
     raw = pa.array([
-        piece.data[start : start + sizes[n]] if n in odd else None
-        for n, start in enumerate(starts.tolist())
+        bytes(piece.data[start : start + size]) if is_odd else None
+        for start, size, is_odd in zip(starts.tolist(), sizes.tolist(), odd.tolist(), strict=True)
     ], pa.binary())
     return table.set_column(ARCHIVE_SCHEMA.get_field_index("raw"), ARCHIVE_SCHEMA.field("raw"), raw)
 
 
-def _raw_table(piece: Piece) -> pa.Table:
+def raw_table_of(piece: Piece) -> pa.Table:
+    """The bytes of a piece that are no record."""
     parts = [
-        piece.data[one.start - piece.base : one.end - piece.base] for one in piece.raw]
+        bytes(piece.data[one.start - piece.base : one.end - piece.base]) for one in piece.raw]
     known: dict[str, pa.Array] = {
         "kind": pa.array([one.kind for one in piece.raw], pa.string()),
         "commitLogOffset": pa.array([one.start for one in piece.raw], pa.int64()),
@@ -186,13 +185,8 @@ def _part(table: pa.Table, name: str) -> tuple[Any, Any]:
     return view, b"" if data is None else memoryview(data).cast("B")
 
 
-def bytes_of(table: pa.Table, base: int, out: memoryview) -> int:
-    """Write what a table holds to its place; ``out[0]`` is at position ``base``. How many bytes.
-
-    Rows that fit nowhere are left out: who compares finds it.
-    """
-    if not table.num_rows:
-        return 0
+def _encode(table: pa.Table, base: int, out: memoryview) -> tuple[Rows, Any]:
+    """Write records to their places; their numbers, and 1 for each that was written."""
     numbers = np.zeros((table.num_rows, column_records.NUMBERS), dtype=np.int64)
     for name, place in _NUMBERS.items():
         numbers[:, place] = table[name].fill_null(0).to_numpy()
@@ -201,14 +195,25 @@ def bytes_of(table: pa.Table, base: int, out: memoryview) -> int:
     magics = table["magic"].fill_null(0).to_numpy()
     for signed, magic in _MAGICS.items():
         numbers[magics == signed, column_records.N_MAGIC] = magic
-    sizes = numbers[:, column_records.N_SIZE].copy()
-    raw = table["raw"]
-    kept = np.flatnonzero(raw.is_valid().to_numpy()) if raw.null_count < len(raw) else np.empty(0, dtype=np.int64)
-    numbers[kept, column_records.N_SIZE] = 0  # its bytes are copied below
     fits = np.empty(table.num_rows, dtype=np.uint8)
     born, store, body, topic, properties = (_part(table, name) for name in _PARTS)
     column_records.encode_rows(
         numbers, *born, *store, *body, *topic, *properties, base, out, fits)
+    return numbers, fits
+
+
+def bytes_of(table: pa.Table, base: int, out: memoryview) -> int:
+    """Write what a table holds to its place; ``out[0]`` is at position ``base``. How many bytes.
+
+    Rows that fit nowhere are left out: who compares finds it.
+    """
+    if not table.num_rows:
+        return 0
+    numbers, fits = _encode(table, base, out)
+    sizes = numbers[:, column_records.N_SIZE]
+    raw = table["raw"]
+    kept = np.flatnonzero(raw.is_valid().to_numpy()) if raw.null_count < len(raw) else np.empty(0, dtype=np.int64)
+    fits[kept] = 0  # their bytes take the place of what was written
     written = int(sizes[fits == 1].sum())
     for n in kept:
         at, size, data = int(numbers[n, column_records.N_PHY]) - base, int(sizes[n]), raw[int(n)].as_py()

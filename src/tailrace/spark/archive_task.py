@@ -7,25 +7,34 @@ manifest names. The bytes that were read, checked and hashed are the bytes that 
 from __future__ import annotations
 
 import hashlib
+import io
 import itertools
-import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from isal import isal_zlib
 
 from tailrace.config import StoreConfig
 from tailrace.env.entropy import SystemEntropy
 from tailrace.env.filesystem import File, FileSystem, OsFileSystem
 from tailrace.errors import CorruptionError, StoreError
 from tailrace.kernels import record
-from tailrace.spark.archive_layout import part_path, staging_path, write_options
+from tailrace.spark.archive_layout import (
+    ARCHIVE_SCHEMA,
+    ROW_GROUP,
+    ROW_GROUP_BYTES,
+    part_path,
+    staging_path,
+    write_options,
+)
 from tailrace.spark.archive_manifest import ArchivedFile, LostMessage, Manifest, QueueRange
 from tailrace.spark.archive_named import named_in, units_between
-from tailrace.spark.archive_pieces import pieces_of
-from tailrace.spark.archive_rows import Piece, Scratch, days_of, table_of
+from tailrace.spark.archive_pieces import pieces_of, read_into
+from tailrace.spark.archive_rows import Piece, Scratch, days_of, raw_table_of, table_of
 from tailrace.spark.archive_verification import compare
 from tailrace.spark.columns import Rows
 from tailrace.spark.wanted import RowFilter, Wanted
@@ -35,6 +44,7 @@ __all__ = ["HEAD_BYTES", "SegmentResult", "SegmentTask", "run_task", "write_segm
 
 HEAD_BYTES: Final = 1 << 16
 """How much of a segment ``head_crc32`` covers."""
+_WRITE: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +90,39 @@ class _Segment:
         return self._file.pread(n, at)
 
 
+class _Sink(io.RawIOBase):
+    """A file that is written from its start on, in long writes, with its checksum."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._waiting = bytearray()
+        self._sha = hashlib.sha256()
+        self.size = 0
+        file.truncate(0)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._waiting += data
+        if len(self._waiting) >= _WRITE:
+            self._write_waiting()
+        return len(data)
+
+    def _write_waiting(self) -> None:
+        if self._waiting:
+            self._sha.update(self._waiting)
+            self._file.pwrite(self._waiting, self.size)
+            self.size += len(self._waiting)
+            self._waiting.clear()
+
+    def finish(self) -> str:
+        """Make it durable; its SHA-256."""
+        self._write_waiting()
+        self._file.sync_data()
+        return self._sha.hexdigest()
+
+
 class _Writer:
     """Files and figures of a segment."""
 
@@ -94,7 +137,7 @@ class _Writer:
         self._scratch = Scratch()
         self._sha = hashlib.sha256()
         self._crc = 0
-        self._head = zlib.crc32(head)
+        self._head = isal_zlib.crc32(head)
         self._records = self._messages = self._raw = 0
         self._times: dict[int, tuple[int, int]] = {}
         self._span: tuple[int, int] | None = None
@@ -108,24 +151,22 @@ class _Writer:
         """Write a piece."""
         task = self._task
         self._sha.update(piece.data)
-        self._crc = zlib.crc32(piece.data, self._crc)
+        self._crc = isal_zlib.crc32(piece.data, self._crc)
         messages = self._filter.mask(piece.rows)
         self._count(piece, messages)
         if self._day == 0 and len(piece.rows):
             self._day = int(days_of(piece.rows[:1], 0)[0])
         days = days_of(piece.rows, self._day)
         order = _order(piece, days)
-        table = table_of(piece, order, messages, self._scratch)
         # Raw rows come last and belong to the last day that was seen.
         if len(days):
             self._day = int(days.max())
         of_rows = np.append(days[order], np.full(len(piece.raw), self._day))
         bounds = [0, *(np.flatnonzero(of_rows[1:] != of_rows[:-1]) + 1).tolist(), len(of_rows)]
         paths = [
-            self._write(table.slice(low, high - low), int(of_rows[low]), piece)
+            self._write(piece, order[low:high], messages, int(of_rows[low]), raw=high > len(order))
             for low, high in itertools.pairwise(bounds)
         ]
-        del table
         if task.verify:
             compare(self._file_system, paths, piece.base, piece.data, self._scratch)
 
@@ -146,23 +187,30 @@ class _Writer:
             low, high = self._times.get(name, (int(own.min()), int(own.max())))
             self._times[name] = min(low, int(own.min())), max(high, int(own.max()))
 
-    def _write(self, table: pa.Table, day: int, piece: Piece) -> str:
-        sink = pa.BufferOutputStream()
-        pq.write_table(table, sink, **write_options(table.num_rows))
-        made = sink.getvalue()
+    def _write(
+        self, piece: Piece, order: Rows, messages: np.ndarray[tuple[int], np.dtype[np.bool_]], day: int,
+        *, raw: bool,
+    ) -> str:
         number = len(self.files)
         path = f"{self._directory}/part-{number:05d}.parquet"
+        groups = list(_row_groups(piece, order))
+        most = max([len(group) for group in groups], default=1)
         file = self._file_system.open(path, writable=True, create=True)
         try:
-            file.truncate(0)
-            file.pwrite(memoryview(made), 0)
-            file.sync_data()
+            sink = _Sink(file)
+            with pq.ParquetWriter(
+                pa.PythonFile(sink, "w"), ARCHIVE_SCHEMA, **write_options(most)
+            ) as writer:
+                for group in groups:
+                    writer.write_table(table_of(piece, group, messages, self._scratch))
+                if raw:
+                    writer.write_table(raw_table_of(piece))
+            sha256 = sink.finish()
         finally:
             file.close()
         self.files.append(ArchivedFile(
-            part_path(str(np.datetime64(day, "D")), self._task.segment, number), made.size,
-            hashlib.sha256(made).hexdigest(), table.num_rows, piece.base,
-            piece.base + len(piece.data)))
+            part_path(str(np.datetime64(day, "D")), self._task.segment, number), sink.size, sha256,
+            len(order) + (len(piece.raw) if raw else 0), piece.base, piece.base + len(piece.data)))
         self.staged.append(path)
         return path
 
@@ -209,6 +257,18 @@ class _Writer:
         return found
 
 
+def _row_groups(piece: Piece, order: Rows) -> Iterator[Rows]:
+    """Rows in their order in groups that are short enough."""
+    ends = np.cumsum(piece.rows[order, record.C_SIZE])
+    low = 0
+    while low < len(order):
+        before = int(ends[low - 1]) if low else 0
+        high = int(np.searchsorted(ends, before + ROW_GROUP_BYTES, side="right"))
+        high = min(max(high, low + 1), low + ROW_GROUP)
+        yield order[low:high]
+        low = high
+
+
 def _order(piece: Piece, days: Rows) -> Rows:
     """Rows by day, topic, queue and offset."""
     rows = piece.rows
@@ -217,7 +277,7 @@ def _order(piece: Piece, days: Rows) -> Rows:
     keys = []
     for number, row in enumerate(firsts.tolist()):
         at = int(rows[row, record.C_TOPIC_POS])
-        topic = piece.data[at : at + int(rows[row, record.C_TOPIC_LEN])]
+        topic = bytes(piece.data[at : at + int(rows[row, record.C_TOPIC_LEN])])
         keys.append((topic, int(rows[row, record.C_QUEUE_ID]), number))
     rank = np.empty(len(names), dtype=np.int64)
     for at, (_, _, number) in enumerate(sorted(keys)):
@@ -257,11 +317,9 @@ def write_segment(task: SegmentTask, file_system: FileSystem, attempt: str) -> S
 def _compare_published(
     task: SegmentTask, manifest: Manifest, segment: _Segment, file_system: FileSystem
 ) -> None:
-    scratch = Scratch()
+    scratch, read = Scratch(), Scratch()
     for start, end in sorted({(one.start, one.end) for one in manifest.files}):
-        data = segment.read(start - task.segment, end - start)
-        if len(data) < end - start:
-            raise FileNotFoundError(task.path)
+        data = read_into(segment, start - task.segment, end - start, read)
         compare(
             file_system,
             [f"{task.archive}/{one.path}" for one in manifest.files if one.start == start],

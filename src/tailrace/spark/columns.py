@@ -44,7 +44,7 @@ _HOSTS: Final = {
 class Columns:
     """Columns of some rows that point into ``data``; ``body`` is an option's value."""
 
-    def __init__(self, data: bytes, rows: Rows, store: str, body: str) -> None:
+    def __init__(self, data: bytes | memoryview, rows: Rows, store: str, body: str) -> None:
         self._data = data
         self._rows = np.ascontiguousarray(rows)
         self._store = store
@@ -129,7 +129,7 @@ class Columns:
         texts = []
         for place, flag in zip(
             rows[:, at].tolist(), rows[:, record.C_SYS_FLAG].tolist(), strict=True):
-            ip, port = unpack_host(self._data[place : place + (20 if flag & v6 else 8)])
+            ip, port = unpack_host(bytes(self._data[place : place + (20 if flag & v6 else 8)]))
             texts.append(f"{ip}:{port}")
         return pa.array(texts, pa.string())
 
@@ -150,7 +150,7 @@ class Columns:
 
     def _slices(self, at: int, length: int) -> list[bytes]:
         return [
-            self._data[p : p + n]
+            bytes(self._data[p : p + n])
             for p, n in zip(
                 self._rows[:, at].tolist(), self._rows[:, length].tolist(), strict=True)
         ]
@@ -181,7 +181,7 @@ def _strings(offsets: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> pa.Arr
         [None, pa.py_buffer(offsets), pa.py_buffer(out[: offsets[-1]])])
 
 
-def gather(data: bytes, rows: Rows, at: int, length: int) -> pa.Array:
+def gather(data: bytes | memoryview, rows: Rows, at: int, length: int) -> pa.Array:
     """Parts of the data end to end as one binary column."""
     count = len(rows)
     offsets = np.empty(count + 1, dtype=np.int32)

@@ -105,3 +105,25 @@ def test_buffers_that_are_too_short_are_refused():
             twin.encode_rows(
                 np.ascontiguousarray(numbers[:, :5]), *parts, 0, bytearray(200),
                 np.zeros(1, dtype=np.uint8))
+        with pytest.raises(ValueError, match="need more"):
+            twin.differing_rows(
+                b"", b"", np.zeros(2, dtype=np.int64), np.zeros(1, dtype=np.int64), bytearray(2))
+
+
+@quick
+@given(
+    st.binary(max_size=200), st.lists(st.integers(0, 199), max_size=4),
+    st.lists(st.tuples(st.one_of(st.integers(-3, 210), int64), st.one_of(st.integers(-3, 210), int64))))
+def test_ranges_that_differ_are_found(one, changes, ranges):
+    other = bytearray(one)
+    for at in changes:
+        if at < len(other):
+            other[at] ^= 1 << (at % 8)
+    table = np.array(ranges, dtype=np.int64).reshape(-1, 2).T.copy()
+    expected = [
+        not (size >= 0 and 0 <= at <= len(one) - size and one[at : at + size] == other[at : at + size])
+        for at, size in ranges]
+    for twin in TWINS:
+        differ = np.full(len(ranges), 7, dtype=np.uint8)
+        assert twin.differing_rows(one, other, *table, differ) == sum(expected)
+        assert differ.tolist() == expected
