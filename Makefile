@@ -8,7 +8,7 @@ RUNS ?= 300
 CODE := src tests tools benchmarks setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format-check fmt crash sim interop bench bench-peer bench-recovery \
+.PHONY: help setup demo test check format-check fmt golden crash sim interop bench bench-peer bench-recovery \
 	bench-retention bench-timers gen dist clean
 
 help:  ## This list
@@ -49,6 +49,9 @@ format-check: $(VENV)/.installed  ## Whether the formatter would change somethin
 fmt: $(VENV)/.installed  ## Format, and mend what the linter can mend
 	$(VENV)/bin/ruff check --fix $(CODE)
 	$(VENV)/bin/ruff format $(CODE)
+
+golden: $(VENV)/.installed  ## Rewrite tests/golden: every format, byte for byte
+	$(PY) tools/golden.py
 
 crash: $(VENV)/.installed  ## The long crash sweep, faults and kills; SEED=n replays one
 	SEED=$(SEED) $(PY) tools/crash_sweep.py

@@ -1,5 +1,10 @@
 """Bytes that a RocketMQ 5 broker wrote: decoded, and written again."""
 
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from tailrace.errors import (
@@ -8,8 +13,9 @@ from tailrace.errors import (
     ImpossibleLengthError,
     MessageIllegalError,
 )
-from tailrace.formats import commitlog, consumequeue, filenames, indexfile
+from tailrace.formats import commitlog, consumequeue, filenames, indexfile, remoting
 from tailrace.kernels import record
+from tailrace.store.log_scan import is_record
 
 RECORD = bytes.fromhex(
     "00000087daa320a73610a68600000003000000000000000000000000000000000000000000000000"
@@ -32,6 +38,37 @@ def encoded(**changes):
     out = bytearray(4096)
     size = record.encode(out, 0, len(out), *values.values())
     return bytes(out[:size])
+
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def golden(name):
+    """The bytes of a file in tests/golden."""
+    lines = (ROOT / "tests" / "golden" / f"{name}.txt").read_text().splitlines()
+    return bytes.fromhex("".join(re.match(r" *\d+  ((?:[0-9a-f]{2} ?)*)", line)[1] for line in lines))
+
+
+def test_golden_files_are_what_is_written():
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / "golden.py", "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_golden_files_are_read_as_they_were_meant():
+    """The first one differs from the reference's bytes above in the two numbers of its place."""
+    assert golden("message-v1") == RECORD[:27] + b"\x07" + RECORD[28:34] + b"\x10\x00" + RECORD[36:]
+    for name in ("message-v1", "message-v1-ipv6", "message-v1-property-crc", "message-v2"):
+        data = golden(name)
+        message = commitlog.decode_message(data)
+        assert (message.phy_offset, message.queue_offset, message.body) == (4096, 7, b"hello")
+        assert message.properties.items() >= PROPERTIES.items()
+        assert is_record(data, 4096)
+    assert commitlog.decode_batch(golden("batch-item")) == [(0, b"yy", b"TAGS\x01T\x02")]
+    for name in ("frame-json", "frame-rocketmq"):
+        data = golden(name)
+        request, end = remoting.decode_frame(data, 0, len(data))
+        assert (request.ext, request.body, end) == ({"topic": "TopicA", "queueId": "3"}, b"x", len(data))
 
 
 def test_a_record_is_written_byte_for_byte():
