@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
-import orjson
 import typer
 
 from tailrace import __version__
@@ -79,6 +78,8 @@ def read_properties(config: Path | None) -> dict[str, str]:
 
 def print_lines(lines: Iterable[dict[str, Any]]) -> None:
     """JSON lines on stdout."""
+    import orjson  # noqa: PLC0415 - help and complaints need none
+
     for line in lines:
         sys.stdout.buffer.write(orjson.dumps(line) + b"\n")
     sys.stdout.buffer.flush()

@@ -33,7 +33,7 @@ __all__ = ["Conf", "Job", "Master", "pipeline_app", "recover_store", "run_job"]
 
 _MASTERS = r"local(\[[0-9*, ]+\])?|local-cluster\[[0-9, ]+\]|(spark|k8s)://.+|yarn"
 pipeline_app = typer.Typer(
-    help="Jobs on Spark over store directories; needs the extra `spark` and Java 17.",
+    help="Jobs on Spark over store directories. They need the extra `spark` and Java 17.",
     no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(pipeline_app, name="pipeline")
 
@@ -128,9 +128,9 @@ def audit(
     conf: Conf = None,
     config: Config = None,
 ) -> None:
-    """Do what `tailrace verify` does, segment by segment in tasks.
+    """Do what `tailrace verify` does in tasks.
 
-    A JSON line for each finding and a summary; exit code 1 when there are findings.
+    Segment by segment. A JSON line for each finding and a summary; exit code 1 when there are findings.
     """
     with run_job("audit", master, conf, [store]) as job:
         from tailrace.spark.pipeline.audit import audit as run_audit  # noqa: PLC0415
@@ -174,9 +174,9 @@ def rebuild(
     conf: Conf = None,
     config: Config = None,
 ) -> None:
-    """Do what `tailrace repair` does with the log read in tasks: queues and index are built anew.
+    """Do what `tailrace repair` does in tasks.
 
-    The last line is the report of `tailrace recover`, which has --spark for the same.
+    Tasks read the log; queues and index are built anew. The last line is the report of `tailrace recover`, which has --spark for the same.
     """
     recover_store("rebuild", store, master, conf, staging, config, rebuild=True)
 
@@ -210,7 +210,10 @@ def replay(
     conf: Conf = None,
     config: Config = None,
 ) -> None:
-    """Send chosen messages of a directory again, in the order of its log, at least once."""
+    """Send chosen messages of a directory again.
+
+    In the order of its log, each at least once.
+    """
     if bool(to_broker) + bool(to_namesrv) + bool(to_store) != 1:
         raise usage("say one of --to-broker, --to-namesrv and --to-store")
     if ids not in {"keep", "new"}:

@@ -41,9 +41,9 @@ def archive(
     conf: Conf = None,
     config: Config = None,
 ) -> None:
-    """Write every sealed CommitLog file as Parquet, a manifest each; what is there already is left.
+    """Write sealed CommitLog files as Parquet.
 
-    The last file of the log, which is still written to, is not taken. A line of JSON at the end says
+    With a manifest each; what is there already is left. The last file of the log, which is still written to, is not taken. A line of JSON at the end says
     what was done; exit code 1 when a segment could not be archived.
     """
     with errors():
@@ -130,9 +130,10 @@ def restore(
     first: Annotated[int, typer.Option("--from", min=0, help="Position of the first segment.")] = 0,
     until: Annotated[int, typer.Option(min=0, help="Position behind the last; 0: all of them.")] = 0,
 ) -> None:
-    """Write archived segments back as the CommitLog files that they were.
+    """Write archived CommitLog files back.
 
-    Afterwards `tailrace recover STORE` makes their queues and index. A line of JSON for each file.
+    They are what they were, byte for byte. Afterwards `tailrace recover STORE` makes their queues
+    and index. A line of JSON for each file.
     """
     if store.exists() and any(store.iterdir()):
         raise usage(f"{store} is not empty")

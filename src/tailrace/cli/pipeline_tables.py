@@ -54,7 +54,10 @@ def lag(
     store: Store, out: Out = None, master: Master = "local[*]", conf: Conf = None,
     config: Config = None,
 ) -> None:
-    """Print what each consumer group has still to consume, a row a queue."""
+    """Print what groups have still to consume.
+
+    A row a group and queue.
+    """
     with run_job("lag", master, conf, [store]) as job:
         from tailrace.spark.pipeline import tables  # noqa: PLC0415
 
@@ -69,9 +72,9 @@ def timers(
                            "the directory.")] = False,
     out: Out = None, master: Master = "local[*]", conf: Conf = None, config: Config = None,
 ) -> None:
-    """Print timers that are to come, by the time of their slot and topic.
+    """Print timers that are to come.
 
-    Behind the rows, topics whose count in config/timermetrics is another one.
+    By the time of their slot and topic. Behind the rows, topics whose count in config/timermetrics is another one.
     """
     if revise:
         from tailrace.node.message_store import MessageStore  # noqa: PLC0415
@@ -106,10 +109,10 @@ def retention(
     ] = False,
     out: Out = None, master: Master = "local[*]", conf: Conf = None, config: Config = None,
 ) -> None:
-    """Print what the next deletions take, by segment and topic: messages and bytes, what groups have
-    not consumed, timers to come, and what is not archived.
+    """Print what the next deletions take.
 
-    Which segments may go is what `tailrace retention` says.
+    By segment and topic: messages and bytes, what groups have not consumed, timers to come, and what
+    is not archived. Which segments may go is what `tailrace retention` says.
     """
     with run_job("retention", master, conf, [store]) as job:
         from tailrace.cli.retention import explain_retention  # noqa: PLC0415

@@ -63,6 +63,14 @@ def test_help_is_fine_and_names_the_command(tailrace, arguments):
     assert "python -m" not in out
 
 
+@pytest.mark.parametrize("group", [(), ("topic",), ("pipeline",)])
+def test_a_list_of_commands_says_of_each_what_it_does_in_a_whole_sentence(tailrace, group):
+    _, out, _ = tailrace(*group, "--help")
+    lines = out.partition("Commands:\n")[2].splitlines()
+    assert len(lines) > 2
+    assert [line for line in lines if not line.endswith(".") or line.endswith("...")] == []
+
+
 @pytest.mark.parametrize(("arguments", "complaint"), [
     ((), "Commands:"),
     (("nonsense",), "No such command 'nonsense'"),

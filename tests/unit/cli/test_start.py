@@ -13,7 +13,7 @@ HEAVY = ("numpy", "pyspark", "pyarrow", "pandas", "asyncio", "tailrace.node.mess
 @pytest.mark.parametrize(("code", "heavy"), [
     ("import tailrace; tailrace.StoreError", (*HEAVY, "tailrace.config", "dataclasses")),
     ("from tailrace import Message, StoreConfig", HEAVY),
-    ("import tailrace.cli.app", HEAVY),
+    ("import tailrace.cli.app", (*HEAVY, "orjson")),
     ("import tailrace.cli.app, tailrace.cli.messages", HEAVY),
     ("import tailrace.cli.messages, tailrace.client", [h for h in HEAVY if h != "asyncio"]),
 ])
