@@ -195,14 +195,14 @@ class BulkPutBack:
         order = order[rows[order, kernel.T_QUEUE] >= 0]
         if not len(order):
             return
-        host = self._store.commit_log.store_host
+        host, dequeue_ms = self._store.commit_log.store_host, self._clock.now_ms()
 
         def write(
             done: int, buffer: Any, at: int, limit: int, phy_offset: int, offsets: Any, now_ms: int, /
         ) -> tuple[int, int]:
             made: tuple[int, int] = kernel.put_back(
                 batch.data, rows, order, done, len(order), buffer, at, limit, phy_offset, offsets,
-                now_ms, host)
+                dequeue_ms, now_ms, host)
             return made
 
         bound = int(batch.units["msg_size"][order].sum(dtype=np.int64)) + _ADDED * len(order)
