@@ -103,15 +103,16 @@ class BulkPutBack:
         units = state.later.take(self._clock.now_ms(), _CHUNK)
         if not len(units):
             return 0
-        batch = self._read(units[np.argsort(units["phy_offset"], kind="stable")])
+        units = units[np.argsort(units["phy_offset"], kind="stable")]
         gone = np.zeros(len(units), bool)
         try:
+            batch = self._read(units)
             plain = self._plain(state, batch)
             is_due = plain & (batch.rows[:, kernel.T_DUE] <= self._clock.now_ms())
             self._put(state, batch, np.flatnonzero(is_due), gone)
         finally:
             if not gone.all():
-                state.units.put_first(batch.units[~gone])
+                state.units.put_first(units[~gone])
         return len(units)
 
     # -- reading
