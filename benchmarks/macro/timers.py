@@ -26,9 +26,13 @@ from peer import reference, reference_broker
 from results import note, report
 from store import arguments_of, rss_anon_mb, serving
 
+from tailrace import MessageStore, StoreConfig
 from tailrace.client import PullConsumer
 from tailrace.errors import RemotingError
+from tailrace.formats.commitlog import encode_properties
 from tailrace.formats.remoting import RemotingCommand, SerializeType, decode_frame, encode
+from tailrace.model import MessageExtBrokerInner
+from tailrace.timer.properties import TIMER_TOPIC
 
 QUEUES = 8
 IN_FLIGHT = 320
@@ -180,12 +184,34 @@ def lateness(broker: str, topic: str, per_s: int, seconds: int, body: int) -> di
     }
 
 
+def fill_directly(path: Path, topic: str, count: int, body: int) -> None:
+    """Timer messages over a day from in an hour on, put on the timer topic as the broker would."""
+    start, at_once = now_ms() + 3_600_000, 10_000
+    config = StoreConfig(timer_stop_enqueue=True, message_index_enable=False)
+    with MessageStore.open(path, config=config) as store:
+        for first in range(0, count, at_once):
+            dues = [start + n * 86_400_000 // count for n in range(first, min(first + at_once, count))]
+            store._store.put_items(  # the wheel's topic is refused to users
+                MessageExtBrokerInner(TIMER_TOPIC, 0, b"", born_timestamp=now_ms()), [
+                    (0, bytes(body), encode_properties({
+                        "UNIQ_KEY": f"{first + n:032X}", "TIMER_DELIVER_MS": str(due),
+                        "REAL_TOPIC": topic, "TIMER_OUT_MS": str((due - 1) // 1000 * 1000),
+                        "REAL_QID": str(n % QUEUES)}))
+                    for n, due in enumerate(dues)])
+            store._store.let_dispatch_follow()
+
+
 def fill(broker: str, topic: str, count: int, body: int, pid: int) -> dict[str, Any]:
     """Timers due over a day from in an hour on; memory once they are in the wheel."""
     generator = Generator(broker, topic, body)
     start = now_ms() + 3_600_000
     began = time.perf_counter()
     generator.send([start + number * 86_400_000 // count for number in range(count)])
+    return wait_and_look(generator, began, count, pid)
+
+
+def wait_and_look(generator: Generator, began: float, count: int, pid: int) -> dict[str, Any]:
+    """Until the wheel has all of them; then what they cost while nothing is due."""
     generator.wait_enqueued()
     took = time.perf_counter() - began
     time.sleep(2)
@@ -229,8 +255,14 @@ def measure(kind: str, scratch: Path, arguments: Any) -> dict[str, Any]:
             note(f"{kind} {name}: {metrics[name]}")
     clear(scratch)
     if arguments.pending:
+        if arguments.direct:
+            fill_directly(scratch / "ours", "BenchFar", arguments.pending, arguments.body)
         with broker_of(kind, scratch) as (pid, broker, _):
-            metrics["pending"] = fill(broker, "BenchFar", arguments.pending, arguments.body, pid)
+            metrics["pending"] = (
+                wait_and_look(Generator(broker, "BenchFar", 0), time.perf_counter(),
+                              arguments.pending, pid)
+                if arguments.direct else
+                fill(broker, "BenchFar", arguments.pending, arguments.body, pid))
             os.kill(pid, signal.SIGKILL)
             time.sleep(0.5)
         with broker_of(kind, scratch) as (pid, broker, took):
@@ -269,8 +301,12 @@ def main() -> int:
     parser.add_argument("--rates", type=int, nargs="*", default=[100], help="due a second")
     parser.add_argument("--seconds", type=int, default=20, help="of each rate")
     parser.add_argument("--pending", type=int, default=100_000, help="timers to come; 0: leave out")
+    parser.add_argument("--direct", action="store_true",
+                        help="pending ones are put by the store, not sent; Tailrace alone")
     parser.add_argument("--only", choices=("tailrace", "reference"), help="one of them alone")
     arguments = parser.parse_args()
+    if arguments.direct:
+        arguments.only = "tailrace"
     kinds = [arguments.only] if arguments.only else ["tailrace", "reference"]
     if "reference" in kinds:
         if shutil.which("mvn") is None or shutil.which("javac") is None:

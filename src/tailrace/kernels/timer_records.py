@@ -520,6 +520,7 @@ def _put_one(
     rows: cython.const[cython.longlong][:, ::1],
     r: cython.Py_ssize_t,
     queue_offset: cython.longlong,
+    dequeue_ms: cython.longlong,
     now_ms: cython.longlong,
     store_host: cython.const[cython.uchar][::1],
     names: cython.const[cython.uchar][::1],
@@ -533,7 +534,7 @@ def _put_one(
     props_length: cython.Py_ssize_t = rows[r, _T_PROPS_LEN]
     host_length: cython.Py_ssize_t = len(store_host)
     separator: cython.Py_ssize_t = 0 if b[props + props_length - 1] == 2 else 1
-    added: cython.Py_ssize_t = 36 + separator + _digits(rows[r, _T_WROTE]) + _digits(now_ms)
+    added: cython.Py_ssize_t = 36 + separator + _digits(rows[r, _T_WROTE]) + _digits(dequeue_ms)
     size: cython.Py_ssize_t = (
         75 + born_length + host_length + body_length + topic_length + props_length + added)
     q: cython.Py_ssize_t
@@ -574,7 +575,7 @@ def _put_one(
     out[q] = 2
     q = _copy(out, q + 1, names, 99, 16)
     out[q] = 1
-    q = _decimal(out, q + 1, now_ms)
+    q = _decimal(out, q + 1, dequeue_ms)
     out[q] = 2
     _put32(out, start, size)
     return size
@@ -591,12 +592,13 @@ def put_back(
     limit: cython.Py_ssize_t,
     phy_offset: cython.longlong,
     queue_offsets: cython.longlong[::1],
+    dequeue_ms: cython.longlong,
     now_ms: cython.longlong,
     store_host: cython.const[cython.uchar][::1],
 ):
     """Write the plain rows ``order[first:until]`` of ``read`` as records of their real topics.
 
-    ``phy_offset`` is the position of ``out[pos]``. Body, flags, hosts and properties stay; the two
+    ``phy_offset`` is the position of ``out[pos]``, ``now_ms`` the store time. Body, flags, hosts and properties stay; the two
     times of the wheel are added (convertMessage). ``queue_offsets`` counts on for each row's T_QUEUE.
     Returns (records, bytes): those that fit with eight bytes left, for the blank record.
     """
@@ -609,7 +611,7 @@ def put_back(
     names: cython.const[cython.uchar][::1] = _NAMES
     if limit > len(out):
         limit = len(out)
-    if not 0 <= first <= until <= order.shape[0] or pos < 0 or now_ms < 0:
+    if not 0 <= first <= until <= order.shape[0] or pos < 0 or dequeue_ms < 0:
         raise ValueError(f"rows {first} to {until} of {order.shape[0]} at {pos}")
     if count and rows.shape[1] < _COLUMNS:
         raise ValueError(f"{rows.shape[1]} columns")
@@ -625,7 +627,7 @@ def put_back(
             r = order[n]
             size = _put_one(
                 out, p, limit, phy_offset + (p - pos), buf, rows, r,
-                queue_offsets[rows[r, _T_QUEUE]], now_ms, store_host, names)
+                queue_offsets[rows[r, _T_QUEUE]], dequeue_ms, now_ms, store_host, names)
             if size < 0:
                 break
             queue_offsets[rows[r, _T_QUEUE]] += 1

@@ -103,15 +103,16 @@ class BulkPutBack:
         units = state.later.take(self._clock.now_ms(), _CHUNK)
         if not len(units):
             return 0
-        batch = self._read(units[np.argsort(units["phy_offset"], kind="stable")])
+        units = units[np.argsort(units["phy_offset"], kind="stable")]
         gone = np.zeros(len(units), bool)
         try:
+            batch = self._read(units)
             plain = self._plain(state, batch)
             is_due = plain & (batch.rows[:, kernel.T_DUE] <= self._clock.now_ms())
             self._put(state, batch, np.flatnonzero(is_due), gone)
         finally:
             if not gone.all():
-                state.units.put_first(batch.units[~gone])
+                state.units.put_first(units[~gone])
         return len(units)
 
     # -- reading
@@ -195,14 +196,14 @@ class BulkPutBack:
         order = order[rows[order, kernel.T_QUEUE] >= 0]
         if not len(order):
             return
-        host = self._store.commit_log.store_host
+        host, dequeue_ms = self._store.commit_log.store_host, self._clock.now_ms()
 
         def write(
             done: int, buffer: Any, at: int, limit: int, phy_offset: int, offsets: Any, now_ms: int, /
         ) -> tuple[int, int]:
             made: tuple[int, int] = kernel.put_back(
                 batch.data, rows, order, done, len(order), buffer, at, limit, phy_offset, offsets,
-                now_ms, host)
+                dequeue_ms, now_ms, host)
             return made
 
         bound = int(batch.units["msg_size"][order].sum(dtype=np.int64)) + _ADDED * len(order)

@@ -11,7 +11,8 @@ Invariants:
   T3  A timer is put back at or after its due millisecond by the store's clock, never before.
   T4  The checkpoint claims what was durable before it was written: CommitLog, timer log and wheel
       are synced, in this order, between taking the values and writing them.
-  T5  A slot that still holds undelivered timers is not overwritten: enqueue waits until it is drained.
+  T5  A slot that still holds undelivered timers is not overwritten: enqueue waits until it is drained,
+      or until they are written into another slot, when they are due beyond the roll window.
   T6  After an open nothing is delivered before what was in the timer queue by then is in the wheel:
       a request to delete among it may name what is overdue.
 Every step takes the one lock, so that steps may run in any thread and order.
@@ -46,6 +47,7 @@ from tailrace.formats.timerwheel import SLOTS_TOTAL
 from tailrace.model import MessageExt
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.dequeue import Dequeue
+from tailrace.timer.make_way import make_way
 from tailrace.timer.properties import (
     REAL_TOPIC,
     TIMER_DEL_UNIQKEY,
@@ -376,7 +378,7 @@ class TimerMessageStore:
         base, units, staged = self.timer_log.max_offset, bytearray(), dict[int, list[int]]()
         late: list[tuple[int, TimerUnit, MessageExt]] = []
         counted: Counter[tuple[str, int]] = Counter()
-        complete = True
+        complete, blocked = True, -1
         for offset, message in messages:
             out = out_ms(message.properties)
             if out is None or REAL_TOPIC not in message.properties:
@@ -388,7 +390,7 @@ class TimerMessageStore:
             slot = staged.get(slot_time)
             if slot is None:
                 if self._occupied(slot_time, commit_read):
-                    until, complete = offset, False
+                    until, complete, blocked = offset, False, slot_time
                     break
                 held = self.wheel.get_slot(slot_time)
                 if slot_time < self.dequeue.frontier_ms and slot_time not in self.due.slots:
@@ -421,7 +423,16 @@ class TimerMessageStore:
         self.queue_offset = until
         for slot_time, unit, message in late:
             self.dequeue.take(slot_time, unit, message)
-        return complete
+        return complete or (blocked >= 0 and self._make_way(blocked, write_time))
+
+    def _make_way(self, slot_time: int, now: int) -> bool:
+        """Whether timers that a clock set back has left far ahead could go from the place of a slot."""
+        try:
+            return make_way(
+                self.wheel, self.timer_log, self.dequeue, slot_time, now, self.roll_window_ms)
+        except (DiskFullError, OSError) as error:
+            self._alarm(error)
+            return False
 
     def _slot_of(
         self, out: int, write_time: int, commit_read: int, message: MessageExt
@@ -443,7 +454,7 @@ class TimerMessageStore:
         """Whether the place of a slot holds timers of another time that are not delivered (T5)."""
         held = self.wheel.held_time(slot_time)
         return held != slot_time and held >= commit_read and held > 0 and (
-            self.wheel.get_slot(held) is not NO_SLOT)
+            self.wheel.get_slot(held).last_pos >= 0)
 
     def _alarm(self, error: Exception) -> None:
         self.put_back.counters["timerAppendFailed"] += 1

@@ -45,6 +45,7 @@ from tailrace.store.directory import DirectoryState, FileView, StoreDirectory
 from tailrace.store.findings import Finding
 from tailrace.timer.properties import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_TOPIC, out_ms
 from tailrace.timer.timer_checkpoint import read_timer_checkpoint
+from tailrace.timer.timer_hint import read_suspicious_until_ms
 from tailrace.timer.timer_log import recognise_file_size
 
 __all__ = ["TimerFileCheck", "check_timer_file", "join_timer_checks", "timer_files", "verify_timers"]
@@ -230,6 +231,8 @@ def _verify_wheel(directory: StoreDirectory, rows: Any) -> Iterator[Finding]:
     file_system = directory.file_system
     if not file_system.exists(path) or not len(rows):
         return
+    if read_suspicious_until_ms(file_system, directory.path) > _read_time_ms(directory):
+        return  # the clock was set back: two lists may want one place, and the next open rebuilds it
     precision = directory.config.timer_precision_ms
     file = FileView(file_system, path, 0, file_system.stat(path).size)
     count = max(file.size // SLOT.size, 1)

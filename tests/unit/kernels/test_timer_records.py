@@ -113,7 +113,7 @@ def test_records_that_leave_are_those_of_single_ones(made, draw):
         order = np.flatnonzero(rows[:, module.T_PLAIN])[::-1].copy()
         out, offsets = bytearray(b"\xee" * 8000), np.array([5, 50])
         count, used = module.put_back(
-            data, rows, order, 0, len(order), out, 10, limit, BASE + 9000, offsets, NOW + 1,
+            data, rows, order, 0, len(order), out, 10, limit, BASE + 9000, offsets, NOW, NOW + 1,
             b"\x7f\0\0\1\0\0\x2a\x9f")
         assert out[:10] == b"\xee" * 10
         assert out[10 + used :] == b"\xee" * (8000 - 10 - used)
@@ -126,7 +126,7 @@ def test_records_that_leave_are_those_of_single_ones(made, draw):
         size = int.from_bytes(out[at : at + 4], "big")
         after = decode_message(bytes(out[at : at + size]))
         queue = after.queue_id % 2
-        assert after.properties == put_back_properties(before.properties, 123_000, NOW + 1, None)
+        assert after.properties == put_back_properties(before.properties, 123_000, NOW, None)
         assert list(after.properties)[-2:] == ["TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"]
         assert (
             after.topic, after.queue_id, after.body, after.flag, after.born_timestamp,
@@ -171,7 +171,7 @@ def test_a_damaged_body_is_not_plain(module):
     with pytest.raises(ValueError, match="none to put"):
         module.put_back(
             data, np.zeros((1, module.COLUMNS), np.int64), np.array([0]), 0, 1, bytearray(500), 0, 500,
-            0, np.array([0]), 1, bytes(8))
+            0, np.array([0]), 1, 1, bytes(8))
 
 
 @pytest.mark.parametrize("module", LISTS, ids=["interpreted", "compiled"])

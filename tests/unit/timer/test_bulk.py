@@ -1,14 +1,18 @@
 """Many timers of a slot that are due at once: each once, in order, whatever happens in between."""
 
 import dataclasses
+import errno
 
+import numpy as np
 import pytest
 from timer_world import CONFIG, START, World
 
 from tailrace.errors import DiskFullError
 from tailrace.formats.commitlog import encode_properties
+from tailrace.formats.timerlog import TIMER_UNIT
 from tailrace.kernels import timer_records
 from tailrace.model import MessageExtBrokerInner
+from tailrace.timer.slots import Later
 
 timer_records_identity = timer_records.identity_hash
 
@@ -145,6 +149,42 @@ def test_each_waits_for_its_millisecond_and_a_recall_still_finds_it():
     for message in found:
         assert 0 <= message.store_timestamp - due[message.unique_key] <= 7
     assert set(world.timers.metrics.counts().values()) == {0}
+
+
+@pytest.mark.parametrize("what", ["read", "put_records"])
+def test_a_disk_that_fails_while_they_wait_loses_none(monkeypatch, what):
+    world = World()
+    due = sent(world, 300)
+    world.clock.advance(5000)
+    world.steps()
+    world.clock.advance(500)
+
+    def fails(*_):
+        raise OSError(errno.EIO, "as the test wants it")
+
+    monkeypatch.setattr(world.store.commit_log, what, fails)
+    with pytest.raises(OSError, match="as the test"):
+        world.timers.dequeue_step()
+    monkeypatch.undo()
+    assert world.timers.due.backlog() == 300
+    world.run(1500, 50)
+    assert sorted(m.unique_key for m in arrived(world)) == sorted(due)
+
+
+def test_who_asks_when_they_are_due_changes_nothing():
+    later = Later()
+    for first in (30, 10, 20):
+        rows = np.zeros(5, TIMER_UNIT.dtype)
+        rows["phy_offset"] = later_dues = np.arange(first, first + 5)
+        later.add(later_dues, rows)
+        before = later._due, list(later._more)
+        assert len(later.dues()) == len(later)
+        assert later._due is before[0]
+        assert later._more == before[1]
+    assert later.next_due_ms == 10
+    assert later.take(21, 100)["phy_offset"].tolist() == [*range(10, 15), 20, 21]
+    assert later.next_due_ms == 22
+    assert [unit.phy_offset for unit in later] == [22, 23, 24, *range(30, 35)]
 
 
 def test_a_clean_stop_in_between_keeps_those_that_wait():

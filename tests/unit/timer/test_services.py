@@ -8,6 +8,7 @@ from timer_world import CONFIG, ROOT, START, World
 
 from tailrace.formats.timerlog import MAGIC_DELETE, MAGIC_ROLL
 from tailrace.model import PutMessageStatus
+from tailrace.timer.make_way import make_way
 
 
 def exact(world, topic="T"):
@@ -247,6 +248,55 @@ def test_a_clock_that_goes_back_an_hour_delivers_nothing_early_or_twice():
     found = world.delivered()
     assert {key: len(times) for key, times in found.items()} == dict.fromkeys(world.due, 1)
     assert all(found[key][0] >= due for key, due in world.due.items())
+
+
+def put_back_at(world):
+    """Wall time at which each timer was put back, once. Store times do not step back with the clock."""
+    found = world.records()
+    assert len({m.unique_key for m in found}) == len(found)
+    return {m.unique_key: int(m.properties["TIMER_DEQUEUE_MS"]) for m in found}
+
+
+@pytest.mark.parametrize("off", [-7_000, 0, 13_000])
+@pytest.mark.parametrize("kill", [False, True])
+@pytest.mark.parametrize("bulk_from", [1, 32])
+def test_a_clock_set_back_by_the_length_of_the_ring_holds_nobody_up(off, kill, bulk_from):
+    """New slots need the places that hold the timers of a time that is far ahead by now."""
+    world = World(bulk_from=bulk_from)
+    ring = 2 * world.slots * world.timers.precision_ms
+    before = [world.send(TIMER_DELAY_MS=ms)[0] for ms in range(20_000, 50_000, 900)]
+    gone, _ = world.send(TIMER_DELAY_MS=41_000)
+    world.recall(gone)
+    world.run(2_000, step=50)
+    world.clock.step_wall(off - ring)
+    world.steps()
+    now = world.clock.now_ms()
+    after = [world.send(TIMER_DELIVER_MS=now + ms)[0] for ms in range(500, 59_000, 700)]
+    never, _ = world.send(TIMER_DELAY_MS=30_100)
+    world.recall(never)
+    world.run(20_000, step=50)
+    if kill:
+        world.files = world.files.killed()
+        world.open()
+    world.run(41_000, step=50)
+    found = put_back_at(world)
+    assert set(found) == set(after)
+    assert all(0 <= found[key] - world.due[key] <= 50 for key in after)
+    world.run(ring, step=200)
+    found = put_back_at(world)
+    assert set(found) == {*before, *after}
+    assert all(0 <= found[key] - world.due[key] <= 200 for key in before)
+
+
+def test_way_is_made_for_no_slot_whose_timers_are_only_overdue():
+    world = World()
+    world.send(TIMER_DELAY_MS=20_000)
+    world.steps()
+    timers, now = world.timers, START
+    ring = 2 * world.slots * timers.precision_ms
+    for slot_time in (START + 20_000, START + 21_000, START + 20_000 + ring):
+        assert not make_way(
+            timers.wheel, timers.timer_log, timers.dequeue, slot_time, now, timers.roll_window_ms)
 
 
 def test_a_clock_that_goes_forward_a_day_delivers_all_once():

@@ -31,3 +31,26 @@ def test_stops_rolls_and_recalls_leave_nothing_to_find(seed):
         world.files = files
         world.open(clean=True)
     assert several > 2, "lists go from file to file"
+
+
+@pytest.mark.parametrize("stop", ["clean", "kill"])
+def test_timers_that_made_way_for_a_clock_set_back_are_nothing_to_find(stop):
+    files = CrashFileSystem()
+    world = World(files, SimClock())
+    for number in range(40):
+        world.send(TIMER_DELAY_MS=20_000 + 300 * number)
+    world.run(1000, step=100)
+    world.clock.step_wall(-2 * world.slots * world.timers.precision_ms)
+    world.steps()
+    for number in range(40):
+        world.send(TIMER_DELAY_MS=20_000 + 300 * number)
+    world.run(2000, step=100)
+    if stop == "clean":
+        world.close()
+    else:
+        world.flush()
+        files = files.killed()
+    units, found = verify_timers(StoreDirectory(
+        ROOT, config=world.config, file_system=files, raw=True))
+    assert units >= 80
+    assert not found
