@@ -2,7 +2,7 @@
 
 A store of one-KiB messages is scanned into the ``noop`` sink, all columns and two of them. The
 ceiling is a source whose tasks map one batch and yield that same batch again and again until they
-gave as many rows, in the same session, so that machine, JVM and settings are equal. Both run five
+gave as many rows, in the same session, so that machine, JVM and settings are equal. Both run ``--runs``
 times in turns; ``ratio`` is that of the third runs, ``ratio_of_best`` that of the fastest, and
 ``processor_ratio`` that of the processor time of JVM and workers, the median, which says most where
 other work shares the machine. Files are in the page cache.
@@ -14,6 +14,7 @@ verification, beside a loop of our pull consumer that writes Parquet.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import shutil
@@ -41,7 +42,6 @@ from tailrace.spark.session import local_session
 
 COLUMNS = {"full": "", "body": "body,commitLogOffset"}
 BATCH = 10_000
-RUNS = 5
 
 
 class RepeatReader(DataSourceReader):
@@ -124,18 +124,19 @@ def processor_seconds() -> float:
     return total / os.sysconf("SC_CLK_TCK")
 
 
-def take_turns(*runs: Callable[[], Any]) -> list[list[tuple[float, float]]]:
-    """(seconds, processor seconds) of RUNS runs of each, in turns."""
+def take_turns(count: int, *runs: Callable[[], Any]) -> list[list[tuple[float, float]]]:
+    """(seconds, processor seconds) of ``count`` runs of each, in turns."""
     found: list[list[tuple[float, float]]] = [[] for _ in runs]
-    for _ in range(RUNS):
+    for _ in range(count):
         for run, times in zip(runs, found, strict=True):
             began, used = time.perf_counter(), processor_seconds()
             run()
             times.append((time.perf_counter() - began, processor_seconds() - used))
+            note(f"{times[-1][0]:.1f} s, {times[-1][1]:.1f} s of processor time")
     return found
 
 
-def measure(spark: SparkSession, path: str, count: int, scratch: str) -> dict[str, Any]:
+def measure(spark: SparkSession, path: str, count: int, scratch: str, turns: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     log_bytes = sum(
         file.stat().st_blocks * 512 for file in (Path(path) / "commitlog").iterdir())
@@ -148,9 +149,10 @@ def measure(spark: SparkSession, path: str, count: int, scratch: str) -> dict[st
             spark.read.format("repeat").option("path", f"{scratch}/{name}.arrow").option("columns", columns)
             .option("rows", count).option("partitions", partitions).load())
         ceilings, scans = take_turns(
-            *(lambda frame=frame: frame.write.format("noop").mode("overwrite").save()
+            turns, *(lambda frame=frame: frame.write.format("noop").mode("overwrite").save()
               for frame in (again, scan)))
-        ceiling, took = ceilings[2][0], scans[2][0]
+        third = min(2, turns - 1)
+        ceiling, took = ceilings[third][0], scans[third][0]
         least = [statistics.median(used for _, used in runs) for runs in (ceilings, scans)]
         found[name] = {
             "ratio": round(ceiling / took, 3), "rows_per_s": round(rows / took),
@@ -164,9 +166,27 @@ def measure(spark: SparkSession, path: str, count: int, scratch: str) -> dict[st
     return found
 
 
-def fill_segments(path: str, count: int, size: int, segment: int) -> None:
-    """Messages whose bodies differ and compress to about a half, in CommitLog files of ``segment``."""
-    pool = random.Random(1).randbytes(4 << 20).hex().encode()
+def body_pool(kind: str) -> bytes:
+    """8 MiB of which bodies are parts: JSON, random bytes, or hexadecimal digits (half as random)."""
+    chance = random.Random(1)
+    if kind == "random":
+        return chance.randbytes(8 << 20)
+    if kind == "hex":
+        return chance.randbytes(4 << 20).hex().encode()
+    made = bytearray()
+    while len(made) < 8 << 20:
+        made += json.dumps({
+            "orderId": chance.randrange(1 << 40), "customer": f"c-{chance.randrange(10**6)}",
+            "at": 1_763_700_000_000 + len(made), "lines": [
+                {"sku": f"sku-{chance.randrange(10**5)}", "quantity": chance.randrange(1, 9),
+                 "price": chance.randrange(10**5) / 100, "from": chance.choice(["north", "south"])}
+                for _ in range(chance.randrange(1, 9))]}).encode()
+    return bytes(made)
+
+
+def fill_segments(path: str, count: int, size: int, segment: int, kind: str) -> None:
+    """Messages whose bodies differ, in CommitLog files of ``segment`` bytes."""
+    pool = body_pool(kind)
     with MessageStore.open(path, config=StoreConfig(mapped_file_size_commit_log=segment)) as store:
         for first in range(0, count, BATCH):
             items = [
@@ -207,24 +227,26 @@ def consume(path: str, target: str, most: int) -> float:
         broker.stop()
 
 
-def measure_archive(spark: SparkSession, path: str, scratch: str) -> dict[str, Any]:
-    """Archive all sealed files, without and with verification, RUNS times in turns."""
+def measure_archive(spark: SparkSession, path: str, scratch: str, turns: int) -> dict[str, Any]:
+    """Archive all sealed files, without and with verification, ``turns`` times in turns."""
     sizes: dict[str, Any] = {}
+    sealed = len(list((Path(path) / "commitlog").iterdir())) - 1
 
     def run(verify: bool) -> None:
         shutil.rmtree(f"{scratch}/archive", ignore_errors=True)
         made = archive_store(
             spark, path, f"{scratch}/archive", options=ArchiveOptions(verify=verify, at_once=64))
+        assert len(made) == sealed, f"{len(made)} segments of {sealed}"
         sizes.update(
             segments=len(made), bytes=sum(one.size for one in made),
             archive_bytes=sum(file.size for one in made for file in one.files))
 
-    plain, verified = take_turns(lambda: run(False), lambda: run(True))
+    plain, verified = take_turns(turns, lambda: run(False), lambda: run(True))
     slow = consume(path, f"{scratch}/consumed.parquet", 50_000)
     found = {**sizes, "consumer_gb_per_s": round(slow, 4)}
     for name, runs in (("plain", plain), ("verified", verified)):
         found[name] = {
-            "gb_per_s": round(sizes["bytes"] / runs[2][0] / 1e9, 3),
+            "gb_per_s": round(sizes["bytes"] / runs[min(2, turns - 1)][0] / 1e9, 3),
             "best_gb_per_s": round(sizes["bytes"] / min(runs)[0] / 1e9, 3),
             "processor_s_per_gb": round(
                 statistics.median(used for _, used in runs) / (sizes["bytes"] / 1e9), 2),
@@ -237,9 +259,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=300_000)
     parser.add_argument("--size", type=int, default=1024)
+    parser.add_argument("--runs", type=int, default=5, help="of each kind, in turns")
+    parser.add_argument("--bodies", choices=("hex", "json", "random"), default="hex")
+    parser.add_argument("--segment", type=int, default=1024, help="MiB of a file, with --archive")
     parser.add_argument("--store", help="a store to use, made when it does not exist")
     parser.add_argument(
-        "--archive", action="store_true", help="measure the archive, on files of 256 MiB")
+        "--archive", action="store_true", help="measure the archive of the sealed files")
     parser.add_argument("--unclean", action="store_true", help="as if its process had been killed")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as scratch:
@@ -247,7 +272,8 @@ def main() -> None:
         if not Path(path).exists():
             note("filling the store")
             if arguments.archive:
-                fill_segments(path, arguments.messages, arguments.size, 256 << 20)
+                fill_segments(path, arguments.messages, arguments.size, arguments.segment << 20,
+                              arguments.bodies)
             else:
                 fill(path, arguments.messages, arguments.size)
         abort = Path(path) / "abort"
@@ -257,21 +283,23 @@ def main() -> None:
         spark.dataSource.register(RepeatSource)
         try:
             if arguments.archive:
-                metrics = measure_archive(spark, path, scratch)
+                metrics = measure_archive(spark, path, scratch, arguments.runs)
             else:
-                metrics = measure(spark, path, arguments.messages, scratch)
+                metrics = measure(spark, path, arguments.messages, scratch, arguments.runs)
         finally:
             spark.stop()
             if arguments.unclean:
                 abort.unlink()
     if arguments.archive:
         report("spark-archive", {"messages": arguments.messages, "size": arguments.size,
-                                 "master": "local[2]", "run": 3}, metrics)
+                                 "bodies": arguments.bodies, "segment_mib": arguments.segment,
+                                 "load": os.getloadavg()[0],
+                                 "master": "local[2]", "runs": arguments.runs}, metrics)
         return
     report(
         "spark",
         {"messages": arguments.messages, "size": arguments.size, "unclean": arguments.unclean,
-         "master": "local[2]", "sink": "noop", "run": 3},
+         "master": "local[2]", "sink": "noop", "runs": arguments.runs, "load": os.getloadavg()[0]},
         metrics)
 
 

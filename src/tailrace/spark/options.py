@@ -29,7 +29,9 @@ _FOREVER: Final = (1 << 63) - 1
 BATCH_ONLY: Final = (
     "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "endingCommitLogOffset",
 )
-STREAM_ONLY: Final = ("maxOffsetsPerTrigger",)
+STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_UNITS_MS: Final = {
+    "ms": 1, "": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _NAMES: Final = (
     "path", "paths", "topic", "subscribe", "assign", "subscribePattern", "queueId",
     "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
@@ -74,6 +76,8 @@ class ReadOptions:
     split_bytes: int = 64 << 20
     min_partitions: int = 1
     max_offsets_per_trigger: int = 0
+    min_offsets_per_trigger: int = 0
+    max_trigger_delay_ms: int = 15 * 60_000
     fail_on_data_loss: bool = True
     mode: str = "FAILFAST"
     push_filters: bool = False
@@ -134,6 +138,17 @@ class _Values:
             self.problems.append(f"{name}={text} is not a whole number of at least {low}")
             return default
         return int(text)
+
+    def duration_ms(self, name: str, default: int) -> int:
+        """A time as Spark writes it, such as 90s or 15m; milliseconds without a unit."""
+        text = self.texts.get(name.lower())
+        if text is None:
+            return default
+        found = re.fullmatch(r"([0-9]{1,15}) *([a-z]*)", text.strip().lower())
+        if found is None or found[2] not in _UNITS_MS:
+            self.problems.append(f"{name}={text} is not a time such as 90s or 15m")
+            return default
+        return int(found[1]) * _UNITS_MS[found[2]]
 
     def choice(self, name: str, allowed: tuple[str, ...]) -> str:
         """One of some words, in any case; the first is the default."""
@@ -269,6 +284,18 @@ def _flag(values: _Values, name: str, *, default: bool = True) -> bool:
     return values.choice(name, words) == "true"
 
 
+def _least(values: _Values) -> int:
+    """How many messages a batch of a stream waits for."""
+    least = values.number("minOffsetsPerTrigger", 0, 1)
+    most = values.text("maxOffsetsPerTrigger")
+    if least and most.isdecimal() and 0 < int(most) < least:
+        values.problems.append(
+            f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}")
+    if values.has("maxTriggerDelay") and not values.has("minOffsetsPerTrigger"):
+        values.problems.append("maxTriggerDelay goes with minOffsetsPerTrigger")
+    return least
+
+
 def parse_options(
     options: Mapping[str, str], column_names: Callable[[str], tuple[str, ...]]
 ) -> ReadOptions:
@@ -304,6 +331,8 @@ def parse_options(
         split_bytes=values.number("splitBytes", 64 << 20, 1),
         min_partitions=values.number("minPartitions", 1, 1),
         max_offsets_per_trigger=values.number("maxOffsetsPerTrigger", 0, 1),
+        min_offsets_per_trigger=_least(values),
+        max_trigger_delay_ms=values.duration_ms("maxTriggerDelay", 15 * 60_000),
         fail_on_data_loss=_flag(values, "failOnDataLoss"),
         mode=mode,
         push_filters=_flag(values, "pushFilters", default=False),

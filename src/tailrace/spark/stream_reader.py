@@ -18,6 +18,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from tailrace.env.clock import Clock, SystemClock
 from tailrace.spark.offsets import (
     from_json,
     open_directories,
@@ -39,8 +40,10 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     The constructor never raises: Spark would hide the error behind another one.
     """
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, clock: Clock | None = None) -> None:
         self._options = options
+        self._clock = clock or SystemClock()
+        self._last_batch_ns: int | None = None
         self._labels = tuple(label for label, _ in options.roots)
         self._target: dict[str, Any] | None = None
 
@@ -63,12 +66,28 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(tips(open_directories(self._options), self._options), self._labels)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """The end of the next batch."""
+        """The end of the next batch; ``start`` itself when it is to wait for more."""
         first = from_json(start, self._labels)
         target = self._target if self._target is not None else self.reportLatestOffset()
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return to_json(
-            share(first, from_json(target, self._labels), most, self._options), self._labels)
+        end = share(first, from_json(target, self._labels), most, self._options)
+        waiting = sum(stop - first.get(key, 0) for key, stop in end.items())
+        return start if self._is_too_early(waiting) else to_json(end, self._labels)
+
+    def _is_too_early(self, waiting: int) -> bool:
+        """Whether fewer messages wait than a batch should have, and the delay is not over.
+
+        The first batch of a query does not wait, and none does that reads what is there now.
+        """
+        now = self._clock.monotonic_ns()
+        least, last = self._options.min_offsets_per_trigger, self._last_batch_ns
+        if self._target is None and waiting < least and last is not None and (
+            now - last < self._options.max_trigger_delay_ms * 1_000_000
+        ):
+            return True
+        if waiting:
+            self._last_batch_ns = now
+        return False
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Ranges of the logs for the offsets from ``start`` up to ``end``."""
