@@ -83,3 +83,12 @@ def test_a_length_that_rotted_leads_to_no_record_behind_the_next():
     number = next(n for n, record in enumerate(source.records[:-1])
                   if source.records[n + 1].size == 256 and not record.size & 256)
     assert faults.flip_record(source, number, 16, "bare") == ("size", "lost")
+
+
+def test_a_queue_offset_that_rotted_to_0_does_not_begin_the_queue_anew():
+    """Also when the next message of the queue is in another segment."""
+    source = faults.Source(3, 115, faults.PLAIN)
+    record = source.records[29]
+    assert record.place == ("T0", 1, 8)
+    assert not [r for r in source.records[30:] if r.place[:2] == ("T0", 1) and r.at < faults.SEGMENT]
+    assert faults.flip_record(source, 29, 8 * 27 + 3, "bare") == ("queue offset", "lost")

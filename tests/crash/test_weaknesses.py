@@ -389,6 +389,7 @@ def test_w29_a_stop_on_a_full_disk_costs_no_replay():
     assert files.exists("/s/abort")
     with start() as store:
         assert store.recovery_report["mode"] == "abnormal"
+        assert store.recovery_report["decision"] == "PROGRESS"
         assert store.recovery_report["scanned"] <= 70, store.recovery_report
         assert is_right(store, range(203))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
 import numpy as np
@@ -78,6 +78,8 @@ class Dispatcher:
         self._newest = 0
         self.recovering = False
         """Units behind the end of a queue may be right already: they are compared, then written."""
+        self.next_offset: Callable[[str, int, int], int] = lambda _topic, _queue_id, _phy_offset: -1
+        """The queue offset of the first record of a queue from a position on, -1 when none is near."""
         self.listener: MessageArrivingListener | None = None
 
     def dispatch(self, records: Sequence[Records]) -> None:
@@ -202,6 +204,9 @@ class Dispatcher:
         if not queue.files.files:
             return 0
         phy_offset = int(rows[chosen[0], record.C_PHY])
+        if self.recovering and following < 0 and start == 0 and len(chosen) == 1:  # the last of its queue in these rows
+            following = self.next_offset(
+                queue.topic, queue.queue_id, phy_offset + int(rows[chosen[0], record.C_SIZE]))
         # A run of one that the next does not go on, or that is the next unit: its offset rotted.
         rotted = len(chosen) == 1 and (following > start + 1 or queue.follows(phy_offset))
         if start < queue.first_offset and not rotted:

@@ -39,7 +39,15 @@ from tailrace.store.consume_queue import ConsumeQueueStore
 from tailrace.store.coverage import Coverage
 from tailrace.store.dispatch import Dispatcher
 from tailrace.store.index_service import IndexService
-from tailrace.store.log_scan import Damage, LogChunk, LogWalk, RecordClaim
+from tailrace.store.log_scan import (
+    Damage,
+    LogChunk,
+    LogEnd,
+    LogWalk,
+    RecordClaim,
+    group_rows,
+    scan_files,
+)
 from tailrace.store.progress import Position, Progress, ProgressFile, checkpoint_bytes
 from tailrace.store.progress_snapshot import make_progress
 from tailrace.store.quarantine import Quarantine
@@ -258,6 +266,20 @@ class Recovery:
             else:
                 self._index.rewind(start, timestamp_at)
         self._dispatcher.recovering = True
+        self._dispatcher.next_offset = self._next_offset
+
+    def _next_offset(self, topic: str, queue_id: int, phy_offset: int) -> int:
+        """The queue offset of the next record of a queue, -1 when none is within 64 MiB."""
+        until = min(phy_offset + _SMALL, self._commit_log.max_offset)
+        files = self._commit_log.queue.files
+        for chunk in scan_files(files, phy_offset, until, self._check, LogEnd()):
+            for chosen in group_rows(chunk.rows):
+                first = chunk.rows[chosen[0]]
+                at = int(first[record.C_TOPIC_POS])
+                name = chunk.data[at : at + int(first[record.C_TOPIC_LEN])].decode("utf-8", "replace")
+                if (name, int(first[record.C_QUEUE_ID])) == (topic, queue_id):
+                    return int(first[record.C_QUEUE_OFFSET])
+        return -1
 
     # -- passes 4 to 6
 
