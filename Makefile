@@ -8,7 +8,7 @@ RUNS ?= 300
 CODE := src tests tools benchmarks setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format-check fmt golden crash sim interop bench bench-peer bench-recovery \
+.PHONY: help setup demo test check fmt golden crash sim interop bench bench-peer bench-recovery \
 	bench-retention bench-timers gen dist clean
 
 help:  ## This list
@@ -37,18 +37,14 @@ demo: $(VENV)/.installed  ## The main job as a short story: serve, send, kill, r
 test: $(VENV)/.installed  ## All tests, a worker a processor
 	$(PY) -m pytest -n auto --dist loadfile
 
-check: $(VENV)/.installed  ## Lint, types, import rules, generated documents
+check: $(VENV)/.installed  ## Layout, lint, types, import rules, generated documents
 	$(VENV)/bin/ruff check $(CODE)
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(PY) tools/gen_reference.py --check
 
-format-check: $(VENV)/.installed  ## Whether the formatter would change something
-	$(VENV)/bin/ruff format --check --quiet $(CODE)
-
-fmt: $(VENV)/.installed  ## Format, and mend what the linter can mend
+fmt: $(VENV)/.installed  ## Mend what the linter can mend, layout included
 	$(VENV)/bin/ruff check --fix $(CODE)
-	$(VENV)/bin/ruff format $(CODE)
 
 golden: $(VENV)/.installed  ## Rewrite tests/golden: every format, byte for byte
 	$(PY) tools/golden.py

@@ -153,7 +153,8 @@ const options = { httpclient, nameSrv: process.argv[2], logger: quiet };
     if (sent.sendStatus !== 'SEND_OK') throw new Error(sent.sendStatus);
     console.log(JSON.stringify({ sent: sent.msgId }));
   }
-  const consumer = new Consumer({ ...options, consumerGroup: 'node-stock', consumeFromWhere: 'CONSUME_FROM_FIRST_OFFSET' });
+  const consumer = new Consumer({
+    ...options, consumerGroup: 'node-stock', consumeFromWhere: 'CONSUME_FROM_FIRST_OFFSET' });
   let seen = 0;
   await new Promise((resolve, reject) => {
     setTimeout(() => reject(new Error(`saw ${seen} of 20 messages in 30 s`)), 30000);

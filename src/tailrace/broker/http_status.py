@@ -1,9 +1,9 @@
 """``serve --http``: a small HTTP server for ``/ready`` and ``/metrics``.
 
 It answers from the first moment of the process, before and while the store is opened. ``/ready`` is
-200 once clients are served, with the reason when the store is read-only, else 503 with what is going on and, where the store can tell, how many
-percent of the recovery are done. It answers GET and HEAD, one request a connection, and closes
-connections that do not ask within 5 s.
+200 once clients are served, with the reason when the store is read-only, else 503 with what is going
+on and, where the store can tell, how many percent of the recovery are done. It answers GET and HEAD,
+one request a connection, and closes connections that do not ask within 5 s.
 """
 
 from __future__ import annotations

@@ -61,4 +61,3 @@ def unknown_settings(values: Mapping[str, str], configs: Iterable[type]) -> list
         near = difflib.get_close_matches(name, known, 1, 0.85)
         found.append(f"{name} (is {near[0]} meant?)" if near else name)
     return found
-

@@ -97,7 +97,8 @@ def explain_directory(
         file_system.stat(f"{root}/{filenames.INDEX}/{name}").allocated
         for name in file_system.list(f"{root}/{filenames.INDEX}"))
     disk = decide(
-        levels, usages, _measure(file_system, queues if file_system.exists(queues) else root, on_its_way), was_full=False, store_bytes=size,
+        levels, usages, _measure(file_system, queues if file_system.exists(queues) else root, on_its_way),
+        was_full=False, store_bytes=size,
         max_store_bytes=config.max_store_bytes)
     hour = datetime.fromtimestamp(now_ms / 1000).hour  # noqa: DTZ006 - local hours
     trigger = Trigger(
@@ -112,7 +113,8 @@ def explain_directory(
         reserved_hours=config.file_reserved_time, clean_at_once=trigger.clean_at_once,
         pins=_pins(directory, config, clock), policies=pin_policies(config), topics=needs)
     return RetentionView(
-        state=directory.state, now_ms=now_ms, log_bytes=log_bytes, levels=levels, usages=usages, disk=disk, trigger=trigger,
+        state=directory.state, now_ms=now_ms, log_bytes=log_bytes, levels=levels, usages=usages,
+        disk=disk, trigger=trigger,
         segments=segments, trash_files=len(trash), topics=needs, rules=rules,
         forced=ForcedDeletions(file_system, root).read())
 

@@ -598,8 +598,9 @@ def put_back(
 ):
     """Write the plain rows ``order[first:until]`` of ``read`` as records of their real topics.
 
-    ``phy_offset`` is the position of ``out[pos]``, ``now_ms`` the store time. Body, flags, hosts and properties stay; the two
-    times of the wheel are added (convertMessage). ``queue_offsets`` counts on for each row's T_QUEUE.
+    ``phy_offset`` is the position of ``out[pos]``, ``now_ms`` the store time. Body, flags, hosts and
+    properties stay; the two times of the wheel are added (convertMessage). ``queue_offsets`` counts on
+    for each row's T_QUEUE.
     Returns (records, bytes): those that fit with eight bytes left, for the blank record.
     """
     n: cython.Py_ssize_t

@@ -83,6 +83,7 @@ def validate_topic(topic: str) -> str:
         return f"The specified topic is longer than topic max length {limit}."
     return ""
 
+
 _ATTRIBUTES: Final[dict[str, frozenset[str]]] = {
     "cleanup.policy": frozenset({"DELETE"}),
     "message.type": frozenset(

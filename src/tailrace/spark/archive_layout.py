@@ -20,7 +20,8 @@ from tailrace.spark.schema import COLUMN_NAMES, arrow_schema
 
 __all__ = [
     "ARCHIVE_SCHEMA", "BLANK", "DAMAGED", "LOCK", "MANIFESTS", "MESSAGE", "RAW_COLUMNS", "RECORD",
-    "ROW_GROUP", "ROW_GROUP_BYTES", "SOURCE_COLUMNS", "STAGING", "manifest_path", "part_path", "staging_path", "write_options",
+    "ROW_GROUP", "ROW_GROUP_BYTES", "SOURCE_COLUMNS", "STAGING", "manifest_path",
+    "part_path", "staging_path", "write_options",
 ]
 
 MANIFESTS: Final = "_manifests"

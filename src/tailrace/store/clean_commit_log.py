@@ -319,7 +319,8 @@ class CleanCommitLogService:
         return {
             "deletedFiles": self.deleted_files, "forcedDeletedFiles": self.forced_files,
             "forcedDeletedMessages": self.forced_messages,
-            "forcedDeletedTimers": self.lost_timers, "deletedBytes": self.deleted_bytes, "fruitlessCleanPasses": self.fruitless_passes,
+            "forcedDeletedTimers": self.lost_timers, "deletedBytes": self.deleted_bytes,
+            "fruitlessCleanPasses": self.fruitless_passes,
             "trashBytes": self._trash.total_bytes, "trashFailures": self._trash.failures,
             "manualDeletePassesLeft": self.manual_times,
             "hangedFile": "" if not files or files[0].available else files[0].path,

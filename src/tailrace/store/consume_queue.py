@@ -208,6 +208,7 @@ class ConsumeQueue:
             (trimmed and at < self.files.min_offset)
             or (at in there and there[at].mtime_ms() == mtime)
             for at, mtime in stamps)
+
     def delete_expired_file(self, min_phy_offset: int) -> bool:
         """Delete the oldest file when the log has none of its messages any more, durably.
 

@@ -204,7 +204,8 @@ class Dispatcher:
         if not queue.files.files:
             return 0
         phy_offset = int(rows[chosen[0], record.C_PHY])
-        if self.recovering and following < 0 and start == 0 and len(chosen) == 1:  # the last of its queue in these rows
+        if self.recovering and following < 0 and start == 0 and len(chosen) == 1:
+            # The last of its queue in these rows: the log has to say what follows it.
             following = self.next_offset(
                 queue.topic, queue.queue_id, phy_offset + int(rows[chosen[0], record.C_SIZE]))
         # A run of one that the next does not go on, or that is the next unit: its offset rotted.

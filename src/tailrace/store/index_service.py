@@ -276,7 +276,8 @@ class IndexService:
         header = self.header(self.files[-1]) if self.files else None
         times = [file.mtime_ms() for file in (self.files if clean else self.files[:-1])]
         return {
-            "files": self.names(), "times": [*times, -1][: len(self.files)], "count": header.index_count if header else 0,
+            "files": self.names(), "times": [*times, -1][: len(self.files)],
+            "count": header.index_count if header else 0,
             "end": header.end_phy_offset if header else 0,
         }
 

@@ -184,7 +184,8 @@ def explain(
         held_by = tuple(pin for pin in pins if pin.phy_offset < facts.until)
         rule = _rule(
             facts, last=number == len(segments) - 1, kept=kept,
-            age=_age(facts, expired=now_ms >= expires_ms, topics=topics), pinned=bool(held_by), clean_at_once=clean_at_once,
+            age=_age(facts, expired=now_ms >= expires_ms, topics=topics), pinned=bool(held_by),
+            clean_at_once=clean_at_once,
             refused=any(policies[pin.kind] is PinPolicy.REFUSE_WRITES for pin in held_by))
         kept = kept or not rule.deletable
         found.append(SegmentVerdict(facts, rule, expires_ms, held_by, rule is Rule.FORCED))

@@ -59,8 +59,8 @@ def due_ms(properties: Mapping[str, str], out: int, store_timestamp: int, precis
 
     The slot time was rounded down from it, so it is in ``(out, out + precision]``. Within that the
     producer's own property says; a delay counts from the store time of the first record, so a
-    timer that is rolled gets its delivery time as a property. When nothing says, it is the end: late by a part of a slot, never
-    early.
+    timer that is rolled gets its delivery time as a property. When nothing says, it is the end: late
+    by a part of a slot, never early.
     """
     latest = out + precision_ms
     try:

@@ -271,5 +271,3 @@ def test_a_closed_producer_is_told_and_may_be_closed_again():
     producer.close()
     with pytest.raises(RemotingError, match="the client is closed"):
         producer.send(Message(topic="t", body=b"x"))
-
-

@@ -403,4 +403,3 @@ def _no_topic(request: RemotingCommand, name: str) -> RemotingCommand:
     return request.answer(
         ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}"
     )
-

@@ -185,4 +185,3 @@ class ClientManageProcessor:
             str(data["consumerGroup"]), str(data["clientId"]), list(data.get("mqSet") or ())
         )
         return request.answer()
-

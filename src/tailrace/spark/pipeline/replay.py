@@ -307,4 +307,3 @@ class _Progress:
         replace_file(
             OsFileSystem(), str(Path(self._path).absolute()),
             orjson.dumps({**self._identity, "position": position, "sent": self.sent}))
-
