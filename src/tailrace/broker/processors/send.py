@@ -150,10 +150,8 @@ class SendMessageProcessor:
             message, unique_key = self._message(channel, request, ext, batch=batch)
         except _RefusalError as refusal:
             return request.answer(refusal.code, refusal.remark, dict(self._common_ext))
-        if batch:
-            result = self._store.put_batch_inner(message, request.body)
-        else:
-            result = self._store.put_inner(message)
+        store = self._store
+        result = store.put_batch_inner(message, request.body) if batch else store.put_inner(message)
         if result.until < 0 or not result.status.appended:
             return self._refused(request, result)
         kind = NORMAL if batch else message_type(ext.get("i") or "")
