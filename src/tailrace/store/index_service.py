@@ -31,6 +31,7 @@ from tailrace.segments import Lease, MappedFile
 __all__ = ["IndexService", "index_file_name"]
 
 _STEP = 16 << 20
+_SLOTS_AT_ONCE = 1 << 18
 _YEAR_9999_MS = 253_370_764_800_000
 _log = logging.getLogger(__name__)
 
@@ -210,9 +211,11 @@ class IndexService:
                 heads[entry.key_hash % self._slots] = entry.prev_index
                 count, last = count - 1, -1
         start = INDEX_HEADER.size + self._slots * INDEX_SLOT.size
-        slots = heads.astype(">i4").tobytes()
-        if file.read(INDEX_HEADER.size, len(slots)) != slots:
-            file.write_at(slots, INDEX_HEADER.size)
+        for first in range(0, self._slots, _SLOTS_AT_ONCE):  # all of them would be 60 MB of new memory
+            slots = heads[first : first + _SLOTS_AT_ONCE].astype(">i4").tobytes()
+            at = INDEX_HEADER.size + first * INDEX_SLOT.size
+            if file.read(at, len(slots)) != slots:
+                file.write_at(slots, at)
         file.zero_tail(start + count * INDEX_ENTRY.size)
         made = header._replace(
             end_phy_offset=max(last, 0), end_timestamp=max(timestamp_of(last), 0) if last >= 0 else 0,
