@@ -133,8 +133,8 @@ def serve(
 ) -> None:
     """Serve a directory to RocketMQ clients.
 
-    Broker and name server are one process. The directory is made when it is missing. The first line on stdout, once clients can be served,
-    is: ready broker=H:P namesrv=H:P recovered_ms=N
+    Broker and name server are one process. The directory is made when it is missing. The first line
+    on stdout, once clients can be served, is: ready broker=H:P namesrv=H:P recovered_ms=N
     """
     from tailrace.cli.serve import parse_address, serve_store  # noqa: PLC0415 - asyncio and the broker
 
@@ -251,7 +251,8 @@ def recover(
 def verify(store: Store, config: Config = None) -> None:
     """Audit a directory without changing it.
 
-    Every record, queue unit and index entry is looked at. A JSON line for each finding and a summary; exit code 1 when there are findings.
+    Every record, queue unit and index entry is looked at. A JSON line for each finding and a summary;
+    exit code 1 when there are findings.
     """
     from tailrace.doctor.verify import verify as audit  # noqa: PLC0415 - NumPy and kernels
 

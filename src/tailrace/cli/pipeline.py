@@ -176,7 +176,8 @@ def rebuild(
 ) -> None:
     """Do what `tailrace repair` does in tasks.
 
-    Tasks read the log; queues and index are built anew. The last line is the report of `tailrace recover`, which has --spark for the same.
+    Tasks read the log; queues and index are built anew. The last line is the report of
+    `tailrace recover`, which has --spark for the same.
     """
     recover_store("rebuild", store, master, conf, staging, config, rebuild=True)
 

@@ -43,8 +43,9 @@ def archive(
 ) -> None:
     """Write sealed CommitLog files as Parquet.
 
-    With a manifest each; what is there already is left. The last file of the log, which is still written to, is not taken. A line of JSON at the end says
-    what was done; exit code 1 when a segment could not be archived.
+    With a manifest each; what is there already is left. The last file of the log, which is still
+    written to, is not taken. A line of JSON at the end says what was done; exit code 1 when a segment
+    could not be archived.
     """
     with errors():
         from tailrace.spark.archive_job import (  # noqa: PLC0415 - PyArrow

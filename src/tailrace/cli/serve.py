@@ -18,6 +18,7 @@ from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.errors import StoreError
 from tailrace.formats.filenames import SERVE
 from tailrace.node.message_store import MessageStore
+from tailrace.remoting.client import split_address
 
 if TYPE_CHECKING:
     from tailrace.broker.http_status import HttpStatusServer
@@ -27,10 +28,10 @@ __all__ = ["parse_address", "serve_store"]
 
 def parse_address(text: str, option: str) -> Address:
     """Host and port of ``HOST:PORT``; raises ValueError that names the option."""
-    host, separator, port = text.rpartition(":")
-    if not separator or not host or not port.isdigit() or int(port) > 65535:
+    place = split_address(text)
+    if place is None or text.startswith(":"):
         raise ValueError(f"{option} {text} is not HOST:PORT")
-    return host.strip("[]"), int(port)
+    return place
 
 
 class _Progress:

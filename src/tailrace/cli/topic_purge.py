@@ -31,9 +31,10 @@ def purge(
 ) -> None:
     """Let go of the messages of a topic.
 
-    For good: nobody gets them from here any more. A JSON line for each queue with its least offset before and now. The bytes go with their files,
-    when no topic needs a message of them: see retention. A Java broker that opens the directory
-    shows purged messages again, as long as their files are there.
+    For good: nobody gets them from here any more. A JSON line for each queue with its least offset
+    before and now. The bytes go with their files, when no topic needs a message of them: see
+    retention. A Java broker that opens the directory shows purged messages again, as long as their
+    files are there.
     """
     from tailrace.cli.messages import purge_topic  # noqa: PLC0415
 

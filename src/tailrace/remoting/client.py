@@ -26,11 +26,19 @@ from tailrace.formats.remoting import (
     encode,
 )
 
-__all__ = ["RemotingClient"]
+__all__ = ["RemotingClient", "split_address"]
 
 _log = logging.getLogger(__name__)
 
 PORT_MAX: Final = 65_535
+
+
+def split_address(text: str) -> tuple[str, int] | None:
+    """Host and port of ``HOST:PORT``, None for another text; the host may be in brackets, or empty."""
+    host, separator, port = text.rpartition(":")
+    if not separator or not port.isdecimal() or int(port) > PORT_MAX:
+        return None
+    return host.strip("[]"), int(port)
 
 
 @final
@@ -137,14 +145,14 @@ class RemotingClient:
         async with self._connecting.setdefault(address, asyncio.Lock()):
             if (found := self._open(address)) is not None:
                 return found
-            host, separator, port = address.rpartition(":")
-            if not separator or not port.isdecimal() or int(port) > PORT_MAX:
+            place = split_address(address)
+            if place is None:
                 raise RemotingConnectError(address, "it is not HOST:PORT")
             made = _Connection(address)
             try:
                 async with asyncio.timeout(self._connect_timeout_ms / 1000):
                     await asyncio.get_running_loop().create_connection(
-                        lambda: made, host.strip("[]"), int(port))
+                        lambda: made, *place)
             except TimeoutError:
                 raise RemotingConnectError(
                     address, f"no answer in {self._connect_timeout_ms} ms") from None

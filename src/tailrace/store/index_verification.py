@@ -121,13 +121,14 @@ class IndexRange:
         order = np.argsort(phy, kind="stable")
         self._phy, self._hash = phy[order], np.concatenate(key_hashes)[order]
         self._seen = np.zeros(len(phy), dtype=bool)
+        self._work = np.empty((index_entries.WORK_ROWS, 4), dtype=np.int64)
 
     def verify_rows(self, chunk: LogChunk) -> Iterator[Finding]:
         """Keys of a chunk's records that no entry has."""
         rows = chunk.rows
         if not self._directory.config.message_index_enable or not len(rows):
             return
-        wanted = _wanted_entries(chunk)
+        wanted = _wanted_entries(chunk, self._work)
         low = int(np.searchsorted(self._phy, rows[0, record.C_PHY]))
         high = int(np.searchsorted(self._phy, rows[-1, record.C_PHY], side="right"))
         if high - low == len(wanted) and np.array_equal(self._hash[low:high], wanted["key_hash"]) and (
@@ -157,13 +158,12 @@ class IndexRange:
         ]
 
 
-def _wanted_entries(chunk: LogChunk) -> Any:
+def _wanted_entries(chunk: LogChunk, work: Any) -> Any:
     """The entries that an index with one slot would have for a chunk."""
     rows = chunk.rows
     most = int(rows[:, record.C_KEYS_LEN].sum()) // 2 + 3 * len(rows) + 2
     scratch = bytearray(index_file_size(1, most))
     INDEX_HEADER.struct.pack_into(scratch, 0, 0, 0, 0, 0, 0, 1)
-    work = np.empty((index_entries.WORK_ROWS, 4), dtype=np.int64)
     index_entries.put_rows(scratch, 1, most, chunk.data, rows, 0, len(rows), 0, work)
     made = INDEX_HEADER.unpack_from(scratch).index_count
     start = INDEX_HEADER.size + INDEX_SLOT.size

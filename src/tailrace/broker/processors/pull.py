@@ -112,14 +112,8 @@ class PullMessageProcessor:
         return request.answer(
             code,
             result.status.name,
-            {
-                "suggestWhichBrokerId": "0",
-                "nextBeginOffset": str(result.next_begin_offset),
-                "minOffset": str(result.min_offset),
-                "maxOffset": str(result.max_offset),
-                "topicSysFlag": str(topic_config.topic_sys_flag),
-                "groupSysFlag": str(group_config.group_sys_flag),
-            },
+            _header(result.next_begin_offset, result.min_offset, result.max_offset, topic_config,
+                    group_config),
             body,
         )
 
@@ -130,14 +124,8 @@ class PullMessageProcessor:
         name, queue_id = request.ext["topic"], int(request.ext["queueId"])
         return request.answer(
             ResponseCode.PULL_OFFSET_MOVED, GetMessageStatus.OFFSET_RESET.name,
-            {
-                "suggestWhichBrokerId": "0",
-                "nextBeginOffset": str(offset),
-                "minOffset": str(max(0, self._store.min_offset_in_queue(name, queue_id))),
-                "maxOffset": str(max(0, self._store.max_offset_in_queue(name, queue_id))),
-                "topicSysFlag": str(topic.topic_sys_flag),
-                "groupSysFlag": str(group.group_sys_flag),
-            })
+            _header(offset, max(0, self._store.min_offset_in_queue(name, queue_id)),
+                    max(0, self._store.max_offset_in_queue(name, queue_id)), topic, group))
 
     def _park(
         self, channel: Channel, request: RemotingCommand, topic: str, queue_id: int, offset: int,
@@ -224,6 +212,20 @@ class PullMessageProcessor:
         if found.expression_type != TAG:
             raise _no_sql(found.expression_type)
         return found
+
+
+def _header(
+    next_begin: int, low: int, high: int, topic: TopicConfig, group: SubscriptionGroupConfig
+) -> dict[str, str]:
+    """What every answer to a pull says: where to go on, where the queue begins and ends."""
+    return {
+        "suggestWhichBrokerId": "0",
+        "nextBeginOffset": str(next_begin),
+        "minOffset": str(low),
+        "maxOffset": str(high),
+        "topicSysFlag": str(topic.topic_sys_flag),
+        "groupSysFlag": str(group.group_sys_flag),
+    }
 
 
 def _no_sql(expression_type: str) -> _RefusalError:
