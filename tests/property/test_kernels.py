@@ -205,6 +205,52 @@ def test_units_and_tag_filter_are_the_same(items, codes):
     assert chosen[0].tolist() == chosen[1].tolist()
 
 
+@quick
+@given(messages)
+def test_rows_are_sorted_by_queue_the_same(items):
+    log, end = log_of(kernels.record, items)
+    rows = np.zeros((8, kernels.record.COLUMNS), dtype=np.int64)
+    count, _, _ = kernels.record.scan(log, 0, end, 0, 0, rows)
+    rows = rows[:count]
+    rows[:, kernels.record.C_QUEUE_HASH] = 5  # different queues may have one hash
+    rows[count // 3, kernels.record.C_SYS_FLAG] = 4  # a half message
+    found = []
+    for module in (UNITS, kernels.queue_units):
+        numbers, firsts, order = (np.zeros(count, dtype=np.int64) for _ in range(3))
+        queues = module.number_queues(log, rows, numbers, firsts, np.zeros(32, dtype=np.int64))
+        bounds = np.zeros(queues + 1, dtype=np.int64)
+        total = module.sort_by_queue(numbers, queues, order, bounds)
+        found.append((numbers.tolist(), firsts[:queues].tolist(), order[:total].tolist(), bounds.tolist()))
+    assert found[0] == found[1]
+    queue_ids = rows[:, kernels.record.C_QUEUE_ID].tolist()
+    wanted = {}
+    for row, queue_id in enumerate(queue_ids):
+        if row != count // 3:
+            wanted.setdefault(queue_id, []).append(row)
+    _, firsts, order, bounds = found[1]
+    assert {
+        queue_ids[first]: order[bounds[n] : bounds[n + 1]] for n, first in enumerate(firsts)} == wanted
+
+
+@pytest.mark.parametrize("module", [UNITS, kernels.queue_units], ids=["interpreted", "compiled"])
+def test_sorting_by_queue_stays_inside_its_rooms(module):
+    rows = np.zeros((4, kernels.record.COLUMNS), dtype=np.int64)
+    room = np.zeros(4, dtype=np.int64)
+    table = np.zeros(16, dtype=np.int64)
+    for bad in (8, 12):
+        with pytest.raises(ValueError, match=f"a table of {bad} for 4 rows"):
+            module.number_queues(b"x", rows, room, room.copy(), np.zeros(bad, dtype=np.int64))
+    with pytest.raises(ValueError, match="4 rows into 3 and 4"):
+        module.number_queues(b"x", rows, room[:3], room, table)
+    rows[2, kernels.record.C_TOPIC_LEN] = 2
+    with pytest.raises(ValueError, match="its topic outside of the bytes"):
+        module.number_queues(b"x", rows, room, room.copy(), table)
+    with pytest.raises(ValueError, match="queue 3 of 3"):
+        module.sort_by_queue(np.array([0, 3]), 3, room, room)
+    with pytest.raises(ValueError, match="4 rows and 4 queues into 4 and 4"):
+        module.sort_by_queue(room, 4, room, room)
+
+
 def outcome(call, *arguments):
     try:
         return call(*arguments)

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""ConsumeQueue units from record rows, and back."""
+"""Record rows by queue, and the ConsumeQueue units they ask for."""
 
 import cython
 
@@ -8,7 +8,13 @@ SOURCE_SHA256 = ""
 # Columns of kernels.record; tests compare them.
 _C_PHY = cython.declare(cython.int, 0)
 _C_SIZE = cython.declare(cython.int, 1)
+_C_QUEUE_ID = cython.declare(cython.int, 2)
+_C_SYS_FLAG = cython.declare(cython.int, 4)
 _C_TAGS_CODE = cython.declare(cython.int, 6)
+_C_TOPIC_POS = cython.declare(cython.int, 14)
+_C_TOPIC_LEN = cython.declare(cython.int, 15)
+_C_QUEUE_HASH = cython.declare(cython.int, 20)
+_COLUMNS = cython.declare(cython.int, 28)
 _MASK_32 = cython.declare(cython.longlong, 0xFFFFFFFF)
 
 
@@ -54,3 +60,117 @@ def build_units(
     if p < 0:
         raise ValueError("order names a row that does not exist")
     return p
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _are_of_one_queue(
+    b: cython.const[cython.uchar][::1],
+    rows: cython.longlong[:, ::1],
+    one: cython.Py_ssize_t,
+    other: cython.Py_ssize_t,
+) -> cython.bint:
+    k: cython.Py_ssize_t
+    p: cython.Py_ssize_t = rows[one, _C_TOPIC_POS]
+    q: cython.Py_ssize_t = rows[other, _C_TOPIC_POS]
+    if (
+        rows[one, _C_QUEUE_HASH] != rows[other, _C_QUEUE_HASH]
+        or rows[one, _C_QUEUE_ID] != rows[other, _C_QUEUE_ID]
+        or rows[one, _C_TOPIC_LEN] != rows[other, _C_TOPIC_LEN]
+    ):
+        return False
+    for k in range(rows[one, _C_TOPIC_LEN]):
+        if b[p + k] != b[q + k]:
+            return False
+    return True
+
+
+def number_queues(
+    buf: cython.const[cython.uchar][::1],
+    rows: cython.longlong[:, ::1],
+    numbers: cython.longlong[::1],
+    firsts: cython.longlong[::1],
+    table: cython.longlong[::1],
+):
+    """Number queues from 0 on as rows name them; how many there are.
+
+    ``numbers`` gets the number of each row's queue, -1 where the record is of a kind that has no
+    unit: half messages and rolled back ones. ``firsts`` gets the first row of each queue. ``table``
+    is room of zeros, a power of two and more than twice as many as rows.
+    """
+    r: cython.Py_ssize_t
+    count: cython.Py_ssize_t = rows.shape[0]
+    queues: cython.Py_ssize_t = 0
+    mask: cython.Py_ssize_t = table.shape[0] - 1
+    at: cython.Py_ssize_t
+    size: cython.Py_ssize_t = len(buf)
+    bad: cython.bint = False
+    if table.shape[0] <= 2 * count or table.shape[0] & mask:
+        raise ValueError(f"a table of {table.shape[0]} for {count} rows")
+    if numbers.shape[0] < count or firsts.shape[0] < count or (count and rows.shape[1] < _COLUMNS):
+        raise ValueError(f"{count} rows into {numbers.shape[0]} and {firsts.shape[0]}")
+    with cython.nogil:
+        for r in range(count):
+            if rows[r, _C_SYS_FLAG] & 0xC not in (0, 8):
+                numbers[r] = -1
+                continue
+            if (
+                rows[r, _C_TOPIC_POS] < 0 or rows[r, _C_TOPIC_LEN] < 0
+                or rows[r, _C_TOPIC_POS] + rows[r, _C_TOPIC_LEN] > size
+            ):
+                bad = True
+                break
+            at = rows[r, _C_QUEUE_HASH] & mask
+            while table[at] > 0 and not _are_of_one_queue(buf, rows, firsts[table[at] - 1], r):
+                at = (at + 1) & mask
+            if table[at] == 0:
+                firsts[queues] = r
+                queues += 1
+                table[at] = queues
+            numbers[r] = table[at] - 1
+    if bad:
+        raise ValueError("a row has its topic outside of the bytes")
+    return queues
+
+
+def sort_by_queue(
+    numbers: cython.longlong[::1],
+    queues: cython.Py_ssize_t,
+    order: cython.longlong[::1],
+    bounds: cython.longlong[::1],
+):
+    """Rows in the order of their queues' numbers and, in one, as they come; how many have a queue.
+
+    ``bounds[q]`` to ``bounds[q + 1]`` are the places of queue ``q`` in ``order``.
+    """
+    r: cython.Py_ssize_t
+    q: cython.longlong
+    count: cython.Py_ssize_t = numbers.shape[0]
+    total: cython.longlong = 0
+    many: cython.longlong
+    if queues < 0 or bounds.shape[0] < queues + 1 or order.shape[0] < count:
+        raise ValueError(f"{count} rows and {queues} queues into {order.shape[0]} and {bounds.shape[0]}")
+    for r in range(count):
+        if numbers[r] >= queues:
+            raise ValueError(f"queue {numbers[r]} of {queues}")
+    with cython.nogil:
+        for r in range(queues + 1):
+            bounds[r] = 0
+        for r in range(count):
+            if numbers[r] >= 0:
+                bounds[numbers[r]] += 1
+        for r in range(queues + 1):
+            many = bounds[r]
+            bounds[r] = total
+            total += many
+        for r in range(count):
+            q = numbers[r]
+            if q >= 0:
+                order[bounds[q]] = r
+                bounds[q] += 1
+        for r in range(queues, 0, -1):
+            bounds[r] = bounds[r - 1]
+        bounds[0] = 0
+    return total

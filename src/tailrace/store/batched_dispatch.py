@@ -1,8 +1,9 @@
-"""Dispatch by recovery: the units of several chunks at a time, from buffers that are used again.
+"""Dispatch by recovery: the units of a stretch of the log at a time, the index in a thread of its own.
 
-A write to a queue file costs more than the few units that a chunk has for it. Keys are indexed at
-once, while a processor's cache still has them. Memory that the process did not have yet costs more
-than reading into it, so what was dispatched gives its buffer back to the walk.
+A write to a queue file costs more than the few units that a chunk has for it, so units wait until
+there are many. Keys are indexed at once, while a processor's cache still has them. Memory that the
+process did not have yet costs more than reading into it, so a chunk that was indexed gives its
+buffer back to the walk.
 """
 
 from __future__ import annotations
@@ -10,49 +11,96 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, final
 
+import numpy as np
+
+from tailrace.env.work_behind import WorkBehind
+from tailrace.kernels import record
 from tailrace.segments import MappedFile
-from tailrace.store.dispatch import Dispatcher, Records
-from tailrace.store.log_scan import CHUNK, LogChunk, ReadableFile
+from tailrace.store.dispatch import Dispatcher
+from tailrace.store.log_scan import CHUNK, ROWS, LogChunk, ReadableFile, Rows
+from tailrace.store.record_batch import RecordBatch
 
-__all__ = ["BatchedDispatch"]
+__all__ = ["BATCH", "BatchedDispatch"]
 
-BATCH: Final = 4 * CHUNK
+BATCH: Final = 16 * CHUNK
+_BEHIND: Final = 4
+_SEVERAL: Final = 1 << 15
+
+
+@final
+class _UsedAgain:
+    """Room for chunks that is used again; the walk may ask for it in another thread."""
+
+    def __init__(self) -> None:
+        self._buffers: deque[bytearray] = deque()
+        self._rows: deque[Rows] = deque()
+
+    def read(self, file: ReadableFile, at: int, n: int) -> bytes | memoryview:
+        """Up to ``n`` bytes of a file."""
+        if n != CHUNK or not isinstance(file, MappedFile):
+            return file.read(at, n)
+        buffer = self._buffers.popleft() if self._buffers else bytearray(CHUNK)
+        return memoryview(buffer)[: file.read_into(at, buffer)]
+
+    def rows(self) -> Rows:
+        """An array that no chunk has."""
+        return self._rows.popleft() if self._rows else np.empty((ROWS, record.COLUMNS), dtype=np.int64)
+
+    def give_back(self, chunk: LogChunk) -> None:
+        """Have the memory of a chunk be used again."""
+        if isinstance(chunk.data, memoryview) and isinstance(chunk.data.obj, bytearray):
+            self._buffers.append(chunk.data.obj)
+        if isinstance(chunk.rows.base, np.ndarray) and chunk.rows.base.shape == (ROWS, record.COLUMNS):
+            self._rows.append(chunk.rows.base)
 
 
 @final
 class BatchedDispatch:
-    """Takes chunks in the order of the log; ``read`` makes them for the walk, in its own thread."""
+    """Takes chunks in the order of the log, read into ``room``."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
-        self._pending: list[Records] = []
+        self._batch = RecordBatch()
         self._bytes = 0
-        self._free: deque[bytearray] = deque()
+        self.room = _UsedAgain()
+        self._index: WorkBehind | None = None
+        self._indexing: deque[tuple[int, LogChunk]] = deque()
 
-    def read(self, file: ReadableFile, at: int, n: int) -> bytes | memoryview:
-        """Up to ``n`` bytes of a file, valid until the chunk that is made of them is dispatched."""
-        if n != CHUNK or not isinstance(file, MappedFile):
-            return file.read(at, n)
-        try:
-            buffer = self._free.popleft()
-        except IndexError:
-            buffer = bytearray(CHUNK)
-        return memoryview(buffer)[: file.read_into(at, buffer)]
+    def index_behind(self) -> None:
+        """Index in a thread of its own until ``close``."""
+        self._index = WorkBehind(_BEHIND)
+
+    def close(self) -> None:
+        """End that thread; what it failed at was raised by ``dispatch`` or is not wanted any more."""
+        if self._index is not None:
+            self._index.close()
+            self._index = None
 
     def take(self, chunk: LogChunk) -> None:
         """Remember a chunk; a full batch is dispatched. Raises as ``dispatch`` does."""
-        records = chunk.data, chunk.rows
-        self._dispatcher.put_keys([records])
-        self._pending.append(records)
-        self._bytes += len(chunk.data)
-        if self._bytes >= BATCH:
-            self.dispatch()
+        data, rows = chunk.data, chunk.rows
+        if self._index is not None:
+            number = self._index.ask(lambda: self._dispatcher.put_keys(data, rows))
+            self._indexing.append((number, chunk))
+        self._dispatcher.add(self._batch, data, rows)
+        self._bytes += len(data)
+        if self._index is None:
+            self._dispatcher.put_keys(data, rows)
+            self.room.give_back(chunk)
+        else:
+            while self._indexing and self._indexing[0][0] < self._index.done:
+                self.room.give_back(self._indexing.popleft()[1])
+        if self._bytes >= BATCH or len(self._batch) >= _SEVERAL:
+            self._write_units()
 
     def dispatch(self) -> None:
-        """Have the queues, too, hold all that was taken. Raises DiskFullError or OSError."""
-        if self._pending:
-            self._dispatcher.write_units(self._pending)
-            for data, _ in self._pending:
-                if isinstance(data, memoryview) and isinstance(data.obj, bytearray):
-                    self._free.append(data.obj)
-            self._pending, self._bytes = [], 0
+        """Have queues and index hold all that was taken. Raises DiskFullError or OSError."""
+        self._write_units()
+        if self._index is not None:
+            self._index.wait()
+
+    def _write_units(self) -> None:
+        if len(self._batch):
+            self._dispatcher.write_units(self._batch)
+            self._batch.clear()
+            self._bytes = 0

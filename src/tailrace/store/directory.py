@@ -27,14 +27,14 @@ from tailrace.formats.indexfile import INDEX_HEADER
 from tailrace.kernels import hashes, index_entries, queue_units, record
 from tailrace.store.consume_queue import count_units, find_units_end
 from tailrace.store.dispatch import (
-    SCHEDULE_TOPIC,
     damaged_unit,
     deliver_time_codes,
     parse_delay_levels,
 )
 from tailrace.store.geometry import recognise
 from tailrace.store.log_paths import log_paths
-from tailrace.store.log_scan import Damage, LogEnd, LogWalk, RecordClaim, group_rows, scan_files
+from tailrace.store.log_scan import Damage, LogEnd, LogWalk, RecordClaim, scan_files
+from tailrace.store.record_batch import rows_by_queue
 from tailrace.store.sealing import sealed_rows
 from tailrace.store.store_checkpoint import read_checkpoint
 from tailrace.store.topic_retention import LogicalMin, read_minima
@@ -333,8 +333,9 @@ class StoreDirectory:
                 self._take_damage(item, seen)
                 continue
             self._sealed += sealed_rows(item.data, item.rows)
-            for chosen in group_rows(item.rows):
-                self._take_rows(item.data, item.rows, chosen, levels, seen)
+            deliver_time_codes(item.data, item.rows, levels)
+            for topic, queue_id, chosen in rows_by_queue(item.data, item.rows):
+                self._take_rows((topic, queue_id), item.rows, chosen, seen)
         for key, queue in self._queues.items():
             if key not in seen:
                 units = CQ_UNIT.view(queue.units(0, queue.max_offset)) if queue.files else None
@@ -361,18 +362,12 @@ class StoreDirectory:
         return PRE_BLANK
 
     def _take_rows(
-        self, data: bytes, rows: Any, chosen: Any, levels: list[int], seen: set[tuple[str, int]]
+        self, key: tuple[str, int], rows: Any, chosen: Any, seen: set[tuple[str, int]]
     ) -> None:
-        first = chosen[0]
-        at = int(rows[first, record.C_TOPIC_POS])
-        topic = data[at : at + int(rows[first, record.C_TOPIC_LEN])].decode("utf-8", "replace")
-        if topic == SCHEDULE_TOPIC:
-            deliver_time_codes(rows, chosen, levels)
-        key = (topic, int(rows[first, record.C_QUEUE_ID]))
         queue = self._queues.get(key)
         if queue is None:
             queue = self._queues[key] = QueueView(*key)
-        start = int(rows[first, record.C_QUEUE_OFFSET])
+        start = int(rows[chosen[0], record.C_QUEUE_OFFSET])
         if key not in seen:
             seen.add(key)
             queue.memory, queue.memory_start, queue.max_offset = bytearray(), start, start

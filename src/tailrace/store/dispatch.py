@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import bisect
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, final
 
 import numpy as np
@@ -17,37 +16,17 @@ from tailrace.kernels import queue_units, record
 from tailrace.store.consume_queue import ConsumeQueue, ConsumeQueueStore
 from tailrace.store.hooks import MessageArrivingListener
 from tailrace.store.index_service import IndexService
-from tailrace.store.log_scan import Damage, order_by_queue
+from tailrace.store.log_scan import Damage, Rows
+from tailrace.store.record_batch import RecordBatch
 from tailrace.store.sealing import sealed_rows
 
 __all__ = [
-    "SCHEDULE_TOPIC", "Dispatcher", "Records", "damaged_unit", "deliver_time_codes", "parse_delay_levels",
+    "SCHEDULE_TOPIC", "Dispatcher", "damaged_unit", "deliver_time_codes", "parse_delay_levels",
 ]
 
 _log = logging.getLogger(__name__)
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-Rows = np.ndarray[Any, np.dtype[np.int64]]
-
-
-Records = tuple[Any, Rows]
-"""Bytes of the log, and record rows whose positions point into them."""
-
-
-@final
-class _Together:
-    """Records of several parts of the log, as rows of one."""
-
-    def __init__(self, records: Sequence[Records]) -> None:
-        self._records = records
-        self._starts = [0, *itertools.accumulate(len(rows) for _, rows in records)]
-        self.rows = records[0][1] if len(records) == 1 else np.concatenate([r for _, r in records])
-
-    def topic(self, row: int) -> bytes:
-        """The topic of a record."""
-        at, length = self.rows[row, [record.C_TOPIC_POS, record.C_TOPIC_LEN]].tolist()
-        data, _ = self._records[bisect.bisect(self._starts, row) - 1]
-        return bytes(data[at : at + length])
 
 
 def parse_delay_levels(text: str = MESSAGE_DELAY_LEVEL) -> list[int]:
@@ -55,12 +34,15 @@ def parse_delay_levels(text: str = MESSAGE_DELAY_LEVEL) -> list[int]:
     return [int(level[:-1]) * _UNIT_MS[level[-1]] for level in text.split()]
 
 
-def deliver_time_codes(rows: Rows, chosen: Rows, levels: list[int]) -> None:
+def deliver_time_codes(data: Any, rows: Rows, levels: list[int]) -> None:
     """Make the tags code of delayed messages their deliver time, as SCHEDULE_TOPIC_XXXX has it."""
-    for row in chosen.tolist():
-        level = min(int(rows[row, record.C_DELAY_LEVEL]), len(levels))
-        if level > 0:
-            rows[row, record.C_TAGS_CODE] = rows[row, record.C_STORE_TIMESTAMP] + levels[level - 1]
+    raw = SCHEDULE_TOPIC.encode()
+    for row in np.flatnonzero(rows[:, record.C_DELAY_LEVEL] > 0).tolist():
+        at, length, level, stored = rows[
+            row, [record.C_TOPIC_POS, record.C_TOPIC_LEN, record.C_DELAY_LEVEL, record.C_STORE_TIMESTAMP]
+        ].tolist()
+        if length == len(raw) and data[at : at + length] == raw:
+            rows[row, record.C_TAGS_CODE] = stored + levels[min(level, len(levels)) - 1]
 
 
 @final
@@ -75,6 +57,7 @@ class Dispatcher:
         self._levels = levels
         self._topics: dict[bytes, str] = {}
         self._damage: list[Damage] = []
+        self._batch = RecordBatch()
         self._newest = 0
         self.recovering = False
         """Units behind the end of a queue may be right already: they are compared, then written."""
@@ -82,28 +65,26 @@ class Dispatcher:
         """The queue offset of the first record of a queue from a position on, -1 when none is near."""
         self.listener: MessageArrivingListener | None = None
 
-    def dispatch(self, records: Sequence[Records]) -> None:
-        """Build what records ask for.
+    def dispatch(self, data: Any, rows: Rows) -> None:
+        """Build what records ask for; the positions in ``rows`` point into ``data``.
 
         Raises DiskFullError or OSError; doing the same records again is then right.
         """
-        self.write_units(records)
-        self.put_keys(records)
+        self._batch.clear()
+        self.add(self._batch, data, rows)
+        self.write_units(self._batch)
+        self.put_keys(data, rows)
 
-    def write_units(self, records: Sequence[Records]) -> None:
-        """The first half: the queues. Raises as ``dispatch`` does."""
-        for data, rows in records:
-            self._damage += sealed_rows(data, rows)
-        together = _Together(records)
-        self._write_units(together)
-        if len(together.rows):
-            self._newest = max(self._newest, int(together.rows[-1, record.C_STORE_TIMESTAMP]))
+    def add(self, batch: RecordBatch, data: Any, rows: Rows) -> None:
+        """Have a batch hold what the units of these records are made of."""
+        self._damage += sealed_rows(data, rows)
+        deliver_time_codes(data, rows, self._levels)
+        batch.add(data, rows)
 
-    def put_keys(self, records: Sequence[Records]) -> None:
-        """The other half: the index. Raises as ``dispatch`` does."""
+    def put_keys(self, data: Any, rows: Rows) -> None:
+        """Index the keys of records. Raises as ``dispatch`` does."""
         if self._index is not None:
-            for data, rows in records:
-                self._index.put_rows(data, rows, len(rows))
+            self._index.put_rows(data, rows, len(rows))
 
     def note_damage(self, damage: Damage) -> None:
         """Have messages that are missing from here on be the damaged bytes.
@@ -119,45 +100,42 @@ class Dispatcher:
                 queue.last_phy_offset = damage.phy_offset
                 self._queues.dirty.add(queue)
 
-    def _write_units(self, records: _Together) -> None:
-        rows = records.rows
-        order, bounds = order_by_queue(rows)
-        if not len(order):
-            return
-        queues = [self._queue_of(records, order[first:last])
-                  for first, last in itertools.pairwise(bounds)]
-        units = bytearray(CQ_UNIT.size * len(order))
-        queue_units.build_units(rows, order, 0, len(order), units)
-        view = memoryview(units)
-        offsets = rows[order, record.C_QUEUE_OFFSET]
-        breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
-        # A run of consecutive queue offsets is one write; more than one in a queue is an odd log.
-        runs = sorted({*bounds, *breaks.tolist()})
-        number = 0
-        for first, last in itertools.pairwise(runs):
-            if first == bounds[number + 1]:
-                number += 1
-            queue = queues[number]
-            if queue is not None:
-                following = int(offsets[last]) if last < bounds[number + 1] else -1
-                part = view[first * CQ_UNIT.size : last * CQ_UNIT.size]
-                self._write_run(queue, rows, order[first:last], part, following)
+    def write_units(self, batch: RecordBatch) -> None:
+        """Write the units of a batch. Raises as ``dispatch`` does."""
+        rows, order, bounds, known = batch.sorted()
+        if len(order):
+            queues = [
+                self._queue_of(topic, queue_id, rows, order[first:last])
+                for (topic, queue_id), (first, last) in zip(known, itertools.pairwise(bounds), strict=True)]
+            units = bytearray(CQ_UNIT.size * len(order))
+            queue_units.build_units(rows, order, 0, len(order), units)
+            view = memoryview(units)
+            offsets = rows[order, record.C_QUEUE_OFFSET]
+            breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
+            # A run of consecutive queue offsets is one write; more than one in a queue is an odd log.
+            runs = sorted({*bounds, *breaks.tolist()})
+            number = 0
+            for first, last in itertools.pairwise(runs):
+                if first == bounds[number + 1]:
+                    number += 1
+                queue = queues[number]
+                if queue is not None:
+                    following = int(offsets[last]) if last < bounds[number + 1] else -1
+                    part = view[first * CQ_UNIT.size : last * CQ_UNIT.size]
+                    self._write_run(queue, rows, order[first:last], part, following)
+        if len(rows):
+            self._newest = max(self._newest, int(rows[-1, record.C_STORE_TIMESTAMP]))
 
-    def _queue_of(self, records: _Together, chosen: Rows) -> ConsumeQueue | None:
-        """The queue of records that share one, or None when it cannot have a directory."""
-        rows = records.rows
-        first = rows[chosen[0]]
-        raw = records.topic(int(chosen[0]))
+    def _queue_of(self, raw: bytes, queue_id: int, rows: Rows, chosen: Rows) -> ConsumeQueue | None:
+        """A queue by its raw topic, or None when it cannot have a directory."""
         topic = self._topics.get(raw)
         if topic is None:
             topic = self._topics[raw] = raw.decode("utf-8", "replace")
         if not topic or topic in {".", ".."} or "/" in topic or "\0" in topic:
             _log.error("no queue for a topic that cannot be a directory topic=%r count=%d phy_offset=%d",
-                       topic, len(chosen), first[record.C_PHY])
+                       topic, len(chosen), rows[chosen[0], record.C_PHY])
             return None
-        if topic == SCHEDULE_TOPIC:
-            deliver_time_codes(rows, chosen, self._levels)
-        return self._queues.find_or_create(topic, int(first[record.C_QUEUE_ID]))
+        return self._queues.find_or_create(topic, queue_id)
 
     def _write_run(
         self, queue: ConsumeQueue, rows: Rows, chosen: Rows, units: memoryview, following: int

@@ -18,7 +18,6 @@ Holes of lost pages are gaps like any other. Zeros are not searched, only data.
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -37,9 +36,9 @@ from tailrace.formats.commitlog import (
 from tailrace.kernels import record
 
 __all__ = [
-    "CHUNK", "Damage", "LogChunk", "LogEnd", "LogFile", "LogWalk", "Read", "ReadableFile", "RecordClaim", "Rows",
-    "group_rows",
-    "has_unit", "is_record", "order_by_queue", "read_bytes", "scan_files",
+    "CHUNK", "ROWS", "Damage", "LogChunk", "LogEnd", "LogFile", "LogWalk", "ReadableFile", "RecordClaim", "Room",
+    "Rows",
+    "has_unit", "is_record", "scan_files",
 ]
 
 _log = logging.getLogger(__name__)
@@ -134,25 +133,40 @@ Fresh = Callable[[RecordClaim], bool]
 """Whether a record behind a gap can belong to the log: its queue is not that far yet."""
 
 
-Read = Callable[[ReadableFile, int, int], "bytes | memoryview"]
-"""Reads a file at a position, up to so many bytes; what it returned is left alone meanwhile."""
+class Room(Protocol):
+    """Memory that a walk reads into; it is left alone until who asked for the walk is done with it."""
+
+    def read(self, file: ReadableFile, at: int, n: int) -> bytes | memoryview:
+        """Up to ``n`` bytes of a file from ``at``."""
+        ...
+
+    def rows(self) -> Rows:
+        """Place for the rows of what was read last, at least ROWS."""
+        ...
 
 
-def read_bytes(file: ReadableFile, at: int, n: int) -> bytes:
-    """The ordinary way."""
-    return file.read(at, n)
+class FreshRoom:
+    """New memory for each chunk."""
+
+    def read(self, file: ReadableFile, at: int, n: int) -> bytes | memoryview:
+        """As ``Room`` says."""
+        return file.read(at, n)
+
+    def rows(self) -> Rows:
+        """As ``Room`` says."""
+        return np.empty((ROWS, record.COLUMNS), dtype=np.int64)
 
 
 def scan_files(
     files: Sequence[ReadableFile], start: int, until: int, check: int, end: LogEnd,
-    read: Read = read_bytes,
+    room: Room | None = None,
 ) -> Iterator[LogChunk]:
     """Walk records from ``start`` (a record's position) up to ``until``, as far as they are whole.
 
     A blank leads to the next file. ``end`` tells where the walk stopped: at ``until``, behind the
     last file, at a gap between files, or at bytes that are no record.
     """
-    rows = np.empty((ROWS, record.COLUMNS), dtype=np.int64)
+    room = room if room is not None else FreshRoom()
     end.phy_offset, end.reason = start, record.REASON_END
     for file in files:
         at = end.phy_offset - file.file_from_offset
@@ -169,11 +183,12 @@ def scan_files(
                 if limit < file.size:
                     return
                 break
-            data = read(file, at, min(want, limit - at))
+            data = room.read(file, at, min(want, limit - at))
+            rows = room.rows()
             count, stop, reason = record.scan(
                 data, 0, len(data), file.file_from_offset + at, check, rows)
             if count:
-                yield LogChunk(data, file.file_from_offset + at, rows[:count].copy())
+                yield LogChunk(data, file.file_from_offset + at, rows[:count])
             at += stop
             end.phy_offset, end.reason = file.file_from_offset + at, reason
             if reason == record.REASON_BLANK:
@@ -199,9 +214,9 @@ class LogWalk:
 
     def __init__(
         self, files: Sequence[LogFile], start: int, until: int, check: int, fresh: Fresh,
-        read: Read = read_bytes,
+        room: Room | None = None,
     ) -> None:
-        self._read = read
+        self._room = room
         self._files = files
         self._start = start
         self._until = until
@@ -235,7 +250,7 @@ class LogWalk:
         """Records from ``start`` on without damage; whether the last one was torn."""
         self.stretch_timestamp = -1
         held: LogChunk | None = None
-        chunks = scan_files(self._files, start, self._until, self._check, self.end, self._read)
+        chunks = scan_files(self._files, start, self._until, self._check, self.end, self._room)
         if self._length(start) > _LONG:  # reading and checking, and what is done with it, overlap
             chunks = read_ahead(chunks)
         for chunk in chunks:
@@ -417,26 +432,3 @@ def _record_type(data: bytes, phy_offset: int) -> int:
     if count != 1 or stop != len(data):
         return -1
     return int(rows[0, record.C_SYS_FLAG]) & SysFlag.TRANSACTION_MASK
-
-
-def order_by_queue(rows: Rows) -> tuple[Rows, list[int]]:
-    """Numbers of the rows that have a unit, by queue and then by place; where each queue begins.
-
-    The places end with the number of rows. Prepared and rolled back transaction messages have none.
-    """
-    transaction = rows[:, record.C_SYS_FLAG] & SysFlag.TRANSACTION_MASK
-    chosen = np.flatnonzero((transaction == 0) | (transaction == SysFlag.TRANSACTION_COMMIT))
-    if not len(chosen):
-        return chosen, [0]
-    queue = rows[chosen, record.C_QUEUE_HASH]
-    order = np.argsort(queue, kind="stable")
-    ordered = queue[order]
-    starts = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
-    return chosen[order], [0, *starts.tolist(), len(order)]
-
-
-def group_rows(rows: Rows) -> Iterator[Rows]:
-    """Numbers of the rows of each queue that have a unit, in the order of the log."""
-    order, bounds = order_by_queue(rows)
-    for first, last in itertools.pairwise(bounds):
-        yield order[first:last]

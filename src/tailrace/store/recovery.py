@@ -45,12 +45,12 @@ from tailrace.store.log_scan import (
     LogEnd,
     LogWalk,
     RecordClaim,
-    group_rows,
     scan_files,
 )
 from tailrace.store.progress import Position, Progress, ProgressFile, checkpoint_bytes
 from tailrace.store.progress_snapshot import make_progress
 from tailrace.store.quarantine import Quarantine
+from tailrace.store.record_batch import rows_by_queue
 from tailrace.store.recovery_check import refuse_by_mode
 from tailrace.store.recovery_report import RecoveryReport
 from tailrace.store.recovery_start import RecoveryStart, is_next
@@ -273,12 +273,9 @@ class Recovery:
         until = min(phy_offset + _SMALL, self._commit_log.max_offset)
         files = self._commit_log.queue.files
         for chunk in scan_files(files, phy_offset, until, self._check, LogEnd()):
-            for chosen in group_rows(chunk.rows):
-                first = chunk.rows[chosen[0]]
-                at = int(first[record.C_TOPIC_POS])
-                name = chunk.data[at : at + int(first[record.C_TOPIC_LEN])].decode("utf-8", "replace")
-                if (name, int(first[record.C_QUEUE_ID])) == (topic, queue_id):
-                    return int(first[record.C_QUEUE_OFFSET])
+            for name, number, chosen in rows_by_queue(chunk.data, chunk.rows):
+                if (name, number) == (topic, queue_id):
+                    return int(chunk.rows[chosen[0], record.C_QUEUE_OFFSET])
         return -1
 
     # -- passes 4 to 6
@@ -288,7 +285,18 @@ class Recovery:
         log = self._commit_log.queue
         until = self._commit_log.max_offset
         walk = walk_over(
-            log.files, report.start, until, self._check, self._is_fresh, pieces, self._batches.read)
+            log.files, report.start, until, self._check, self._is_fresh, pieces, self._batches.room)
+        if until - report.start > _SMALL and not report.read_only:
+            self._batches.index_behind()
+        try:
+            self._take_all(walk, until)
+        finally:
+            self._batches.close()
+        report.end = walk.end.phy_offset
+        self._cut(walk)
+
+    def _take_all(self, walk: LogWalk, until: int) -> None:
+        report = self.report
         told = saved = self._clock.monotonic_ns()
         for item in walk.items():
             if isinstance(item, Damage):
@@ -308,8 +316,6 @@ class Recovery:
                 self._save()
                 saved = self._clock.monotonic_ns()
         self._batches.dispatch()
-        report.end = walk.end.phy_offset
-        self._cut(walk)
 
     def _take(self, chunk: LogChunk) -> None:
         rows = chunk.rows

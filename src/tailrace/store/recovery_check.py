@@ -18,8 +18,8 @@ from tailrace.store.log_scan import (
     Damage,
     LogChunk,
     RecordClaim,
-    group_rows,
 )
+from tailrace.store.record_batch import rows_by_queue
 from tailrace.store.recovery_table import StopDecision, checks_of, decide_stop
 from tailrace.store.stitched_walk import PieceSource, walk_over
 
@@ -69,10 +69,6 @@ def _decide(mode: RecoveryMode, damage: Damage) -> None:
 
 
 def _note_ends(chunk: LogChunk, seen: dict[tuple[str, int], int]) -> None:
-    rows = chunk.rows
-    for chosen in group_rows(rows):
-        last = rows[chosen[-1]]
-        at = int(last[record.C_TOPIC_POS])
-        topic = chunk.data[at : at + int(last[record.C_TOPIC_LEN])].decode("utf-8", "replace")
-        key = topic, int(last[record.C_QUEUE_ID])
-        seen[key] = max(seen.get(key, 0), int(rows[chosen, record.C_QUEUE_OFFSET].max()) + 1)
+    for topic, queue_id, chosen in rows_by_queue(chunk.data, chunk.rows):
+        end = int(chunk.rows[chosen, record.C_QUEUE_OFFSET].max()) + 1
+        seen[topic, queue_id] = max(seen.get((topic, queue_id), 0), end)

@@ -87,7 +87,7 @@ class ReputMessageService:
                 lease.buffer, 0, limit - at, start, record.CHECK_PHY_OFFSET, self._rows)
             rows = self._rows[:count]
             if count:
-                self._dispatcher.dispatch([(lease.buffer, rows)])
+                self._dispatcher.dispatch(lease.buffer, rows)
                 self._recent = [*self._recent, *rows[-_BEFORE:, record.C_PHY].tolist()][-_BEFORE:]
                 last = rows[-1]
                 self.position = Position(

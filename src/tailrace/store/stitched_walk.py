@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import NamedTuple, final
 
 from tailrace.kernels import record
-from tailrace.store.log_scan import Damage, Fresh, LogChunk, LogFile, LogWalk, Read, read_bytes
+from tailrace.store.log_scan import Damage, Fresh, LogChunk, LogFile, LogWalk, Room
 
 __all__ = [
     "LogScanner", "Piece", "PieceSource", "StitchedWalk", "first_piece", "scan_pieces", "walk_over",
@@ -95,9 +95,9 @@ class StitchedWalk(LogWalk):
 
 def walk_over(
     files: Sequence[LogFile], start: int, until: int, check: int, fresh: Fresh,
-    pieces: PieceSource | None, read: Read = read_bytes,
+    pieces: PieceSource | None, room: Room | None = None,
 ) -> LogWalk:
-    """A walk that reads the log with ``read``, or takes it from ``pieces``."""
+    """A walk that reads the log into ``room``, or takes it from ``pieces``."""
     if pieces is None:
-        return LogWalk(files, start, until, check, fresh, read)
+        return LogWalk(files, start, until, check, fresh, room)
     return StitchedWalk(files, start, until, check, fresh, pieces)

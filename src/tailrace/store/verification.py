@@ -50,8 +50,8 @@ from tailrace.store.log_scan import (
     LogEnd,
     LogWalk,
     RecordClaim,
-    group_rows,
 )
+from tailrace.store.record_batch import rows_by_queue
 from tailrace.store.store_checkpoint import read_checkpoint
 
 __all__ = [
@@ -122,8 +122,9 @@ class SegmentRules:
         """Everything that is found about the records of a chunk."""
         self.records += len(chunk.rows)
         yield from self._verify_properties(chunk)
-        for chosen in group_rows(chunk.rows):
-            yield from self._verify_units(chunk, chosen)
+        deliver_time_codes(chunk.data, chunk.rows, self._levels)
+        for topic, queue_id, chosen in rows_by_queue(chunk.data, chunk.rows):
+            yield from self._verify_units((topic, queue_id), chunk, chosen)
         yield from self._index.verify_rows(chunk)
 
     def foreign_keys(self) -> list[Finding]:
@@ -142,14 +143,8 @@ class SegmentRules:
                 "odd-properties", self._directory.log_path(int(row[record.C_PHY])),
                 int(row[record.C_PHY]), f"{len(pieces)} pieces, {known} can be read")
 
-    def _verify_units(self, chunk: LogChunk, chosen: Any) -> Iterator[Finding]:
+    def _verify_units(self, key: Key, chunk: LogChunk, chosen: Any) -> Iterator[Finding]:
         rows, directory = chunk.rows, self._directory
-        first = chosen[0]
-        at = int(rows[first, record.C_TOPIC_POS])
-        topic = chunk.data[at : at + int(rows[first, record.C_TOPIC_LEN])].decode("utf-8", "replace")
-        if topic == SCHEDULE_TOPIC:
-            deliver_time_codes(rows, chosen, self._levels)
-        key = topic, int(rows[first, record.C_QUEUE_ID])
         offsets = rows[chosen, record.C_QUEUE_OFFSET]
         self.next[key] = int(offsets[-1]) + 1
         wanted = bytearray(_UNIT * len(chosen))
@@ -166,7 +161,7 @@ class SegmentRules:
             unit = wanted[number * _UNIT : (number + 1) * _UNIT]
             there = queue.units(offset, 1) if queue is not None else b""
             phy_offset = int(rows[chosen[number], record.C_PHY])
-            if there == unit or (topic == SCHEDULE_TOPIC and _is_delayed(there, unit)):
+            if there == unit or (key[0] == SCHEDULE_TOPIC and _is_delayed(there, unit)):
                 self._claim(key, offset, 1)
             elif directory.is_live and offset >= (queue.max_offset if queue is not None else 0):
                 continue  # not dispatched by the time of the look
@@ -285,11 +280,8 @@ def rows_with_odd_properties(chunk: LogChunk) -> list[int]:
 def queue_ends(chunk: LogChunk) -> dict[Key, int]:
     """Behind the last queue offset of each queue that a chunk has records of."""
     found = {}
-    for chosen in group_rows(chunk.rows):
-        last = chunk.rows[chosen[-1]]
-        at = int(last[record.C_TOPIC_POS])
-        topic = chunk.data[at : at + int(last[record.C_TOPIC_LEN])].decode("utf-8", "replace")
-        found[topic, int(last[record.C_QUEUE_ID])] = int(last[record.C_QUEUE_OFFSET]) + 1
+    for topic, queue_id, chosen in rows_by_queue(chunk.data, chunk.rows):
+        found[topic, queue_id] = int(chunk.rows[chosen[-1], record.C_QUEUE_OFFSET]) + 1
     return found
 
 

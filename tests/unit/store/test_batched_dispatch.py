@@ -9,13 +9,16 @@ import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.filesystem import OsFileSystem
-from tailrace.store.batched_dispatch import BATCH, BatchedDispatch
+from tailrace.store import batched_dispatch, recovery
+from tailrace.store.batched_dispatch import BatchedDispatch
+from tailrace.store.index_service import IndexService
 from tailrace.store.log_scan import CHUNK
 from tailrace.testing import Fault, FaultyFileSystem
 
 CONFIG = StoreConfig(
     mapped_file_size_commit_log=64 << 20, mapped_file_size_consume_queue=20_000,
     max_hash_slot_num=5000, max_index_num=20_000)
+BATCH = 4 * CHUNK
 BODY = b"b" * 4000
 COUNT = 2 * BATCH // len(BODY) + 500
 DERIVED = ("consumequeue", "index")
@@ -45,6 +48,13 @@ def store_and_files(tmp_path_factory):
     (path / "checkpoint").unlink()
     (path / "abort").write_text("1")
     return path, files
+
+
+@pytest.fixture(autouse=True, params=["index at once", "index behind"])
+def batches(request, monkeypatch):
+    """Small batches; the index in its own thread, as a long walk has it, or not."""
+    monkeypatch.setattr(batched_dispatch, "BATCH", BATCH)
+    monkeypatch.setattr(recovery, "_SMALL", 1 << 20 if request.param == "index behind" else 1 << 40)
 
 
 @pytest.fixture
@@ -85,17 +95,37 @@ def test_a_batch_that_cannot_be_written_is_not_lost(path, part, number):
 
 
 def test_buffers_are_used_again(path, monkeypatch):
-    made = []
-    read = BatchedDispatch.read
+    rooms, rows = [], []
+    take = BatchedDispatch.take
 
-    def noted(self, file, at, n):
-        data = read(self, file, at, n)
-        if isinstance(data, memoryview):
-            made.append(id(data.obj))
-        return data
+    def noted(self, chunk):
+        rooms.append(id(chunk.data.obj))
+        rows.append(id(chunk.rows.base))
+        take(self, chunk)
 
-    monkeypatch.setattr(BatchedDispatch, "read", noted)
+    monkeypatch.setattr(BatchedDispatch, "take", noted)
     with MessageStore.open(path, config=CONFIG, services=False):
         pass
-    assert len(made) >= 2 * BATCH // CHUNK
-    assert len(set(made)) <= BATCH // CHUNK + 4
+    assert len(rooms) >= 2 * BATCH // CHUNK
+    most = 10  # waiting for the index, being read ahead, in between
+    assert len(set(rooms)) <= most
+    assert len(set(rows)) <= most
+
+
+def test_the_index_goes_no_further_than_its_first_error(path, monkeypatch):
+    """What fails in the other thread is met by the walk, and nothing behind it is indexed."""
+    put, seen = IndexService.put_rows, []
+
+    def failing(self, buffer, rows, count):
+        seen.append(count)
+        if len(seen) == 3:
+            raise RuntimeError("broken")
+        put(self, buffer, rows, count)
+
+    monkeypatch.setattr(IndexService, "put_rows", failing)
+    with pytest.raises(RuntimeError, match="broken"):
+        MessageStore.open(path, config=CONFIG, services=False)
+    assert len(seen) == 3
+    monkeypatch.undo()
+    with MessageStore.open(path, config=CONFIG, services=False) as store:
+        all_is_there(store)
