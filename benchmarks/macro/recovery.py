@@ -3,7 +3,9 @@
 Part one, beside the reference when Maven and a JDK are there: messages of 1 KiB, default file
 sizes, killed while writing. Part two grows the log and the number of queues. Part three is a
 sparse terabyte: 1,024 segments, records in the first and the last ones, 10,000 queues, killed
-while writing. Files are in the page cache; every open runs in a process of its own.
+while writing. Files are in the page cache; every open runs in a process of its own. Before each one the
+disk is let finish what was written before (``sync``), on either side: a gigabyte on its way there makes
+the same open take twice as long, or not.
 """
 
 from __future__ import annotations
@@ -104,6 +106,7 @@ def measure(scratch: Path, count: int, size: int, queues: int, run: int = 100) -
     for name in ("open_killed", "open_clean", "open_rebuild"):
         if name == "open_rebuild":
             without_derived(path)
+        os.sync()
         metrics[name] = child("open", path)
         note(f"tailrace {count} messages, {queues} queues, {name}: {metrics[name]}")
     shutil.rmtree(path)
@@ -120,6 +123,7 @@ def measure_reference(scratch: Path, count: int, size: int) -> dict[str, Any]:
             without_derived(path)
         if name == "open_clean":
             reference("store-bench", "get", path, FILE_SIZE)
+        os.sync()
         printed = reference("store-bench", "get" if name == "open_clean" else "open", path, FILE_SIZE)
         metrics[name] = {"ms": number_of(r"load ms ([\d.]+)", printed)}
         note(f"reference {count} messages, {name}: {metrics[name]}")
