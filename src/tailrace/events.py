@@ -276,6 +276,10 @@ _STORE: Final = (
            "the log and are not shown by queue."),
     _event("warning", "queue begins anew", "topic queue_id queue_offset phy_offset",
            "A topic was deleted and made again; from here on the queue holds the newer messages."),
+    _event("warning", "configuration of a Java broker is in RocksDB and is not read", "kind path export",
+           "A broker with storeType=defaultRocksDB kept topics, groups or consumer offsets there. Messages "
+           "are all shown; topics get defaults, groups begin anew. Export it with the command in "
+           "`export` while nothing is open on the directory, then open again."),
     _event("warning", "index file is not whole, later ones are built anew", "file",
            "A file of the key index in the middle has less entries than it must; recovery builds the "
            "later ones from the log."),

@@ -13,6 +13,7 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import write_file
 from tailrace.errors import DiskFullError, FatalStorageError, NotAStoreError
 from tailrace.formats import filenames
+from tailrace.node.foreign_engines import name_rocksdb_configs
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.node.topic_retention import remove_deleted
 from tailrace.store.default_message_store import DefaultMessageStore
@@ -102,6 +103,7 @@ def load_topics(
     file_system: FileSystem, root: str, broker: BrokerConfig, clock: Clock, store: DefaultMessageStore
 ) -> TopicConfigManager:
     """The topics; one that has queues and no config gets one, with as many queues as it has."""
+    name_rocksdb_configs(file_system, root)
     topics = TopicConfigManager(file_system, f"{root}/{filenames.CONFIG}", broker, clock)
     topics.load()
     remove_deleted(file_system, store, topics.table)

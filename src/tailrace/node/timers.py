@@ -18,6 +18,7 @@ from tailrace.formats.commitlog import decode_properties
 from tailrace.model import Message, MessageExtBrokerInner, PutMessageResult
 from tailrace.node.config_manager import read_config, write_config
 from tailrace.node.delay_offset import DelayOffsetManager
+from tailrace.node.foreign_engines import RocksDBStore
 from tailrace.node.pending_timers import WheelPending
 from tailrace.node.timer_rescue import PendingTimers
 from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX, TopicConfigManager
@@ -92,7 +93,9 @@ class Timers:
         if self.messages is not None:
             self.messages.metrics.decode(read_config(
                 self._file_system, f"{self._config_dir}/{filenames.TIMERMETRICS}"))
-            self.messages.load()
+            java = RocksDBStore(self._file_system, self._store.root)
+            self.messages.load(java.why_timers_are_rebuilt())
+            java.remember()
         self.delay_offsets.load()
         self.schedule.load()
 

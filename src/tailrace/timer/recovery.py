@@ -9,6 +9,7 @@ the CommitLog. The order is: what can be trusted, log, wheel, queue offset.
 |---|---|---|
 | missing or impossible | empty, and so is the timer queue | fresh |
 | missing or impossible | anything else | rebuild from the CommitLog |
+| anything, and a Java broker kept timers in RocksDB | anything | rebuild, once |
 | sane | shorter than it says, of wrong lengths, or two live times share a slot | rebuild |
 | sane, and the clock was stepped back since | anything | rebuild: slots are by another clock |
 | sane | its slot lists go back to files that are gone | rebuild |
@@ -90,14 +91,18 @@ class TimerRecovery:
         self._checkpoint = checkpoint
         self._precision = wheel.precision_ms
 
-    def run(self) -> RecoveredTimers:
+    def run(self, rebuild_because: str = "") -> RecoveredTimers:
         """Recover; raises OSError or FatalStorageError."""
         now = self._floor(self._clock.now_ms())
         last_store = self._floor(self._last_store_timestamp()) + self._precision
         try:
             self._log.files.load()
+            if rebuild_because:
+                raise _RebuildNeededError(rebuild_because)
             found = self._replay(now, last_store)
         except (_RebuildNeededError, CorruptionError) as error:
+            if rebuild_because:  # that engine of a Java broker delivers up to a second early
+                last_store = max(last_store, now + self._precision)
             found = self._rebuild(now, last_store, str(error))
         self._remove_snapshots()
         _log.info(

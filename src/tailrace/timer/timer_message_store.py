@@ -121,12 +121,12 @@ class TimerMessageStore:
 
     # -- life
 
-    def load(self) -> None:
-        """Recover. Raises OSError or FatalStorageError."""
+    def load(self, rebuild_because: str = "") -> None:
+        """Recover; with a reason from the CommitLog alone. Raises OSError or FatalStorageError."""
         with self._lock:
             found = self.recovered = TimerRecovery(
                 self._clock, self._file_system, self._store, self.wheel, self.timer_log,
-                self.checkpoint).run()
+                self.checkpoint).run(rebuild_because)
             if (fields := self.checkpoint.fields) is not None:
                 self._version, self._version_ms = fields.counter, fields.timestamp
             self.queue_offset = found.queue_offset
