@@ -160,12 +160,18 @@ class MappedFileQueue:
     def read_many(self, places: Sequence[tuple[int, int]]) -> list[bytes]:
         """The same for many (offset, length)."""
         found: list[bytes] = []
-        for file, part in itertools.groupby(places, key=lambda place: self.find(place[0])):
+        at, count = 0, len(places)
+        while at < count:
+            file = self.find(places[at][0])
             if file is None:
-                found += [b"" for _ in part]
-            else:
-                start = file.file_from_offset
-                found += file.read_many([(offset - start, n) for offset, n in part])
+                found.append(b"")
+                at += 1
+                continue
+            low = file.file_from_offset
+            high, first = low + self.file_size, at
+            while at < count and low <= places[at][0] < high:
+                at += 1
+            found += file.read_many([(offset - low, n) for offset, n in places[first:at]])
         return found
 
     # -- writing

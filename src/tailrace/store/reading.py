@@ -109,16 +109,18 @@ class MessageReader:
             result.next_begin_offset = behind
             places: list[tuple[int, int]] = []
             chosen: list[int] = []
+            count = len(records)
             for number in numbers[at:]:
                 phy_offset, size, _ = unpack(data, number * _UNIT)
                 if size != PRE_BLANK_SIZE:  # else a place without a message, only this one (W11, W12)
-                    count = len(records) + len(places)
-                    if count and (count >= most or total + size > room):
+                    total += size
+                    if count and (count >= most or total > room):
+                        total -= size
                         result.next_begin_offset = offset + number
                         break
                     places.append((phy_offset, size))
                     chosen.append(number)
-                    total += size
+                    count += 1
                 at += 1
             if not places:
                 break
