@@ -2,6 +2,7 @@
 
 import importlib.util
 import pathlib
+import struct
 
 import numpy as np
 import pytest
@@ -230,6 +231,50 @@ def test_rows_are_sorted_by_queue_the_same(items):
     _, firsts, order, bounds = found[1]
     assert {
         queue_ids[first]: order[bounds[n] : bounds[n + 1]] for n, first in enumerate(firsts)} == wanted
+
+
+units = st.lists(
+    st.tuples(
+        st.one_of(st.integers(0, 5000), st.integers(-(2**63), 2**63 - 1)),
+        st.one_of(st.integers(1, 300), st.just(2**31 - 1), st.integers(-(2**31), 2**31 - 1)), st.just(0)),
+    max_size=30)
+
+
+@quick
+@given(units, st.booleans(), st.integers(-1, 3000))
+def test_cover_is_the_same(items, ordered, last):
+    if ordered:
+        items = sorted(items)
+    data = b"".join(struct.pack(">qiq", *item) for item in items)
+    starts = np.array([1000, 2000, 4000], dtype=np.int64)
+    found = []
+    for module in (UNITS, kernels.queue_units):
+        sums, highs = np.zeros(3, dtype=np.uint64), starts.copy()
+        found.append((module.add_cover(data, last, starts, sums, highs), sums.tolist(), highs.tolist()))
+    assert found[0] == found[1]
+    (count, end), sums, highs = found[1]
+    wanted, tops = [0, 0, 0], starts.tolist()
+    for phy, size, _ in items[:count]:
+        if size != 2**31 - 1:
+            assert size > 0
+            assert phy > last
+            last = phy
+            place = sum(start <= phy for start in starts) - 1
+            if place >= 0:
+                wanted[place] += UNITS.mix(phy + size) - UNITS.mix(phy)
+                tops[place] = max(tops[place], phy + size)
+    assert (end, sums, highs) == (last, [one % 2**64 for one in wanted], tops)
+    if count < len(items):
+        phy, size, _ = items[count]
+        assert size != 2**31 - 1
+        assert size <= 0 or phy <= last or phy > 2**62
+
+
+@pytest.mark.parametrize("module", [UNITS, kernels.queue_units], ids=["interpreted", "compiled"])
+def test_cover_needs_a_sum_for_each_segment(module):
+    starts = np.zeros(3, dtype=np.int64)
+    with pytest.raises(ValueError, match="3 segments in 2 and 3"):
+        module.add_cover(b"", -1, starts, np.zeros(2, dtype=np.uint64), starts.copy())
 
 
 @pytest.mark.parametrize("module", [UNITS, kernels.queue_units], ids=["interpreted", "compiled"])

@@ -15,6 +15,15 @@ _C_TOPIC_POS = cython.declare(cython.int, 14)
 _C_TOPIC_LEN = cython.declare(cython.int, 15)
 _C_QUEUE_HASH = cython.declare(cython.int, 20)
 _COLUMNS = cython.declare(cython.int, 28)
+
+_UNIT = cython.declare(cython.Py_ssize_t, 20)
+_PRE_BLANK_SIZE = cython.declare(cython.longlong, 0x7FFFFFFF)
+_FARTHEST = cython.declare(cython.longlong, 0x4000000000000000)  # no position is behind it
+_SIGN_32 = cython.declare(cython.longlong, 0x80000000)
+_TWO_32 = cython.declare(cython.longlong, 0x100000000)
+_MASK_64 = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
+_MIX_1 = cython.declare(cython.ulonglong, 0xBF58476D1CE4E5B9)
+_MIX_2 = cython.declare(cython.ulonglong, 0x94D049BB133111EB)
 _MASK_32 = cython.declare(cython.longlong, 0xFFFFFFFF)
 
 
@@ -27,6 +36,103 @@ def _put32(b: cython.uchar[::1], p: cython.Py_ssize_t, v: cython.longlong) -> cy
     b[p + 1] = (v >> 16) & 255
     b[p + 2] = (v >> 8) & 255
     b[p + 3] = v & 255
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _be32(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
+    return (
+        (
+            (cython.cast(cython.longlong, b[p]) << 24)
+            | (cython.cast(cython.longlong, b[p + 1]) << 16)
+            | (cython.cast(cython.longlong, b[p + 2]) << 8)
+            | b[p + 3]
+        )
+        ^ _SIGN_32
+    ) - _SIGN_32
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _mix(x: cython.ulonglong) -> cython.ulonglong:
+    """A mixing function (splitmix64's finisher)."""
+    x = ((x ^ (x >> 30)) * _MIX_1) & _MASK_64
+    x = ((x ^ (x >> 27)) * _MIX_2) & _MASK_64
+    return x ^ (x >> 31)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _sum(a: cython.ulonglong, b: cython.ulonglong, c: cython.ulonglong) -> cython.ulonglong:
+    """a + b + c + 1 modulo 2**64."""
+    if cython.compiled:
+        return a + b + c + 1
+    return (int(a) + b + c + 1) & _MASK_64  # NumPy warns of what wraps round
+
+
+def mix(value: cython.ulonglong):
+    """The function whose differences ``add_cover`` sums."""
+    return _mix(value)
+
+
+def add_cover(
+    units: cython.const[cython.uchar][::1],
+    last: cython.longlong,
+    starts: cython.longlong[::1],
+    sums: cython.ulonglong[::1],
+    highs: cython.longlong[::1],
+):
+    """Add what units cover to the sums of segments, up to the first unit that cannot follow.
+
+    A unit of a message has a size, and a position above ``last``, that of the unit before it.
+    ``starts`` are the segments' first positions, in order. ``sums`` gets the sum of
+    ``mix(end) - mix(position)`` modulo 2**64, ``highs`` the greatest end. Pre-blank units count for
+    nothing. Returns (number of units that can follow each other, position of the last one).
+    """
+    i: cython.Py_ssize_t = 0
+    p: cython.Py_ssize_t
+    count: cython.Py_ssize_t = len(units) // 20
+    low: cython.Py_ssize_t
+    high: cython.Py_ssize_t
+    middle: cython.Py_ssize_t
+    files: cython.Py_ssize_t = starts.shape[0]
+    place: cython.Py_ssize_t = -1
+    phy: cython.longlong
+    size: cython.longlong
+    if sums.shape[0] < files or highs.shape[0] < files:
+        raise ValueError(f"{files} segments in {sums.shape[0]} and {highs.shape[0]}")
+    with cython.nogil:
+        while i < count:
+            p = i * _UNIT
+            size = _be32(units, p + 8)
+            if size != _PRE_BLANK_SIZE:
+                phy = _be32(units, p) * _TWO_32 + (_be32(units, p + 4) & _MASK_32)
+                if size <= 0 or phy <= last or phy < 0 or phy > _FARTHEST:
+                    break
+                last = phy
+                if place < 0 or (place + 1 < files and phy >= starts[place + 1]):
+                    low, high = 0, files
+                    while low < high:
+                        middle = (low + high) // 2
+                        if starts[middle] <= phy:
+                            low = middle + 1
+                        else:
+                            high = middle
+                    place = low - 1
+                if place >= 0:
+                    sums[place] = _sum(
+                        sums[place], _mix(cython.cast(cython.ulonglong, phy + size)),
+                        _MASK_64 - _mix(cython.cast(cython.ulonglong, phy)))
+                    if phy + size > highs[place]:
+                        highs[place] = phy + size
+            i += 1
+    return i, last
 
 
 def build_units(

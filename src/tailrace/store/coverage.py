@@ -11,12 +11,13 @@ segment. What is not seen is a wrong tags code.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, final
+from typing import Final, final
 
 import numpy as np
 
 from tailrace.formats.commitlog import BLANK, BLANK_MAGIC
-from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.formats.consumequeue import CQ_UNIT
+from tailrace.kernels import queue_units
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.log_scan import LogFile
 
@@ -24,15 +25,6 @@ __all__ = ["Coverage"]
 
 _UNIT: Final = CQ_UNIT.size
 _LOOK: Final = 1 << 16
-Numbers = np.ndarray[Any, np.dtype[np.uint64]]
-
-
-def _mix(values: Any) -> Numbers:
-    """A mixing function (splitmix64's finisher)."""
-    x: Numbers = np.asarray(values).astype(np.uint64)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
 
 
 @final
@@ -42,7 +34,6 @@ class Coverage:
     def __init__(self, files: Sequence[LogFile]) -> None:
         self._files = files
         self._starts = np.array([file.file_from_offset for file in files], dtype=np.int64)
-        self._size = files[0].size if files else 1
         self._sums = np.zeros(len(files), dtype=np.uint64)
         self._highs = self._starts.copy()
 
@@ -56,28 +47,11 @@ class Coverage:
         end = queue.max_offset
         while offset < end:
             data = queue.units(offset, min(_LOOK, end - offset))
-            units = CQ_UNIT.view(data[: len(data) - len(data) % _UNIT])
-            phy = units["phy_offset"].astype(np.int64)
-            size = units["size"].astype(np.int64)
-            real = size != PRE_BLANK_SIZE
-            high = np.maximum.accumulate(np.where(real, phy, last))
-            before = np.concatenate(([last], high[:-1]))
-            good = ~real | ((size > 0) & (phy >= 0) & (phy > before))
-            count = len(units) if bool(good.all()) else int(np.argmin(good))
-            self._add(phy[:count][real[:count]], size[:count][real[:count]])
-            if count < len(units) or not count:
-                queue.set_end(offset + count)
-                return
-            last = int(high[-1])
+            count, last = queue_units.add_cover(data, last, self._starts, self._sums, self._highs)
             offset += count
-
-    def _add(self, phy: Any, size: Any) -> None:
-        place = np.searchsorted(self._starts, phy, side="right") - 1
-        inside = place >= 0
-        phy, size, place = phy[inside], size[inside], place[inside]
-        if len(phy):
-            np.add.at(self._sums, place, _mix(phy + size) - _mix(phy))
-            np.maximum.at(self._highs, place, phy + size)
+            if not count or count < len(data) // _UNIT:
+                queue.set_end(offset)
+                return
 
     def first_gap(self, until: int) -> int:
         """Start of the first segment below ``until`` whose records do not all have a unit."""
@@ -88,8 +62,8 @@ class Coverage:
             high = int(self._highs[number])
             if not start < high <= start + file.size:
                 return start
-            whole = _mix([high]) - _mix([start])
-            if self._sums[number] != whole[0] or not _ends_at(file, high - start):
+            whole = (queue_units.mix(high) - queue_units.mix(start)) % (1 << 64)
+            if int(self._sums[number]) != whole or not _ends_at(file, high - start):
                 return start
         return until
 

@@ -24,7 +24,7 @@ from tailrace.store.store_checkpoint import StoreCheckpoint
 __all__ = ["RecoveryStart", "is_next"]
 
 _MARGIN_MS: Final = 3000
-_FEW_UNITS: Final = 4_000_000
+_FEW_UNITS: Final = 10_000_000
 _FEW_FILES: Final = 3
 """Index files that are read through when no progress says which of them are as they were."""
 
