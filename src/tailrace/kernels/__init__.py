@@ -34,6 +34,7 @@ __all__ = [
     "record",
     "tag_filter",
     "timer_lists",
+    "timer_put_back",
     "timer_records",
 ]
 
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
         record,
         tag_filter,
         timer_lists,
+        timer_put_back,
         timer_records,
     )
 else:
@@ -83,6 +85,7 @@ else:
     columns = _load("columns")
     column_records = _load("column_records")
     timer_records = _load("timer_records")
+    timer_put_back = _load("timer_put_back")
     timer_lists = _load("timer_lists")
 
 

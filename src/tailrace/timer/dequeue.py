@@ -78,6 +78,16 @@ class Dequeue:
         more = self._dequeue_get_message()
         return self._put_back.step(now) or more or behind
 
+    @property
+    def commit_read_time_ms(self) -> int:
+        """Slots before this time are delivered."""
+        now = self._clock.now_ms()
+        return min(self.frontier_ms, now - now % self._precision, *self._due.slots)
+
+    def has_begun(self, slot_time_ms: int) -> bool:
+        """Whether a slot was begun and has timers left."""
+        return slot_time_ms in self._due.slots
+
     def watch_clock(self, now: int) -> None:
         """When the wall clock was stepped back, read the slots again that come a second time.
 
@@ -178,11 +188,7 @@ class Dequeue:
                 not_plain = max(not_plain - 1, 0)
                 unit = state.units.popleft()
                 left -= 1
-                message = self._put_back.read(unit)
-                if message is not None:
-                    self.take(time_ms, unit, message)
-                else:
-                    self._due.left(unit)
+                self.read_and_take(time_ms, unit)
             self._due.forget_finished(time_ms)
             if min(left, bulk_left) <= 0:
                 return True
@@ -196,6 +202,14 @@ class Dequeue:
         if double or unit.phy_offset not in state.waiting:
             self._due.left(unit)
         self._due.forget_finished(slot_time_ms)
+
+    def read_and_take(self, slot_time_ms: int, unit: TimerUnit) -> None:
+        """``take`` with the message of a unit; one that is unreadable has left."""
+        message = self._put_back.read(unit)
+        if message is not None:
+            self.take(slot_time_ms, unit, message)
+        else:
+            self._due.left(unit)
 
     def _take(
         self, slot_time_ms: int, state: SlotState, unit: TimerUnit, message: MessageExt

@@ -55,7 +55,8 @@ class RecoveredTimers:
 
     Slots before ``read_time_ms`` are delivered. Timers with a slot time before
     ``suspicious_until_ms`` may have been delivered, so the log is asked before they are.
-    ``known`` are messages of the timer queue behind ``queue_offset`` that the timer log has already.
+    ``known`` are the positions, in order, of messages of the timer queue behind ``queue_offset``
+    that the timer log has already.
     """
 
     mode: str
@@ -65,7 +66,7 @@ class RecoveredTimers:
     suspicious_until_ms: int
     units: int = 0
     cut_at: int = -1
-    known: frozenset[int] = frozenset()
+    known: Any = ()
     orphans: list[TimerUnit] = field(default_factory=list)
 
 
@@ -148,7 +149,7 @@ class TimerRecovery:
         orphans = self._fill_wheel(live)
         cut_at = self._cut(end)
         offset = self._next_queue_offset(newest, fields.last_timer_queue_offset)
-        known = frozenset[int]()
+        known: Any = ()
         if fields.master_timer_queue_offset < offset:
             offset, known = self._already_logged(fields.master_timer_queue_offset, offset)
         return RecoveredTimers(
@@ -284,14 +285,14 @@ class TimerRecovery:
                 return at + 1
         return offset + 1
 
-    def _already_logged(self, low: int, high: int) -> tuple[int, frozenset[int]]:
+    def _already_logged(self, low: int, high: int) -> tuple[int, Any]:
         """Start at ``low``; messages from there on that have a unit are not enqueued twice."""
         queue = self._store.queues.get(TIMER_TOPIC, 0)
         unit = queue.unit(low) if queue is not None else None
         if unit is None:
-            return high, frozenset()
-        known: set[int] = set()
+            return high, ()
+        known = [np.empty(0, np.int64)]
         for _, units in self._log.scan():
-            phys = units["phy_offset"]
-            known.update(phys[phys >= unit.phy_offset].tolist())
-        return low, frozenset(known)
+            phys = units["phy_offset"].astype(np.int64)
+            known.append(phys[phys >= unit.phy_offset])
+        return low, np.unique(np.concatenate(known))

@@ -72,10 +72,26 @@ class TimerWheel:
             self._dirty.add(at // _PAGE)
             self._written.add(at // _PAGE)
 
+    def places(self, times_ms: Any) -> Any:
+        """Which slot of the ring each time has; times a whole ring apart share one."""
+        return times_ms // self.precision_ms % self._count
+
+    def slots_at(self, times_ms: Any) -> Any:
+        """What the places of some times hold now, whatever time that is of."""
+        return SLOT.view(self._bytes, self._count)[self.places(times_ms)]
+
+    def lists_of(self, times_ms: Any) -> tuple[Any, Any, Any]:
+        """First and last position and number of each time's slot, -1, -1 and 0 of empty ones (TW3)."""
+        found = self.slots_at(times_ms)
+        there = (found["time"] == times_ms // self.precision_ms) & (found["time"] != 0)
+        return (
+            np.where(there, found["first_pos"], -1), np.where(there, found["last_pos"], -1),
+            np.where(there, found["num"], 0))
+
     def put_slots(self, times_ms: Any, first_pos: Any, last_pos: Any, num: Any) -> None:
         """Set the slots of many times, no two of which share a place."""
         times = times_ms // self.precision_ms
-        places = times % self._count
+        places = self.places(times_ms)
         with self._lock:
             slots = SLOT.view(self._bytes, self._count)
             for name, values in (
@@ -119,9 +135,9 @@ class TimerWheel:
 
     def lists(self, times_ms: Any, positions: Any) -> Any:
         """Which units, by slot time (a multiple of the precision) and position, are in their slot's list."""
-        times = times_ms // self.precision_ms
-        slots = SLOT.view(self._bytes, self._count)[times % self._count]
-        return (slots["time"] == times) & (slots["last_pos"] >= 0) & (slots["first_pos"] <= positions)
+        slots = self.slots_at(times_ms)
+        listed = (slots["time"] == times_ms // self.precision_ms) & (slots["last_pos"] >= 0)
+        return listed & (slots["first_pos"] <= positions)
 
     def pending(self, begin_ms: int, until_ms: int | None = None) -> int:
         """How many timers the slots of a range of times hold."""

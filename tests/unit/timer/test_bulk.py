@@ -10,7 +10,7 @@ from timer_world import CONFIG, START, World
 from tailrace.errors import DiskFullError
 from tailrace.formats.commitlog import encode_properties
 from tailrace.formats.timerlog import TIMER_UNIT
-from tailrace.kernels import timer_records
+from tailrace.kernels import timer_put_back, timer_records
 from tailrace.model import MessageExtBrokerInner
 from tailrace.timer.slots import Later
 
@@ -111,13 +111,13 @@ def test_what_a_failed_write_left_is_cleared(monkeypatch):
     world = World()
     due = sent(world, 100)
     at = world.store.commit_log.max_offset
-    real = timer_records.put_back
+    real = timer_put_back.put_back
 
     def put_back(*arguments):
         real(*arguments)
         raise MemoryError
 
-    monkeypatch.setattr("tailrace.timer.bulk.kernel.put_back", put_back)
+    monkeypatch.setattr("tailrace.timer.bulk.timer_put_back.put_back", put_back)
     world.clock.advance(8000)
     with pytest.raises(MemoryError):
         world.steps()

@@ -307,3 +307,14 @@ def test_a_clock_that_goes_forward_a_day_delivers_all_once():
     world.clock.advance(86_400_000)
     world.run(5_000, step=100)
     assert {key: len(times) for key, times in world.delivered().items()} == dict.fromkeys(world.due, 1)
+
+
+def test_the_progress_line_comes_at_its_interval_whether_or_not_something_moves(caplog):
+    world = World()
+    for ms in (500, 30_000, 40_000):
+        world.send(TIMER_DELAY_MS=ms)
+    with caplog.at_level("INFO", "tailrace.timer.timer_message_store"):
+        world.run(25_000, step=250)
+    lines = [r.getMessage() for r in caplog.records if "timer progress" in r.getMessage()]
+    assert len(lines) == 2
+    assert "offset_behind=0 to_look_at=0 waiting=0 put_back=1 congestion=2" in lines[-1]
