@@ -15,6 +15,7 @@ from setuptools import Extension, setup
 KERNELS = (
     "record", "hashes", "queue_units", "index_entries", "index_chains", "tag_filter", "header",
     "columns", "column_records", "timer_records", "timer_put_back", "timer_lists",
+    "timer_replay",
 )
 SOURCES = Path("src/tailrace/kernels")
 

@@ -36,6 +36,7 @@ __all__ = [
     "timer_lists",
     "timer_put_back",
     "timer_records",
+    "timer_replay",
 ]
 
 _log = logging.getLogger(__name__)
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
         timer_lists,
         timer_put_back,
         timer_records,
+        timer_replay,
     )
 else:
     record = _load("record")
@@ -87,6 +89,7 @@ else:
     timer_records = _load("timer_records")
     timer_put_back = _load("timer_put_back")
     timer_lists = _load("timer_lists")
+    timer_replay = _load("timer_replay")
 
 
 def _find_crc32() -> int:

@@ -10,9 +10,8 @@ import numpy as np
 
 from tailrace.env.clock import Clock
 from tailrace.formats.commitlog import decode_message
-from tailrace.formats.timerlog import MAGIC_DELETE, MAGIC_ROLL, TIMER_UNIT, TimerUnit
+from tailrace.formats.timerlog import MAGIC_DELETE, MAGIC_ROLL, TimerUnit
 from tailrace.formats.timerwheel import Slot
-from tailrace.kernels import timer_lists
 from tailrace.model import MessageExt
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.bulk import MANY, BulkPutBack
@@ -39,9 +38,6 @@ _MOST_BEGUN: Final = 500_000
 """The same for those that are kept as units only."""
 _BATCH: Final = 1000
 _BULK_BATCH: Final = 16_384
-_WINDOWS: Final = (40 * TIMER_UNIT.size, 2520 * TIMER_UNIT.size)
-"""Bytes of the timer log that are read at once, for units far from each other and for neighbours."""
-_NEIGHBOURS: Final = 16
 _SMALL: Final = 4096
 """A record up to this size is kept until it is due."""
 
@@ -143,28 +139,12 @@ class Dequeue:
 
     def walk(self, time_ms: int, pos: int) -> Any:
         """A slot's units, newest first; a list that leads astray ends there, which is logged."""
-        found, total, window = list[Any](), 0, _WINDOWS[0]
-        while pos >= 0:
-            file = self._timer_log.files.find(pos)
-            if file is None:
-                break
-            start = max(pos + TIMER_UNIT.size - window, file.file_from_offset)
-            data = self._timer_log.files.read(start, pos + TIMER_UNIT.size - start)
-            if len(data) < pos + TIMER_UNIT.size - start:
-                break
-            out = bytearray(len(data))
-            count, pos, good = timer_lists.walk(
-                data, start, pos, time_ms, self._precision, out)
-            found.append(TIMER_UNIT.view(out, count))
-            total += count
-            if not good:
-                break
-            window = _WINDOWS[count >= _NEIGHBOURS]
+        units, pos = self._timer_log.walk(time_ms, self._precision, pos)
         if pos >= 0:
             self._put_back.counters["timerBrokenList"] += 1
             _log.error("list of a timer slot is broken time_ms=%d pos=%d units=%d",
-                       time_ms, pos, total)
-        return np.concatenate([TIMER_UNIT.view(b""), *found])
+                       time_ms, pos, len(units))
+        return units
 
     # -- dequeue_get_message
 

@@ -222,10 +222,8 @@ class TimerMessageStore:
     def live_units(self, begin_ms: int) -> Iterator[np.ndarray[Any, Any]]:
         """Units of the timer log that are in the list of a slot from a time on, in order."""
         for pos, units in self.timer_log.scan():
-            times = (units["write_time_ms"] + units["delay_ms"]).astype(np.int64)
-            times -= times % self.precision_ms
-            positions = pos + TIMER_UNIT.size * np.arange(len(units), dtype=np.int64)
-            yield units[(times >= begin_ms) & self.wheel.lists(times, positions)]
+            listed = self.wheel.listed(units, pos, begin_ms)
+            yield units if bool(listed.all()) else units[listed]
 
     def _topic_at(self, phy_offset: int, size: int) -> str | None:
         """The real topic of the timer message at a position."""

@@ -19,6 +19,7 @@ import numpy as np
 
 from tailrace.env.filesystem import FileSystem
 from tailrace.formats.timerwheel import SLOT, SLOTS_TOTAL, Slot, wheel_file_size
+from tailrace.kernels import timer_replay
 
 __all__ = ["NO_SLOT", "TimerWheel"]
 
@@ -133,11 +134,26 @@ class TimerWheel:
         found: list[int] = times.tolist()
         return found
 
-    def lists(self, times_ms: Any, positions: Any) -> Any:
-        """Which units, by slot time (a multiple of the precision) and position, are in their slot's list."""
-        slots = self.slots_at(times_ms)
-        listed = (slots["time"] == times_ms // self.precision_ms) & (slots["last_pos"] >= 0)
-        return listed & (slots["first_pos"] <= positions)
+    def listed(self, units: Any, pos: int, begin_ms: int) -> Any:
+        """Which units of the timer log, from ``pos`` on, are in the list of a slot from a time on."""
+        found = np.zeros(len(units), np.uint8)
+        timer_replay.listed(
+            units.view(np.uint8), pos, begin_ms, self.precision_ms, self._bytes, found)
+        return found.view(np.bool_)
+
+    def replay(self, units: Any, pos: int, begin_ms: int) -> tuple[int, int]:
+        """Put units of the timer log, from ``pos`` on, into the lists of slots from a time on.
+
+        Returns (units, why it ended), as the kernel of the same name.
+        """
+        touched = np.zeros(-(-self._size // _PAGE), np.uint8)
+        count, why = timer_replay.replay(
+            units.view(np.uint8), pos, begin_ms, self.precision_ms, self._bytes, touched)
+        pages = set(np.flatnonzero(touched).tolist())
+        with self._lock:
+            self._dirty |= pages
+            self._written |= pages
+        return int(count), int(why)
 
     def pending(self, begin_ms: int, until_ms: int | None = None) -> int:
         """How many timers the slots of a range of times hold."""

@@ -1,7 +1,9 @@
 """Timers after a kill, a power loss, a long downtime, and with files missing, stale or torn."""
 
 import dataclasses
+import tracemalloc
 
+import numpy as np
 import pytest
 from timer_world import CONFIG, ROOT, START, World
 
@@ -11,6 +13,7 @@ from tailrace.formats.timercheckpoint import TIMER_CHECKPOINT
 from tailrace.formats.timerlog import TIMER_UNIT
 from tailrace.formats.timerwheel import SLOT
 from tailrace.testing import CrashFileSystem
+from tailrace.timer.recovery import TimerRecovery
 
 DAY = 86_400_000
 
@@ -352,3 +355,30 @@ def test_a_list_that_leads_astray_is_no_list(number, prev):
     assert len(world.timers.recovered.orphans) == (1 if prev < 0 else 0)
     world.run(31_000, 500)
     assert {key: len(times) for key, times in world.delivered().items()} == dict.fromkeys(world.due, 1)
+
+
+def test_a_replay_takes_the_memory_of_a_piece_however_long_the_log_is(monkeypatch):
+    world = World(config=dataclasses.replace(CONFIG, mapped_file_size_timer_log=52 * 200_100))
+    world.send(TIMER_DELAY_MS=50_000)
+    world.steps()
+    world.flush()
+    log, count = world.timers.timer_log, 200_000
+    units = np.repeat(next(units for _, units in log.scan()), count)
+    units["prev_pos"] = TIMER_UNIT.size * np.arange(count)
+    log.append(units.tobytes())
+    world.files = world.files.killed()
+    real = TimerRecovery._replay
+
+    def replay(self, *arguments):
+        tracemalloc.start()
+        return real(self, *arguments)
+
+    monkeypatch.setattr(TimerRecovery, "_replay", replay)
+    try:
+        world.open()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (world.timers.recovered.mode, world.timers.recovered.units) == ("replay", count + 1)
+    assert world.timers.slot_num(START + 49_000) == count + 1
+    assert peak < 5 << 20  # the log has 10 MB
