@@ -94,9 +94,9 @@ class Dequeue:
             _log.warning("wall clock stepped back by_ms=%d", self.last_floor_ms - floor)
             self._put_back.suspicious_until_ms = max(
                 self._put_back.suspicious_until_ms, self.frontier_ms)
+            self.frontier_ms = min(self.frontier_ms, floor)
             if self.on_step_back is not None:
                 self.on_step_back(floor)
-            self.frontier_ms = min(self.frontier_ms, floor)
         self.last_floor_ms = floor
 
     # -- dequeue_get

@@ -192,7 +192,11 @@ class TimerMessageStore:
         self.wheel.put_slot(time_ms, pos if slot.first_pos < 0 else slot.first_pos, pos, slot.num + 1)
 
     def _step_back(self, floor_ms: int) -> None:
-        """Before a unit goes into a slot that was read by another clock: say so on disk."""
+        """Before a unit goes into a slot that was read by another clock: say so on disk.
+
+        What has left such a slot is in the wheel once more, and leaves once more.
+        """
+        self.metrics.revise(self._pending_units())
         fields = self.checkpoint.fields
         if fields is not None:
             self._write_hint()
@@ -246,7 +250,8 @@ class TimerMessageStore:
         """Units whose timers have not left: of slots to come and of those that were begun."""
         yield from self.live_units(self.dequeue.frontier_ms)
         begun = [
-            unit for slot in self.due.slots.values() for unit in slot.left_units()]
+            unit for time_ms, slot in self.due.slots.items() if time_ms < self.dequeue.frontier_ms
+            for unit in slot.left_units()]
         yield TIMER_UNIT.view(b"".join(TIMER_UNIT.pack(*unit) for unit in begun))
 
     def slot_num(self, time_ms: int) -> int:
