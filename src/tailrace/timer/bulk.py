@@ -57,13 +57,11 @@ class BulkPutBack:
 
     def __init__(
         self, clock: Clock, store: DefaultMessageStore, due: DueQueue, put_back: PutBack,
-        precision_ms: int,
     ) -> None:
         self._clock = clock
         self._store = store
         self._due = due
         self._put_back = put_back
-        self._precision = precision_ms
 
     @property
     def possible(self) -> bool:
@@ -122,7 +120,7 @@ class BulkPutBack:
         sizes = units["msg_size"].astype(np.int64)
         data, at = read_records(self._store.commit_log, positions, sizes)
         rows = np.zeros((len(units), kernel.COLUMNS), np.int64)
-        kernel.read(data, at, positions, sizes, self._precision, rows)
+        kernel.read(data, at, positions, sizes, self._put_back.grain_ms, rows)
         rows[:, kernel.T_WROTE] = units["write_time_ms"]
         return _Batch(units, data, rows)
 

@@ -64,7 +64,7 @@ class Dequeue:
         self._due = due
         self._put_back = put_back
         self._precision = precision_ms
-        self._bulk = BulkPutBack(clock, store, due, put_back, precision_ms)
+        self._bulk = BulkPutBack(clock, store, due, put_back)
 
     def step(self) -> bool:
         """Begin slots, look at their messages, put back what is due; True when there is more."""
@@ -220,7 +220,7 @@ class Dequeue:
                 return
             state.identities.add(identity)
         due = slot_time_ms if roll else due_ms(
-            properties, out, message.store_timestamp, self._precision)
+            properties, out, message.store_timestamp, self._put_back.grain_ms)
         pending = Pending(
             due, slot_time_ms, unit, identity, roll,
             message if message.store_size <= _SMALL and len(self._due) < _MOST_WAITING else None)

@@ -53,7 +53,13 @@ from tailrace.timer.put_back import PutBack
 from tailrace.timer.recovery import RecoveredTimers, TimerRecovery
 from tailrace.timer.slots import DueQueue
 from tailrace.timer.timer_checkpoint import TimerCheckpoint
-from tailrace.timer.timer_hint import read_suspicious_until_ms, write_timer_hint
+from tailrace.timer.timer_hint import (
+    Geometry,
+    grain_ms,
+    read_geometry,
+    read_suspicious_until_ms,
+    write_timer_hint,
+)
 from tailrace.timer.timer_log import TimerLog, recognise_file_size
 from tailrace.timer.timer_metrics import TimerMetrics
 from tailrace.timer.timer_wheel import NO_SLOT, TimerWheel
@@ -98,6 +104,8 @@ class TimerMessageStore:
         self._file_system = file_system
         self._store = store
         self._lock = threading.RLock()
+        self._geometry_noted = False
+        self._revise_metrics = False
         self._version = 0
         self._version_ms = 0
         self._last_progress_ns = clock.monotonic_ns()
@@ -105,7 +113,8 @@ class TimerMessageStore:
         self.metrics = TimerMetrics(clock, self._topic_at)
         self.due.on_left = self.metrics.left
         self.due.on_left_many = self.metrics.left_many
-        self.put_back = PutBack(clock, store, self.due, self.precision_ms)
+        self.put_back = PutBack(clock, store, self.due)
+        self.put_back.grain_ms = self.precision_ms
         self.dequeue = Dequeue(
             clock, store, self.wheel, self.timer_log, self.due, self.put_back, self.precision_ms)
         self.dequeue.on_step_back = self._step_back
@@ -121,6 +130,10 @@ class TimerMessageStore:
             found = self.recovered = TimerRecovery(
                 self._clock, self._file_system, self._store, self.wheel, self.timer_log,
                 self.checkpoint).run()
+            self.put_back.grain_ms = grain_ms(
+                self._file_system, self._store.root, self.precision_ms)
+            self._geometry_noted = self._geometry() == read_geometry(
+                self._file_system, self._store.root)
             if (fields := self.checkpoint.fields) is not None:
                 self._version, self._version_ms = fields.counter, fields.timestamp
             self.enqueue.queue_offset = found.queue_offset
@@ -194,9 +207,9 @@ class TimerMessageStore:
     def _step_back(self, floor_ms: int) -> None:
         """Before a unit goes into a slot that was read by another clock: say so on disk.
 
-        What has left such a slot is in the wheel once more, and leaves once more.
+        What has left such a slot leaves it once more, which the metrics count.
         """
-        self.metrics.revise(self._pending_units())
+        self._revise_metrics = True
         fields = self.checkpoint.fields
         if fields is not None:
             self._write_hint()
@@ -204,9 +217,13 @@ class TimerMessageStore:
                 last_read_time_ms=min(fields.last_read_time_ms, floor_ms)))
 
     def _write_hint(self) -> None:
+        self._geometry_noted = True
         write_timer_hint(
-            self._file_system, self._store.root, self.precision_ms, self.wheel.slots_total,
+            self._file_system, self._store.root, self._geometry(),
             self.put_back.suspicious_until_ms)
+
+    def _geometry(self) -> Geometry:
+        return Geometry(self.precision_ms, self.wheel.slots_total, self.put_back.grain_ms)
 
     # -- positions
 
@@ -238,12 +255,19 @@ class TimerMessageStore:
         return message.properties.get(REAL_TOPIC)
 
     def check_metrics_step(self) -> None:
-        """Count the pending timers of each topic anew, in the hour that is set for it."""
+        """Count the pending timers of each topic anew, in the hour that is set for it.
+
+        Of all topics at any hour, when the wall clock was stepped back meanwhile.
+        """
         config = self.config
-        if config.timer_enable_check_metrics and self.metrics.is_time_to_check(
-            config.timer_check_metrics_when
-        ):
-            with self._lock:
+        if not config.timer_enable_check_metrics:
+            return
+        is_time = self.metrics.is_time_to_check(config.timer_check_metrics_when)
+        with self._lock:
+            if self._revise_metrics:
+                self._revise_metrics = False
+                self.metrics.revise(self._pending_units())
+            elif is_time:
                 self.metrics.revise(self._pending_units(), config.timer_metric_small_threshold)
 
     def _pending_units(self) -> Iterator[np.ndarray[Any, Any]]:
@@ -378,7 +402,7 @@ class TimerMessageStore:
             self.wheel.give_back(pages)
             raise
         self.wheel.write(pages)
-        if self.checkpoint.fields is None:
+        if self.checkpoint.fields is None or not self._geometry_noted:
             self._write_hint()
         if self._moved(read_time, queue_offset) and self.should_running_dequeue:
             self._version += 1

@@ -209,6 +209,8 @@ def test_a_clock_set_back_in_between_brings_nothing_twice_and_nothing_early():
     world.run(2000, 100)
     assert {m.unique_key for m in arrived(world)} == before
     world.run(3000, 100)
+    assert set(world.timers.metrics.counts().values()) != {0}  # the slot was read twice
+    world.timers.check_metrics_step()
     each_came_once(world, due)
     assert all(m.store_timestamp >= due[m.unique_key] for m in arrived(world))
 

@@ -1,6 +1,7 @@
 """Timers after a kill, a power loss, a long downtime, and with files missing, stale or torn."""
 
 import dataclasses
+import json
 import tracemalloc
 
 import numpy as np
@@ -382,3 +383,25 @@ def test_a_replay_takes_the_memory_of_a_piece_however_long_the_log_is(monkeypatc
     assert (world.timers.recovered.mode, world.timers.recovered.units) == ("replay", count + 1)
     assert world.timers.slot_num(START + 49_000) == count + 1
     assert peak < 5 << 20  # the log has 10 MB
+
+
+@pytest.mark.parametrize("precision", [100, 500, 2000, 7000])
+@pytest.mark.parametrize("stop", ["kill", "close"])
+def test_another_precision_misreads_no_slot(precision, stop):
+    """W21: a slot's time is a number of precisions, and the reference takes the wheel as it is."""
+    world = loaded()
+    if stop == "close":
+        world.close()
+    killed(world)
+    world.config = dataclasses.replace(
+        CONFIG, timer_precision_ms=precision, timer_roll_window_slot=200_000 // precision)
+    world.open(clean=stop == "close")
+    world.send(TIMER_DELAY_MS=1234)
+    world.run(1_000, step=10)
+    world.flush()
+    assert json.loads(world.files.open(f"{ROOT}/tailrace/timer.json").pread(4096, 0))[
+        "precisionMs"] == precision
+    world.run(19_000, step=10)
+    all_once(world)
+    late = [times[0] - world.due[key] for key, times in world.delivered().items()]
+    assert max(late) <= 10
