@@ -238,9 +238,9 @@ class Enqueue:
         late = np.flatnonzero(times < self._dequeue.frontier_ms)
         if len(late) > _MOST_LATE:
             count = int(late[_MOST_LATE])
-        slots, first = np.unique(times, return_index=True)
+        slots, first, _ = _different(times)
         places = self._wheel.places(slots)
-        if len(np.unique(places)) < len(slots):  # a ring apart, within one batch
+        if len(_different(places)[0]) < len(slots):  # a ring apart, within one batch
             order = np.lexsort((first, places))
             again = np.append(False, np.diff(places[order]) == 0)
             count = min(count, int(first[order][again].min()))
@@ -277,8 +277,7 @@ class Enqueue:
     def _count(self, rows: Any, topics: dict[int, str]) -> None:
         """Tell the metrics, in the order in which topics come."""
         is_delete = rows[:, kernel.E_KIND] == kernel.DELETE
-        values, first, counts = np.unique(  # the hash of a topic is odd
-            rows[:, kernel.E_TOPIC] - is_delete, return_index=True, return_counts=True)
+        values, first, counts = _different(rows[:, kernel.E_TOPIC] - is_delete)  # a hash is odd
         for at in np.argsort(first).tolist():
             count, sign = int(counts[at]), 1 if values[at] & 1 else -1
             self._metrics.add(topics[int(values[at]) | 1], sign * count, count)
@@ -312,12 +311,19 @@ def _units_of(rows: Any, times: Any, magics: Any, write_time: int) -> Any:
 def _topics(data: bytes, rows: Any) -> dict[int, str]:
     """The real topics of plain messages by their hash."""
     plain = np.flatnonzero(rows[:, kernel.E_KIND] != kernel.ODD)
-    names, first = np.unique(rows[plain, kernel.E_TOPIC], return_index=True)
+    names, first, _ = _different(rows[plain, kernel.E_TOPIC])
     found = {}
     for name, row in zip(names.tolist(), plain[first].tolist(), strict=True):
         at, length = int(rows[row, kernel.E_TOPIC_POS]), int(rows[row, kernel.E_TOPIC_LEN])
         found[name] = data[at : at + length].decode("ascii")
     return found
+
+
+def _different(values: Any) -> tuple[Any, Any, Any]:
+    """The different values, where each comes first, and how often it is there. Often they are one."""
+    if len(values) and bool((values == values[0]).all()):
+        return values[:1], np.zeros(1, np.int64), np.array([len(values)])
+    return np.unique(values, return_index=True, return_counts=True)
 
 
 def _grouped(values: Any) -> tuple[Any, Any]:

@@ -126,6 +126,10 @@ class TimerMessageStore:
 
     def load(self) -> None:
         """Recover. Raises OSError or FatalStorageError."""
+        rounds = self.config.timer_max_delay_sec * 1000 // self.roll_window_ms
+        if rounds > 1:
+            _log.warning("far timers cost a record in each round max_delay_s=%d rounds=%d window_s=%d",
+                         self.config.timer_max_delay_sec, rounds, self.roll_window_ms // 1000)
         with self._lock:
             found = self.recovered = TimerRecovery(
                 self._clock, self._file_system, self._store, self.wheel, self.timer_log,

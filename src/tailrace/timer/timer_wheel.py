@@ -100,7 +100,7 @@ class TimerWheel:
                 ("magic", 0),
             ):
                 slots[name][places] = values
-            pages = set(np.unique(places * SLOT.size // _PAGE).tolist())
+            pages = set((places * SLOT.size // _PAGE).tolist())
             self._dirty |= pages
             self._written |= pages
 

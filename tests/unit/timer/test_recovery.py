@@ -131,6 +131,25 @@ def test_a_wheel_of_an_earlier_day_and_snapshots_are_no_danger():
     all_once(world)
 
 
+@pytest.mark.parametrize("what", ["timerwheel", "timerlog", "timercheck"])
+def test_files_of_an_earlier_moment_are_found_out(what):
+    """As a copy that was put back, or a disk that lied about a sync, leaves them."""
+    world = loaded(30)
+    before = {p: bytes(d.volatile) for p, d in world.files._files.items() if f"/{what}" in p}
+    for number in range(60):  # more than a file of units
+        world.send(TIMER_DELAY_MS=100 * number + 3_050)
+    world.run(2_100, step=50)
+    killed(world)
+    for path in [p for p in world.files._files if f"/{what}" in p]:
+        world.files.remove(path)
+    for path, data in before.items():
+        world.files.open(path, writable=True, create=True).pwrite(data, 0)
+    world.open()
+    assert world.timers.recovered.mode == ("rebuild" if what == "timerlog" else "replay")
+    world.run(20_000, step=50)
+    all_once(world)
+
+
 def test_the_log_is_cut_at_a_bad_unit_and_what_follows_is_enqueued_again():
     world = killed(loaded())
     pos = 33 * TIMER_UNIT.size
