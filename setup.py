@@ -14,8 +14,8 @@ from setuptools import Extension, setup
 
 KERNELS = (
     "record", "hashes", "queue_units", "index_entries", "index_chains", "tag_filter", "header",
-    "columns", "column_records", "timer_records",
-    "timer_lists",
+    "columns", "column_records", "timer_records", "timer_put_back", "timer_lists",
+    "timer_replay",
 )
 SOURCES = Path("src/tailrace/kernels")
 

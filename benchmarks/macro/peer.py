@@ -81,7 +81,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def reference_broker(
-    scratch: Path, flush: str
+    scratch: Path, flush: str, ready_s: float = 60
 ) -> Iterator[tuple[list[subprocess.Popen[bytes]], str, str, float]]:
     """A Java name server and broker: processes, name server, broker, seconds until it served."""
     namesrv, listen = free_port(), free_port()
@@ -98,7 +98,7 @@ def reference_broker(
         for arguments in (("namesrv", namesrv), ("broker", conf))
     ]
     try:
-        wait_for_route(f"127.0.0.1:{namesrv}")
+        wait_for_route(f"127.0.0.1:{namesrv}", ready_s)
         took = time.perf_counter() - began
         yield processes, f"127.0.0.1:{namesrv}", f"127.0.0.1:{listen}", took
     finally:

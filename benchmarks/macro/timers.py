@@ -2,8 +2,9 @@
 
 One generator sends the same frames to both brokers. Enqueue: sends a second, and until the wheel has
 them all. Drain: so many due at one moment, from the first to the last in their queues. Lateness: put
-time minus due time at a steady rate. Pending: memory, and the open after a kill with so many to come.
-One JSON line; ratios above 1 are in our favour.
+time minus due time at a steady rate. Pending: memory, and the open after a kill with so many to come;
+with ``--direct`` they are not sent: Tailrace makes the directory, which its wheel is filled from, and
+the reference takes over another one made like it. One JSON line; ratios above 1 are in our favour.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ IN_FLIGHT = 320
 CHUNK = 64
 WARM_UP = 10_000
 GRACE_S = 60
+READY_S = 180
+"""At most, until the reference serves a directory with many pending timers."""
+DIRECTORIES = {"tailrace": "ours", "reference": "java"}
 
 
 class Generator:
@@ -120,9 +124,12 @@ def stored(broker: str, topic: str) -> int:
 
 
 def enqueue_and_drain(
-    broker: str, topic: str, count: int, body: int, pid: int
+    broker: str, topic: str, count: int, body: int, pid: int, ahead_s: float, most_s: float
 ) -> dict[str, Any]:
-    """Timers that are all due in one moment, far enough ahead that all are sent before it."""
+    """Timers that are all due in one moment, so far ahead that all are sent before it.
+
+    Looks for them in their queues for ``most_s`` from then on; the rate is of those that came.
+    """
     generator = Generator(broker, f"{topic}Warm", body)
     generator.send([now_ms() + 1000] * WARM_UP)
     generator.wait_enqueued()
@@ -130,23 +137,23 @@ def enqueue_and_drain(
     generator.close()
     generator = Generator(broker, topic, body)
     generator.send([now_ms() + 1])  # the topic is there
-    due = now_ms() + 5000 + count // 4
+    due = now_ms() + int(1000 * (ahead_s or 5 + count / 4000))
     began = time.perf_counter()
     generator.send([due] * count)
     sent_s = time.perf_counter() - began
     generator.wait_enqueued()
     enqueued_s = time.perf_counter() - began
     if now_ms() > due - 500:
-        raise SystemExit("the timers were due before all were sent; choose fewer")
+        raise SystemExit("the timers were due before all were sent; choose fewer, or a longer --ahead")
     cpu = cpu_seconds(pid)
     wanted, first, last, seen = count + 1 - generator.refused, 0.0, 0.0, 0
     time.sleep(max(due / 1000 - time.time() - 0.2, 0))
     with PullConsumer(broker=broker) as consumer:
         queues = consumer.queues(topic)
-        while seen < wanted and time.time() < due / 1000 + GRACE_S + count / 1000:
-            seen = sum(consumer.max_offset(queue) for queue in queues)
+        while seen < wanted and time.time() < due / 1000 + most_s:
+            before, seen = seen, sum(consumer.max_offset(queue) for queue in queues)
             first = first or (time.time() if seen > 1 else 0.0)
-            last = time.time()
+            last = time.time() if seen > before else last
             time.sleep(0.02)
     cpu = cpu_seconds(pid) - cpu
     refused = generator.refused
@@ -184,8 +191,11 @@ def lateness(broker: str, topic: str, per_s: int, seconds: int, body: int) -> di
     }
 
 
-def fill_directly(path: Path, topic: str, count: int, body: int) -> None:
-    """Timer messages over a day from in an hour on, put on the timer topic as the broker would."""
+def fill_directly(path: Path, topic: str, count: int, body: int) -> float:
+    """Timers over a day from in an hour on, put on the timer topic as the broker would, then enqueued.
+
+    Leaves a clean directory; how many of them a second came into the wheel.
+    """
     start, at_once = now_ms() + 3_600_000, 10_000
     config = StoreConfig(timer_stop_enqueue=True, message_index_enable=False)
     with MessageStore.open(path, config=config) as store:
@@ -199,6 +209,14 @@ def fill_directly(path: Path, topic: str, count: int, body: int) -> None:
                         "REAL_QID": str(n % QUEUES)}))
                     for n, due in enumerate(dues)])
             store._store.let_dispatch_follow()
+    began = time.perf_counter()
+    with MessageStore.open(path, config=StoreConfig(message_index_enable=False)) as store:
+        while store.stats()["timerOffsetBehind"]:
+            time.sleep(0.02)
+        took = time.perf_counter() - began
+        if store.stats()["timerPending"] != count:
+            raise SystemExit(f"{store.stats()['timerPending']} timers are pending, not {count}")
+    return count / took
 
 
 def fill(broker: str, topic: str, count: int, body: int, pid: int) -> dict[str, Any]:
@@ -214,6 +232,11 @@ def wait_and_look(generator: Generator, began: float, count: int, pid: int) -> d
     """Until the wheel has all of them; then what they cost while nothing is due."""
     generator.wait_enqueued()
     took = time.perf_counter() - began
+    return {**look(generator, count, pid), "fill_per_s": round(count / took)}
+
+
+def look(generator: Generator, count: int, pid: int) -> dict[str, Any]:
+    """What pending timers cost while nothing is due."""
     time.sleep(2)
     cpu, began = cpu_seconds(pid), time.perf_counter()
     time.sleep(5)
@@ -221,8 +244,8 @@ def wait_and_look(generator: Generator, began: float, count: int, pid: int) -> d
     refused = generator.refused
     generator.close()
     return {
-        "count": count, "refused": refused, "fill_per_s": round(count / took),
-        "rss_anon_mb": rss_anon_mb(pid), "idle_cpu_ratio": round(idle, 4),
+        "count": count, "refused": refused, "rss_anon_mb": rss_anon_mb(pid),
+        "idle_cpu_ratio": round(idle, 4),
     }
 
 
@@ -235,55 +258,78 @@ def cpu_seconds(pid: int) -> float:
 def broker_of(kind: str, scratch: Path) -> Iterator[tuple[int, str, float]]:
     """Process, address and seconds until it served, on the store of its kind below ``scratch``."""
     if kind == "tailrace":
-        with serving(scratch / "ours") as (process, at, took):
+        with serving(scratch / DIRECTORIES[kind]) as (process, at, took):
             yield process.pid, at["broker"], took
         return
-    with reference_broker(scratch, "ASYNC_FLUSH") as (processes, _, broker, took):
+    with reference_broker(scratch, "ASYNC_FLUSH", READY_S) as (processes, _, broker, took):
         yield processes[1].pid, broker, took
 
 
 def measure(kind: str, scratch: Path, arguments: Any) -> dict[str, Any]:
     metrics: dict[str, Any] = {}
-    with broker_of(kind, scratch) as (pid, broker, _):
-        metrics["burst"] = enqueue_and_drain(
-            broker, "BenchBurst", arguments.count, arguments.body, pid)
-        note(f"{kind} burst: {metrics['burst']}")
-        for per_s in arguments.rates:
-            name = f"lateness_{per_s}"
-            metrics[name] = lateness(
-                broker, f"BenchLate{per_s}", per_s, arguments.seconds, arguments.body)
-            note(f"{kind} {name}: {metrics[name]}")
-    clear(scratch)
-    if arguments.pending:
-        if arguments.direct:
-            fill_directly(scratch / "ours", "BenchFar", arguments.pending, arguments.body)
+    if arguments.count or arguments.rates:
         with broker_of(kind, scratch) as (pid, broker, _):
-            metrics["pending"] = (
-                wait_and_look(Generator(broker, "BenchFar", 0), time.perf_counter(),
-                              arguments.pending, pid)
-                if arguments.direct else
-                fill(broker, "BenchFar", arguments.pending, arguments.body, pid))
-            os.kill(pid, signal.SIGKILL)
-            time.sleep(0.5)
-        with broker_of(kind, scratch) as (pid, broker, took):
-            metrics["pending"]["ready_after_kill_s"] = round(took, 2)
-            metrics["pending"]["rss_anon_mb_after"] = rss_anon_mb(pid)
+            metrics = measure_due(kind, broker, pid, arguments)
+        clear(scratch)
+    if arguments.pending:
+        metrics["pending"] = measure_pending(kind, scratch, arguments)
         note(f"{kind} pending: {metrics['pending']}")
         clear(scratch)
     return metrics
 
 
+def measure_due(kind: str, broker: str, pid: int, arguments: Any) -> dict[str, Any]:
+    """What is due at one moment, and what is due one after another."""
+    metrics: dict[str, Any] = {}
+    if arguments.count:
+        metrics["burst"] = enqueue_and_drain(
+            broker, "BenchBurst", arguments.count, arguments.body, pid, arguments.ahead,
+            arguments.most)
+        note(f"{kind} burst: {metrics['burst']}")
+    for per_s in arguments.rates:
+        name = f"lateness_{per_s}"
+        metrics[name] = lateness(
+            broker, f"BenchLate{per_s}", per_s, arguments.seconds, arguments.body)
+        note(f"{kind} {name}: {metrics[name]}")
+    return metrics
+
+
+def measure_pending(kind: str, scratch: Path, arguments: Any) -> dict[str, Any]:
+    """Memory with timers to come, a kill, and what the next start takes."""
+    count, found = arguments.pending, dict[str, Any]()
+    if arguments.direct:
+        per_s = fill_directly(
+            scratch / DIRECTORIES[kind], "BenchFar", count, arguments.body)
+        note(f"{count} timers are in the wheel, {per_s:.0f} a second")
+        if kind == "tailrace":
+            found["backlog_enqueue_per_s"] = round(per_s)
+    with broker_of(kind, scratch) as (pid, broker, took):
+        if arguments.direct:
+            found["ready_s"] = round(took, 2)
+            generator = Generator(broker, "BenchFar", 0)
+            generator.wait_enqueued()
+            found |= look(generator, count, pid)
+        else:
+            found |= fill(broker, "BenchFar", count, arguments.body, pid)
+        os.kill(pid, signal.SIGKILL)
+        time.sleep(0.5)
+    with broker_of(kind, scratch) as (pid, broker, took):
+        found["ready_after_kill_s"] = round(took, 2)
+        found["rss_anon_mb_after"] = rss_anon_mb(pid)
+    return found
+
+
 def clear(scratch: Path) -> None:
-    for name in ("ours", "java"):
+    for name in DIRECTORIES.values():
         shutil.rmtree(scratch / name, ignore_errors=True)
 
 
 def ratios(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, float]:
-    found = {
-        name: ours["burst"][name] / theirs["burst"][name]
-        for name in ("send_per_s", "enqueue_per_s", "drain_per_s")
-    }
-    found["drain_cpu"] = theirs["burst"]["drain_cpu_us"] / ours["burst"]["drain_cpu_us"]
+    found = {}
+    if "burst" in ours:
+        for name in ("send_per_s", "enqueue_per_s", "drain_per_s"):
+            found[name] = ours["burst"][name] / theirs["burst"][name]
+        found["drain_cpu"] = theirs["burst"]["drain_cpu_us"] / ours["burst"]["drain_cpu_us"]
     for name in ours:
         if name.startswith("lateness"):
             found[f"{name} p99"] = theirs[name]["p99_ms"] / max(ours[name]["p99_ms"], 1)
@@ -297,16 +343,18 @@ def ratios(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, float]:
 def main() -> int:
     parser = arguments_of(__doc__ or "")
     parser.set_defaults(body=128)
-    parser.add_argument("--count", type=int, default=100_000, help="timers due at one moment")
+    parser.add_argument("--count", type=int, default=100_000, help="timers due at one moment; 0: leave out")
     parser.add_argument("--rates", type=int, nargs="*", default=[100], help="due a second")
     parser.add_argument("--seconds", type=int, default=20, help="of each rate")
     parser.add_argument("--pending", type=int, default=100_000, help="timers to come; 0: leave out")
     parser.add_argument("--direct", action="store_true",
-                        help="pending ones are put by the store, not sent; Tailrace alone")
+                        help="pending ones are put by Tailrace's store, not sent; the reference "
+                             "takes over such a directory")
+    parser.add_argument("--ahead", type=float, default=0,
+                        help="seconds until that moment, in which all are sent; default: 4,000 a second")
+    parser.add_argument("--most", type=float, default=150, help="seconds to wait for what is due")
     parser.add_argument("--only", choices=("tailrace", "reference"), help="one of them alone")
     arguments = parser.parse_args()
-    if arguments.direct:
-        arguments.only = "tailrace"
     kinds = [arguments.only] if arguments.only else ["tailrace", "reference"]
     if "reference" in kinds:
         if shutil.which("mvn") is None or shutil.which("javac") is None:
@@ -317,8 +365,6 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="tailrace-timers-", dir=arguments.directory) as name:
         for kind in kinds:
             metrics[kind] = measure(kind, Path(name), arguments)
-    if arguments.direct and arguments.pending:
-        del metrics["tailrace"]["pending"]["fill_per_s"]  # the open before it filled the wheel
     if len(kinds) == 2:
         metrics["ratios"] = ratios(metrics["tailrace"], metrics["reference"])
         note("\n".join(f"{name:32} {value}" for name, value in metrics["ratios"].items()))

@@ -363,9 +363,14 @@ _TIMER: Final = (
     _event("error", "message parked", "phy_offset topic reason",
            "A due message that its topic will never take is in %DLQ%TAILRACE_TIMER, with the "
            "reason in its properties."),
-    _event("info", "timer progress", "read_behind_ms offset_behind waiting put_back",
+    _event("warning", "far timers cost a record in each round", "max_delay_s rounds window_s",
+           "timerMaxDelaySec allows timers that are sent round more than once: each round writes the "
+           "message to the CommitLog again. So many records the longest of them costs."),
+    _event("info", "timer progress",
+           "read_behind_ms offset_behind to_look_at waiting put_back congestion",
            "At the interval of timerProgressLogIntervalMs: how late delivery is, timers that are not "
-           "enqueued yet, timers that are due, and timers delivered since the start."),
+           "enqueued yet, those of begun slots that are kept as units and those that wait one by one, "
+           "timers delivered since the start, and timers of slots to come."),
     _event("warning", "delay offset corrected", "level offset to min_offset max_offset",
            "config/delayOffset.json names an offset that the queue of a delay level does not have."),
     _event("warning", "delay offset without a queue", "level offset to",

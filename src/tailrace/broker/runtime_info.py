@@ -59,7 +59,8 @@ class RuntimeInfo:
             "commitLogDiskRatio": disk_ratio, "consumeQueueDiskRatio": disk_ratio,
             "commitLogDirCapacity": f"Total : {disk.total} B, Free : {disk.usable} B.",
             "timerReadBehind": stats.get("timerReadBehindMs", 0),
-            "timerOffsetBehind": stats.get("timerOffsetBehind", 0), "timerCongestNum": 0,
+            "timerOffsetBehind": stats.get("timerOffsetBehind", 0),
+            "timerCongestNum": stats.get("timerPending", 0),
             "timerEnqueueTps": 0.0, "timerDequeueTps": 0.0,
         }
         for kind, value in (("Put", puts), ("Get", gets)):

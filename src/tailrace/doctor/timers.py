@@ -33,6 +33,7 @@ from tailrace.timer.properties import (
     identity_of,
     out_ms,
 )
+from tailrace.timer.timer_hint import grain_ms
 
 __all__ = ["PendingTimer", "pending_timers"]
 
@@ -77,10 +78,11 @@ def pending_timers(directory: StoreDirectory) -> list[PendingTimer]:
             found[identity_of(message.properties, out) or message.phy_offset] = message
     topics = {message.properties[REAL_TOPIC] for message in found.values()}
     delivered = _delivered(directory, topics | {PARKED_TOPIC})
-    precision = directory.config.timer_precision_ms
+    grain = grain_ms(
+        directory.file_system, directory.path, directory.config.timer_precision_ms)
     positions = _log_positions(directory, [message.phy_offset for message in found.values()])
     pending = [
-        _pending(message, precision, positions.get(message.phy_offset, -1)) for identity, message in found.items()
+        _pending(message, grain, positions.get(message.phy_offset, -1)) for identity, message in found.items()
         if isinstance(identity, int)  # without a unique key nobody can tell more
         or not (identity in delivered or _is_deleted(identity, deleted))
     ]
@@ -138,10 +140,10 @@ def _is_deleted(identity: Identity, deleted: set[tuple[int, str]]) -> bool:
         identity.out_ms, f"{identity.real_topic}+{identity.unique_key}") in deleted
 
 
-def _pending(message: MessageExt, precision: int, timer_log_pos: int) -> PendingTimer:
+def _pending(message: MessageExt, grain: int, timer_log_pos: int) -> PendingTimer:
     properties = message.properties
     return PendingTimer(
-        due_ms(properties, int(properties[TIMER_OUT_MS]), message.store_timestamp, precision),
+        due_ms(properties, int(properties[TIMER_OUT_MS]), message.store_timestamp, grain),
         properties[REAL_TOPIC], _number(properties.get(REAL_QID)), properties.get(UNIQ_KEY, ""),
         properties.get("KEYS", ""), message.phy_offset, _number(properties.get(TIMER_ROLL_TIMES)),
         timer_log_pos)

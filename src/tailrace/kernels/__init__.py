@@ -34,7 +34,9 @@ __all__ = [
     "record",
     "tag_filter",
     "timer_lists",
+    "timer_put_back",
     "timer_records",
+    "timer_replay",
 ]
 
 _log = logging.getLogger(__name__)
@@ -70,7 +72,9 @@ if TYPE_CHECKING:
         record,
         tag_filter,
         timer_lists,
+        timer_put_back,
         timer_records,
+        timer_replay,
     )
 else:
     record = _load("record")
@@ -83,7 +87,9 @@ else:
     columns = _load("columns")
     column_records = _load("column_records")
     timer_records = _load("timer_records")
+    timer_put_back = _load("timer_put_back")
     timer_lists = _load("timer_lists")
+    timer_replay = _load("timer_replay")
 
 
 def _find_crc32() -> int:

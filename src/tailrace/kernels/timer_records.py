@@ -1,9 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Timers in bulk: the records that units name, and the records that leave the wheel.
+"""Records of timers in bulk: what the enqueue asks of them, and what the put-back does.
 
-``rows`` is a C-contiguous int64 array of ``COLUMNS`` columns, a row a unit, positions in it are
-indexes into the buffer that was read. What is not plain in every respect is marked as odd, and
-somebody else looks at it. Every place is compared with the length of its buffer before it is read.
+``rows`` is a C-contiguous int64 array, a row a record, of ``ENQUEUE_COLUMNS`` or ``COLUMNS`` columns;
+positions in it are indexes into the buffer that was read. What is not plain in every respect is
+marked as odd, and somebody else looks at it. Every place is compared with the length of its buffer
+before it is read.
 """
 
 import zlib
@@ -32,6 +33,16 @@ _T_WROTE = cython.declare(cython.int, 16)  # the unit's write time; filled by th
 _T_QUEUE = cython.declare(cython.int, 17)  # which queue offset counts it; filled by the caller
 _COLUMNS = cython.declare(cython.int, 18)
 
+_E_KIND = cython.declare(cython.int, 0)  # ODD, TIMER or DELETE
+_E_OUT = cython.declare(cython.int, 1)  # TIMER_OUT_MS
+_E_TOPIC_HASH = cython.declare(cython.int, 2)  # Java's, of REAL_TOPIC
+_E_TOPIC = cython.declare(cython.int, 3)  # another hash of REAL_TOPIC, an odd number
+_E_TOPIC_POS = cython.declare(cython.int, 4)
+_E_TOPIC_LEN = cython.declare(cython.int, 5)
+_ENQUEUE_COLUMNS = cython.declare(cython.int, 6)
+_TIMER = cython.declare(cython.int, 1)
+_DELETE = cython.declare(cython.int, 2)
+
 _TAIL = cython.declare(cython.int, 96)  # at most, of the two properties that are added
 _MAX_PROPERTIES = cython.declare(cython.int, 32767)
 _MAGIC_V1 = cython.declare(cython.longlong, 0xDAA320A7)
@@ -51,9 +62,7 @@ T_DUE = _T_DUE
 T_QUEUE_ID = _T_QUEUE_ID
 T_IDENTITY = _T_IDENTITY
 T_QUEUE_HASH = _T_QUEUE_HASH
-T_POS = _T_POS
 T_BODY_LEN = _T_BODY_LEN
-T_PROPS_LEN = _T_PROPS_LEN
 T_TOPIC_POS = _T_TOPIC_POS
 T_TOPIC_LEN = _T_TOPIC_LEN
 T_KEY_POS = _T_KEY_POS
@@ -61,6 +70,16 @@ T_KEY_LEN = _T_KEY_LEN
 T_WROTE = _T_WROTE
 T_QUEUE = _T_QUEUE
 COLUMNS = _COLUMNS
+E_KIND = _E_KIND
+E_OUT = _E_OUT
+E_TOPIC_HASH = _E_TOPIC_HASH
+E_TOPIC = _E_TOPIC
+E_TOPIC_POS = _E_TOPIC_POS
+E_TOPIC_LEN = _E_TOPIC_LEN
+ENQUEUE_COLUMNS = _ENQUEUE_COLUMNS
+ODD = 0
+TIMER = _TIMER
+DELETE = _DELETE
 
 # Names of properties, by what they mean here.
 _REAL_TOPIC = cython.declare(cython.int, 1)
@@ -71,6 +90,7 @@ _DELAY_SEC = cython.declare(cython.int, 5)
 _DELAY_MS = cython.declare(cython.int, 6)
 _DELIVER_MS = cython.declare(cython.int, 7)
 _ODD_NAME = cython.declare(cython.int, 8)
+_DELETE_NAME = cython.declare(cython.int, 9)
 
 if cython.compiled:
     _TABLE = cython.declare(cython.uint[256])
@@ -167,41 +187,6 @@ def _be64(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.lo
     return _be32(b, p) * _TWO_32 + _be32u(b, p + 4)
 
 
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put32(b: cython.uchar[::1], p: cython.Py_ssize_t, v: cython.longlong) -> cython.void:
-    b[p] = (v >> 24) & 255
-    b[p + 1] = (v >> 16) & 255
-    b[p + 2] = (v >> 8) & 255
-    b[p + 3] = v & 255
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put64(b: cython.uchar[::1], p: cython.Py_ssize_t, v: cython.longlong) -> cython.void:
-    _put32(b, p, (v >> 32) & _MASK_32)
-    _put32(b, p + 4, v & _MASK_32)
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _copy(
-    out: cython.uchar[::1], q: cython.Py_ssize_t, b: cython.const[cython.uchar][::1],
-    p: cython.Py_ssize_t, n: cython.Py_ssize_t,
-) -> cython.Py_ssize_t:
-    """Copy ``n`` bytes; the place behind them."""
-    k: cython.Py_ssize_t
-    for k in range(n):
-        out[q + k] = b[p + k]
-    return q + n
-
-
 # -- records
 
 
@@ -256,7 +241,7 @@ def _kind(
             return _DELIVER_MS
         return _ODD_NAME if (
             _is(b, p, 16, names, 83) or _is(b, p, 16, names, 99) or _is(b, p, 16, names, 115)) else 0
-    return _ODD_NAME if n == 17 and _is(b, p, 17, names, 131) else 0
+    return _DELETE_NAME if n == 17 and _is(b, p, 17, names, 131) else 0
 
 
 @cython.cfunc
@@ -352,7 +337,7 @@ def _properties(
                 elif kind == _UNIQ_KEY:
                     rows[n, _T_KEY_POS] = value
                     rows[n, _T_KEY_LEN] = p - value
-                elif kind == _ODD_NAME:
+                elif kind == _ODD_NAME or kind == _DELETE_NAME:
                     return False
                 elif kind != 0:
                     number = _number(b, value, p)
@@ -397,6 +382,43 @@ def _properties(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
+def _body_at(
+    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t,
+    phy_offset: cython.longlong,
+) -> cython.Py_ssize_t:
+    """Where the body of the record ``b[p:end]`` begins, behind its length, or -1 when it is none."""
+    q: cython.Py_ssize_t = p + 48
+    length: cython.longlong
+    if end - p < 91 or _be32(b, p) != end - p or _be64(b, p + 28) != phy_offset:
+        return -1
+    if _be32u(b, p + 4) != _MAGIC_V1:
+        return -1
+    q += 20 if b[p + 39] & 0x10 else 8
+    if q + 8 + (20 if b[p + 39] & 0x20 else 8) + 16 + 3 > end:
+        return -1
+    q += 8 + (20 if b[p + 39] & 0x20 else 8) + 12
+    length = _be32(b, q)
+    return -1 if length < 0 or length > end - q - 4 - 22 else q + 4
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _properties_at(
+    b: cython.const[cython.uchar][::1], q: cython.Py_ssize_t, end: cython.Py_ssize_t,
+    names: cython.const[cython.uchar][::1],
+) -> cython.Py_ssize_t:
+    """Where the properties begin when a body of a timer's record begins at ``q``, or -1."""
+    q += cython.cast(cython.Py_ssize_t, _be32(b, q - 4))
+    if b[q] != 19 or not _is(b, q + 1, 19, names, 156):
+        return -1
+    q += 22
+    return q if q + ((cython.cast(cython.longlong, b[q - 2]) << 8) | b[q - 1]) == end else -1
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def _record(
     b: cython.const[cython.uchar][::1],
     p: cython.Py_ssize_t,
@@ -409,12 +431,9 @@ def _record(
 ) -> cython.bint:
     """Fill row ``n`` from the record ``b[p:end]``; whether it is a plain timer."""
     sys_flag: cython.longlong
-    stored_ms: cython.longlong
     length: cython.longlong
-    q: cython.Py_ssize_t = p + 48
-    if end - p < 91 or _be32(b, p) != end - p or _be64(b, p + 28) != phy_offset:
-        return False
-    if _be32u(b, p + 4) != _MAGIC_V1:
+    q: cython.Py_ssize_t = _body_at(b, p, end, phy_offset)
+    if q < 0:
         return False
     sys_flag = _be32(b, p + 36)
     if sys_flag & 0x8:  # of a transaction, not counted in its queue or waiting for its end
@@ -423,29 +442,18 @@ def _record(
         return False
     rows[n, _T_POS] = p
     rows[n, _T_BORN_LEN] = 20 if sys_flag & 0x10 else 8
-    q += 20 if sys_flag & 0x10 else 8
-    if q + 8 + (20 if sys_flag & 0x20 else 8) + 16 + 3 > end:
-        return False
-    stored_ms = _be64(b, q)
-    q += 8 + (20 if sys_flag & 0x20 else 8) + 12
-    length = _be32(b, q)
-    q += 4
-    if length < 0 or length > end - q - 22:
-        return False
+    length = _be32(b, q - 4)
     rows[n, _T_BODY_POS] = q
     rows[n, _T_BODY_LEN] = length
     if length and (_crc(b, q, q + cython.cast(cython.Py_ssize_t, length)) & _MASK_31) != _be32(b, p + 8):
         return False
-    q += cython.cast(cython.Py_ssize_t, length)
-    if b[q] != 19 or not _is(b, q + 1, 19, names, 156):
-        return False
-    q += 22
-    length = (cython.cast(cython.longlong, b[q - 2]) << 8) | b[q - 1]
-    if q + length != end or length + _TAIL > _MAX_PROPERTIES:
+    q = _properties_at(b, q, end, names)
+    if q < 0 or end - q + _TAIL > _MAX_PROPERTIES:
         return False
     rows[n, _T_PROPS_POS] = q
-    rows[n, _T_PROPS_LEN] = length
-    return _properties(b, q, end, stored_ms, precision_ms, names, rows, n)
+    rows[n, _T_PROPS_LEN] = end - q
+    return _properties(
+        b, q, end, _be64(b, p + 48 + rows[n, _T_BORN_LEN]), precision_ms, names, rows, n)
 
 
 def read(
@@ -480,158 +488,97 @@ def read(
                     buf, p, p + sizes[n], phy_offsets[n], precision_ms, names, rows, n)
 
 
-# -- back into the log
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _digits(v: cython.longlong) -> cython.Py_ssize_t:
-    n: cython.Py_ssize_t = 1
-    while v >= 10:
-        v = v // 10
-        n += 1
-    return n
+# -- for the enqueue
 
 
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _decimal(out: cython.uchar[::1], q: cython.Py_ssize_t, v: cython.longlong) -> cython.Py_ssize_t:
-    """Write a number that is not negative; the place behind it."""
-    n: cython.Py_ssize_t = _digits(v)
-    k: cython.Py_ssize_t
-    for k in range(n):
-        out[q + n - 1 - k] = 48 + v % 10
-        v = v // 10
-    return q + n
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _put_one(
-    out: cython.uchar[::1],
-    start: cython.Py_ssize_t,
-    limit: cython.Py_ssize_t,
-    phy_offset: cython.longlong,
+def _enqueued(
     b: cython.const[cython.uchar][::1],
-    rows: cython.const[cython.longlong][:, ::1],
-    r: cython.Py_ssize_t,
-    queue_offset: cython.longlong,
-    dequeue_ms: cython.longlong,
-    now_ms: cython.longlong,
-    store_host: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    e: cython.Py_ssize_t,
     names: cython.const[cython.uchar][::1],
-) -> cython.Py_ssize_t:
-    """Write the record that row ``r`` leaves the wheel as; its size, or -1 when it does not fit."""
-    p: cython.Py_ssize_t = rows[r, _T_POS]
-    born_length: cython.Py_ssize_t = rows[r, _T_BORN_LEN]
-    body_length: cython.Py_ssize_t = rows[r, _T_BODY_LEN]
-    topic_length: cython.Py_ssize_t = rows[r, _T_TOPIC_LEN]
-    props: cython.Py_ssize_t = rows[r, _T_PROPS_POS]
-    props_length: cython.Py_ssize_t = rows[r, _T_PROPS_LEN]
-    host_length: cython.Py_ssize_t = len(store_host)
-    separator: cython.Py_ssize_t = 0 if b[props + props_length - 1] == 2 else 1
-    added: cython.Py_ssize_t = 36 + separator + _digits(rows[r, _T_WROTE]) + _digits(dequeue_ms)
-    size: cython.Py_ssize_t = (
-        75 + born_length + host_length + body_length + topic_length + props_length + added)
-    q: cython.Py_ssize_t
-    sys_flag: cython.longlong = _be32(b, p + 36) & ~cython.cast(cython.longlong, 0x30)
-    times: cython.Py_ssize_t = p + 48 + born_length + 8 + (20 if b[p + 39] & 0x20 else 8)
-    if size + 8 > limit - start:
-        return -1
-    if born_length == 20:
-        sys_flag |= 0x10
-    if host_length == 20:
-        sys_flag |= 0x20
-    # The length comes last: a torn store leaves no record that looks whole.
-    _put32(out, start + 4, _MAGIC_V1)
-    _copy(out, start + 8, b, p + 8, 4)  # the body's checksum, which was compared
-    _put32(out, start + 12, rows[r, _T_QUEUE_ID])
-    _copy(out, start + 16, b, p + 16, 4)
-    _put64(out, start + 20, queue_offset)
-    _put64(out, start + 28, phy_offset)
-    _put32(out, start + 36, sys_flag & _MASK_32)
-    q = _copy(out, start + 40, b, p + 40, 8 + born_length)
-    _put64(out, q, now_ms)
-    q = _copy(out, q + 8, store_host, 0, host_length)
-    q = _copy(out, q, b, times, 4)
-    _put64(out, q, 0)
-    _put32(out, q + 8, body_length)
-    q = _copy(out, q + 12, b, rows[r, _T_BODY_POS], body_length)
-    out[q] = topic_length
-    q = _copy(out, q + 1, b, rows[r, _T_TOPIC_POS], topic_length)
-    out[q] = ((props_length + added) >> 8) & 255
-    out[q + 1] = (props_length + added) & 255
-    q = _copy(out, q + 2, b, props, props_length)
-    if separator:
-        out[q] = 2
-        q += 1
-    q = _copy(out, q, names, 83, 16)
-    out[q] = 1
-    q = _decimal(out, q + 1, rows[r, _T_WROTE])
-    out[q] = 2
-    q = _copy(out, q + 1, names, 99, 16)
-    out[q] = 1
-    q = _decimal(out, q + 1, dequeue_ms)
-    out[q] = 2
-    _put32(out, start, size)
-    return size
+    rows: cython.longlong[:, ::1],
+    n: cython.Py_ssize_t,
+) -> cython.int:
+    """Fill what the properties ``b[start:e]`` say; what they make of the message."""
+    p: cython.Py_ssize_t = start
+    value: cython.Py_ssize_t = -1
+    kind: cython.int
+    found: cython.int = _TIMER
+    c: cython.uchar
+    h: cython.uint = 0
+    rows[n, _E_OUT] = -1
+    rows[n, _E_TOPIC_LEN] = 0
+    while p <= e:
+        c = b[p] if p < e else 2
+        if c == 1:
+            if value < 0:
+                value = p + 1
+        elif c == 2:
+            if value >= 0 and value - 1 > start and p > value:
+                kind = _kind(b, start, value - 1 - start, names)
+                if kind == _REAL_TOPIC:
+                    rows[n, _E_TOPIC_POS] = value
+                    rows[n, _E_TOPIC_LEN] = p - value
+                elif kind == _DELETE_NAME:
+                    found = _DELETE
+                elif kind == _OUT_MS:
+                    rows[n, _E_OUT] = _number(b, value, p)
+                    if rows[n, _E_OUT] < 0:
+                        return 0
+            start = p + 1
+            value = -1
+        elif c >= 128:
+            return 0  # text that is not ASCII has rules of its own
+        p += 1
+    if rows[n, _E_TOPIC_LEN] == 0 or rows[n, _E_OUT] < 0:
+        return 0
+    e = cython.cast(cython.Py_ssize_t, rows[n, _E_TOPIC_POS] + rows[n, _E_TOPIC_LEN])
+    for p in range(rows[n, _E_TOPIC_POS], e):
+        h = (h * 31 + b[p]) & _MASK_32
+    rows[n, _E_TOPIC_HASH] = (cython.cast(cython.longlong, h) ^ _SIGN_32) - _SIGN_32
+    rows[n, _E_TOPIC] = _end_hash(_hash(_FNV_START, b, rows[n, _E_TOPIC_POS], e), 0)
+    return found
 
 
-def put_back(
+def topic_hash(topic: cython.const[cython.uchar][::1]):
+    """The hash of a topic, as ``read_enqueued`` computes it."""
+    return _end_hash(_hash(_FNV_START, topic, 0, len(topic)), 0)
+
+
+def read_enqueued(
     buf: cython.const[cython.uchar][::1],
-    rows: cython.const[cython.longlong][:, ::1],
-    order: cython.const[cython.longlong][::1],
-    first: cython.Py_ssize_t,
-    until: cython.Py_ssize_t,
-    out: cython.uchar[::1],
-    pos: cython.Py_ssize_t,
-    limit: cython.Py_ssize_t,
-    phy_offset: cython.longlong,
-    queue_offsets: cython.longlong[::1],
-    dequeue_ms: cython.longlong,
-    now_ms: cython.longlong,
-    store_host: cython.const[cython.uchar][::1],
+    at: cython.const[cython.longlong][::1],
+    phy_offsets: cython.const[cython.longlong][::1],
+    sizes: cython.const[cython.longlong][::1],
+    rows: cython.longlong[:, ::1],
 ):
-    """Write the plain rows ``order[first:until]`` of ``read`` as records of their real topics.
+    """What the enqueue asks of the timer messages whose records are at ``at``, made for ``phy_offsets``.
 
-    ``phy_offset`` is the position of ``out[pos]``, ``now_ms`` the store time. Body, flags, hosts and
-    properties stay; the two times of the wheel are added (convertMessage). ``queue_offsets`` counts on
-    for each row's T_QUEUE.
-    Returns (records, bytes): those that fit with eight bytes left, for the blank record.
+    TIMER and DELETE are whole records of the timer topic whose properties are ASCII and have a slot
+    time and a real topic; checksums are not looked at. A place below 0 is one that could not be read.
     """
     n: cython.Py_ssize_t
-    r: cython.Py_ssize_t
-    size: cython.Py_ssize_t
-    p: cython.Py_ssize_t = pos
-    count: cython.Py_ssize_t = rows.shape[0]
-    queues: cython.Py_ssize_t = queue_offsets.shape[0]
+    p: cython.longlong
+    q: cython.Py_ssize_t
+    end: cython.Py_ssize_t
+    count: cython.Py_ssize_t = at.shape[0]
+    size: cython.Py_ssize_t = len(buf)
     names: cython.const[cython.uchar][::1] = _NAMES
-    if limit > len(out):
-        limit = len(out)
-    if not 0 <= first <= until <= order.shape[0] or pos < 0 or dequeue_ms < 0:
-        raise ValueError(f"rows {first} to {until} of {order.shape[0]} at {pos}")
-    if count and rows.shape[1] < _COLUMNS:
+    if not count == phy_offsets.shape[0] == sizes.shape[0] == rows.shape[0]:
+        raise ValueError(f"{count} places, {rows.shape[0]} rows")
+    if count and rows.shape[1] < _ENQUEUE_COLUMNS:
         raise ValueError(f"{rows.shape[1]} columns")
-    for n in range(first, until):  # all before the first byte
-        r = order[n]
-        if not 0 <= r < count or rows[r, _T_PLAIN] != 1 or rows[r, _T_WROTE] < 0 or not (
-            0 <= rows[r, _T_QUEUE] < queues
-        ) or rows[r, _T_PROPS_POS] + rows[r, _T_PROPS_LEN] > len(buf):
-            raise ValueError(f"row {r} is none to put")
-    n = first
     with cython.nogil:
-        while n < until:
-            r = order[n]
-            size = _put_one(
-                out, p, limit, phy_offset + (p - pos), buf, rows, r,
-                queue_offsets[rows[r, _T_QUEUE]], dequeue_ms, now_ms, store_host, names)
-            if size < 0:
-                break
-            queue_offsets[rows[r, _T_QUEUE]] += 1
-            p += size
-            n += 1
-    return n - first, p - pos
+        for n in range(count):
+            p = at[n]
+            rows[n, _E_KIND] = 0
+            if p >= 0 and sizes[n] > 0 and p <= size and sizes[n] <= size - p:
+                end = cython.cast(cython.Py_ssize_t, p + sizes[n])
+                q = _body_at(buf, cython.cast(cython.Py_ssize_t, p), end, phy_offsets[n])
+                if q >= 0:
+                    q = _properties_at(buf, q, end, names)
+                if q >= 0:
+                    rows[n, _E_KIND] = _enqueued(buf, q, end, names, rows, n)

@@ -40,6 +40,11 @@ class WheelPending:
         self._strays: list[tuple[int, int]] = []
         """Position of the message and time of the slot of units that are out of order."""
 
+    @property
+    def grain_ms(self) -> int:
+        """What slot times of messages are rounded down by, at most."""
+        return self._timers.put_back.grain_ms
+
     def first_pending(self) -> int:
         """Position of the oldest pending timer's message, -1 when there is none."""
         read_ms = self._timers.commit_read_time_ms

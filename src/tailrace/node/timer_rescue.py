@@ -30,6 +30,11 @@ _MOST_SHARE: Final = 2
 class PendingTimers(Protocol):
     """Who knows where the messages of timers are that were not delivered: the timer room."""
 
+    @property
+    def grain_ms(self) -> int:
+        """What their slot times are rounded down by, at most."""
+        ...
+
     def first_pending(self) -> int:
         """Position of the oldest one, -1 when there is none."""
         ...
@@ -96,7 +101,7 @@ class TimerRescue:
         now = self._clock.now_ms()
         # A delay counts from the store time of the first record: its copy says the moment.
         due = due_ms(
-            message.properties, out, message.store_timestamp, self._store.config.timer_precision_ms)
+            message.properties, out, message.store_timestamp, self._timers.grain_ms)
         return MessageExtBrokerInner(
             message.topic, message.queue_id, message.body,
             encode_properties(put_back_properties(message.properties, now, now, due)),

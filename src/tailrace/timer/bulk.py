@@ -16,10 +16,12 @@ import numpy as np
 from tailrace.env.clock import Clock
 from tailrace.errors import MessageIllegalError
 from tailrace.formats.timerlog import MAGIC_DEFAULT
+from tailrace.kernels import timer_put_back
 from tailrace.kernels import timer_records as kernel
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.properties import Identity
 from tailrace.timer.put_back import PutBack
+from tailrace.timer.records import read_records, whole
 from tailrace.timer.slots import DueQueue, SlotState
 
 __all__ = ["BulkPutBack"]
@@ -27,10 +29,6 @@ __all__ = ["BulkPutBack"]
 MANY: Final = 32
 """From so many units of a slot on it is worth it."""
 _CHUNK: Final = 4096
-_WINDOW: Final = 4 << 20
-"""Bytes of records in a batch, unless one alone has more."""
-_GAP: Final = 4096
-"""Bytes between two records from which on they are read apart."""
 _ADDED: Final = 256
 """At most so many bytes a record has more than the timer message: two properties, another topic."""
 
@@ -59,13 +57,11 @@ class BulkPutBack:
 
     def __init__(
         self, clock: Clock, store: DefaultMessageStore, due: DueQueue, put_back: PutBack,
-        precision_ms: int,
     ) -> None:
         self._clock = clock
         self._store = store
         self._due = due
         self._put_back = put_back
-        self._precision = precision_ms
 
     @property
     def possible(self) -> bool:
@@ -78,7 +74,8 @@ class BulkPutBack:
         Of the plain ones those that are due are put back and the others wait in ``state.later``. What
         is left stays at the head of ``state.units``.
         """
-        units = self._whole(state.units.head(_CHUNK))
+        units = state.units.head(_CHUNK)
+        units = units[: whole(units["msg_size"])]
         batch = self._read(units[np.argsort(units["phy_offset"], kind="stable")])
         plain = self._plain(state, batch)
         state.before.waits(
@@ -117,42 +114,15 @@ class BulkPutBack:
 
     # -- reading
 
-    @staticmethod
-    def _whole(units: Any) -> Any:
-        """As many of the units as a batch may have bytes, one at least."""
-        total = np.cumsum(units["msg_size"], dtype=np.int64)
-        return units[: max(int(np.searchsorted(total, _WINDOW, "right")), 1)]
-
     def _read(self, units: Any) -> _Batch:
         """The records of units that are sorted by position, neighbours in one read."""
         positions = units["phy_offset"].astype(np.int64)
         sizes = units["msg_size"].astype(np.int64)
-        ends = positions + sizes
-        cuts = np.flatnonzero(positions[1:] - ends[:-1] > _GAP) + 1
-        at, parts, used = np.empty(len(units), np.int64), list[bytes](), 0
-        for low, high in zip([0, *cuts.tolist()], [*cuts.tolist(), len(units)], strict=True):
-            used += self._run(positions[low:high], ends[low:high], at[low:high], parts, used)
-        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        data, at = read_records(self._store.commit_log, positions, sizes)
         rows = np.zeros((len(units), kernel.COLUMNS), np.int64)
-        kernel.read(data, at, positions, sizes, self._precision, rows)
+        kernel.read(data, at, positions, sizes, self._put_back.grain_ms, rows)
         rows[:, kernel.T_WROTE] = units["write_time_ms"]
         return _Batch(units, data, rows)
-
-    def _run(self, positions: Any, ends: Any, at: Any, parts: list[bytes], used: int) -> int:
-        """Read neighbours, in one go for each file of the log; the bytes that were read."""
-        log, low, before = self._store.commit_log, 0, used
-        while low < len(positions):
-            start = int(positions[low])
-            data = log.read(start, max(int(ends[low:].max()) - start, 0))
-            reached = int(np.searchsorted(positions, start + len(data), "left")) if data else low
-            at[low:reached] = positions[low:reached] - start + used
-            if reached == low:  # nothing is there
-                at[low] = -1
-                reached = low + 1
-            parts.append(data)
-            used += len(data)
-            low = reached
-        return used - before
 
     # -- what is plain
 
@@ -201,7 +171,7 @@ class BulkPutBack:
         def write(
             done: int, buffer: Any, at: int, limit: int, phy_offset: int, offsets: Any, now_ms: int, /
         ) -> tuple[int, int]:
-            made: tuple[int, int] = kernel.put_back(
+            made: tuple[int, int] = timer_put_back.put_back(
                 batch.data, rows, order, done, len(order), buffer, at, limit, phy_offset, offsets,
                 dequeue_ms, now_ms, host)
             return made

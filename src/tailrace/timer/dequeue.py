@@ -10,9 +10,8 @@ import numpy as np
 
 from tailrace.env.clock import Clock
 from tailrace.formats.commitlog import decode_message
-from tailrace.formats.timerlog import MAGIC_DELETE, MAGIC_ROLL, TIMER_UNIT, TimerUnit
+from tailrace.formats.timerlog import MAGIC_DELETE, MAGIC_ROLL, TimerUnit
 from tailrace.formats.timerwheel import Slot
-from tailrace.kernels import timer_lists
 from tailrace.model import MessageExt
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.bulk import MANY, BulkPutBack
@@ -39,9 +38,6 @@ _MOST_BEGUN: Final = 500_000
 """The same for those that are kept as units only."""
 _BATCH: Final = 1000
 _BULK_BATCH: Final = 16_384
-_WINDOWS: Final = (40 * TIMER_UNIT.size, 2520 * TIMER_UNIT.size)
-"""Bytes of the timer log that are read at once, for units far from each other and for neighbours."""
-_NEIGHBOURS: Final = 16
 _SMALL: Final = 4096
 """A record up to this size is kept until it is due."""
 
@@ -68,7 +64,7 @@ class Dequeue:
         self._due = due
         self._put_back = put_back
         self._precision = precision_ms
-        self._bulk = BulkPutBack(clock, store, due, put_back, precision_ms)
+        self._bulk = BulkPutBack(clock, store, due, put_back)
 
     def step(self) -> bool:
         """Begin slots, look at their messages, put back what is due; True when there is more."""
@@ -77,6 +73,16 @@ class Dequeue:
         behind = self._dequeue_get(now)
         more = self._dequeue_get_message()
         return self._put_back.step(now) or more or behind
+
+    @property
+    def commit_read_time_ms(self) -> int:
+        """Slots before this time are delivered."""
+        now = self._clock.now_ms()
+        return min(self.frontier_ms, now - now % self._precision, *self._due.slots)
+
+    def has_begun(self, slot_time_ms: int) -> bool:
+        """Whether a slot was begun and has timers left."""
+        return slot_time_ms in self._due.slots
 
     def watch_clock(self, now: int) -> None:
         """When the wall clock was stepped back, read the slots again that come a second time.
@@ -88,9 +94,9 @@ class Dequeue:
             _log.warning("wall clock stepped back by_ms=%d", self.last_floor_ms - floor)
             self._put_back.suspicious_until_ms = max(
                 self._put_back.suspicious_until_ms, self.frontier_ms)
+            self.frontier_ms = min(self.frontier_ms, floor)
             if self.on_step_back is not None:
                 self.on_step_back(floor)
-            self.frontier_ms = min(self.frontier_ms, floor)
         self.last_floor_ms = floor
 
     # -- dequeue_get
@@ -133,28 +139,12 @@ class Dequeue:
 
     def walk(self, time_ms: int, pos: int) -> Any:
         """A slot's units, newest first; a list that leads astray ends there, which is logged."""
-        found, total, window = list[Any](), 0, _WINDOWS[0]
-        while pos >= 0:
-            file = self._timer_log.files.find(pos)
-            if file is None:
-                break
-            start = max(pos + TIMER_UNIT.size - window, file.file_from_offset)
-            data = self._timer_log.files.read(start, pos + TIMER_UNIT.size - start)
-            if len(data) < pos + TIMER_UNIT.size - start:
-                break
-            out = bytearray(len(data))
-            count, pos, good = timer_lists.walk(
-                data, start, pos, time_ms, self._precision, out)
-            found.append(TIMER_UNIT.view(out, count))
-            total += count
-            if not good:
-                break
-            window = _WINDOWS[count >= _NEIGHBOURS]
+        units, pos = self._timer_log.walk(time_ms, self._precision, pos)
         if pos >= 0:
             self._put_back.counters["timerBrokenList"] += 1
             _log.error("list of a timer slot is broken time_ms=%d pos=%d units=%d",
-                       time_ms, pos, total)
-        return np.concatenate([TIMER_UNIT.view(b""), *found])
+                       time_ms, pos, len(units))
+        return units
 
     # -- dequeue_get_message
 
@@ -178,11 +168,7 @@ class Dequeue:
                 not_plain = max(not_plain - 1, 0)
                 unit = state.units.popleft()
                 left -= 1
-                message = self._put_back.read(unit)
-                if message is not None:
-                    self.take(time_ms, unit, message)
-                else:
-                    self._due.left(unit)
+                self.read_and_take(time_ms, unit)
             self._due.forget_finished(time_ms)
             if min(left, bulk_left) <= 0:
                 return True
@@ -196,6 +182,14 @@ class Dequeue:
         if double or unit.phy_offset not in state.waiting:
             self._due.left(unit)
         self._due.forget_finished(slot_time_ms)
+
+    def read_and_take(self, slot_time_ms: int, unit: TimerUnit) -> None:
+        """``take`` with the message of a unit; one that is unreadable has left."""
+        message = self._put_back.read(unit)
+        if message is not None:
+            self.take(slot_time_ms, unit, message)
+        else:
+            self._due.left(unit)
 
     def _take(
         self, slot_time_ms: int, state: SlotState, unit: TimerUnit, message: MessageExt
@@ -226,7 +220,7 @@ class Dequeue:
                 return
             state.identities.add(identity)
         due = slot_time_ms if roll else due_ms(
-            properties, out, message.store_timestamp, self._precision)
+            properties, out, message.store_timestamp, self._put_back.grain_ms)
         pending = Pending(
             due, slot_time_ms, unit, identity, roll,
             message if message.store_size <= _SMALL and len(self._due) < _MOST_WAITING else None)

@@ -77,7 +77,7 @@ def _timer(
     key = properties.get(UNIQ_KEY, "")
     if (out, key) in deleted or (out, f"{properties.get(REAL_TOPIC)}+{key}") in deleted:
         return None
-    due = due_ms(properties, out, message.store_timestamp, timers.precision_ms)
+    due = due_ms(properties, out, message.store_timestamp, timers.put_back.grain_ms)
     return _pending(message, due, _number(properties.get(TIMER_ROLL_TIMES)), 0)
 
 

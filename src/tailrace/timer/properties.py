@@ -54,15 +54,15 @@ def identity_of(properties: Mapping[str, str], out: int) -> Identity | None:
     return Identity(properties.get(REAL_TOPIC, ""), unique_key, out) if unique_key else None
 
 
-def due_ms(properties: Mapping[str, str], out: int, store_timestamp: int, precision_ms: int) -> int:
+def due_ms(properties: Mapping[str, str], out: int, store_timestamp: int, grain_ms: int) -> int:
     """The millisecond at which a timer is due.
 
-    The slot time was rounded down from it, so it is in ``(out, out + precision]``. Within that the
+    The slot time was rounded down from it, so it is in ``(out, out + grain]``. Within that the
     producer's own property says; a delay counts from the store time of the first record, so a
     timer that is rolled gets its delivery time as a property. When nothing says, it is the end: late
     by a part of a slot, never early.
     """
-    latest = out + precision_ms
+    latest = out + grain_ms
     try:
         if TIMER_ROLL_TIMES in properties and TIMER_DELIVER_MS in properties:
             said = int(properties[TIMER_DELIVER_MS])

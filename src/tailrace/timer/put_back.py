@@ -46,16 +46,17 @@ class PutBack:
     """dequeue_put; the caller holds the timers' lock."""
 
     def __init__(
-        self, clock: Clock, store: DefaultMessageStore, due: DueQueue, precision_ms: int
+        self, clock: Clock, store: DefaultMessageStore, due: DueQueue
     ) -> None:
         self.suspicious_until_ms = 0
+        self.grain_ms = 1000
+        """What slot times of messages are rounded down by, at most."""
         self.counters = dict.fromkeys(_COUNTERS, 0)
         self.lateness = Lateness()
         self.parking = Parking(store)
         self._clock = clock
         self._store = store
         self._due = due
-        self._precision = precision_ms
 
     # -- the log
 
@@ -166,7 +167,7 @@ class PutBack:
             self._due.left(pending.unit)
             self.counters["timerDouble"] += 1
         else:
-            due = due_ms(properties, out, message.store_timestamp, self._precision)
+            due = due_ms(properties, out, message.store_timestamp, self.grain_ms)
             again = Pending(
                 due, pending.slot_time_ms, pending.unit, pending.identity, False, pending.message)
             self._due.slot(pending.slot_time_ms).waiting[pending.unit.phy_offset] = again
@@ -181,7 +182,7 @@ class PutBack:
         topic, queue_id, roll_due = message.topic, message.queue_id, None
         if roll:
             roll_due = due_ms(
-                properties, int(properties[TIMER_OUT_MS]), message.store_timestamp, self._precision)
+                properties, int(properties[TIMER_OUT_MS]), message.store_timestamp, self.grain_ms)
         else:
             topic = properties[REAL_TOPIC]
             queue_id = _number(properties.get(REAL_QID, "0"))

@@ -2,7 +2,8 @@
 
 The wheel is rebuilt from the whole timer log (TW1), so that a missing, stale or torn wheel, and the
 snapshots that a 5.5.0 broker may have left instead of one, are all the same case; slot numbers come
-out right as well. The log is cut at its first unit that is none or names a place behind the end of
+out right as well. A kernel goes through it once, piece by piece in little memory: nothing that would
+have to be trusted saves time worth it. The log is cut at its first unit that is none or names a place behind the end of
 the CommitLog. The order is: what can be trusted, log, wheel, queue offset.
 
 | checkpoint | timer log | decision |
@@ -33,7 +34,8 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.errors import CorruptionError
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.filenames import TIMERWHEEL
-from tailrace.formats.timerlog import MAGIC_DELETE, TIMER_UNIT, TimerUnit
+from tailrace.formats.timerlog import TIMER_UNIT, TimerUnit
+from tailrace.kernels import timer_replay
 from tailrace.model import MessageExt
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.properties import TIMER_TOPIC
@@ -48,6 +50,8 @@ _log = logging.getLogger(__name__)
 _LOOK_BACK: Final = 20_000
 _SANE_AHEAD_MS: Final = 2 * 86_400_000
 _UNIT: Final = TIMER_UNIT.size
+_Left = dict[int, list[int]]
+"""Newest units of lists whose slot, by its time, has begun another one since, in order."""
 
 
 @dataclass(slots=True)
@@ -56,7 +60,8 @@ class RecoveredTimers:
 
     Slots before ``read_time_ms`` are delivered. Timers with a slot time before
     ``suspicious_until_ms`` may have been delivered, so the log is asked before they are.
-    ``known`` are messages of the timer queue behind ``queue_offset`` that the timer log has already.
+    ``known`` are the positions, in order, of messages of the timer queue behind ``queue_offset``
+    that the timer log has already.
     """
 
     mode: str
@@ -66,7 +71,7 @@ class RecoveredTimers:
     suspicious_until_ms: int
     units: int = 0
     cut_at: int = -1
-    known: frozenset[int] = frozenset()
+    known: Any = ()
     orphans: list[TimerUnit] = field(default_factory=list)
 
 
@@ -142,7 +147,7 @@ class TimerRecovery:
             raise _RebuildNeededError("the checkpoint is from the future")
         suspicious = max(last_store, read_time if read_time > now else 0)
         read_time = min(read_time, now)  # the clock was stepped back
-        live, newest, count = self._scan(read_time)
+        newest, count, left = self._fill_wheel(read_time)
         end = self._log.scan_end
         if end < fields.last_timer_log_flush_pos:
             raise _RebuildNeededError(
@@ -150,10 +155,10 @@ class TimerRecovery:
         low_pos = self._log.min_offset
         if low_pos and self._wheel.file_lists_before(low_pos, read_time):
             raise _RebuildNeededError(f"the timer log begins at {low_pos}, the wheel lists more")
-        orphans = self._fill_wheel(live)
+        orphans = self._orphans(left)
         cut_at = self._cut(end)
         offset = self._next_queue_offset(newest, fields.last_timer_queue_offset)
-        known = frozenset[int]()
+        known: Any = ()
         if fields.master_timer_queue_offset < offset:
             offset, known = self._already_logged(fields.master_timer_queue_offset, offset)
         return RecoveredTimers(
@@ -197,30 +202,50 @@ class TimerRecovery:
 
     # -- the log
 
-    def _scan(self, read_time: int) -> tuple[np.ndarray[Any, Any], TimerUnit | None, int]:
-        """(slot time, pos, prev, phy, magic) of live units, the unit of the newest message, their number.
+    def _fill_wheel(self, read_time: int) -> tuple[TimerUnit | None, int, _Left]:
+        """Put every live slot: the unit of the newest message, the number of units, lists that were left.
 
         The last unit of all may be one that was listed again.
         """
-        end = self._store.commit_log.max_offset
+        self._wheel.clear()
+        count, newest, left = 0, None, _Left()
+        for pos, units, last in self._log.scan_newest(self._store.commit_log.max_offset):
+            if newest is None or last.phy_offset > newest.phy_offset:
+                newest = last
+            done = 0
+            while done < len(units):
+                part, why = self._wheel.replay(units[done:], pos + done * _UNIT, read_time)
+                done += part
+                if why != timer_replay.DONE:
+                    self._begin_anew(TimerUnit(*units[done].tolist()), why, left)
+            count += done
+        return newest, count, left
 
-        def in_log(units: Any) -> Any:
-            return units["phy_offset"] + units["msg_size"] <= end
+    def _begin_anew(self, unit: TimerUnit, why: int, left: _Left) -> None:
+        """A list begins with its last unit that names none before it."""
+        time = self._floor(unit.write_time_ms + unit.delay_ms)
+        if why == timer_replay.TAKEN:
+            raise _RebuildNeededError("two times have the same slot")
+        if why == timer_replay.BROKEN:
+            raise _RebuildNeededError(f"the list of slot {time} is broken")
+        left.setdefault(time, []).append(self._wheel.get_slot(time).last_pos)
+        self._wheel.put_slot(time, -1, -1, 0)
 
-        parts, count, newest = [], 0, None
-        for pos, units in self._log.scan(in_log):
-            times = (units["write_time_ms"] + units["delay_ms"]).astype(np.int64)
-            times -= times % self._precision
-            positions = pos + _UNIT * np.arange(len(units), dtype=np.int64)
-            rows = np.stack((
-                times, positions, units["prev_pos"], units["phy_offset"], units["magic"]), axis=1)
-            parts.append(rows[times >= read_time])
-            count += len(units)
-            highest = units[int(np.argmax(units["phy_offset"]))]
-            if newest is None or int(highest["phy_offset"]) > newest.phy_offset:
-                newest = TimerUnit(*highest.tolist())
-        empty = np.empty((0, 5), dtype=np.int64)
-        return np.concatenate([empty, *parts]), newest, count
+    def _orphans(self, left: _Left) -> list[TimerUnit]:
+        """Units that no list leads to, of lists that were begun anew, to be appended again."""
+        found: list[TimerUnit] = []
+        for time, ends in sorted(left.items()):
+            listed, _ = self._log.walk(time, self._precision, self._wheel.get_slot(time).last_pos)
+            seen = set(listed["phy_offset"].tolist())
+            orphans: list[TimerUnit] = []
+            for end in reversed(ends):
+                for row in self._log.walk(time, self._precision, end)[0].tolist():
+                    unit = TimerUnit(*row)
+                    if unit.phy_offset not in seen:
+                        seen.add(unit.phy_offset)
+                        orphans.append(unit)
+            found += reversed(orphans)
+        return found
 
     def _cut(self, end: int) -> int:
         """End the log behind its last good unit; where that was, -1 when nothing was behind it."""
@@ -234,38 +259,6 @@ class TimerRecovery:
         if stale:
             _log.warning("timer log is cut at its first bad unit pos=%d", end)
         return end if stale else -1
-
-    def _fill_wheel(self, live: np.ndarray[Any, Any]) -> list[TimerUnit]:
-        """Put every live slot; units that no list leads to are returned, to be appended again.
-
-        The list of a slot begins with its last unit that names none before it.
-        """
-        self._wheel.clear()
-        if not len(live):
-            return []
-        times, positions, prev, phys, magic = live[np.lexsort((live[:, 1], live[:, 0]))].T
-        numbers = np.arange(len(times))
-        heads = np.flatnonzero(np.diff(times, prepend=times[0] - 1))
-        ends = np.append(heads[1:], len(times))
-        slots = times[heads]
-        if len(np.unique(slots // self._precision % (2 * self._wheel.slots_total))) < len(slots):
-            raise _RebuildNeededError("two times have the same slot")
-        starts = np.maximum.reduceat(np.where(prev < 0, numbers, -1), heads)
-        first = np.repeat(starts, ends - heads)
-        behind = np.flatnonzero(numbers > first)
-        odd = behind[prev[behind] != positions[behind - 1]]
-        if len(odd) or int(starts.min()) < 0:
-            time = times[odd[0]] if len(odd) else slots[np.argmin(starts)]
-            raise _RebuildNeededError(f"the list of slot {time} is broken")
-        counts = np.where(magic & MAGIC_DELETE, -1, 1) * (numbers >= first)
-        self._wheel.put_slots(
-            slots, positions[starts], positions[ends - 1], np.add.reduceat(counts, heads))
-        orphans: list[int] = []
-        for group in np.flatnonzero(starts > heads).tolist():
-            head, start, end = heads[group], starts[group], ends[group]
-            lost = ~np.isin(phys[head:start], phys[start:end])
-            orphans.extend(positions[head:start][lost].tolist())
-        return [unit for pos in orphans if (unit := self._log.unit(pos)) is not None]
 
     # -- the queue
 
@@ -289,14 +282,14 @@ class TimerRecovery:
                 return at + 1
         return offset + 1
 
-    def _already_logged(self, low: int, high: int) -> tuple[int, frozenset[int]]:
+    def _already_logged(self, low: int, high: int) -> tuple[int, Any]:
         """Start at ``low``; messages from there on that have a unit are not enqueued twice."""
         queue = self._store.queues.get(TIMER_TOPIC, 0)
         unit = queue.unit(low) if queue is not None else None
         if unit is None:
-            return high, frozenset()
-        known: set[int] = set()
+            return high, ()
+        known = [np.empty(0, np.int64)]
         for _, units in self._log.scan():
-            phys = units["phy_offset"]
-            known.update(phys[phys >= unit.phy_offset].tolist())
-        return low, frozenset(known)
+            phys = units["phy_offset"].astype(np.int64)
+            known.append(phys[phys >= unit.phy_offset])
+        return low, np.unique(np.concatenate(known))

@@ -11,7 +11,7 @@ Durable on return: nothing but by ``flush``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final, final
 
 import numpy as np
@@ -19,19 +19,22 @@ import numpy as np
 from tailrace.env.filesystem import FileSystem
 from tailrace.formats.filenames import file_name_to_offset
 from tailrace.formats.timerlog import (
-    MAGIC_MASK,
     TIMER_BLANK,
     TIMER_BLANK_MAGIC,
     TIMER_UNIT,
     TimerUnit,
 )
+from tailrace.kernels import timer_lists, timer_replay
 from tailrace.segments import MappedFile, MappedFileQueue
 
 __all__ = ["TimerLog", "Units", "recognise_file_size"]
 
 _log = logging.getLogger(__name__)
 _UNIT: Final = TIMER_UNIT.size
-_READ_UNITS: Final = 65_536
+_READ_UNITS: Final = 16_384
+_WINDOWS: Final = (40 * _UNIT, 2520 * _UNIT)
+"""Bytes that a walk reads at once, for units far from each other and for neighbours."""
+_NEIGHBOURS: Final = 16
 Units = np.ndarray[Any, np.dtype[np.void]]
 
 
@@ -106,11 +109,35 @@ class TimerLog:
         data = self.files.read(pos, _UNIT)
         return TIMER_UNIT.unpack_from(data) if len(data) == _UNIT else None
 
-    def scan(self, acceptable: Callable[[Units], Any] | None = None) -> Iterator[tuple[int, Units]]:
+    def walk(self, time_ms: int, precision_ms: int, pos: int) -> tuple[Units, int]:
+        """A slot's units from one on, newest first, and -1 or where they lead astray."""
+        found, window = list[Any](), _WINDOWS[0]
+        while pos >= 0:
+            file = self.files.find(pos)
+            if file is None:
+                break
+            start = max(pos + _UNIT - window, file.file_from_offset)
+            data = self.files.read(start, pos + _UNIT - start)
+            if len(data) < pos + _UNIT - start:
+                break
+            out = bytearray(len(data))
+            count, pos, good = timer_lists.walk(data, start, pos, time_ms, precision_ms, out)
+            found.append(TIMER_UNIT.view(out, count))
+            if not good:
+                break
+            window = _WINDOWS[count >= _NEIGHBOURS]
+        return np.concatenate([TIMER_UNIT.view(b""), *found]), pos
+
+    def scan(self, limit: int = timer_replay.ENDLESS) -> Iterator[tuple[int, Units]]:
         """(position of the first, units) from the oldest file to the first unit that is none.
 
-        ``acceptable`` may reject more of them, by an array of truth values.
+        None is one, too, whose record ends behind ``limit`` in the CommitLog.
         """
+        for pos, units, _ in self.scan_newest(limit):
+            yield pos, units
+
+    def scan_newest(self, limit: int) -> Iterator[tuple[int, Units, TimerUnit]]:
+        """``scan`` with the unit of each part whose record comes last in the CommitLog."""
         follows = -1
         self.scan_end = self.min_offset
         for file in self.files.files:
@@ -120,18 +147,14 @@ class TimerLog:
             at = 0
             while at + _UNIT <= file.wrote_position:
                 data = file.read(at, _UNIT * _READ_UNITS)
-                units = TIMER_UNIT.view(data[: len(data) - len(data) % _UNIT])
-                good = (units["size"] == _UNIT) & (units["magic"] & ~MAGIC_MASK == 0)
-                good &= (units["magic"] != 0) & (units["phy_offset"] >= 0) & (units["msg_size"] > 0)
-                good &= units["prev_pos"] < file.file_from_offset + at + _UNIT * np.arange(len(units))
-                if acceptable is not None:
-                    good &= acceptable(units)
-                count = len(units) if bool(good.all()) else int(np.argmin(good))
+                pos = file.file_from_offset + at
+                count, newest = timer_replay.good(data, pos, limit)
                 if count:
-                    yield file.file_from_offset + at, units[:count]
+                    units = TIMER_UNIT.view(data, count)
+                    yield pos, units, TimerUnit(*units[newest].tolist())
                 at += count * _UNIT
-                self.scan_end = file.file_from_offset + at
-                if count < len(units):
+                self.scan_end = pos + count * _UNIT
+                if count < len(data) // _UNIT:
                     if not self._is_blank(file, at):
                         return
                     break

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final, final
 
@@ -31,27 +30,22 @@ import numpy as np
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
-from tailrace.errors import CorruptionError, DiskFullError
+from tailrace.errors import CorruptionError
 from tailrace.formats import filenames
-from tailrace.formats.commitlog import decode_message, java_string_hash
-from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.formats.commitlog import decode_message
 from tailrace.formats.timercheckpoint import TimerCheckpointFields
 from tailrace.formats.timerlog import (
-    MAGIC_DEFAULT,
     MAGIC_DELETE,
-    MAGIC_ROLL,
     TIMER_UNIT,
     TimerUnit,
 )
 from tailrace.formats.timerwheel import SLOTS_TOTAL
-from tailrace.model import MessageExt
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.dequeue import Dequeue
-from tailrace.timer.make_way import make_way
+from tailrace.timer.enqueue import Enqueue
 from tailrace.timer.properties import (
     REAL_TOPIC,
     TIMER_DEL_UNIQKEY,
-    TIMER_TOPIC,
     identity_of,
     out_ms,
 )
@@ -59,7 +53,13 @@ from tailrace.timer.put_back import PutBack
 from tailrace.timer.recovery import RecoveredTimers, TimerRecovery
 from tailrace.timer.slots import DueQueue
 from tailrace.timer.timer_checkpoint import TimerCheckpoint
-from tailrace.timer.timer_hint import read_suspicious_until_ms, write_timer_hint
+from tailrace.timer.timer_hint import (
+    Geometry,
+    grain_ms,
+    read_geometry,
+    read_suspicious_until_ms,
+    write_timer_hint,
+)
 from tailrace.timer.timer_log import TimerLog, recognise_file_size
 from tailrace.timer.timer_metrics import TimerMetrics
 from tailrace.timer.timer_wheel import NO_SLOT, TimerWheel
@@ -98,15 +98,14 @@ class TimerMessageStore:
             window = slots_total - _SLOT_MARGIN
         # A unit's delay is a number of 32 bits.
         self.roll_window_ms = min(window, _INT_MAX // self.precision_ms - 1) * self.precision_ms
-        self.queue_offset = 0
         self.should_running_dequeue = True
         self.recovered = RecoveredTimers("none", "", 0, 0, 0)
         self._clock = clock
         self._file_system = file_system
         self._store = store
         self._lock = threading.RLock()
-        self._known: set[int] = set()
-        self._hold_until = 0
+        self._geometry_noted = False
+        self._revise_metrics = False
         self._version = 0
         self._version_ms = 0
         self._last_progress_ns = clock.monotonic_ns()
@@ -114,29 +113,41 @@ class TimerMessageStore:
         self.metrics = TimerMetrics(clock, self._topic_at)
         self.due.on_left = self.metrics.left
         self.due.on_left_many = self.metrics.left_many
-        self.put_back = PutBack(clock, store, self.due, self.precision_ms)
+        self.put_back = PutBack(clock, store, self.due)
+        self.put_back.grain_ms = self.precision_ms
         self.dequeue = Dequeue(
             clock, store, self.wheel, self.timer_log, self.due, self.put_back, self.precision_ms)
         self.dequeue.on_step_back = self._step_back
+        self.enqueue = Enqueue(
+            clock, store, self.wheel, self.timer_log, self.dequeue, self.put_back, self.metrics,
+            self.roll_window_ms)
 
     # -- life
 
     def load(self, rebuild_because: str = "") -> None:
         """Recover; with a reason from the CommitLog alone. Raises OSError or FatalStorageError."""
+        rounds = self.config.timer_max_delay_sec * 1000 // self.roll_window_ms
+        if rounds > 1:
+            _log.warning("far timers cost a record in each round max_delay_s=%d rounds=%d window_s=%d",
+                         self.config.timer_max_delay_sec, rounds, self.roll_window_ms // 1000)
         with self._lock:
             found = self.recovered = TimerRecovery(
                 self._clock, self._file_system, self._store, self.wheel, self.timer_log,
                 self.checkpoint).run(rebuild_because)
+            self.put_back.grain_ms = grain_ms(
+                self._file_system, self._store.root, self.precision_ms)
+            self._geometry_noted = self._geometry() == read_geometry(
+                self._file_system, self._store.root)
             if (fields := self.checkpoint.fields) is not None:
                 self._version, self._version_ms = fields.counter, fields.timestamp
-            self.queue_offset = found.queue_offset
+            self.enqueue.queue_offset = found.queue_offset
             self.dequeue.frontier_ms = found.read_time_ms
             self.dequeue.last_floor_ms = found.read_time_ms
             self.put_back.suspicious_until_ms = max(
                 found.suspicious_until_ms,
                 read_suspicious_until_ms(self._file_system, self._store.root))
-            self._known = set(found.known)
-            self._hold_until = self.queue_offset + self.behind_messages()
+            self.enqueue.known = found.known
+            self.enqueue.hold_until = self.queue_offset + self.enqueue.behind()
             for unit in found.orphans:
                 self._enqueue_again(unit)
             if found.mode == "rebuild":
@@ -198,7 +209,11 @@ class TimerMessageStore:
         self.wheel.put_slot(time_ms, pos if slot.first_pos < 0 else slot.first_pos, pos, slot.num + 1)
 
     def _step_back(self, floor_ms: int) -> None:
-        """Before a unit goes into a slot that was read by another clock: say so on disk."""
+        """Before a unit goes into a slot that was read by another clock: say so on disk.
+
+        What has left such a slot leaves it once more, which the metrics count.
+        """
+        self._revise_metrics = True
         fields = self.checkpoint.fields
         if fields is not None:
             self._write_hint()
@@ -206,9 +221,13 @@ class TimerMessageStore:
                 last_read_time_ms=min(fields.last_read_time_ms, floor_ms)))
 
     def _write_hint(self) -> None:
+        self._geometry_noted = True
         write_timer_hint(
-            self._file_system, self._store.root, self.precision_ms, self.wheel.slots_total,
+            self._file_system, self._store.root, self._geometry(),
             self.put_back.suspicious_until_ms)
+
+    def _geometry(self) -> Geometry:
+        return Geometry(self.precision_ms, self.wheel.slots_total, self.put_back.grain_ms)
 
     # -- positions
 
@@ -216,18 +235,20 @@ class TimerMessageStore:
         return time_ms // self.precision_ms * self.precision_ms
 
     @property
+    def queue_offset(self) -> int:
+        """Messages of the timer queue below are in the wheel."""
+        return self.enqueue.queue_offset
+
+    @property
     def commit_read_time_ms(self) -> int:
         """Slots before this time are delivered."""
-        now = self._floor(self._clock.now_ms())
-        return min(self.dequeue.frontier_ms, now, *self.due.slots)
+        return self.dequeue.commit_read_time_ms
 
     def live_units(self, begin_ms: int) -> Iterator[np.ndarray[Any, Any]]:
         """Units of the timer log that are in the list of a slot from a time on, in order."""
         for pos, units in self.timer_log.scan():
-            times = (units["write_time_ms"] + units["delay_ms"]).astype(np.int64)
-            times -= times % self.precision_ms
-            positions = pos + TIMER_UNIT.size * np.arange(len(units), dtype=np.int64)
-            yield units[(times >= begin_ms) & self.wheel.lists(times, positions)]
+            listed = self.wheel.listed(units, pos, begin_ms)
+            yield units if bool(listed.all()) else units[listed]
 
     def _topic_at(self, phy_offset: int, size: int) -> str | None:
         """The real topic of the timer message at a position."""
@@ -238,36 +259,39 @@ class TimerMessageStore:
         return message.properties.get(REAL_TOPIC)
 
     def check_metrics_step(self) -> None:
-        """Count the pending timers of each topic anew, in the hour that is set for it."""
+        """Count the pending timers of each topic anew, in the hour that is set for it.
+
+        Of all topics at any hour, when the wall clock was stepped back meanwhile.
+        """
         config = self.config
-        if config.timer_enable_check_metrics and self.metrics.is_time_to_check(
-            config.timer_check_metrics_when
-        ):
-            with self._lock:
+        if not config.timer_enable_check_metrics:
+            return
+        is_time = self.metrics.is_time_to_check(config.timer_check_metrics_when)
+        with self._lock:
+            if self._revise_metrics:
+                self._revise_metrics = False
+                self.metrics.revise(self._pending_units())
+            elif is_time:
                 self.metrics.revise(self._pending_units(), config.timer_metric_small_threshold)
 
     def _pending_units(self) -> Iterator[np.ndarray[Any, Any]]:
         """Units whose timers have not left: of slots to come and of those that were begun."""
         yield from self.live_units(self.dequeue.frontier_ms)
         begun = [
-            unit for slot in self.due.slots.values() for unit in slot.left_units()]
+            unit for time_ms, slot in self.due.slots.items() if time_ms < self.dequeue.frontier_ms
+            for unit in slot.left_units()]
         yield TIMER_UNIT.view(b"".join(TIMER_UNIT.pack(*unit) for unit in begun))
 
     def slot_num(self, time_ms: int) -> int:
         """Timers in the slot of a time, for congestion control."""
         return self.wheel.get_slot(time_ms).num
 
-    def behind_messages(self) -> int:
-        """Messages of the timer queue that are not in the wheel yet."""
-        queue = self._store.queues.get(TIMER_TOPIC, 0)
-        return max(queue.max_offset - self.queue_offset, 0) if queue is not None else 0
-
     def stats(self) -> dict[str, Any]:
         """Positions and counters."""
         now = self._clock.now_ms()
         return {
             "timerReadBehindMs": max(now - self.dequeue.frontier_ms, 0),
-            "timerOffsetBehind": self.behind_messages(),
+            "timerOffsetBehind": self.enqueue.behind(),
             "timerWaiting": len(self.due) + self.due.backlog(),
             "timerPending": self.wheel.pending(self.dequeue.frontier_ms) + len(self.due),
             "timerPendingByTopic": self.metrics.counts(),
@@ -327,139 +351,7 @@ class TimerMessageStore:
             return False
         with self._lock:
             self.dequeue.watch_clock(self._clock.now_ms())
-            messages, until = self._enqueue_get()
-            if until == self.queue_offset:
-                return False
-            done = self._enqueue_put(messages, until)
-            if not done:
-                self._hold_until = 0  # what is in the way has to be delivered first
-            self._log_progress()
-        return done and self.behind_messages() > 0
-
-    def _enqueue_get(self) -> tuple[list[tuple[int, MessageExt]], int]:
-        """(queue offset, message) of the next ones, and the offset behind all that was looked at."""
-        queue = self._store.queues.get(TIMER_TOPIC, 0)
-        if queue is None:
-            return [], self.queue_offset
-        if self.queue_offset < queue.min_offset:
-            _log.warning("timer queue offset is below the least one offset=%d min_offset=%d",
-                         self.queue_offset, queue.min_offset)
-            self.queue_offset = queue.min_offset
-        data = queue.units(self.queue_offset, _BATCH)
-        found: list[tuple[int, MessageExt]] = []
-        for number in range(len(data) // CQ_UNIT.size):
-            unit = CQ_UNIT.unpack_from(data, number * CQ_UNIT.size)
-            if unit.size == PRE_BLANK_SIZE or unit.phy_offset in self._known:
-                continue
-            try:
-                message = decode_message(self._store.commit_log.read(unit.phy_offset, unit.size))
-            except CorruptionError as error:
-                self.put_back.counters["timerUnreadable"] += 1
-                _log.error("timer message unreadable phy_offset=%d size=%d cause=%s",
-                           unit.phy_offset, unit.size, error)
-                continue
-            found.append((self.queue_offset + number, message))
-        return found, self.queue_offset + len(data) // CQ_UNIT.size
-
-    def _enqueue_put(self, messages: list[tuple[int, MessageExt]], until: int) -> bool:
-        """Give each message a unit; whether all of them have one.
-
-        A failed append leaves the queue offset where it was: the same messages come again.
-        """
-        write_time = self._floor(self._clock.now_ms())
-        commit_read = self.commit_read_time_ms
-        try:
-            room = self.timer_log.room()
-        except (DiskFullError, OSError) as error:
-            self._alarm(error)
-            return False
-        if len(messages) > room:
-            until, messages = messages[room][0], messages[:room]
-        base, units, staged = self.timer_log.max_offset, bytearray(), dict[int, list[int]]()
-        late: list[tuple[int, TimerUnit, MessageExt]] = []
-        counted: Counter[tuple[str, int]] = Counter()
-        complete, blocked = True, -1
-        for offset, message in messages:
-            out = out_ms(message.properties)
-            if out is None or REAL_TOPIC not in message.properties:
-                if not self.put_back.park(message, "no TIMER_OUT_MS or REAL_TOPIC"):
-                    until, complete = offset, False
-                    break
-                continue
-            slot_time, magic = self._slot_of(out, write_time, commit_read, message)
-            slot = staged.get(slot_time)
-            if slot is None:
-                if self._occupied(slot_time, commit_read):
-                    until, complete, blocked = offset, False, slot_time
-                    break
-                held = self.wheel.get_slot(slot_time)
-                if slot_time < self.dequeue.frontier_ms and slot_time not in self.due.slots:
-                    held = NO_SLOT  # all that it lists has left: the list begins anew
-                slot = staged[slot_time] = [held.first_pos, held.last_pos, held.num]
-            pos = base + len(units)
-            wrote = write_time if slot_time - write_time >= -_INT_MAX else slot_time
-            unit = TimerUnit(
-                TIMER_UNIT.size, slot[1], magic, wrote, slot_time - wrote,
-                message.phy_offset, message.store_size,
-                java_string_hash(message.properties[REAL_TOPIC]), 0)
-            units += TIMER_UNIT.pack(*unit)
-            slot[0] = pos if slot[0] < 0 else slot[0]
-            slot[1] = pos
-            sign = -1 if magic & MAGIC_DELETE else 1
-            slot[2] += sign
-            counted[message.properties[REAL_TOPIC], sign] += 1
-            if slot_time < self.dequeue.frontier_ms:
-                late.append((slot_time, unit, message))
-        if units:
-            try:
-                self.timer_log.append(units)
-            except (DiskFullError, OSError) as error:
-                self._alarm(error)
-                return False
-        for time_ms, (first, last, num) in staged.items():
-            self.wheel.put_slot(time_ms, first, last, num)
-        for (topic, sign), count in counted.items():
-            self.metrics.add(topic, sign * count, count)
-        self.queue_offset = until
-        for slot_time, unit, message in late:
-            self.dequeue.take(slot_time, unit, message)
-        return complete or (blocked >= 0 and self._make_way(blocked, write_time))
-
-    def _make_way(self, slot_time: int, now: int) -> bool:
-        """Whether timers that a clock set back has left far ahead could go from the place of a slot."""
-        try:
-            return make_way(
-                self.wheel, self.timer_log, self.dequeue, slot_time, now, self.roll_window_ms)
-        except (DiskFullError, OSError) as error:
-            self._alarm(error)
-            return False
-
-    def _slot_of(
-        self, out: int, write_time: int, commit_read: int, message: MessageExt
-    ) -> tuple[int, int]:
-        """Slot time and magic of a message (doEnqueue): far ones go to a slot on the way."""
-        magic = MAGIC_DEFAULT
-        if TIMER_DEL_UNIQKEY in message.properties:
-            magic |= MAGIC_DELETE
-        window = self.roll_window_ms
-        slot_time = self._floor(out)
-        if slot_time - write_time >= window:
-            magic |= MAGIC_ROLL
-            half = window // self.precision_ms // 2 * self.precision_ms
-            slot_time = write_time + (
-                half if slot_time - write_time - window < window // 3 else window)
-        return max(slot_time, commit_read), magic
-
-    def _occupied(self, slot_time: int, commit_read: int) -> bool:
-        """Whether the place of a slot holds timers of another time that are not delivered (T5)."""
-        held = self.wheel.held_time(slot_time)
-        return held != slot_time and held >= commit_read and held > 0 and (
-            self.wheel.get_slot(held).last_pos >= 0)
-
-    def _alarm(self, error: Exception) -> None:
-        self.put_back.counters["timerAppendFailed"] += 1
-        _log.error("timer log append failed, enqueue waits queue_offset=%d cause=%s",
-                   self.queue_offset, error)
+            return self.enqueue.step()
 
     # -- dequeue
 
@@ -472,7 +364,7 @@ class TimerMessageStore:
                 return False
             if self.config.timer_stop_dequeue:
                 return False
-            if self.queue_offset < self._hold_until and not self.config.timer_stop_enqueue:
+            if self.queue_offset < self.enqueue.hold_until and not self.config.timer_stop_enqueue:
                 return False
             return self.dequeue.step()
 
@@ -481,6 +373,7 @@ class TimerMessageStore:
     def flush_step(self) -> None:
         """Make the state durable and say so in the checkpoint. Raises OSError, FatalStorageError."""
         self._flush(None)
+        self._log_progress()
 
     def clean_step(self) -> None:
         """Remove timer log files that the checkpoint on disk says are delivered. Raises OSError."""
@@ -513,7 +406,7 @@ class TimerMessageStore:
             self.wheel.give_back(pages)
             raise
         self.wheel.write(pages)
-        if self.checkpoint.fields is None:
+        if self.checkpoint.fields is None or not self._geometry_noted:
             self._write_hint()
         if self._moved(read_time, queue_offset) and self.should_running_dequeue:
             self._version += 1
@@ -530,12 +423,16 @@ class TimerMessageStore:
 
     def _log_progress(self) -> None:
         now_ns = self._clock.monotonic_ns()
-        if now_ns - self._last_progress_ns >= self.config.timer_progress_log_interval_ms * 1_000_000:
-            self._last_progress_ns = now_ns
-            _log.info(
-                "timer progress read_behind_ms=%d offset_behind=%d waiting=%d put_back=%d",
-                max(self._clock.now_ms() - self.dequeue.frontier_ms, 0), self.behind_messages(),
-                len(self.due) + self.due.backlog(), self.put_back.counters["timerPutBack"])
+        interval_ns = self.config.timer_progress_log_interval_ms * 1_000_000
+        if self.checkpoint.fields is None or now_ns - self._last_progress_ns < interval_ns:
+            return
+        self._last_progress_ns = now_ns
+        _log.info(
+            "timer progress read_behind_ms=%d offset_behind=%d to_look_at=%d waiting=%d put_back=%d "
+            "congestion=%d",
+            max(self._clock.now_ms() - self.dequeue.frontier_ms, 0), self.enqueue.behind(),
+            self.due.backlog(), len(self.due), self.put_back.counters["timerPutBack"],
+            self.wheel.pending(self.dequeue.frontier_ms))
 
     def set_ensure_topic(self, ensure: Callable[[str], object]) -> None:
         """Who makes the topic that parked timers go to."""

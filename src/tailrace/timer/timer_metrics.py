@@ -111,10 +111,10 @@ class TimerMetrics:
         kept = {java_string_hash(topic) for topic in big}
         found: Counter[str] = Counter()
         for part in units:
-            hashes = part["topic_hash"].astype(np.int64)
-            values, inverse = np.unique(hashes, return_inverse=True)
-            signs = np.where(part["magic"] & MAGIC_DELETE, -1, 1)
-            sums = np.bincount(inverse, weights=signs, minlength=len(values))
+            values, inverse = _distinct(part["topic_hash"].astype(np.int64))
+            deletes = inverse[(part["magic"] & MAGIC_DELETE) != 0]
+            sums = np.bincount(inverse, minlength=len(values))
+            sums -= 2 * np.bincount(deletes, minlength=len(values))
             for number, value in enumerate(values.tolist()):
                 if value in kept:
                     continue
@@ -167,6 +167,13 @@ class TimerMetrics:
             if isinstance(entry, dict):
                 self._entry(str(topic))[:] = (
                     _number(entry.get("count")), _number(entry.get("timeStamp")))
+
+
+def _distinct(hashes: Any) -> tuple[Any, Any]:
+    """The different values of an array, and which of them each one is. Most have one alone."""
+    if len(hashes) and bool((hashes == hashes[0]).all()):
+        return hashes[:1], np.zeros(len(hashes), np.int64)
+    return np.unique(hashes, return_inverse=True)
 
 
 def _number(value: Any) -> int:

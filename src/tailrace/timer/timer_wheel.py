@@ -19,6 +19,7 @@ import numpy as np
 
 from tailrace.env.filesystem import FileSystem
 from tailrace.formats.timerwheel import SLOT, SLOTS_TOTAL, Slot, wheel_file_size
+from tailrace.kernels import timer_replay
 
 __all__ = ["NO_SLOT", "TimerWheel"]
 
@@ -72,10 +73,26 @@ class TimerWheel:
             self._dirty.add(at // _PAGE)
             self._written.add(at // _PAGE)
 
+    def places(self, times_ms: Any) -> Any:
+        """Which slot of the ring each time has; times a whole ring apart share one."""
+        return times_ms // self.precision_ms % self._count
+
+    def slots_at(self, times_ms: Any) -> Any:
+        """What the places of some times hold now, whatever time that is of."""
+        return SLOT.view(self._bytes, self._count)[self.places(times_ms)]
+
+    def lists_of(self, times_ms: Any) -> tuple[Any, Any, Any]:
+        """First and last position and number of each time's slot, -1, -1 and 0 of empty ones (TW3)."""
+        found = self.slots_at(times_ms)
+        there = (found["time"] == times_ms // self.precision_ms) & (found["time"] != 0)
+        return (
+            np.where(there, found["first_pos"], -1), np.where(there, found["last_pos"], -1),
+            np.where(there, found["num"], 0))
+
     def put_slots(self, times_ms: Any, first_pos: Any, last_pos: Any, num: Any) -> None:
         """Set the slots of many times, no two of which share a place."""
         times = times_ms // self.precision_ms
-        places = times % self._count
+        places = self.places(times_ms)
         with self._lock:
             slots = SLOT.view(self._bytes, self._count)
             for name, values in (
@@ -83,7 +100,7 @@ class TimerWheel:
                 ("magic", 0),
             ):
                 slots[name][places] = values
-            pages = set(np.unique(places * SLOT.size // _PAGE).tolist())
+            pages = set((places * SLOT.size // _PAGE).tolist())
             self._dirty |= pages
             self._written |= pages
 
@@ -117,11 +134,26 @@ class TimerWheel:
         found: list[int] = times.tolist()
         return found
 
-    def lists(self, times_ms: Any, positions: Any) -> Any:
-        """Which units, by slot time (a multiple of the precision) and position, are in their slot's list."""
-        times = times_ms // self.precision_ms
-        slots = SLOT.view(self._bytes, self._count)[times % self._count]
-        return (slots["time"] == times) & (slots["last_pos"] >= 0) & (slots["first_pos"] <= positions)
+    def listed(self, units: Any, pos: int, begin_ms: int) -> Any:
+        """Which units of the timer log, from ``pos`` on, are in the list of a slot from a time on."""
+        found = np.zeros(len(units), np.uint8)
+        timer_replay.listed(
+            units.view(np.uint8), pos, begin_ms, self.precision_ms, self._bytes, found)
+        return found.view(np.bool_)
+
+    def replay(self, units: Any, pos: int, begin_ms: int) -> tuple[int, int]:
+        """Put units of the timer log, from ``pos`` on, into the lists of slots from a time on.
+
+        Returns (units, why it ended), as the kernel of the same name.
+        """
+        touched = np.zeros(-(-self._size // _PAGE), np.uint8)
+        count, why = timer_replay.replay(
+            units.view(np.uint8), pos, begin_ms, self.precision_ms, self._bytes, touched)
+        pages = set(np.flatnonzero(touched).tolist())
+        with self._lock:
+            self._dirty |= pages
+            self._written |= pages
+        return int(count), int(why)
 
     def pending(self, begin_ms: int, until_ms: int | None = None) -> int:
         """How many timers the slots of a range of times hold."""

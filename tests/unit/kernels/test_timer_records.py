@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tailrace import kernels
-from tailrace.formats.commitlog import decode_message, encode_properties
+from tailrace.formats.commitlog import decode_message, encode_properties, java_string_hash
 from tailrace.formats.timerlog import TIMER_UNIT, TimerUnit
-from tailrace.kernels import record, timer_lists
+from tailrace.kernels import record, timer_lists, timer_put_back
 from tailrace.kernels import timer_records as compiled
 from tailrace.timer.properties import due_ms, identity_of, out_ms, put_back_properties
 
@@ -28,6 +28,7 @@ def interpreted(name):
 
 
 TWINS = [interpreted("timer_records"), compiled]
+PUTS = [interpreted("timer_put_back"), timer_put_back]
 LISTS = [interpreted("timer_lists"), timer_lists]
 BASE = 1 << 40
 NOW = 1_700_000_000_000
@@ -106,13 +107,13 @@ def test_records_that_leave_are_those_of_single_ones(made, draw):
     data, places, sizes = log_of(made)
     limit = draw.draw(st.integers(0, 6000))
     results = []
-    for module in TWINS:
+    for module, puts in zip(TWINS, PUTS, strict=True):
         rows = read(module, data, places, sizes)
         rows[:, module.T_WROTE] = 123_000
         rows[:, module.T_QUEUE] = rows[:, module.T_QUEUE_ID] % 2
         order = np.flatnonzero(rows[:, module.T_PLAIN])[::-1].copy()
         out, offsets = bytearray(b"\xee" * 8000), np.array([5, 50])
-        count, used = module.put_back(
+        count, used = puts.put_back(
             data, rows, order, 0, len(order), out, 10, limit, BASE + 9000, offsets, NOW, NOW + 1,
             b"\x7f\0\0\1\0\0\x2a\x9f")
         assert out[:10] == b"\xee" * 10
@@ -160,8 +161,63 @@ def test_damaged_bytes_are_the_same_to_both_and_never_read_outside(made, draw):
         assert not read(module, data, odd, np.array([91, 91, 1, -4])).any()
 
 
-@pytest.mark.parametrize("module", TWINS, ids=["interpreted", "compiled"])
-def test_a_damaged_body_is_not_plain(module):
+def read_enqueued(module, data, places, sizes):
+    rows = np.zeros((len(places), module.ENQUEUE_COLUMNS), np.int64)
+    module.read_enqueued(data, places, BASE + places, sizes, rows)
+    rows[rows[:, module.E_KIND] == module.ODD] = 0
+    return rows
+
+
+@quick
+@given(items)
+def test_what_the_enqueue_asks_is_what_a_message_says(made):
+    data, places, sizes = log_of(made)
+    found = [read_enqueued(module, data, places, sizes) for module in TWINS]
+    assert found[0].tolist() == found[1].tolist()
+    for row, place, size, item in zip(
+        found[1], places.tolist(), sizes.tolist(), made, strict=True
+    ):
+        texts = decode_message(data[place : place + size]).properties
+        if row[compiled.E_KIND] == compiled.ODD:
+            assert item[2] == "Other" or "\u00e9" in texts["UNIQ_KEY"] or texts["TIMER_OUT_MS"] == "no"
+            continue
+        assert (row[compiled.E_KIND] == compiled.DELETE) == ("TIMER_DEL_UNIQKEY" in texts)
+        assert row[compiled.E_OUT] == out_ms(texts)
+        assert row[compiled.E_TOPIC_HASH] == java_string_hash(texts["REAL_TOPIC"])
+        at = int(row[compiled.E_TOPIC_POS])
+        assert data[at : at + int(row[compiled.E_TOPIC_LEN])].decode() == texts["REAL_TOPIC"]
+        for module in TWINS:
+            assert row[compiled.E_TOPIC] == module.topic_hash(texts["REAL_TOPIC"].encode())
+
+
+@quick
+@given(items, st.data())
+def test_the_enqueue_sees_damage_the_same_in_both_and_reads_nothing_outside(made, draw):
+    data, places, sizes = log_of(made)
+    broken = bytearray(data)
+    for _ in range(draw.draw(st.integers(1, 4))):
+        broken[draw.draw(st.integers(0, len(broken) - 1))] ^= draw.draw(st.integers(1, 255))
+    for bytes_ in (bytes(broken), data[: draw.draw(st.integers(0, len(broken)))]):
+        found = [read_enqueued(module, bytes_, places, sizes) for module in TWINS]
+        assert found[0].tolist() == found[1].tolist()
+        for row, place, size in zip(found[1], places.tolist(), sizes.tolist(), strict=True):
+            assert row[compiled.E_KIND] == compiled.ODD or place + size <= len(bytes_)
+    odd = np.array([-1, len(data), len(data) + 5, 0])
+    for module in TWINS:
+        assert not read_enqueued(module, data, odd, np.array([91, 91, 1, -4])).any()
+
+
+def test_the_columns_are_those_of_the_other_kernel():
+    reads, puts = vars(TWINS[0]), vars(PUTS[0])
+    columns = [name for name in puts if name.startswith("_T_")]
+    assert len(columns) == 12
+    assert {name: puts[name] for name in [*columns, "_COLUMNS"]} == {
+        name: reads[name] for name in [*columns, "_COLUMNS"]}
+
+
+@pytest.mark.parametrize(
+    ("module", "puts"), list(zip(TWINS, PUTS, strict=True)), ids=["interpreted", "compiled"])
+def test_a_damaged_body_is_not_plain(module, puts):
     data, places, sizes = log_of([(
         {"REAL_TOPIC": "T", "UNIQ_KEY": "K", "TIMER_OUT_MS": str(NOW), "REAL_QID": "1"}, b"body",
         "rmq_sys_wheel_timer", 8, 8, 0, True)])
@@ -169,7 +225,7 @@ def test_a_damaged_body_is_not_plain(module):
     at = data.index(b"body")
     assert not read(module, data[:at] + b"B" + data[at + 1 :], places, sizes).any()
     with pytest.raises(ValueError, match="none to put"):
-        module.put_back(
+        puts.put_back(
             data, np.zeros((1, module.COLUMNS), np.int64), np.array([0]), 0, 1, bytearray(500), 0, 500,
             0, np.array([0]), 1, 1, bytes(8))
 

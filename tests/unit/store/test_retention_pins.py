@@ -84,6 +84,8 @@ def test_the_policy_of_the_archive_may_be_to_delete():
 class Timers:
     """A timer room that knows where its pending timers are, from the queue they came by."""
 
+    grain_ms = 1000
+
     def __init__(self, place):
         self.place = place
         self.done = set()

@@ -1,7 +1,10 @@
 """Timers after a kill, a power loss, a long downtime, and with files missing, stale or torn."""
 
 import dataclasses
+import json
+import tracemalloc
 
+import numpy as np
 import pytest
 from timer_world import CONFIG, ROOT, START, World
 
@@ -11,6 +14,7 @@ from tailrace.formats.timercheckpoint import TIMER_CHECKPOINT
 from tailrace.formats.timerlog import TIMER_UNIT
 from tailrace.formats.timerwheel import SLOT
 from tailrace.testing import CrashFileSystem
+from tailrace.timer.recovery import TimerRecovery
 
 DAY = 86_400_000
 
@@ -123,6 +127,25 @@ def test_a_wheel_of_an_earlier_day_and_snapshots_are_no_danger():
     world.files.open(f"{ROOT}/timerwheel.520", writable=True, create=True).pwrite(b"old", 0)
     killed(world).open()
     assert not world.files.exists(f"{ROOT}/timerwheel.520")
+    world.run(20_000, step=50)
+    all_once(world)
+
+
+@pytest.mark.parametrize("what", ["timerwheel", "timerlog", "timercheck"])
+def test_files_of_an_earlier_moment_are_found_out(what):
+    """As a copy that was put back, or a disk that lied about a sync, leaves them."""
+    world = loaded(30)
+    before = {p: bytes(d.volatile) for p, d in world.files._files.items() if f"/{what}" in p}
+    for number in range(60):  # more than a file of units
+        world.send(TIMER_DELAY_MS=100 * number + 3_050)
+    world.run(2_100, step=50)
+    killed(world)
+    for path in [p for p in world.files._files if f"/{what}" in p]:
+        world.files.remove(path)
+    for path, data in before.items():
+        world.files.open(path, writable=True, create=True).pwrite(data, 0)
+    world.open()
+    assert world.timers.recovered.mode == ("rebuild" if what == "timerlog" else "replay")
     world.run(20_000, step=50)
     all_once(world)
 
@@ -325,7 +348,7 @@ def test_a_timer_that_waits_twice_is_delivered_once():
     key, _ = world.send(TIMER_DELAY_MS=100_000)
     world.steps()
     world.run(3000, 500)
-    world.timers.queue_offset = 0  # as after a recovery that looked too far back
+    world.timers.enqueue.queue_offset = 0  # as after a recovery that looked too far back
     world.steps()
     world.clock.advance(400_000)
     world.run(2000, 100)
@@ -352,3 +375,52 @@ def test_a_list_that_leads_astray_is_no_list(number, prev):
     assert len(world.timers.recovered.orphans) == (1 if prev < 0 else 0)
     world.run(31_000, 500)
     assert {key: len(times) for key, times in world.delivered().items()} == dict.fromkeys(world.due, 1)
+
+
+def test_a_replay_takes_the_memory_of_a_piece_however_long_the_log_is(monkeypatch):
+    world = World(config=dataclasses.replace(CONFIG, mapped_file_size_timer_log=52 * 200_100))
+    world.send(TIMER_DELAY_MS=50_000)
+    world.steps()
+    world.flush()
+    log, count = world.timers.timer_log, 200_000
+    units = np.repeat(next(units for _, units in log.scan()), count)
+    units["prev_pos"] = TIMER_UNIT.size * np.arange(count)
+    log.append(units.tobytes())
+    world.files = world.files.killed()
+    real = TimerRecovery._replay
+
+    def replay(self, *arguments):
+        tracemalloc.start()
+        return real(self, *arguments)
+
+    monkeypatch.setattr(TimerRecovery, "_replay", replay)
+    try:
+        world.open()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (world.timers.recovered.mode, world.timers.recovered.units) == ("replay", count + 1)
+    assert world.timers.slot_num(START + 49_000) == count + 1
+    assert peak < 5 << 20  # the log has 10 MB
+
+
+@pytest.mark.parametrize("precision", [100, 500, 2000, 7000])
+@pytest.mark.parametrize("stop", ["kill", "close"])
+def test_another_precision_misreads_no_slot(precision, stop):
+    """W21: a slot's time is a number of precisions, and the reference takes the wheel as it is."""
+    world = loaded()
+    if stop == "close":
+        world.close()
+    killed(world)
+    world.config = dataclasses.replace(
+        CONFIG, timer_precision_ms=precision, timer_roll_window_slot=200_000 // precision)
+    world.open(clean=stop == "close")
+    world.send(TIMER_DELAY_MS=1234)
+    world.run(1_000, step=10)
+    world.flush()
+    assert json.loads(world.files.open(f"{ROOT}/tailrace/timer.json").pread(4096, 0))[
+        "precisionMs"] == precision
+    world.run(19_000, step=10)
+    all_once(world)
+    late = [times[0] - world.due[key] for key, times in world.delivered().items()]
+    assert max(late) <= 10

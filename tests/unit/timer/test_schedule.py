@@ -73,6 +73,7 @@ def test_a_level_above_the_highest_is_the_highest_and_one_below_1_is_none():
 
 
 def test_levels_are_delivered_in_order_and_hold_up_one_another_not():
+    """W32: the reference looks every 100 ms."""
     world = Levels()
     wanted = {}
     for number in range(40):
@@ -93,6 +94,7 @@ def test_levels_are_delivered_in_order_and_hold_up_one_another_not():
 
 
 def test_a_put_that_fails_holds_up_its_level_only_and_nothing_is_lost(monkeypatch):
+    """W32: the reference skips what throws."""
     world = Levels()
     for number in range(3):
         due(world, f"a{number}", 1, "Bad")
@@ -146,7 +148,7 @@ def test_a_real_topic_that_cannot_be_is_parked(topic):
 
 
 def test_after_a_kill_nothing_is_lost_and_nothing_comes_twice():
-    """The offsets are written every 10 s; the index says what was put back since."""
+    """W32: the offsets are written every 10 s; the index says what was put back since."""
     world = Levels()
     for number in range(30):
         due(world, f"k{number:02d}", 1)

@@ -60,7 +60,7 @@ def test_checks_of_the_put(properties, status):
         assert len(world.records()) == 1
 
 
-def test_thirty_days_and_ten_years_are_numbers_of_64_bits():
+def test_thirty_days_and_ten_years_are_numbers_of_64_bits(caplog):
     config = dataclasses.replace(CONFIG, timer_max_delay_sec=10 * 366 * 86_400)
     assert not config.validate()
     world = World(config=config)
@@ -69,6 +69,7 @@ def test_thirty_days_and_ten_years_are_numbers_of_64_bits():
     world.steps()
     assert world.timers.queue_offset == 3
     assert world.delivered() == {}
+    assert "max_delay_s=316224000 rounds=5270400 window_s=60" in caplog.text
 
 
 def test_switched_off_it_refuses():
@@ -211,6 +212,45 @@ def test_the_switches_stop_and_start():
     assert len(world.delivered()) == 1
 
 
+def test_without_dequeue_the_read_time_is_that_of_timercheck():
+    """Whoever writes it has delivered what is before: another broker."""
+    world = World()
+    for ms in (2_000, 9_000):
+        world.send(TIMER_DELAY_MS=ms)
+    world.run(500, step=50)
+    world.flush()
+    world.timers.should_running_dequeue = False
+    fields = world.timers.checkpoint.fields
+    world.run(5_600, step=100)
+    assert world.timers.dequeue.frontier_ms == fields.last_read_time_ms == START
+    world.timers.checkpoint.write(fields._replace(last_read_time_ms=START + 5_000))
+    world.run(1_000, step=100)
+    assert world.timers.dequeue.frontier_ms == START + 5_000
+    assert world.timers.checkpoint.fields.last_read_time_ms == START + 5_000
+    assert world.timers.checkpoint.fields.counter == fields.counter
+    world.timers.should_running_dequeue = True
+    world.run(4_000, step=50)
+    assert [len(times) for times in world.delivered().values()] == [1]
+
+
+def test_commit_log_timer_log_and_wheel_are_synced_in_this_order_before_the_checkpoint():
+    world = World()
+    synced = []
+    world.files.before = lambda _number, name, path: (
+        synced.append(path.removeprefix(f"{ROOT}/")) if name == "sync_data" else None)
+    for _ in range(2):
+        world.send(TIMER_DELAY_MS=60_000)
+        world.steps()
+        synced.clear()
+        world.timers.flush_step()
+        parts = [path.partition("/")[0].partition(".")[0] for path in synced]
+        found = [part for part in dict.fromkeys(parts) if part in {
+            "commitlog", "timerlog", "timerwheel"}]
+        assert found == ["commitlog", "timerlog", "timerwheel"]
+        checks = [number for number, path in enumerate(synced) if "timercheck" in path]
+        assert min(checks) > max(n for n, part in enumerate(parts) if part in set(found))
+
+
 def test_the_version_counts_only_what_moved():
     world = World()
     world.send(TIMER_DELAY_MS=60_000)
@@ -307,3 +347,14 @@ def test_a_clock_that_goes_forward_a_day_delivers_all_once():
     world.clock.advance(86_400_000)
     world.run(5_000, step=100)
     assert {key: len(times) for key, times in world.delivered().items()} == dict.fromkeys(world.due, 1)
+
+
+def test_the_progress_line_comes_at_its_interval_whether_or_not_something_moves(caplog):
+    world = World()
+    for ms in (500, 30_000, 40_000):
+        world.send(TIMER_DELAY_MS=ms)
+    with caplog.at_level("INFO", "tailrace.timer.timer_message_store"):
+        world.run(25_000, step=250)
+    lines = [r.getMessage() for r in caplog.records if "timer progress" in r.getMessage()]
+    assert len(lines) == 2
+    assert "offset_behind=0 to_look_at=0 waiting=0 put_back=1 congestion=2" in lines[-1]

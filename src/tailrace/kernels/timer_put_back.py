@@ -1,0 +1,240 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Records that leave the wheel: timers that ``timer_records.read`` took apart, under their own topic.
+
+``rows`` is its array. Every place is compared with the length of its buffer before it is written.
+"""
+
+import cython
+
+SOURCE_SHA256 = ""
+
+# Columns of kernels.timer_records; tests compare them.
+_T_PLAIN = cython.declare(cython.int, 0)
+_T_QUEUE_ID = cython.declare(cython.int, 3)
+_T_POS = cython.declare(cython.int, 6)
+_T_BORN_LEN = cython.declare(cython.int, 7)
+_T_BODY_POS = cython.declare(cython.int, 8)
+_T_BODY_LEN = cython.declare(cython.int, 9)
+_T_PROPS_POS = cython.declare(cython.int, 10)
+_T_PROPS_LEN = cython.declare(cython.int, 11)
+_T_TOPIC_POS = cython.declare(cython.int, 12)
+_T_TOPIC_LEN = cython.declare(cython.int, 13)
+_T_WROTE = cython.declare(cython.int, 16)
+_T_QUEUE = cython.declare(cython.int, 17)
+_COLUMNS = cython.declare(cython.int, 18)
+
+_MAGIC_V1 = cython.declare(cython.longlong, 0xDAA320A7)
+_MASK_32 = cython.declare(cython.longlong, 0xFFFFFFFF)
+_SIGN_32 = cython.declare(cython.longlong, 0x80000000)
+
+_NAMES: bytes = b"TIMER_ENQUEUE_MSTIMER_DEQUEUE_MS"
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _be32u(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
+    return (
+        (cython.cast(cython.longlong, b[p]) << 24)
+        | (cython.cast(cython.longlong, b[p + 1]) << 16)
+        | (cython.cast(cython.longlong, b[p + 2]) << 8)
+        | b[p + 3]
+    )
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _be32(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
+    return (_be32u(b, p) ^ _SIGN_32) - _SIGN_32
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put32(b: cython.uchar[::1], p: cython.Py_ssize_t, v: cython.longlong) -> cython.void:
+    b[p] = (v >> 24) & 255
+    b[p + 1] = (v >> 16) & 255
+    b[p + 2] = (v >> 8) & 255
+    b[p + 3] = v & 255
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _put64(b: cython.uchar[::1], p: cython.Py_ssize_t, v: cython.longlong) -> cython.void:
+    _put32(b, p, (v >> 32) & _MASK_32)
+    _put32(b, p + 4, v & _MASK_32)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _copy(
+    out: cython.uchar[::1], q: cython.Py_ssize_t, b: cython.const[cython.uchar][::1],
+    p: cython.Py_ssize_t, n: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Copy ``n`` bytes; the place behind them."""
+    k: cython.Py_ssize_t
+    for k in range(n):
+        out[q + k] = b[p + k]
+    return q + n
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _digits(v: cython.longlong) -> cython.Py_ssize_t:
+    n: cython.Py_ssize_t = 1
+    while v >= 10:
+        v = v // 10
+        n += 1
+    return n
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _decimal(out: cython.uchar[::1], q: cython.Py_ssize_t, v: cython.longlong) -> cython.Py_ssize_t:
+    """Write a number that is not negative; the place behind it."""
+    n: cython.Py_ssize_t = _digits(v)
+    k: cython.Py_ssize_t
+    for k in range(n):
+        out[q + n - 1 - k] = 48 + v % 10
+        v = v // 10
+    return q + n
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _put_one(
+    out: cython.uchar[::1],
+    start: cython.Py_ssize_t,
+    limit: cython.Py_ssize_t,
+    phy_offset: cython.longlong,
+    b: cython.const[cython.uchar][::1],
+    rows: cython.const[cython.longlong][:, ::1],
+    r: cython.Py_ssize_t,
+    queue_offset: cython.longlong,
+    dequeue_ms: cython.longlong,
+    now_ms: cython.longlong,
+    store_host: cython.const[cython.uchar][::1],
+    names: cython.const[cython.uchar][::1],
+) -> cython.Py_ssize_t:
+    """Write the record that row ``r`` leaves the wheel as; its size, or -1 when it does not fit."""
+    p: cython.Py_ssize_t = rows[r, _T_POS]
+    born_length: cython.Py_ssize_t = rows[r, _T_BORN_LEN]
+    body_length: cython.Py_ssize_t = rows[r, _T_BODY_LEN]
+    topic_length: cython.Py_ssize_t = rows[r, _T_TOPIC_LEN]
+    props: cython.Py_ssize_t = rows[r, _T_PROPS_POS]
+    props_length: cython.Py_ssize_t = rows[r, _T_PROPS_LEN]
+    host_length: cython.Py_ssize_t = len(store_host)
+    separator: cython.Py_ssize_t = 0 if b[props + props_length - 1] == 2 else 1
+    added: cython.Py_ssize_t = 36 + separator + _digits(rows[r, _T_WROTE]) + _digits(dequeue_ms)
+    size: cython.Py_ssize_t = (
+        75 + born_length + host_length + body_length + topic_length + props_length + added)
+    q: cython.Py_ssize_t
+    sys_flag: cython.longlong = _be32(b, p + 36) & ~cython.cast(cython.longlong, 0x30)
+    times: cython.Py_ssize_t = p + 48 + born_length + 8 + (20 if b[p + 39] & 0x20 else 8)
+    if size + 8 > limit - start:
+        return -1
+    if born_length == 20:
+        sys_flag |= 0x10
+    if host_length == 20:
+        sys_flag |= 0x20
+    # The length comes last: a torn store leaves no record that looks whole.
+    _put32(out, start + 4, _MAGIC_V1)
+    _copy(out, start + 8, b, p + 8, 4)  # the body's checksum, which was compared
+    _put32(out, start + 12, rows[r, _T_QUEUE_ID])
+    _copy(out, start + 16, b, p + 16, 4)
+    _put64(out, start + 20, queue_offset)
+    _put64(out, start + 28, phy_offset)
+    _put32(out, start + 36, sys_flag & _MASK_32)
+    q = _copy(out, start + 40, b, p + 40, 8 + born_length)
+    _put64(out, q, now_ms)
+    q = _copy(out, q + 8, store_host, 0, host_length)
+    q = _copy(out, q, b, times, 4)
+    _put64(out, q, 0)
+    _put32(out, q + 8, body_length)
+    q = _copy(out, q + 12, b, rows[r, _T_BODY_POS], body_length)
+    out[q] = topic_length
+    q = _copy(out, q + 1, b, rows[r, _T_TOPIC_POS], topic_length)
+    out[q] = ((props_length + added) >> 8) & 255
+    out[q + 1] = (props_length + added) & 255
+    q = _copy(out, q + 2, b, props, props_length)
+    if separator:
+        out[q] = 2
+        q += 1
+    q = _copy(out, q, names, 0, 16)
+    out[q] = 1
+    q = _decimal(out, q + 1, rows[r, _T_WROTE])
+    out[q] = 2
+    q = _copy(out, q + 1, names, 16, 16)
+    out[q] = 1
+    q = _decimal(out, q + 1, dequeue_ms)
+    out[q] = 2
+    _put32(out, start, size)
+    return size
+
+
+def put_back(
+    buf: cython.const[cython.uchar][::1],
+    rows: cython.const[cython.longlong][:, ::1],
+    order: cython.const[cython.longlong][::1],
+    first: cython.Py_ssize_t,
+    until: cython.Py_ssize_t,
+    out: cython.uchar[::1],
+    pos: cython.Py_ssize_t,
+    limit: cython.Py_ssize_t,
+    phy_offset: cython.longlong,
+    queue_offsets: cython.longlong[::1],
+    dequeue_ms: cython.longlong,
+    now_ms: cython.longlong,
+    store_host: cython.const[cython.uchar][::1],
+):
+    """Write the plain rows ``order[first:until]`` as records of their real topics.
+
+    ``phy_offset`` is the position of ``out[pos]``, ``now_ms`` the store time. Body, flags, hosts and
+    properties stay; the two times of the wheel are added (convertMessage). ``queue_offsets`` counts on
+    for each row's T_QUEUE.
+    Returns (records, bytes): those that fit with eight bytes left, for the blank record.
+    """
+    n: cython.Py_ssize_t
+    r: cython.Py_ssize_t
+    size: cython.Py_ssize_t
+    p: cython.Py_ssize_t = pos
+    count: cython.Py_ssize_t = rows.shape[0]
+    queues: cython.Py_ssize_t = queue_offsets.shape[0]
+    names: cython.const[cython.uchar][::1] = _NAMES
+    if limit > len(out):
+        limit = len(out)
+    if not 0 <= first <= until <= order.shape[0] or pos < 0 or dequeue_ms < 0:
+        raise ValueError(f"rows {first} to {until} of {order.shape[0]} at {pos}")
+    if count and rows.shape[1] < _COLUMNS:
+        raise ValueError(f"{rows.shape[1]} columns")
+    for n in range(first, until):  # all before the first byte
+        r = order[n]
+        if not 0 <= r < count or rows[r, _T_PLAIN] != 1 or rows[r, _T_WROTE] < 0 or not (
+            0 <= rows[r, _T_QUEUE] < queues
+        ) or rows[r, _T_PROPS_POS] + rows[r, _T_PROPS_LEN] > len(buf):
+            raise ValueError(f"row {r} is none to put")
+    n = first
+    with cython.nogil:
+        while n < until:
+            r = order[n]
+            size = _put_one(
+                out, p, limit, phy_offset + (p - pos), buf, rows, r,
+                queue_offsets[rows[r, _T_QUEUE]], dequeue_ms, now_ms, store_host, names)
+            if size < 0:
+                break
+            queue_offsets[rows[r, _T_QUEUE]] += 1
+            p += size
+            n += 1
+    return n - first, p - pos

@@ -1,0 +1,333 @@
+"""Into the wheel: each message of the timer queue gets a unit of the timer log, in the list of its slot.
+
+A batch of messages is read in runs and taken apart by one kernel call; what is not plain is decoded
+alone. All else is arithmetic on columns: the slots, the lists that the units continue, one write to
+the log, one change of the wheel. The order is: log, wheel, queue offset; whatever fails before the
+log has the units leaves everything as it was, and the same messages come again.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import numpy as np
+
+from tailrace.env.clock import Clock
+from tailrace.errors import CorruptionError, DiskFullError
+from tailrace.formats.commitlog import decode_message, java_string_hash
+from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.formats.timerlog import (
+    MAGIC_DEFAULT,
+    MAGIC_DELETE,
+    MAGIC_ROLL,
+    TIMER_UNIT,
+    TimerUnit,
+)
+from tailrace.kernels import timer_records as kernel
+from tailrace.model import MessageExt
+from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.timer.dequeue import Dequeue
+from tailrace.timer.make_way import make_way
+from tailrace.timer.properties import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_TOPIC, out_ms
+from tailrace.timer.put_back import PutBack
+from tailrace.timer.records import read_records, whole
+from tailrace.timer.timer_log import TimerLog
+from tailrace.timer.timer_metrics import TimerMetrics
+from tailrace.timer.timer_wheel import TimerWheel
+
+__all__ = ["Enqueue"]
+
+_log = logging.getLogger(__name__)
+_BATCH: Final = 4096
+"""Messages of a step, which holds the timers' lock."""
+_MOST_LATE: Final = 512
+"""How many of them may be for slots that were begun; these are looked at one by one."""
+_INT_MAX: Final = 0x7FFFFFFF
+_FAR_OUT: Final = 1 << 61
+_OFFSET, _PHY, _SIZE = (kernel.ENQUEUE_COLUMNS + n for n in range(3))
+_COLUMNS: Final = kernel.ENQUEUE_COLUMNS + 3
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Messages in the order of the queue: a row of the kernel's columns and of ours for each."""
+
+    rows: Any
+    topics: dict[int, str]
+    """Real topics by their hash."""
+    until: int
+    """Queue offset behind the last one and what was left out."""
+    stray: MessageExt | None = None
+    """The message at ``until``, when it says no slot or topic."""
+
+
+@final
+class Enqueue:
+    """enqueue_get and enqueue_put; the caller holds the timers' lock."""
+
+    def __init__(
+        self, clock: Clock, store: DefaultMessageStore, wheel: TimerWheel, timer_log: TimerLog,
+        dequeue: Dequeue, put_back: PutBack, metrics: TimerMetrics, roll_window_ms: int,
+    ) -> None:
+        self.queue_offset = 0
+        """Messages of the timer queue below are in the wheel."""
+        self.hold_until = 0
+        """Those below come into the wheel before anything is delivered."""
+        self.known: Any = ()
+        """Positions, in order, of messages behind ``queue_offset`` that have a unit already."""
+        self._clock = clock
+        self._store = store
+        self._wheel = wheel
+        self._timer_log = timer_log
+        self._dequeue = dequeue
+        self._put_back = put_back
+        self._metrics = metrics
+        self._roll_window_ms = roll_window_ms
+        self._precision = wheel.precision_ms
+
+    def behind(self) -> int:
+        """Messages of the timer queue that are not in the wheel yet."""
+        queue = self._store.queues.get(TIMER_TOPIC, 0)
+        return max(queue.max_offset - self.queue_offset, 0) if queue is not None else 0
+
+    def step(self) -> bool:
+        """Move the next messages into the wheel; True when there are more.
+
+        A failed append leaves the queue offset where it was: the same messages come again.
+        """
+        units = self._units()
+        if not len(units):
+            return False
+        done = self._move(units)
+        if not done:
+            self.hold_until = 0  # what is in the way has to be delivered first
+        return done and self.behind() > 0
+
+    def _units(self) -> Any:
+        """The next units of the timer queue."""
+        queue = self._store.queues.get(TIMER_TOPIC, 0)
+        if queue is None:
+            return CQ_UNIT.view(b"")
+        if self.queue_offset < queue.min_offset:
+            _log.warning("timer queue offset is below the least one offset=%d min_offset=%d",
+                         self.queue_offset, queue.min_offset)
+            self.queue_offset = queue.min_offset
+        data = queue.units(self.queue_offset, _BATCH)
+        return CQ_UNIT.view(data[: len(data) - len(data) % CQ_UNIT.size])
+
+    def _move(self, units: Any) -> bool:
+        try:
+            room = self._timer_log.room()
+        except (DiskFullError, OSError) as error:
+            self._alarm(error)
+            return False
+        batch = self._read(units, room)
+        if len(batch.rows):
+            return self._put(batch)
+        if batch.stray is not None:
+            if not self._put_back.park(batch.stray, "no TIMER_OUT_MS or REAL_TOPIC"):
+                return False
+            batch.until += 1
+        self.queue_offset = batch.until
+        return True
+
+    # -- enqueue_get
+
+    def _read(self, units: Any, room: int) -> _Batch:
+        """The first of the units' messages: no more than there is room for, up to a stray one."""
+        wanted = units["size"] != PRE_BLANK_SIZE
+        if len(self.known):
+            near = np.searchsorted(self.known, units["phy_offset"])
+            wanted &= self.known[np.minimum(near, len(self.known) - 1)] != units["phy_offset"]
+        numbers = np.flatnonzero(wanted)
+        rows = np.zeros((len(numbers), _COLUMNS), np.int64)
+        rows[:, _OFFSET] = self.queue_offset + numbers
+        rows[:, _PHY], rows[:, _SIZE] = units["phy_offset"][numbers], units["size"][numbers]
+        behind = np.flatnonzero(np.diff(rows[:, _PHY]) <= 0)
+        count = min(room, whole(rows[:, _SIZE]), int(behind[0]) + 1 if len(behind) else room)
+        until = self.queue_offset + len(units)
+        if count < len(rows):
+            until, rows = int(rows[count, _OFFSET]), rows[:count]
+        positions, sizes = rows[:, _PHY].copy(), rows[:, _SIZE].copy()
+        data, at = read_records(self._store.commit_log, positions, sizes)
+        kernel.read_enqueued(data, at, positions, sizes, rows)
+        return self._with_odd(_Batch(rows, _topics(data, rows), until))
+
+    def _with_odd(self, batch: _Batch) -> _Batch:
+        """Decode what is not plain; what is no record is left out, a stray one ends the batch."""
+        rows = batch.rows
+        readable = np.ones(len(rows), bool)
+        for row in np.flatnonzero(rows[:, kernel.E_KIND] == kernel.ODD).tolist():
+            message = self._decode(int(rows[row, _PHY]), int(rows[row, _SIZE]))
+            if message is None:
+                readable[row] = False
+                continue
+            out, topic = out_ms(message.properties), message.properties.get(REAL_TOPIC)
+            if out is None or topic is None:
+                batch.stray, batch.until = message, int(rows[row, _OFFSET])
+                readable[row:] = False
+                break
+            name = kernel.topic_hash(topic.encode())
+            batch.topics[name] = topic
+            rows[row, kernel.E_KIND] = (
+                kernel.DELETE if TIMER_DEL_UNIQKEY in message.properties else kernel.TIMER)
+            rows[row, kernel.E_OUT] = min(max(out, -_FAR_OUT), _FAR_OUT)
+            rows[row, kernel.E_TOPIC_HASH] = java_string_hash(topic)
+            rows[row, kernel.E_TOPIC] = name
+            rows[row, _PHY], rows[row, _SIZE] = message.phy_offset, message.store_size
+        if not readable.all():
+            batch.rows = rows[readable]
+        return batch
+
+    def _decode(self, phy_offset: int, size: int) -> MessageExt | None:
+        try:
+            return decode_message(self._store.commit_log.read(phy_offset, size))
+        except CorruptionError as error:
+            self._put_back.counters["timerUnreadable"] += 1
+            _log.error("timer message unreadable phy_offset=%d size=%d cause=%s",
+                       phy_offset, size, error)
+            return None
+
+    # -- enqueue_put
+
+    def _put(self, batch: _Batch) -> bool:
+        """Give each message a unit; whether all of them have one."""
+        rows, until = batch.rows, batch.until
+        now = self._clock.now_ms()
+        write_time = now - now % self._precision
+        times, magics = self._slots_of(rows, write_time)
+        count, blocked = self._free(times)
+        if count < len(rows):
+            until = int(rows[count, _OFFSET])
+            rows, times, magics = rows[:count], times[:count], magics[:count]
+        units = _units_of(rows, times, magics, write_time)
+        if count:
+            try:
+                self._list(times, units)
+            except (DiskFullError, OSError) as error:
+                self._alarm(error)
+                return False
+            self._count(rows, batch.topics)
+        self.queue_offset = until
+        for row in np.flatnonzero(times < self._dequeue.frontier_ms).tolist():
+            self._dequeue.read_and_take(int(times[row]), TimerUnit(*units[row].tolist()))
+        return blocked is None or self._make_way(blocked, write_time)
+
+    def _slots_of(self, rows: Any, write_time: int) -> tuple[Any, Any]:
+        """Slot time and magic of each message (doEnqueue): far ones go to a slot on the way."""
+        window = self._roll_window_ms
+        out = rows[:, kernel.E_OUT]
+        times = out - out % self._precision
+        magics = MAGIC_DEFAULT | np.where(
+            rows[:, kernel.E_KIND] == kernel.DELETE, MAGIC_DELETE, 0)
+        beyond = times - write_time - window
+        far = beyond >= 0
+        half = window // self._precision // 2 * self._precision
+        times[far] = write_time + np.where(beyond[far] < window // 3, half, window)
+        magics[far] |= MAGIC_ROLL
+        return np.maximum(times, self._dequeue.commit_read_time_ms), magics
+
+    def _free(self, times: Any) -> tuple[int, int | None]:
+        """How many of the first slot times may be filled now, and the one that has to wait.
+
+        The place of a slot may hold timers of another time that are not delivered (T5).
+        """
+        count = len(times)
+        late = np.flatnonzero(times < self._dequeue.frontier_ms)
+        if len(late) > _MOST_LATE:
+            count = int(late[_MOST_LATE])
+        slots, first, _ = _different(times)
+        places = self._wheel.places(slots)
+        if len(_different(places)[0]) < len(slots):  # a ring apart, within one batch
+            order = np.lexsort((first, places))
+            again = np.append(False, np.diff(places[order]) == 0)
+            count = min(count, int(first[order][again].min()))
+        held = self._wheel.slots_at(slots)
+        held_ms = held["time"] * self._precision
+        occupied = (held_ms != slots) & (held_ms > 0) & (held["last_pos"] >= 0)
+        occupied &= held_ms >= self._dequeue.commit_read_time_ms
+        if not occupied.any() or int(first[occupied].min()) >= count:
+            return count, None
+        count = int(first[occupied].min())
+        return count, int(times[count])
+
+    def _list(self, times: Any, units: Any) -> None:
+        """Append units, each behind the newest one of its slot. Raises DiskFullError or OSError."""
+        order, heads = _grouped(times)
+        tails = np.append(heads[1:], len(times)) - 1
+        slots = times[order[heads]]
+        first, last, num = self._wheel.lists_of(slots)
+        for place in np.flatnonzero(slots < self._dequeue.frontier_ms).tolist():
+            if not self._dequeue.has_begun(int(slots[place])):
+                # All that it lists has left: the list begins anew.
+                first[place], last[place], num[place] = -1, -1, 0
+        begin = self._timer_log.max_offset
+        positions = begin + TIMER_UNIT.size * order
+        previous = np.append(-1, positions[:-1])
+        previous[heads] = last
+        units["prev_pos"][order] = previous
+        self._timer_log.append(units.tobytes())
+        signs = np.where(units["magic"] & MAGIC_DELETE, -1, 1)
+        self._wheel.put_slots(
+            slots, np.where(first < 0, positions[heads], first), positions[tails],
+            num + np.add.reduceat(signs[order], heads))
+
+    def _count(self, rows: Any, topics: dict[int, str]) -> None:
+        """Tell the metrics, in the order in which topics come."""
+        is_delete = rows[:, kernel.E_KIND] == kernel.DELETE
+        values, first, counts = _different(rows[:, kernel.E_TOPIC] - is_delete)  # a hash is odd
+        for at in np.argsort(first).tolist():
+            count, sign = int(counts[at]), 1 if values[at] & 1 else -1
+            self._metrics.add(topics[int(values[at]) | 1], sign * count, count)
+
+    def _make_way(self, slot_time: int, now: int) -> bool:
+        """Whether timers that a clock set back has left far ahead could go from the place of a slot."""
+        try:
+            return make_way(
+                self._wheel, self._timer_log, self._dequeue, slot_time, now, self._roll_window_ms)
+        except (DiskFullError, OSError) as error:
+            self._alarm(error)
+            return False
+
+    def _alarm(self, error: Exception) -> None:
+        self._put_back.counters["timerAppendFailed"] += 1
+        _log.error("timer log append failed, enqueue waits queue_offset=%d cause=%s",
+                   self.queue_offset, error)
+
+
+def _units_of(rows: Any, times: Any, magics: Any, write_time: int) -> Any:
+    """Units of the timer log that are in no list yet."""
+    units = np.zeros(len(rows), TIMER_UNIT.dtype)
+    wrote = np.where(times - write_time >= -_INT_MAX, write_time, times)
+    units["size"], units["magic"] = TIMER_UNIT.size, magics
+    units["write_time_ms"], units["delay_ms"] = wrote, times - wrote
+    units["phy_offset"], units["msg_size"] = rows[:, _PHY], rows[:, _SIZE]
+    units["topic_hash"] = rows[:, kernel.E_TOPIC_HASH]
+    return units
+
+
+def _topics(data: bytes, rows: Any) -> dict[int, str]:
+    """The real topics of plain messages by their hash."""
+    plain = np.flatnonzero(rows[:, kernel.E_KIND] != kernel.ODD)
+    names, first, _ = _different(rows[plain, kernel.E_TOPIC])
+    found = {}
+    for name, row in zip(names.tolist(), plain[first].tolist(), strict=True):
+        at, length = int(rows[row, kernel.E_TOPIC_POS]), int(rows[row, kernel.E_TOPIC_LEN])
+        found[name] = data[at : at + length].decode("ascii")
+    return found
+
+
+def _different(values: Any) -> tuple[Any, Any, Any]:
+    """The different values, where each comes first, and how often it is there. Often they are one."""
+    if len(values) and bool((values == values[0]).all()):
+        return values[:1], np.zeros(1, np.int64), np.array([len(values)])
+    return np.unique(values, return_index=True, return_counts=True)
+
+
+def _grouped(values: Any) -> tuple[Any, Any]:
+    """The order that brings equal values together without changing theirs, and where each begins."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    return order, np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))

@@ -1,0 +1,120 @@
+"""The wheel out of the timer log: both twins are equal, on damaged bytes too, and say what plain rules say."""
+
+import importlib.util
+import pathlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tailrace import kernels
+from tailrace.formats.timerlog import MAGIC_DELETE, TIMER_UNIT, TimerUnit
+from tailrace.formats.timerwheel import SLOT, Slot
+from tailrace.kernels import timer_replay as compiled
+
+_spec = importlib.util.spec_from_file_location(
+    "interpreted_timer_replay", pathlib.Path(kernels.__file__).parent / "timer_replay.py")
+interpreted = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(interpreted)
+TWINS = [interpreted, compiled]
+quick = settings(max_examples=80, deadline=None)
+SLOTS, BASE, LIMIT = 300, 5200, 50_000
+seconds = st.integers(990, 1320)
+units = st.lists(st.tuples(
+    seconds, st.sampled_from(["goes on"] * 20 + ["begins anew", "astray"]), st.booleans(),
+    st.integers(0, 999)), max_size=60)
+
+
+def log_of(made):
+    """Units one after the other, each behind the last one of its slot unless it is told otherwise."""
+    data, last = bytearray(), {}
+    for number, (second, kind, is_delete, ms) in enumerate(made):
+        pos = BASE + len(data)
+        previous = {"goes on": last.get(second, -1), "begins anew": -1, "astray": 52}[kind]
+        last[second] = pos
+        data += TIMER_UNIT.pack(*TimerUnit(
+            52, previous, 1 | (MAGIC_DELETE if is_delete else 0), 900_000,
+            second * 1000 - 900_000 + ms, 700 * number, 700, 7, 0))
+    return bytes(data)
+
+
+def replayed(module, data, begin_ms):
+    wheel, pages = bytearray(SLOTS * 32), bytearray(-(-SLOTS * 32 // 4096))
+    count, why = module.replay(data, BASE, begin_ms, 1000, wheel, pages)
+    return count, why, wheel, pages
+
+
+def plainly(data, begin_ms):
+    wheel, used = bytearray(SLOTS * 32), set()
+    for number in range(len(data) // 52):
+        unit, pos = TIMER_UNIT.unpack_from(data, number * 52), BASE + number * 52
+        time = (unit.write_time_ms + unit.delay_ms) // 1000
+        if time * 1000 < begin_ms:
+            continue
+        at = time % SLOTS * 32
+        slot = SLOT.unpack_from(wheel, at)
+        if slot.time not in (0, time):
+            return number, compiled.TAKEN, wheel, used
+        if slot.time and unit.prev_pos != slot.last_pos:
+            return number, compiled.BEGINS_ANEW if unit.prev_pos < 0 else compiled.BROKEN, wheel, used
+        if not slot.time and unit.prev_pos >= 0:
+            return number, compiled.BROKEN, wheel, used
+        first, num = (slot.first_pos, slot.num) if slot.time else (pos, 0)
+        num += -1 if unit.magic & MAGIC_DELETE else 1
+        SLOT.pack_into(wheel, at, Slot(time, first, pos, num, 0))
+        used.add(at // 4096)
+    return len(data) // 52, compiled.DONE, wheel, used
+
+
+@quick
+@given(units, seconds)
+def test_units_make_the_slots_that_plain_rules_make(made, begin):
+    data, begin_ms = log_of(made), begin * 1000
+    count, why, wheel, used = plainly(data, begin_ms)
+    for module in TWINS:
+        found = replayed(module, data, begin_ms)
+        assert found[:3] == (count, why, wheel)
+        assert {page for page, touched in enumerate(found[3]) if touched} == used
+        listed = bytearray(b"\7" * len(made))
+        module.listed(data, BASE, begin_ms, 1000, wheel, listed)
+        for number, is_listed in enumerate(listed):
+            unit = TIMER_UNIT.unpack_from(data, number * 52)
+            time = (unit.write_time_ms + unit.delay_ms) // 1000
+            slot = SLOT.unpack_from(wheel, time % SLOTS * 32)
+            assert is_listed == (
+                time * 1000 >= begin_ms and slot.time == time
+                and slot.first_pos <= BASE + number * 52)
+
+
+@quick
+@given(units, st.data())
+def test_damage_is_the_same_to_both_and_nothing_outside_is_touched(made, draw):
+    data = bytearray(log_of(made) + bytes(draw.draw(st.integers(0, 60))))
+    for _ in range(draw.draw(st.integers(0, 5)) if data else 0):
+        data[draw.draw(st.integers(0, len(data) - 1))] ^= draw.draw(st.integers(1, 255))
+    data = bytes(data)
+    good = [module.good(data, BASE, LIMIT) for module in TWINS]
+    assert good[0] == good[1]
+    count, last = good[0]
+    rows = TIMER_UNIT.view(data[: len(data) - len(data) % 52])
+    assert count <= len(rows)
+    whole = (rows["size"] == 52) & (rows["magic"] > 0) & (rows["magic"] <= 15) & (
+        rows["phy_offset"] >= 0) & (rows["msg_size"] > 0) & (
+        rows["msg_size"].astype(object) + rows["phy_offset"].astype(object) <= LIMIT) & (
+        rows["prev_pos"] < BASE + 52 * np.arange(len(rows)))
+    assert count == (len(rows) if whole.all() else int(np.argmin(whole)))
+    assert last == (int(np.argmax(rows["phy_offset"][:count])) if count else -1)
+    found = [replayed(module, data[: count * 52], 1_000_000) for module in TWINS]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("module", TWINS, ids=["interpreted", "compiled"])
+def test_what_cannot_be_is_refused(module):
+    for bad in ((-1, 0, 1000, bytearray(64), bytearray(1)), (0, -1, 1000, bytearray(64), bytearray(1)),
+                (0, 0, 0, bytearray(64), bytearray(1)), (0, 0, 1000, bytearray(8), bytearray(1)),
+                (0, 0, 1000, bytearray(8192), bytearray(1))):
+        with pytest.raises(ValueError, match="slots"):
+            module.replay(bytes(52), *bad)
+    with pytest.raises(ValueError, match="slots"):
+        module.listed(bytes(104), 0, 0, 1000, bytes(64), bytearray(1))
