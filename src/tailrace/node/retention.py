@@ -147,21 +147,18 @@ class Retention:
             "deletedIndexFiles": self.clean_consume_queue.deleted_index_files,
         }
 
-    def _dispatched_until(self) -> int:
+    def _dispatched_until(self, wanted: int) -> int:
         """Position below which no record is needed to know where its queue goes on.
 
         Its unit must be durable for that: else a power loss after the deletion would give the
-        queue's next message an offset that it had given before.
+        queue's next message an offset that it had given before. Queues are synced when that brings
+        it to ``wanted``; -1 syncs nothing.
         """
         store, flush = self._store, self._store.flush_consume_queue
-        until, files = store.reput.reput_from_offset, store.commit_log.queue.files
-        if len(files) < 2:
-            return until
-        end = files[0].file_from_offset + files[0].size
-        position = store.reput.position
+        until, position = store.reput.reput_from_offset, store.reput.position
         if position is None or position.until <= flush.durable_until:
             return until  # behind it there are only blanks
-        if flush.durable_until < end <= until and store.flags.is_writeable():
+        if flush.durable_until < wanted <= until and store.flags.is_writeable():
             flush.flush(0)
         return until if position.until <= flush.durable_until else min(until, flush.durable_until)
 
