@@ -304,7 +304,7 @@ def test_queues_are_synced_for_a_file_that_goes_and_not_for_a_look():
     place.store._store.flush_commit_log.flush()
     synced.clear()
     assert place.clean.run_pass(manual=True) == 0
-    assert [verdict.rule for verdict in place.clean.verdicts()][0] is Rule.NOT_EXPIRED
+    assert place.clean.verdicts()[0].rule is Rule.NOT_EXPIRED
     assert synced == []
     place.clock.advance(80 * HOUR)
     assert place.clean.verdicts()[0].rule is Rule.NOT_DISPATCHED
