@@ -21,8 +21,8 @@ from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.disk_check import DiskCheckService
 from tailrace.store.forced_deletions import ForcedDeletions
 from tailrace.store.log_paths import log_paths
-from tailrace.store.retention import PinSource
 from tailrace.store.trash import Trash
+from tailrace.timer.schedule_message_service import ScheduleMessageService
 
 __all__ = ["Retention"]
 
@@ -82,13 +82,11 @@ class Retention:
         self.clean_commit_log.pin_sources.append(GroupPins(
             self._config.pin_groups, offsets, self._queues_of, self._position_of))
 
-    def follow_timers(self, timers: PendingTimers | None, levels: PinSource | None = None) -> None:
-        """Keep pending timers, and write them again when their file must go; keep delay levels."""
-        if levels is not None:
-            self.clean_commit_log.pin_sources.append(levels)
-        if timers is None:
-            return
-        rescue = TimerRescue(self._clock, self._store, timers)
+    def follow_timers(
+        self, timers: PendingTimers | None, levels: ScheduleMessageService
+    ) -> None:
+        """Keep what waits for its time, and write it again when its file must go."""
+        rescue = TimerRescue(self._clock, self._store, timers, levels)
         self.clean_commit_log.pin_sources.append(rescue.pins)
         self.clean_commit_log.rewrite_timers = rescue.rewrite
 
