@@ -97,11 +97,42 @@ def test_delete_now_asks_the_server_of_a_served_directory(store, settings):
         assert done.returncode == 0, done.stderr
         first = done.stdout.splitlines()[0]
         assert re.match(r"deleted by the server at 127\.0\.0\.1:\d+: \d{20}", first)
-        assert segments(store)[0] > before[0]
+        assert done.stderr == ""
+        gone = [name for name in before if name not in segments(store)]
+        assert len(gone) > 2, "with a pause behind each"
+        assert first.endswith(": " + " ".join(gone)), "all that went are named"
     finally:
         server.terminate()
         assert server.wait(20) == 0
         server.stdout.close()
+
+
+def test_a_delayed_message_and_a_shared_disk_are_explained(store, settings):
+    with MessageStore.open(store, services=False) as opened:
+        place = opened.put(Message(topic="later", body=b"x", delay_level=18)).phy_offset
+        for _ in range(40):
+            opened.put(Message(topic="t", body=bytes(4000)))
+        opened.wait_dispatched()
+    name = f"{place // SIZE * SIZE:020d}"
+    found = tailrace("retention", store, "--config", settings(
+        "fileReservedTime=0\ndeleteWhen=3\ndeleteFileBatchMax=2\ndiskMaxUsedSpaceRatio=95\n"))
+    assert re.search(
+        name + r"  kept, it expired and is pinned; needed by timer of delay level 18 due \d{4}-",
+        found.stdout), found.stdout
+    assert re.search(r"\n\d+ files may go, 2 in a pass \(deleteFileBatchMax\), and will ", found.stdout)
+    shared = tailrace("retention", store, "--config", settings(
+        "deleteWhen=3\ndiskMaxUsedSpaceRatio=95\nreplicasPerDiskPartition=100000000\n"))
+    assert "of its part of the partition" in shared.stdout
+    assert re.search(name + r"  deletable, space is short, .*; needed by timer of delay level", shared.stdout)
+
+
+def test_delete_now_does_not_wait_for_a_holder_that_serves_nobody(store, settings):
+    with MessageStore.open(store, services=False):
+        done = tailrace("retention", store, "--delete-now", "--config", settings(""))
+    assert done.returncode == 1
+    assert done.stderr.startswith("tailrace: ")
+    assert "mqadmin deleteExpiredCommitLog" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_what_is_no_store_is_one_line(tmp_path):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
+import itertools
 import logging
+import types
 
 import pytest
 from retention_place import HOUR, MINUTE, SIZE, Place, at_hour
@@ -12,7 +15,8 @@ from tailrace import Message, MessageStore, StoreConfig
 from tailrace.errors import FatalStorageError, StoreNotWritableError
 from tailrace.model import GetMessageStatus, MessageExtBrokerInner, PutMessageStatus
 from tailrace.store.forced_deletions import ForcedDeletions
-from tailrace.store.retention import Pin, PinKind, Rule
+from tailrace.store.retention import Pin, PinKind, Rule, Trigger
+from tailrace.store.running_flags import DISK_FULL
 from tailrace.testing import CrashFileSystem, SimClock
 
 
@@ -78,6 +82,52 @@ def test_by_hand_twenty_passes_are_made_and_age_still_counts(place):
     assert len(place.names()) == 1
     place.run(200_000)
     assert place.clean.manual_times == 0
+
+
+def test_what_triggers_a_pass_over_every_combination():
+    """Ratio band of two paths and the queues, previous flag, count by hand, hour and switch."""
+    place = Place(hour=4, store_path_commit_log="/s/commitlog,/second/commitlog")
+    place.fill(1)
+    clean, disk, used = place.clean, place.store.retention.disk, {}
+
+    def disk_usage(path):
+        free = 1000 - 10 * used[path]
+        return types.SimpleNamespace(total=1000, free=free, usable=free)
+
+    place.files.disk_usage = disk_usage
+    flags = place.store._store.flags
+    switches = [(on, dataclasses.replace(place.config, clean_file_forcibly_enable=on)) for on in (True, False)]
+    bands = (50, 76, 86, 91)
+    cases = 0
+    for listed in (True, False):
+        for log, second, queue, was_full, by_hand, (forcibly, config) in itertools.product(
+            bands, bands, bands, (True, False), (0, 1, 20), switches
+        ):
+            used.update({"/s/commitlog": log, "/second/commitlog": second, "/s/consumequeue": queue})
+            clean._config, clean.manual_times = config, by_hand
+            disk.verdict = disk.verdict._replace(full=was_full)
+            if was_full:
+                flags.set(DISK_FULL, "")
+            else:
+                flags.clear(DISK_FULL)
+            clean._begin_pass()
+            worst = max(min(log, second), queue)
+            case = (listed, log, second, queue, was_full, by_hand, forcibly)
+            assert clean._trigger == Trigger(
+                listed, worst > 75, by_hand > 0, forcibly and worst > 85), case
+            assert clean._left == (10 if listed or worst > 75 or by_hand else 0), case
+            assert clean.manual_times == max(by_hand - 1, 0), case
+            assert disk.verdict.full == (worst > 90 or (was_full and worst > 89)), case
+            assert place.store.is_writeable != disk.verdict.full, case
+            assert set(disk.verdict.full_paths) == {
+                path for path in ("/s/commitlog", "/second/commitlog") if used[path] > 85}, case
+            found = place.clean.verdicts(clean._trigger)[0].rule
+            assert found is (Rule.FORCED if forcibly and worst > 85 else Rule.NOT_EXPIRED), case
+            cases += 1
+        place.clock.advance(HOUR)
+    assert cases == 2 * 4 ** 3 * 2 * 3 * 2
+    clean._left = 0
+    place.store.close()
 
 
 def test_an_empty_log_has_nothing_to_delete(place, caplog):
