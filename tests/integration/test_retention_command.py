@@ -10,6 +10,8 @@ import sys
 import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
+from tailrace.client import Producer
+from tailrace.errors import RemotingError
 from tailrace.store.directory import StoreDirectory
 
 pytestmark = pytest.mark.integration
@@ -107,6 +109,26 @@ def test_delete_now_asks_the_server_of_a_served_directory(store, settings):
         server.stdout.close()
 
 
+def test_a_full_disk_is_told_to_producers_with_path_use_limit_option_and_the_way_back(store, settings):
+    config = settings(f"diskFreeBytesWarningLevel={1 << 60}\ncleanFileForciblyEnable=false\n")
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tailrace.cli", "serve", str(store), "--listen", "127.0.0.1:0",
+         "--namesrv-listen", "127.0.0.1:0", "--config", str(config)],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        address = re.search(r"broker=(\S+)", server.stdout.readline())[1]
+        with Producer(broker=address, group="g") as producer, pytest.raises(RemotingError) as refused:
+            producer.send(Message(topic="t", body=b"x"))
+        assert re.search(
+            rf"disk full: {store}/commitlog has \d+ bytes free, diskFreeBytesWarningLevel asks for "
+            rf"{1 << 60}; writes return at \d+ bytes free", str(refused.value)), refused.value
+        assert refused.value.code == 14
+    finally:
+        server.terminate()
+        assert server.wait(20) == 0
+        server.stdout.close()
+
+
 def test_a_delayed_message_and_a_shared_disk_are_explained(store, settings):
     with MessageStore.open(store, services=False) as opened:
         place = opened.put(Message(topic="later", body=b"x", delay_level=18)).phy_offset
@@ -120,6 +142,8 @@ def test_a_delayed_message_and_a_shared_disk_are_explained(store, settings):
         name + r"  kept, it expired and is pinned; needed by timer of delay level 18 due \d{4}-",
         found.stdout), found.stdout
     assert re.search(r"\n\d+ files may go, 2 in a pass \(deleteFileBatchMax\), and will ", found.stdout)
+    idle = tailrace("retention", store, "--config", settings("pinGroups=billnig\n"))
+    assert "\ngroup billnig of pinGroups has committed no offset here: nothing is kept for it\n" in idle.stdout
     shared = tailrace("retention", store, "--config", settings(
         "deleteWhen=3\ndiskMaxUsedSpaceRatio=95\nreplicasPerDiskPartition=100000000\n"))
     assert "of its part of the partition" in shared.stdout

@@ -119,6 +119,8 @@ def answer_lines(view: RetentionView, store: str, config: StoreConfig) -> Iterat
         yield f"trash: {view.trash_files} files, {_size(usage.trash)} on their way out"
     for topic, rule in sorted(view.rules.items()):
         yield f"topic {topic}: {rule}"
+    for group in view.idle_groups:
+        yield f"group {group} of pinGroups has committed no offset here: nothing is kept for it"
     if view.forced:
         yield f"deleted before their time: {len(view.forced)} files on record, the last ones:"
         for entry in view.forced[-3:]:
@@ -157,6 +159,8 @@ def json_lines(view: RetentionView) -> Iterator[dict[str, Any]]:
     }
     for topic, rule in sorted(view.rules.items()):
         yield {"kind": "topic", "topic": topic, "rule": rule}
+    for group in view.idle_groups:
+        yield {"kind": "idleGroup", "group": group}
     for entry in view.forced:
         yield {"kind": "forcedDeletion", **entry}
     for verdict in view.segments:

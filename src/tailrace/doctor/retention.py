@@ -78,6 +78,8 @@ class RetentionView:
     """Those rules, and where purged topics begin."""
     forced: list[dict[str, Any]] = field(default_factory=list)
     """What was deleted before its time, oldest first, as far as it is on record."""
+    idle_groups: list[str] = field(default_factory=list)
+    """Groups of ``pinGroups`` for which nothing is kept: they have committed no offset."""
 
 
 def explain_directory(
@@ -116,16 +118,17 @@ def explain_directory(
     files = directory.log_files
     if len(files) > 1 and not any(files[-1].read(0, BLANK.size)):
         files = files[:-1]  # made ahead, for what comes next
+    groups = _groups(directory, config, clock)
     needs, rules = _topics(directory, now_ms, clock)
     segments = explain(
         _facts(directory, files, config, now_ms), now_ms=now_ms,
         reserved_hours=config.file_reserved_time, clean_at_once=trigger.clean_at_once,
-        pins=_pins(directory, config, clock), policies=pin_policies(config), topics=needs)
+        pins=_pins(directory, config, groups, clock), policies=pin_policies(config), topics=needs)
     return RetentionView(
         state=directory.state, now_ms=now_ms, log_bytes=log_bytes, levels=levels, usages=usages,
         disk=disk, trigger=trigger,
         segments=segments, trash_files=sum(map(len, trash.values())), topics=needs, rules=rules,
-        forced=ForcedDeletions(file_system, root).read())
+        forced=ForcedDeletions(file_system, root).read(), idle_groups=groups.without_offsets())
 
 
 def _trash(file_system: FileSystem, root: str, paths: LogPaths) -> dict[str, list[int]]:
@@ -240,17 +243,23 @@ def _first_unit(queue: QueueView, offset: int) -> CqUnit | None:
     return None
 
 
-def _pins(directory: StoreDirectory, config: StoreConfig, clock: Clock) -> list[Pin]:
+def _pins(
+    directory: StoreDirectory, config: StoreConfig, groups: GroupPins, clock: Clock
+) -> list[Pin]:
     found = [*_first_timer(directory, clock.now_ms()), *_first_of_levels(directory, clock)]
     if config.archive_directory:
         found += ArchivePins(
             directory.file_system, config.archive_directory,
             lambda: [file.file_from_offset for file in directory.log_files[:-1]])()
-    if not config.pin_groups:
-        return found
+    return [*found, *groups()]
+
+
+def _groups(directory: StoreDirectory, config: StoreConfig, clock: Clock) -> GroupPins:
+    """What the listed groups keep, by the offsets on disk."""
     offsets = ConsumerOffsetManager(
         directory.file_system, f"{directory.path}/{filenames.CONFIG}", clock)
-    offsets.load()
+    if config.pin_groups:
+        offsets.load()
     queues = {(queue.topic, queue.queue_id): queue for queue in directory.queues()}
 
     def position_of(topic: str, queue_id: int, offset: int) -> int:
@@ -258,9 +267,8 @@ def _pins(directory: StoreDirectory, config: StoreConfig, clock: Clock) -> list[
         place = _message_position(queue, max(offset, queue.min_offset))
         return place if place != NOWHERE else -1
 
-    return found + list(GroupPins(
-        config.pin_groups, offsets, lambda topic: [q for t, q in queues if t == topic],
-        position_of)())
+    return GroupPins(
+        config.pin_groups, offsets, lambda topic: [q for t, q in queues if t == topic], position_of)
 
 
 def _first_timer(directory: StoreDirectory, now_ms: int) -> list[Pin]:
