@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import itertools
 import logging
+import threading
 import types
 
 import pytest
@@ -315,6 +316,29 @@ def test_a_queue_whose_topic_is_being_deleted_is_left_alone(place):
     assert len(queue.files.files) == count > 1
 
 
+def test_two_may_clean_the_queues_at_once(place, monkeypatch):
+    """A pass by hand beside the service, which comes when its time is up."""
+    place.fill(4)
+    place.clock.advance(80 * HOUR)
+    service, met = place.store.retention.clean_consume_queue, []
+    clean = type(service)._clean
+
+    def meet(self, queue):
+        if not met:
+            met.append(threading.Thread(target=service.step))
+            met[0].start()
+            met[0].join(0.2)
+            assert met[0].is_alive(), "it waits for its turn"
+        return clean(self, queue)
+
+    monkeypatch.setattr(type(service), "_clean", meet)
+    assert place.store.retention.delete_now() == 4
+    met[0].join(10)
+    assert not met[0].is_alive()
+    queue = place.store._store.queues.get("t", 0)
+    assert queue.unit(queue.min_offset).phy_offset >= place.store.min_phy_offset
+
+
 def test_queues_wait_for_the_log_and_pause_behind_one_that_deleted():
     place = Place(delete_when="12", file_reserved_time=0.0)
     for topic in ("a", "b"):
@@ -584,3 +608,30 @@ def test_trash_is_given_back_at_the_rate_in_slices():
         assert on_disk == trash.total_bytes
     assert len(sizes) >= 12, "four seconds for two files"
     assert trash.freed_bytes == 2 * SIZE
+
+
+def test_two_may_empty_the_trash_at_once(place):
+    """A pass by hand beside the service: a file is given back once, and nobody stumbles."""
+    place.fill(3)
+    place.clock.advance(80 * HOUR)
+    others, failing = [], []
+
+    def meet(_number, name, path):
+        if name == "remove" and "/trash/" in path and not others:
+            others.append(threading.Thread(target=empty))
+            others[0].start()
+            others[0].join(0.2)
+
+    def empty():
+        try:
+            place.store.retention.trash.step()
+        except Exception as error:
+            failing.append(error)
+
+    place.files.before = meet
+    assert place.store.retention.delete_now() == 3
+    others[0].join(10)
+    place.files.before = None
+    assert failing == []
+    assert place.files.list("/s/tailrace/trash") == []
+    assert place.store.retention.trash.freed_bytes == 3 * SIZE
