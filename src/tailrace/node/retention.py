@@ -19,14 +19,17 @@ from tailrace.store.clean_commit_log import CleanCommitLogService
 from tailrace.store.clean_consume_queue import CleanConsumeQueueService
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.disk_check import DiskCheckService
+from tailrace.store.dispatch import SCHEDULE_TOPIC
 from tailrace.store.forced_deletions import ForcedDeletions
 from tailrace.store.log_paths import log_paths
 from tailrace.store.trash import Trash
+from tailrace.timer.properties import TIMER_TOPIC
 from tailrace.timer.schedule_message_service import ScheduleMessageService
 
 __all__ = ["Retention"]
 
 _TRASH_MS = 100
+_WAITING = (TIMER_TOPIC, SCHEDULE_TOPIC)
 
 
 @final
@@ -118,9 +121,14 @@ class Retention:
         return size + sum(self._allocated(file) for file in (store.index.files if store.index else ()))
 
     def _count_messages(self, low_phy_offset: int, high_phy_offset: int) -> dict[str, int]:
-        """Messages by topic between two positions of the log."""
+        """Messages by topic between two positions of the log, without those that wait for their time.
+
+        What is lost of these is counted by who writes them again.
+        """
         found: dict[str, int] = {}
         for (topic, _), queue in list(self._store.queues.table.items()):
+            if topic in _WAITING:
+                continue
             if count := queue.count_between(low_phy_offset, high_phy_offset):
                 found[topic] = found.get(topic, 0) + count
         return found

@@ -75,6 +75,7 @@ def test_what_waits_in_a_delay_level_is_handed_to_the_wheel_and_comes_at_its_mom
     if not stays:
         record = ForcedDeletions(place.files, "/s").read()[0]
         assert (record["timersRewritten"], record["timersLost"]) == (3, 0)
+        assert set(record["messages"]) == {"t"}, "what waits elsewhere is not lost"
     monkeypatch.undo()
     place.store.close()
     place.open()
