@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
-import itertools
 import logging
-import threading
-import types
 
 import pytest
 from retention_place import HOUR, MINUTE, SIZE, Place, at_hour
@@ -16,8 +12,7 @@ from tailrace import Message, MessageStore, StoreConfig
 from tailrace.errors import FatalStorageError, StoreNotWritableError
 from tailrace.model import GetMessageStatus, MessageExtBrokerInner, PutMessageStatus
 from tailrace.store.forced_deletions import ForcedDeletions
-from tailrace.store.retention import Pin, PinKind, Rule, Trigger
-from tailrace.store.running_flags import DISK_FULL
+from tailrace.store.retention import Pin, PinKind, Rule
 from tailrace.testing import CrashFileSystem, SimClock
 
 
@@ -83,52 +78,6 @@ def test_by_hand_twenty_passes_are_made_and_age_still_counts(place):
     assert len(place.names()) == 1
     place.run(200_000)
     assert place.clean.manual_times == 0
-
-
-def test_what_triggers_a_pass_over_every_combination():
-    """Ratio band of two paths and the queues, previous flag, count by hand, hour and switch."""
-    place = Place(hour=4, store_path_commit_log="/s/commitlog,/second/commitlog")
-    place.fill(1)
-    clean, disk, used = place.clean, place.store.retention.disk, {}
-
-    def disk_usage(path):
-        free = 1000 - 10 * used[path]
-        return types.SimpleNamespace(total=1000, free=free, usable=free)
-
-    place.files.disk_usage = disk_usage
-    flags = place.store._store.flags
-    switches = [(on, dataclasses.replace(place.config, clean_file_forcibly_enable=on)) for on in (True, False)]
-    bands = (50, 76, 86, 91)
-    cases = 0
-    for listed in (True, False):
-        for log, second, queue, was_full, by_hand, (forcibly, config) in itertools.product(
-            bands, bands, bands, (True, False), (0, 1, 20), switches
-        ):
-            used.update({"/s/commitlog": log, "/second/commitlog": second, "/s/consumequeue": queue})
-            clean._config, clean.manual_times = config, by_hand
-            disk.verdict = disk.verdict._replace(full=was_full)
-            if was_full:
-                flags.set(DISK_FULL, "")
-            else:
-                flags.clear(DISK_FULL)
-            clean._begin_pass()
-            worst = max(min(log, second), queue)
-            case = (listed, log, second, queue, was_full, by_hand, forcibly)
-            assert clean._trigger == Trigger(
-                listed, worst > 75, by_hand > 0, forcibly and worst > 85), case
-            assert clean._left == (10 if listed or worst > 75 or by_hand else 0), case
-            assert clean.manual_times == max(by_hand - 1, 0), case
-            assert disk.verdict.full == (worst > 90 or (was_full and worst > 89)), case
-            assert place.store.is_writeable != disk.verdict.full, case
-            assert set(disk.verdict.full_paths) == {
-                path for path in ("/s/commitlog", "/second/commitlog") if used[path] > 85}, case
-            found = place.clean.verdicts(clean._trigger)[0].rule
-            assert found is (Rule.FORCED if forcibly and worst > 85 else Rule.NOT_EXPIRED), case
-            cases += 1
-        place.clock.advance(HOUR)
-    assert cases == 2 * 4 ** 3 * 2 * 3 * 2
-    clean._left = 0
-    place.store.close()
 
 
 def test_an_empty_log_has_nothing_to_delete(place, caplog):
@@ -314,29 +263,6 @@ def test_a_queue_whose_topic_is_being_deleted_is_left_alone(place):
     queue.files.files[0].close()
     assert not queue.delete_expired_file(1 << 60)
     assert len(queue.files.files) == count > 1
-
-
-def test_two_may_clean_the_queues_at_once(place, monkeypatch):
-    """A pass by hand beside the service, which comes when its time is up."""
-    place.fill(4)
-    place.clock.advance(80 * HOUR)
-    service, met = place.store.retention.clean_consume_queue, []
-    clean = type(service)._clean
-
-    def meet(self, queue):
-        if not met:
-            met.append(threading.Thread(target=service.step))
-            met[0].start()
-            met[0].join(0.2)
-            assert met[0].is_alive(), "it waits for its turn"
-        return clean(self, queue)
-
-    monkeypatch.setattr(type(service), "_clean", meet)
-    assert place.store.retention.delete_now() == 4
-    met[0].join(10)
-    assert not met[0].is_alive()
-    queue = place.store._store.queues.get("t", 0)
-    assert queue.unit(queue.min_offset).phy_offset >= place.store.min_phy_offset
 
 
 def test_queues_wait_for_the_log_and_pause_behind_one_that_deleted():
@@ -608,30 +534,3 @@ def test_trash_is_given_back_at_the_rate_in_slices():
         assert on_disk == trash.total_bytes
     assert len(sizes) >= 12, "four seconds for two files"
     assert trash.freed_bytes == 2 * SIZE
-
-
-def test_two_may_empty_the_trash_at_once(place):
-    """A pass by hand beside the service: a file is given back once, and nobody stumbles."""
-    place.fill(3)
-    place.clock.advance(80 * HOUR)
-    others, failing = [], []
-
-    def meet(_number, name, path):
-        if name == "remove" and "/trash/" in path and not others:
-            others.append(threading.Thread(target=empty))
-            others[0].start()
-            others[0].join(0.2)
-
-    def empty():
-        try:
-            place.store.retention.trash.step()
-        except Exception as error:
-            failing.append(error)
-
-    place.files.before = meet
-    assert place.store.retention.delete_now() == 3
-    others[0].join(10)
-    place.files.before = None
-    assert failing == []
-    assert place.files.list("/s/tailrace/trash") == []
-    assert place.store.retention.trash.freed_bytes == 3 * SIZE
