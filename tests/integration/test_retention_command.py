@@ -159,6 +159,19 @@ def test_delete_now_does_not_wait_for_a_holder_that_serves_nobody(store, setting
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_disk_usage_names_trash_and_quarantine(store):
+    for place, size in (("tailrace/trash/0", 70_000), ("tailrace/quarantine/0.bin", 5_000),
+                        ("commitlog/.tailrace-trash/1", 8_000)):
+        (store / place).parent.mkdir(parents=True, exist_ok=True)
+        (store / place).write_bytes(b"x" * size)
+    shown = [json.loads(line) for line in tailrace("disk-usage", store, "--json").stdout.splitlines()]
+    kinds = {line["kind"]: (line["files"], line["apparent_bytes"]) for line in shown}
+    assert kinds["trash"] == (2, 78_000)
+    assert kinds["quarantine"] == (1, 5_000)
+    assert kinds["commitlog"] == (len(list(store.glob("commitlog/0*"))),
+                                  sum(path.stat().st_size for path in store.glob("commitlog/0*")))
+
+
 def test_what_is_no_store_is_one_line(tmp_path):
     done = tailrace("retention", tmp_path)
     assert done.returncode == 1

@@ -115,3 +115,33 @@ def test_two_may_clean_the_queues_at_once(place, monkeypatch):
     assert not met[0].is_alive()
     queue = place.store._store.queues.get("t", 0)
     assert queue.unit(queue.min_offset).phy_offset >= place.store.min_phy_offset
+
+
+@pytest.mark.parametrize(("hysteresis", "back"), [("onePoint", 89), ("reference", 85)])
+def test_puts_return_below_the_warning_level_or_as_by_the_reference(hysteresis, back):
+    place = Place(disk_full_hysteresis=hysteresis, clean_file_forcibly_enable=False)
+    taken = {}
+    for percent in (91, back + 1, back):
+        place.use(percent)
+        place.store.retention.disk.step()
+        taken[percent] = place.store.is_writeable
+    assert taken == {91: False, back + 1: False, back: True}
+    place.use(90)
+    place.store.retention.disk.step()
+    assert place.store.is_writeable, "it is full above the level only"
+    place.store.close()
+
+
+@pytest.mark.parametrize(("share", "left"), [(1.25, 5), (1.2, 4)])
+def test_of_a_shared_partition_the_part_of_this_store_counts(share, left):
+    """Two brokers: above 0.8 of its half a store deletes its oldest files, though the disk has room."""
+    place = Place(hour=12, replicas_per_disk_partition=2, clean_resource_interval=1000)
+    place.fill(4)
+    size = place.store.retention.store_bytes()
+    usage = place.files.usage
+    usage.total = round(2 * size * share)
+    usage.free = usage.usable = usage.total * 9 // 10
+    place.run(62_000)
+    assert len(place.names()) == left
+    assert place.store.stats()["forcedDeletedFiles"] == 5 - left
+    place.store.close()
