@@ -14,7 +14,13 @@ from typing import Final, Protocol, final
 
 from tailrace.env.clock import Clock
 from tailrace.errors import CorruptionError
-from tailrace.formats.commitlog import SysFlag, decode_message, encode_properties, pack_host
+from tailrace.formats.commitlog import (
+    MAX_PROPERTIES_LENGTH,
+    SysFlag,
+    decode_message,
+    encode_properties,
+    pack_host,
+)
 from tailrace.model import MessageExt, MessageExtBrokerInner
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.retention import Pin, PinKind
@@ -89,12 +95,13 @@ class TimerRescue:
 
     def _put_elsewhere(self, message: MessageExt, due: int) -> bool:
         """Have a message of a delay level wait for its moment; whether the log took it."""
-        config = self._store.config
+        config, place = self._store.config, message.phy_offset
         if self._timers is not None and message.properties.get(REAL_TOPIC, "") not in NO_REAL_TOPICS:
-            made = as_timer(message, due, config.timer_precision_ms)
-        else:
-            made = as_delayed(message, due - self._clock.now_ms(), self._levels.delays)
-        return self._put(made, message.phy_offset)
+            timer = as_timer(message, due, config.timer_precision_ms)
+            if len(timer.properties) <= MAX_PROPERTIES_LENGTH:  # it has more than the message had
+                return self._put(timer, place)
+        left = due - self._clock.now_ms()
+        return self._put(as_delayed(message, left, self._levels.delays), place)
 
     def _put(self, made: MessageExtBrokerInner, place: int) -> bool:
         result = self._store.commit_log.put(made, though_full=True)

@@ -133,6 +133,27 @@ def test_what_no_topic_can_take_is_still_parked_at_its_time(real_topic):
     place.store.close()
 
 
+def test_properties_that_leave_no_room_for_a_timers_go_to_a_level():
+    place = Place(message_delay_level=LEVELS, mapped_file_size_commit_log=1 << 17)
+    long = {"UNIQ_KEY": "long", "filler": "x" * (32767 - 70)}
+    result = place.store.put(Message(topic="later", body=b"long", delay_level=3, properties=long))
+    due, last = put_levels(place, count=1)
+    moment = place.clock.now_ms() - 100 + 600_000
+    place.fill(2, step_ms=10)
+    place.clock.advance(545_000)
+    force_out(place, last)
+    place.run_timers(70_000)
+    assert place.store.stats()["scheduleHandedOver"] == 2
+    assert place.store.stats()["forcedDeletedTimers"] == 0
+    found = dict(arrivals(place, "later"))
+    by_timer = [m.body for m in place.store.read("later") if "TIMER_OUT_MS" in m.properties]
+    assert by_timer == [b"later 0"]
+    assert result.phy_offset < last
+    assert moment <= found[b"long"] <= moment + 60_000, "by the level of a minute"
+    assert due[b"later 0"] <= found[b"later 0"] <= due[b"later 0"] + 2000
+    place.store.close()
+
+
 def test_a_file_of_nothing_but_delayed_messages_is_not_copied_and_its_loss_is_told(caplog):
     place = Place(message_delay_level=LEVELS)
     due, last = put_levels(place, count=45)
