@@ -102,6 +102,7 @@ def by_pressure(path: Path, say: Say) -> None:
     """A cap that the store outgrows, and a disk with less room than settings ask for."""
     clock, cap = LaterClock(), 5 * SEGMENT
     with MessageStore.open(path, config=settings(maxStoreBytes=cap), clock=clock) as store:
+        store.put(Message(topic="reminders", body=b"in ten minutes", delay_level=14))
         clock.forward(1 / 60)
         fill(store, "orders", 9)
         store.wait_dispatched()
@@ -111,6 +112,16 @@ def by_pressure(path: Path, say: Say) -> None:
             f"{stats['forcedDeletedFiles']} oldest files went before their time, with "
             f"{stats['forcedDeletedMessages']} messages of orders; that is on record for "
             "`tailrace retention`")
+
+        def came() -> int:
+            return sum(store.max_offset_in_queue("reminders", queue) for queue in range(4))
+
+        if came():
+            raise SystemExit("a delayed message came before its time")
+        clock.forward(10 / 60)
+        wait_until(lambda: came() == 1)
+        say(f"    a message that waited in the first of them for ten minutes was written again "
+            f"({stats['scheduleHandedOver']} handed to the timer wheel) and came at its time")
     free = shutil.disk_usage(path).free
     config = settings(diskFreeBytesWarningLevel=free + (1 << 40), cleanFileForciblyEnable="false")
     with MessageStore.open(path, config=config) as store:

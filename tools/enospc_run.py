@@ -1,9 +1,9 @@
 """A disk that becomes full at every write of a long life of a store: what it says, loses and does.
 
-The life puts, syncs, delivers timers, deletes by time, purges a topic and is opened three times. In
-each case the disk is full from one more write on, for 25 seconds. Then: every error says that the disk
-is full, nothing acknowledged is missing, and puts are taken again one check of the disks later. STEP=n
-takes every n-th write. Prints counts; a violation ends it with its case.
+The life puts, syncs, delivers timers and delay levels, deletes by time, purges a topic and is opened
+three times. In each case the disk is full from one more write on, for 25 seconds. Then: every error says
+that the disk is full, nothing acknowledged is missing, and puts are taken again one check of the disks
+later. STEP=n takes every n-th write. Prints counts; a violation ends it with its case.
 """
 
 import argparse

@@ -1,8 +1,9 @@
 """The long fault matrix: every cut and every flipped bit that the tests take a part of.
 
-SEED=n replays one, CASES=n bounds each part; names of parts run only these, so that several
-processes can share the work. Prints counts, and by field what no checksum, length, position or unit
-detects. Each violation prints the case that shows it; the rest is run, too.
+SEED=n replays one, CASES=n bounds each part and START=n leaves out its first n cases, whose order is
+always the same: so a run can be gone on with. Names of parts run only these, so that several processes
+can share the work. Prints counts, and by field what no checksum, length, position or unit detects. Each
+violation prints the case that shows it; the rest is run, too.
 """
 
 import argparse
@@ -29,12 +30,13 @@ violations = 0
 """How many cases were not as they should be."""
 
 
-def run(name, cases, case_of, limit):
+def run(name, cases, case_of, limit, start=0):
     global violations
     began = time.time()
     outcomes = collections.Counter()
     random.Random(1).shuffle(cases)
-    for number, case in enumerate(cases[:limit]):
+    chosen = cases[start : start + limit]
+    for number, case in enumerate(chosen, start):
         try:
             outcomes[case_of(case)] += 1
         except Exception as error:
@@ -42,12 +44,11 @@ def run(name, cases, case_of, limit):
             print(f"VIOLATION after {number} cases: {name} {case}: {error!r}", flush=True)
         if number % 5000 == 4999:
             print(f"  {name}: {number + 1} cases, {time.time() - began:.0f} s", flush=True)
-    count = min(len(cases), limit)
-    print(f"{name}: {count} of {len(cases)} cases, {time.time() - began:.0f} s", flush=True)
+    print(f"{name}: {len(chosen)} of {len(cases)} cases, {time.time() - began:.0f} s", flush=True)
     return outcomes
 
 
-def flips(name, config, seed, limit):
+def flips(name, config, seed, limit, start):
     """Every bit of the records, and the table by field and kind of stop."""
     table = collections.Counter()
     each = RECORDS // STORES
@@ -61,7 +62,8 @@ def flips(name, config, seed, limit):
             return field, case[2], what
 
         cases = faults.all_flips(source, 0, each)
-        table += run(f"flips {name} seed={seed + number}", cases, flip, limit // STORES)
+        table += run(f"flips {name} seed={seed + number}", cases, flip, limit // STORES, start)
+        start = max(start - len(cases), 0)
     print(f"flipped bits that are served of all, {name}")
     print(f"  {'field':20}" + "".join(f"{mode:>16}" for mode in faults.MODES))
     for field in sorted({field for field, *_ in table}):
@@ -72,20 +74,20 @@ def flips(name, config, seed, limit):
         print(f"  {field:20}" + "".join(f"{count:>16}" for count in counts), flush=True)
 
 
-def cuts(seed, limit):
+def cuts(seed, limit, start):
     """A log and derived files that end at every byte."""
     source = faults.Source(seed)
-    run("log cuts", faults.all_log_cuts(source), lambda c: faults.cut_log(source, *c), limit)
+    run("log cuts", faults.all_log_cuts(source), lambda c: faults.cut_log(source, *c), limit, start)
     run("derived cuts", faults.all_derived_cuts(source),
-        lambda c: faults.cut_derived(source, *c), limit)
+        lambda c: faults.cut_derived(source, *c), limit, start)
 
 
-def random_flips(seed, limit):
+def random_flips(seed, limit, start):
     """10,000 bits anywhere."""
     source = faults.Source(seed, 120, faults.CHECKED)
     outcomes = run(
         "random flips", [seed * 1_000_003 + n for n in range(10_000)],
-        lambda c: faults.random_flip(source, c), limit)
+        lambda c: faults.random_flip(source, c), limit, start)
     print(f"  {dict(outcomes)}", flush=True)
 
 
@@ -101,9 +103,10 @@ def main(parts):
     logging.disable(logging.CRITICAL)
     seed = int(os.environ.get("SEED", "1"))
     limit = int(os.environ.get("CASES", "10000000"))
+    start = int(os.environ.get("START", "0"))
     began = time.time()
     for part in parts or PARTS:
-        PARTS[part](seed, limit)
+        PARTS[part](seed, limit, start)
     print(f"{violations} violations, seed {seed}, {time.time() - began:.0f} s")
     return 1 if violations else 0
 

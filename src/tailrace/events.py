@@ -118,8 +118,8 @@ _NODE: Final = (
     _event("warning", "the abort file stays, the next open recovers", "path",
            "The close was not a clean one, so the next open looks at the end of the log first."),
     _event("warning", "a pending timer cannot be written again", "phy_offset cause",
-           "A file that must go for want of space holds a timer that is not due, and its copy was "
-           "refused; this timer and the later ones of the file are counted as lost if it goes."),
+           "A file that must go for want of space holds a timer or a message of a delay level that is "
+           "not due, and its copy was refused; this one and those behind it are counted as lost."),
     _event("error", "the timers could not be closed cleanly", "cause",
            "State of the timers was not written at the close; the next open recovers it."),
     _event("warning", "queues of deleted topics are removed", "topics",

@@ -22,6 +22,7 @@ CONFIG = StoreConfig(
 SERVICES = (
     ("AllocateMappedFileService", 20), ("ReputMessageService", 50), ("FlushRealTimeService", 500),
     ("FlushConsumeQueueService", 1000), ("TimerEnqueueService", 1000), ("TimerDequeueService", 1000),
+    ("ScheduleMessageService", 1000), ("DelayOffsetPersist", INTERVAL_MS),
     ("TimerFlushService", INTERVAL_MS), ("DiskCheckService", INTERVAL_MS), ("TopicRetentionService", INTERVAL_MS),
     ("CleanCommitLogService", 1000), ("EmptyTrashService", 1000), ("CleanConsumeQueueService", 1000))
 
@@ -31,7 +32,7 @@ class Violation(AssertionError):
 
 
 class Life:
-    """A store at work: puts, keys, timers, deletion by time, a purge, two opens. One case."""
+    """A store at work: puts, keys, timers, levels, deletion by time, a purge, two opens. One case."""
 
     def __init__(self, full_from=1 << 60):
         self.clock = SimClock()
@@ -107,15 +108,17 @@ class Life:
     def put(self, number):
         topic = ("a", "b")[number % 2]
         delay = 5.0 if number % 60 == 59 else None
+        level = 2 if number % 60 == 29 else 0
         body = b"%d" % number + bytes(200 + number * 37 % 700)
         try:
-            result = self.store.put(Message(topic=topic, body=body, keys=[f"k{number}"], delay=delay))
+            result = self.store.put(Message(
+                topic=topic, body=body, keys=[f"k{number}"], delay=delay, delay_level=level))
         except (StoreError, OSError) as error:
             self.told(error, "put")
             self.counts["puts refused"] += 1
             return
         self.counts["puts acknowledged"] += 1
-        if delay is None:
+        if delay is None and not level:
             self.acknowledged[topic, result.queue_offset] = body, result.phy_offset, self.clock.now_ms()
 
     def run_services(self, ms):

@@ -10,6 +10,8 @@ import sys
 import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
+from tailrace.client import Producer
+from tailrace.errors import RemotingError
 from tailrace.store.directory import StoreDirectory
 
 pytestmark = pytest.mark.integration
@@ -97,11 +99,77 @@ def test_delete_now_asks_the_server_of_a_served_directory(store, settings):
         assert done.returncode == 0, done.stderr
         first = done.stdout.splitlines()[0]
         assert re.match(r"deleted by the server at 127\.0\.0\.1:\d+: \d{20}", first)
-        assert segments(store)[0] > before[0]
+        assert done.stderr == ""
+        gone = [name for name in before if name not in segments(store)]
+        assert len(gone) > 2, "with a pause behind each"
+        assert first.endswith(": " + " ".join(gone)), "all that went are named"
     finally:
         server.terminate()
         assert server.wait(20) == 0
         server.stdout.close()
+
+
+def test_a_full_disk_is_told_to_producers_with_path_use_limit_option_and_the_way_back(store, settings):
+    config = settings(f"diskFreeBytesWarningLevel={1 << 60}\ncleanFileForciblyEnable=false\n")
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tailrace.cli", "serve", str(store), "--listen", "127.0.0.1:0",
+         "--namesrv-listen", "127.0.0.1:0", "--config", str(config)],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        address = re.search(r"broker=(\S+)", server.stdout.readline())[1]
+        with Producer(broker=address, group="g") as producer, pytest.raises(RemotingError) as refused:
+            producer.send(Message(topic="t", body=b"x"))
+        assert re.search(
+            rf"disk full: {store}/commitlog has \d+ bytes free, diskFreeBytesWarningLevel asks for "
+            rf"{1 << 60}; writes return at \d+ bytes free", str(refused.value)), refused.value
+        assert refused.value.code == 14
+    finally:
+        server.terminate()
+        assert server.wait(20) == 0
+        server.stdout.close()
+
+
+def test_a_delayed_message_and_a_shared_disk_are_explained(store, settings):
+    with MessageStore.open(store, services=False) as opened:
+        place = opened.put(Message(topic="later", body=b"x", delay_level=18)).phy_offset
+        for _ in range(40):
+            opened.put(Message(topic="t", body=bytes(4000)))
+        opened.wait_dispatched()
+    name = f"{place // SIZE * SIZE:020d}"
+    found = tailrace("retention", store, "--config", settings(
+        "fileReservedTime=0\ndeleteWhen=3\ndeleteFileBatchMax=2\ndiskMaxUsedSpaceRatio=95\n"))
+    assert re.search(
+        name + r"  kept, it expired and is pinned; needed by timer of delay level 18 due \d{4}-",
+        found.stdout), found.stdout
+    assert re.search(r"\n\d+ files may go, 2 in a pass \(deleteFileBatchMax\), and will ", found.stdout)
+    idle = tailrace("retention", store, "--config", settings("pinGroups=billnig\n"))
+    assert "\ngroup billnig of pinGroups has committed no offset here: nothing is kept for it\n" in idle.stdout
+    shared = tailrace("retention", store, "--config", settings(
+        "deleteWhen=3\ndiskMaxUsedSpaceRatio=95\nreplicasPerDiskPartition=100000000\n"))
+    assert "of its part of the partition" in shared.stdout
+    assert re.search(name + r"  deletable, space is short, .*; needed by timer of delay level", shared.stdout)
+
+
+def test_delete_now_does_not_wait_for_a_holder_that_serves_nobody(store, settings):
+    with MessageStore.open(store, services=False):
+        done = tailrace("retention", store, "--delete-now", "--config", settings(""))
+    assert done.returncode == 1
+    assert done.stderr.startswith("tailrace: ")
+    assert "mqadmin deleteExpiredCommitLog" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_disk_usage_names_trash_and_quarantine(store):
+    for place, size in (("tailrace/trash/0", 70_000), ("tailrace/quarantine/0.bin", 5_000),
+                        ("commitlog/.tailrace-trash/1", 8_000)):
+        (store / place).parent.mkdir(parents=True, exist_ok=True)
+        (store / place).write_bytes(b"x" * size)
+    shown = [json.loads(line) for line in tailrace("disk-usage", store, "--json").stdout.splitlines()]
+    kinds = {line["kind"]: (line["files"], line["apparent_bytes"]) for line in shown}
+    assert kinds["trash"] == (2, 78_000)
+    assert kinds["quarantine"] == (1, 5_000)
+    assert kinds["commitlog"] == (len(list(store.glob("commitlog/0*"))),
+                                  sum(path.stat().st_size for path in store.glob("commitlog/0*")))
 
 
 def test_what_is_no_store_is_one_line(tmp_path):

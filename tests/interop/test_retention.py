@@ -83,6 +83,26 @@ def test_the_same_files_go_as_by_the_reference(reference, tmp_path, ages_h, batc
     assert dump(reference, ours, conf, tmp_path / "dump.jsonl") == (low, queues)
 
 
+def test_the_reference_opens_a_log_with_our_trash_in_it_and_an_empty_last_file(reference, tmp_path):
+    """As a kill leaves a log that is on a device of its own: its files go by way of a trash inside it."""
+    store, conf = tmp_path / "store", tmp_path / "store.properties"
+    make(store)
+    conf.write_text(CONF)
+    with MessageStore.open(store, services=False) as opened:
+        trash = opened.retention.trash
+        trash._elsewhere.update(trash._directories)  # a rename to another device fails
+        trash._rate = 1  # nothing is given back yet
+        opened.retention.clean_commit_log._config = StoreConfig(
+            file_reserved_time=0.0, delete_file_batch_max=3)
+        trash.empty = lambda: None
+        assert opened.retention.delete_now() == 3
+        queues = {(topic, queue): (low, high) for topic, queue, low, high in opened.queues()}
+    assert len(list((store / "commitlog" / ".tailrace-trash").iterdir())) == 3
+    last = max(int(path.name) for path in (store / "commitlog").glob("0*"))
+    (store / "commitlog" / f"{last + SIZE:020d}").touch()
+    assert dump(reference, store, conf, tmp_path / "dump.jsonl") == (3 * SIZE, queues)
+
+
 def test_several_paths_and_a_purge_as_the_reference_sees_them(reference, tmp_path):
     store = tmp_path / "store"
     paths = f"{tmp_path}/disk1,{tmp_path}/disk2,{tmp_path}/disk3"

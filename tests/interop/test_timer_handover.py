@@ -34,5 +34,6 @@ def test_every_timer_arrives(tmp_path, release, stop):
     found = json.loads(done.stdout.splitlines()[-1])
     assert (found["lost"], found["early"], found["levelsLost"]) == (0, 0, 0)
     assert found["levelsByJava"] > 10
+    assert (found["rescuedByJava"], found["rescuedEarly"]) == (10, 0)
     if stop == "clean":
         assert found["twice"] == found["levelsTwice"] == 0  # a killed Java broker may repeat its last second

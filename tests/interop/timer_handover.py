@@ -27,6 +27,9 @@ TIMERS = 60
 LEVELS = (1, 3, 4, 5)
 """1 s, before the first stop; 10 s and 30 s, with the Java broker or later; a minute, after it."""
 OF_EACH_LEVEL = 10
+RESCUED = 10
+"""Messages of level 3, 10 s, whose file had to go: the wheel has them, and the Java broker's delivers them."""
+RESCUED_MS = 10_000
 
 
 def put_timers(root: str, stop: str) -> None:
@@ -36,6 +39,11 @@ def put_timers(root: str, stop: str) -> None:
         os.waitpid(pid, 0)
         return
     store = MessageStore.open(root, config=CONFIG)
+    for i in range(RESCUED):
+        store.put(Message(topic="HR", body=b"%d" % i, delay_level=3))
+    store.put(Message(topic="filler", body=bytes(50_000)))
+    store.wait_dispatched()
+    assert store.retention.clean_commit_log.rewrite_timers(0, store.max_phy_offset) == (RESCUED, 0)
     now = time.time_ns() // 1_000_000
     for i in range(TIMERS):
         due = now + (1000 + 50 * i if i < TIMERS // 2 else 24_000 + 330 * i)
@@ -71,6 +79,7 @@ def main(release: str, stop: str, port: str, directory: str) -> None:
     run_java(root, directory, release, stop, port)
     with MessageStore.open(root, config=CONFIG) as store:
         by_java = sum(len(list(store.read("HT", q))) for q in range(4))
+        rescued = {m.body: (m.store_timestamp, m.born_timestamp) for m in store.read("HR")}
         levels_by_java = sum(len(list(store.read("HL", q))) for q in range(4))
         time.sleep(max(18, began + 63 - time.time()))
         late: dict[str, list[int]] = {}
@@ -81,6 +90,8 @@ def main(release: str, stop: str, port: str, directory: str) -> None:
         for message in (m for q in range(4) for m in store.read("HL", q)):
             levels.setdefault(message.body.decode(), []).append(message.store_timestamp)
     print(json.dumps({
+        "rescuedByJava": len(rescued),
+        "rescuedEarly": sum(at < born + RESCUED_MS for at, born in rescued.values()),
         "levels": OF_EACH_LEVEL * len(LEVELS), "levelsByJava": levels_by_java,
         "levelsLost": OF_EACH_LEVEL * len(LEVELS) - len(levels),
         "levelsTwice": sum(len(times) > 1 for times in levels.values()),

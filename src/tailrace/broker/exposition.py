@@ -39,8 +39,8 @@ _LOCAL_DISK: Final = ("local", "disk")
 _SYSTEM_GROUP_PREFIX: Final = "cid_rmq_sys_"
 _TIMER_EVENTS: Final = (
     "timerPutBack", "timerRolled", "timerRecalled", "timerDouble", "timerParked", "timerPutFailed",
-    "timerUnreadable", "timerBrokenList", "timerAppendFailed", "schedulePutBack", "scheduleDouble",
-    "scheduleParked", "schedulePutFailed", "scheduleUnreadable",
+    "timerUnreadable", "timerBrokenList", "timerAppendFailed", "schedulePutBack",
+    "scheduleHandedOver", "scheduleDouble", "scheduleParked", "schedulePutFailed", "scheduleUnreadable",
 )
 _FAMILIES: Final = {
     MetricKind.COUNTER: CounterMetricFamily, MetricKind.GAUGE: GaugeMetricFamily,

@@ -19,14 +19,16 @@ from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_store import MessageStore
 from tailrace.remoting.client import RemotingClient
-from tailrace.store.directory import DirectoryState
+from tailrace.store.directory import DirectoryState, StoreDirectory
 from tailrace.store.log_paths import log_paths
 from tailrace.store.retention import Pin, Rule, SegmentVerdict
 
 __all__ = ["answer_lines", "delete_now", "explain_retention", "json_lines"]
 
-_WAITS = 50
+_WAITS = 100
 _WAIT_S = 0.1
+_QUIET_WAITS = 10
+"""A server pauses between two files: it is done when nothing went for a second."""
 
 
 def explain_retention(store: str, config: StoreConfig) -> RetentionView:
@@ -40,33 +42,40 @@ def delete_now(store: str, config: StoreConfig) -> tuple[list[str], str]:
     A directory that is being served is left to its server (request 329), which has settings of its
     own; otherwise one pass is made under the lock. Raises StoreError or OSError.
     """
-    before = after = _log_files(store, config)
-    try:
-        opened = MessageStore.open(
-            store, config=config, services=False, create=False, must_write=True)
-    except StoreLockedError as error:
-        by = _ask_server(store, error)
-        for _ in range(_WAITS):
-            after = _log_files(store, config)
-            threading.Event().wait(_WAIT_S)
-            if after != before and _log_files(store, config) == after:
-                break
+    before = _log_files(store, config)
+    if StoreDirectory(store, config=config).is_live:
+        by = _ask_server(store)
+        _wait_until_done(store, config, before)
     else:
         by = "one pass under the lock"
-        with opened:
+        with MessageStore.open(
+            store, config=config, services=False, create=False, must_write=True
+        ) as opened:
             offsets = ConsumerOffsetManager(OsFileSystem(), opened.config_dir, SystemClock())
             offsets.load()
             opened.keep_unconsumed(offsets)
             opened.retention.delete_now()
+    return sorted(set(before) - set(_log_files(store, config))), by
+
+
+def _wait_until_done(store: str, config: StoreConfig, before: list[str]) -> None:
+    seen, quiet = before, 0
+    for _ in range(_WAITS):
+        threading.Event().wait(_WAIT_S)
         after = _log_files(store, config)
-    return sorted(set(before) - set(after)), by
+        quiet = quiet + 1 if after == seen else 0
+        seen = after
+        if quiet >= _QUIET_WAITS * (1 if after != before else 5):  # it may take a while to begin
+            return
 
 
-def _ask_server(store: str, error: StoreLockedError) -> str:
+def _ask_server(store: str) -> str:
     try:
         address = str(json.loads((Path(store) / SERVE).read_text())["broker"])
     except (OSError, ValueError, KeyError):
-        raise error from None
+        raise StoreLockedError(
+            store, "a process that is no server of Tailrace; a Java broker is asked to delete by mqadmin "
+            "deleteExpiredCommitLog") from None
 
     async def ask() -> None:
         client = RemotingClient()
@@ -110,6 +119,8 @@ def answer_lines(view: RetentionView, store: str, config: StoreConfig) -> Iterat
         yield f"trash: {view.trash_files} files, {_size(usage.trash)} on their way out"
     for topic, rule in sorted(view.rules.items()):
         yield f"topic {topic}: {rule}"
+    for group in view.idle_groups:
+        yield f"group {group} of pinGroups has committed no offset here: nothing is kept for it"
     if view.forced:
         yield f"deleted before their time: {len(view.forced)} files on record, the last ones:"
         for entry in view.forced[-3:]:
@@ -125,13 +136,14 @@ def answer_lines(view: RetentionView, store: str, config: StoreConfig) -> Iterat
     elif view.state is not DirectoryState.CLEAN:
         yield (f"the directory is {view.state.value}: its server may have other settings than these, "
                "and decides")
-    going = [v for v in view.segments if v.rule.deletable][: config.delete_file_batch_max]
-    if not going:
+    count, most = sum(v.rule.deletable for v in view.segments), config.delete_file_batch_max
+    at_most = f", {most} in a pass (deleteFileBatchMax)" if count > most else ""
+    if not count:
         yield f"a pass now would delete nothing: {_why_nothing(view)}"
     elif view.trigger.any:
-        yield f"a pass now deletes {_files(len(going))}: {_why(view)}"
+        yield f"a pass now deletes {_files(min(count, most))}: {_why(view)}"
     else:
-        yield (f"{_files(len(going))} may go, and will {_hours(config.delete_when)}, or now with "
+        yield (f"{_files(count)} may go{at_most}, and will {_hours(config.delete_when)}, or now with "
                "--delete-now")
     for verdict in view.segments:
         yield f"  {verdict.facts.path.rpartition('/')[2]}  {_verdict(verdict, view, config)}"
@@ -147,6 +159,8 @@ def json_lines(view: RetentionView) -> Iterator[dict[str, Any]]:
     }
     for topic, rule in sorted(view.rules.items()):
         yield {"kind": "topic", "topic": topic, "rule": rule}
+    for group in view.idle_groups:
+        yield {"kind": "idleGroup", "group": group}
     for entry in view.forced:
         yield {"kind": "forcedDeletion", **entry}
     for verdict in view.segments:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, final
@@ -13,15 +13,24 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.errors import CorruptionError
 from tailrace.formats import filenames
 from tailrace.formats.commitlog import BLANK, decode_message
-from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
 from tailrace.node.archive_pins import ArchivePins
 from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.node.group_pins import GroupPins
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.directory import DirectoryState, FileView, QueueView, StoreDirectory
-from tailrace.store.disk_state import DiskLevels, DiskVerdict, PathUsage, decide, disk_levels
+from tailrace.store.disk_state import (
+    DiskLevels,
+    DiskVerdict,
+    PathUsage,
+    decide,
+    disk_levels,
+    logical_ratio_of,
+)
+from tailrace.store.dispatch import SCHEDULE_TOPIC
 from tailrace.store.forced_deletions import ForcedDeletions
-from tailrace.store.log_paths import segment_files
+from tailrace.store.log_paths import LogPaths, segment_files
 from tailrace.store.retention import (
     Pin,
     PinKind,
@@ -69,6 +78,8 @@ class RetentionView:
     """Those rules, and where purged topics begin."""
     forced: list[dict[str, Any]] = field(default_factory=list)
     """What was deleted before its time, oldest first, as far as it is on record."""
+    idle_groups: list[str] = field(default_factory=list)
+    """Groups of ``pinGroups`` for which nothing is kept: they have committed no offset."""
 
 
 def explain_directory(
@@ -78,15 +89,9 @@ def explain_directory(
     directory = StoreDirectory(path, config=config, file_system=file_system)
     root, now_ms = directory.path, clock.now_ms()
     log_directories = directory.log_paths.all
-    trash = [
-        f"{place}/{name}"
-        for place in (f"{root}/{filenames.TRASH}",
-                      *(f"{path}/{filenames.SEGMENT_TRASH}" for path in log_directories))
-        for name in file_system.list(place)
-    ]
-    on_its_way = sum(file_system.stat(name).size for name in trash)
+    trash = _trash(file_system, root, directory.log_paths)
     usages = [
-        _measure(file_system, path, on_its_way) for path in directory.log_paths.writable]
+        _measure(file_system, path, sum(trash[path])) for path in directory.log_paths.writable]
     queues = f"{root}/{filenames.CONSUMEQUEUE}"
     levels = disk_levels(config)
     log_bytes = sum(
@@ -96,10 +101,16 @@ def explain_directory(
     size += sum(
         file_system.stat(f"{root}/{filenames.INDEX}/{name}").allocated
         for name in file_system.list(f"{root}/{filenames.INDEX}"))
+    queue_usage = _measure(file_system, queues if file_system.exists(queues) else root, 0)
+    for usage in usages:
+        if (queue_usage.total, queue_usage.free) == (usage.total, usage.free):
+            queue_usage = queue_usage._replace(trash=usage.trash)  # the same partition
+            break
     disk = decide(
-        levels, usages, _measure(file_system, queues if file_system.exists(queues) else root, on_its_way),
-        was_full=False, store_bytes=size,
-        max_store_bytes=config.max_store_bytes)
+        levels, usages, queue_usage, was_full=False,
+        logical_ratio=logical_ratio_of(config, usages, size),
+        logical_forcible_ratio=config.logical_disk_space_clean_forcibly_threshold,
+        store_bytes=size, max_store_bytes=config.max_store_bytes)
     hour = datetime.fromtimestamp(now_ms / 1000).hour  # noqa: DTZ006 - local hours
     trigger = Trigger(
         is_time_to_delete(config.delete_when, hour), disk.clean, manual=False,
@@ -107,16 +118,30 @@ def explain_directory(
     files = directory.log_files
     if len(files) > 1 and not any(files[-1].read(0, BLANK.size)):
         files = files[:-1]  # made ahead, for what comes next
+    groups = _groups(directory, config, clock)
     needs, rules = _topics(directory, now_ms, clock)
     segments = explain(
         _facts(directory, files, config, now_ms), now_ms=now_ms,
         reserved_hours=config.file_reserved_time, clean_at_once=trigger.clean_at_once,
-        pins=_pins(directory, config, clock), policies=pin_policies(config), topics=needs)
+        pins=_pins(directory, config, groups, clock), policies=pin_policies(config), topics=needs)
     return RetentionView(
         state=directory.state, now_ms=now_ms, log_bytes=log_bytes, levels=levels, usages=usages,
         disk=disk, trigger=trigger,
-        segments=segments, trash_files=len(trash), topics=needs, rules=rules,
-        forced=ForcedDeletions(file_system, root).read())
+        segments=segments, trash_files=sum(map(len, trash.values())), topics=needs, rules=rules,
+        forced=ForcedDeletions(file_system, root).read(), idle_groups=groups.without_offsets())
+
+
+def _trash(file_system: FileSystem, root: str, paths: LogPaths) -> dict[str, list[int]]:
+    """What the files on their way out take of the disk, by path of the CommitLog (store.trash)."""
+    found: dict[str, list[int]] = {path: [] for path in paths.all}
+    places = [(f"{root}/{filenames.TRASH}", paths.all[0])]
+    for place, path in places + [(f"{path}/{filenames.SEGMENT_TRASH}", path) for path in paths.all]:
+        for name in file_system.list(place):
+            try:
+                found[path].append(file_system.stat(f"{place}/{name}").allocated)
+            except FileNotFoundError:
+                continue  # it has just gone
+    return found
 
 
 def _measure(file_system: FileSystem, path: str, trash: int) -> PathUsage:
@@ -203,26 +228,38 @@ def _first_position(directory: StoreDirectory, queue: QueueView, since_ms: int) 
 
 def _message_position(queue: QueueView, offset: int) -> int:
     """Where the first message of a queue from an offset on is; NOWHERE when there is none."""
+    unit = _first_unit(queue, offset)
+    return unit.phy_offset if unit is not None else NOWHERE
+
+
+def _first_unit(queue: QueueView, offset: int) -> CqUnit | None:
+    """The first unit of a queue from an offset on that is a message's."""
     while data := queue.units(offset, _LOOK):
         units = CQ_UNIT.view(data[: len(data) - len(data) % CQ_UNIT.size])
         for unit in units:
             if unit["size"] != PRE_BLANK_SIZE:
-                return int(unit["phy_offset"])
+                return CqUnit(*unit.tolist())
         offset += len(units)
-    return NOWHERE
+    return None
 
 
-def _pins(directory: StoreDirectory, config: StoreConfig, clock: Clock) -> list[Pin]:
-    found = _first_timer(directory, clock.now_ms())
+def _pins(
+    directory: StoreDirectory, config: StoreConfig, groups: GroupPins, clock: Clock
+) -> list[Pin]:
+    found = [*_first_timer(directory, clock.now_ms()), *_first_of_levels(directory, clock)]
     if config.archive_directory:
         found += ArchivePins(
             directory.file_system, config.archive_directory,
             lambda: [file.file_from_offset for file in directory.log_files[:-1]])()
-    if not config.pin_groups:
-        return found
+    return [*found, *groups()]
+
+
+def _groups(directory: StoreDirectory, config: StoreConfig, clock: Clock) -> GroupPins:
+    """What the listed groups keep, by the offsets on disk."""
     offsets = ConsumerOffsetManager(
         directory.file_system, f"{directory.path}/{filenames.CONFIG}", clock)
-    offsets.load()
+    if config.pin_groups:
+        offsets.load()
     queues = {(queue.topic, queue.queue_id): queue for queue in directory.queues()}
 
     def position_of(topic: str, queue_id: int, offset: int) -> int:
@@ -230,9 +267,8 @@ def _pins(directory: StoreDirectory, config: StoreConfig, clock: Clock) -> list[
         place = _message_position(queue, max(offset, queue.min_offset))
         return place if place != NOWHERE else -1
 
-    return found + list(GroupPins(
-        config.pin_groups, offsets, lambda topic: [q for t, q in queues if t == topic],
-        position_of)())
+    return GroupPins(
+        config.pin_groups, offsets, lambda topic: [q for t, q in queues if t == topic], position_of)
 
 
 def _first_timer(directory: StoreDirectory, now_ms: int) -> list[Pin]:
@@ -247,7 +283,25 @@ def _first_timer(directory: StoreDirectory, now_ms: int) -> list[Pin]:
                 continue
             due = out_ms(properties)
             if due is not None and due > now_ms and TIMER_DEL_UNIQKEY not in properties:
-                when = datetime.fromtimestamp(due / 1000)  # noqa: DTZ006 - for people here
-                holder = f"of {properties.get(REAL_TOPIC)} due {when:%Y-%m-%d %H:%M:%S}"
+                holder = f"of {properties.get(REAL_TOPIC)} due {_time(due)}"
                 return [Pin(PinKind.TIMER, unit.phy_offset, holder)]
     return []
+
+
+def _first_of_levels(directory: StoreDirectory, clock: Clock) -> Iterator[Pin]:
+    """The first message that waits in each delay level, as a pin."""
+    offsets = DelayOffsetManager(
+        directory.file_system, f"{directory.path}/{filenames.CONFIG}", clock)
+    offsets.load()
+    for queue in directory.queues():
+        if queue.topic == SCHEDULE_TOPIC:
+            level = queue.queue_id + 1
+            unit = _first_unit(queue, max(offsets.query(level), queue.min_offset))
+            if unit is not None:  # its tags code is its deliver time
+                yield Pin(PinKind.TIMER, unit.phy_offset,
+                          f"of delay level {level} due {_time(unit.tags_code)}")
+
+
+def _time(ms: int) -> str:
+    when = datetime.fromtimestamp(ms / 1000)  # noqa: DTZ006 - for people at this machine
+    return f"{when:%Y-%m-%d %H:%M:%S}"

@@ -31,6 +31,10 @@ class GroupPins:
         self._queues_of = queues_of
         self._position_of = position_of
 
+    def without_offsets(self) -> list[str]:
+        """Listed groups for which nothing is kept: they have committed no offset, or are misspelt."""
+        return [group for group in self._groups if not self._offsets.topics_of(group)]
+
     def __call__(self) -> Iterator[Pin]:
         """The least position that each group needs."""
         for group in self._groups:

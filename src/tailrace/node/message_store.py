@@ -75,7 +75,6 @@ from tailrace.store.geometry import recognise, write_geometry
 from tailrace.store.hooks import MessageArrivingListener
 from tailrace.store.stitched_walk import LogScanner
 from tailrace.timer.pending import PendingTimer
-from tailrace.timer.pins import LevelPins
 
 __all__ = ["MessageStore"]
 
@@ -207,7 +206,7 @@ class MessageStore:
             retention = Retention(clock, file_system, store, topics)
             timers = Timers(clock, file_system, entropy, config, store, topics, broker.broker_name)
             timers.load()
-            retention.follow_timers(timers.pending(), LevelPins(timers.schedule))
+            retention.follow_timers(timers.pending(), timers.schedule)
             if make_scheduler is not None:
                 running = make_scheduler()
                 store.start(running, os.getpid())

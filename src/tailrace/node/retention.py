@@ -19,14 +19,17 @@ from tailrace.store.clean_commit_log import CleanCommitLogService
 from tailrace.store.clean_consume_queue import CleanConsumeQueueService
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.disk_check import DiskCheckService
+from tailrace.store.dispatch import SCHEDULE_TOPIC
 from tailrace.store.forced_deletions import ForcedDeletions
 from tailrace.store.log_paths import log_paths
-from tailrace.store.retention import PinSource
 from tailrace.store.trash import Trash
+from tailrace.timer.properties import TIMER_TOPIC
+from tailrace.timer.schedule_message_service import ScheduleMessageService
 
 __all__ = ["Retention"]
 
 _TRASH_MS = 100
+_WAITING = (TIMER_TOPIC, SCHEDULE_TOPIC)
 
 
 @final
@@ -82,13 +85,11 @@ class Retention:
         self.clean_commit_log.pin_sources.append(GroupPins(
             self._config.pin_groups, offsets, self._queues_of, self._position_of))
 
-    def follow_timers(self, timers: PendingTimers | None, levels: PinSource | None = None) -> None:
-        """Keep pending timers, and write them again when their file must go; keep delay levels."""
-        if levels is not None:
-            self.clean_commit_log.pin_sources.append(levels)
-        if timers is None:
-            return
-        rescue = TimerRescue(self._clock, self._store, timers)
+    def follow_timers(
+        self, timers: PendingTimers | None, levels: ScheduleMessageService
+    ) -> None:
+        """Keep what waits for its time, and write it again when its file must go."""
+        rescue = TimerRescue(self._clock, self._store, timers, levels)
         self.clean_commit_log.pin_sources.append(rescue.pins)
         self.clean_commit_log.rewrite_timers = rescue.rewrite
 
@@ -120,9 +121,14 @@ class Retention:
         return size + sum(self._allocated(file) for file in (store.index.files if store.index else ()))
 
     def _count_messages(self, low_phy_offset: int, high_phy_offset: int) -> dict[str, int]:
-        """Messages by topic between two positions of the log."""
+        """Messages by topic between two positions of the log, without those that wait for their time.
+
+        What is lost of these is counted by who writes them again.
+        """
         found: dict[str, int] = {}
         for (topic, _), queue in list(self._store.queues.table.items()):
+            if topic in _WAITING:
+                continue
             if count := queue.count_between(low_phy_offset, high_phy_offset):
                 found[topic] = found.get(topic, 0) + count
         return found
@@ -147,21 +153,18 @@ class Retention:
             "deletedIndexFiles": self.clean_consume_queue.deleted_index_files,
         }
 
-    def _dispatched_until(self) -> int:
+    def _dispatched_until(self, wanted: int) -> int:
         """Position below which no record is needed to know where its queue goes on.
 
         Its unit must be durable for that: else a power loss after the deletion would give the
-        queue's next message an offset that it had given before.
+        queue's next message an offset that it had given before. Queues are synced when that brings
+        it to ``wanted``; -1 syncs nothing.
         """
         store, flush = self._store, self._store.flush_consume_queue
-        until, files = store.reput.reput_from_offset, store.commit_log.queue.files
-        if len(files) < 2:
-            return until
-        end = files[0].file_from_offset + files[0].size
-        position = store.reput.position
+        until, position = store.reput.reput_from_offset, store.reput.position
         if position is None or position.until <= flush.durable_until:
             return until  # behind it there are only blanks
-        if flush.durable_until < end <= until and store.flags.is_writeable():
+        if flush.durable_until < wanted <= until and store.flags.is_writeable():
             flush.flush(0)
         return until if position.until <= flush.durable_until else min(until, flush.durable_until)
 

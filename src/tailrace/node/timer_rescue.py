@@ -1,8 +1,9 @@
-"""Pending timers of a CommitLog file that must go are written again at the end of the log.
+"""What is pending in a CommitLog file that must go is written again at the end of the log.
 
-A copy is what a far timer leaves on each of its rounds: the same message on the timer topic, with one
-round more. Both are in the same slot, where the second is known for a double, so that a crash between
-the copy and the deletion delivers once. The copies are durable before the file goes.
+A copy of a timer is what a far timer leaves on each of its rounds: the same message on the timer topic,
+with one round more. Both are in the same slot, where the second is known for a double, so that a crash
+between the copy and the deletion delivers once. A message of a delay level is handed over to the timer
+wheel (timer.hand_over), and its level goes on behind it. All copies are durable before the file goes.
 """
 
 from __future__ import annotations
@@ -13,11 +14,26 @@ from typing import Final, Protocol, final
 
 from tailrace.env.clock import Clock
 from tailrace.errors import CorruptionError
-from tailrace.formats.commitlog import SysFlag, decode_message, encode_properties, pack_host
-from tailrace.model import MessageExtBrokerInner
+from tailrace.formats.commitlog import (
+    MAX_PROPERTIES_LENGTH,
+    SysFlag,
+    decode_message,
+    encode_properties,
+    pack_host,
+)
+from tailrace.model import MessageExt, MessageExtBrokerInner
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.retention import Pin, PinKind
-from tailrace.timer.properties import TIMER_OUT_MS, TIMER_TOPIC, due_ms, put_back_properties
+from tailrace.timer.hand_over import as_delayed, as_timer
+from tailrace.timer.pins import LevelPins
+from tailrace.timer.properties import (
+    REAL_TOPIC,
+    TIMER_OUT_MS,
+    TIMER_TOPIC,
+    due_ms,
+    put_back_properties,
+)
+from tailrace.timer.schedule_message_service import NO_REAL_TOPICS, ScheduleMessageService
 
 __all__ = ["PendingTimers", "TimerRescue"]
 
@@ -46,46 +62,70 @@ class PendingTimers(Protocol):
 
 @final
 class TimerRescue:
-    """Pin source and rescuer of one store."""
+    """Pin source and rescuer of one store; ``timers`` is None without the timer wheel."""
 
     def __init__(
-        self, clock: Clock, store: DefaultMessageStore, timers: PendingTimers
+        self, clock: Clock, store: DefaultMessageStore, timers: PendingTimers | None,
+        levels: ScheduleMessageService,
     ) -> None:
         self._clock = clock
         self._store = store
         self._timers = timers
+        self._levels = levels
 
     def pins(self) -> Iterator[Pin]:
-        """The oldest pending timer."""
-        first = self._timers.first_pending()
+        """The oldest pending timer, and the first message of each delay level."""
+        first = self._timers.first_pending() if self._timers is not None else -1
         if first >= 0:
             yield Pin(PinKind.TIMER, first, "that is not due yet")
+        yield from LevelPins(self._levels)()
 
     def rewrite(self, low: int, high: int) -> tuple[int, int]:
-        """Copy the pending timers between two positions; how many were, and how many are lost.
+        """Copy what is pending between two positions; how many were, and how many are lost.
 
         Raises FatalStorageError when the log cannot be synced.
         """
-        places = self._timers.pending_between(low, high)
+        places = self._timers.pending_between(low, high) if self._timers is not None else ()
         records = [(place, self._store.commit_log.record_at(place)) for place in places]
-        size = sum(len(data) for _, data in records if data is not None)
+        delayed, size = self._levels.waiting_between(low, high)
+        size += sum(len(data) for _, data in records if data is not None)
         if size * _MOST_SHARE > high - low:
-            return 0, len(places)
+            return 0, len(places) + delayed
+        copied = self._copy_timers(records)
+        handed_over, left = self._levels.hand_over(low, high, self._put_elsewhere)
+        if copied or handed_over:
+            self._store.flush_commit_log.flush()
+            self._store.wake_reput()
+        return copied + handed_over, len(places) - copied + left
+
+    def _put_elsewhere(self, message: MessageExt, due: int) -> bool:
+        """Have a message of a delay level wait for its moment; whether the log took it."""
+        config, place = self._store.config, message.phy_offset
+        if self._timers is not None and message.properties.get(REAL_TOPIC, "") not in NO_REAL_TOPICS:
+            timer = as_timer(message, due, config.timer_precision_ms)
+            if len(timer.properties) <= MAX_PROPERTIES_LENGTH:  # it has more than the message had
+                return self._put(timer, place)
+        left = due - self._clock.now_ms()
+        return self._put(as_delayed(message, left, self._levels.delays), place)
+
+    def _put(self, made: MessageExtBrokerInner, place: int) -> bool:
+        result = self._store.commit_log.put(made, though_full=True)
+        if not result.status.appended:
+            _log.warning("a pending timer cannot be written again phy_offset=%d cause=%s", place,
+                         result.remark or result.status.name)
+        return result.status.appended
+
+    def _copy_timers(self, records: Sequence[tuple[int, bytes | None]]) -> int:
+        """How many of the records could be written again."""
         copied = 0
         for place, data in records:
             made = self._copy_of(place, data)
             if made is None:
                 continue
-            result = self._store.commit_log.put(made, though_full=True)
-            if not result.status.appended:
-                _log.warning("a pending timer cannot be written again phy_offset=%d cause=%s", place,
-                             result.remark or result.status.name)
+            if not self._put(made, place):
                 break
             copied += 1
-        if copied:
-            self._store.flush_commit_log.flush()
-            self._store.wake_reput()
-        return copied, len(places) - copied
+        return copied
 
     def _copy_of(self, place: int, data: bytes | None) -> MessageExtBrokerInner | None:
         """The message of a record as a far timer's round leaves it; None for what is no timer."""

@@ -54,14 +54,14 @@ class CleanCommitLogService:
     """A pass at each ``cleanResourceInterval``; a step deletes one file, so steps are the pause.
 
     ``store_timestamp`` gives the store time of the record at a position or -1;
-    ``dispatched_until`` where dispatch is, ``count_messages`` the messages by topic between two
-    positions.
+    ``dispatched_until`` where dispatch is, with a position after having synced the queues so far if
+    that can be; ``count_messages`` the messages by topic between two positions.
     """
 
     def __init__(
         self, clock: Clock, file_system: FileSystem, config: StoreConfig, commit_log: CommitLog,
         flags: RunningFlags, trash: Trash, disk: DiskCheckService, store_timestamp: Callable[[int], int],
-        dispatched_until: Callable[[], int], count_messages: Callable[[int, int], dict[str, int]],
+        dispatched_until: Callable[[int], int], count_messages: Callable[[int, int], dict[str, int]],
         forced_deletions: ForcedDeletions,
     ) -> None:
         self._clock = clock
@@ -187,6 +187,11 @@ class CleanCommitLogService:
             self._trigger = self._trigger._replace(
                 clean_at_once=self._disk.check().clean_immediately)
         found = self.verdicts(self._trigger, 2)
+        if found and not found[0].facts.dispatched and found[0].rule in {
+            Rule.NOT_DISPATCHED, Rule.FORCED
+        }:  # only now, when a file would go for it, are the queues worth a sync
+            self._dispatched_until(found[0].facts.until)
+            found = self.verdicts(self._trigger, 2)
         if not found or not found[0].rule.deletable:
             self._end_pass(found[0] if found else None)
             return False
@@ -292,7 +297,7 @@ class CleanCommitLogService:
 
     def _facts(self, files: tuple[MappedFile, ...]) -> list[SegmentFacts]:
         now_ms = self._clock.now_ms()
-        flushed, dispatched = self._log.queue.flushed_where, self._dispatched_until()
+        flushed, dispatched = self._log.queue.flushed_where, self._dispatched_until(-1)
         found = []
         for file, following in zip(files, (*files[1:], None), strict=False):
             stored = self._store_timestamp(following.file_from_offset) if following else -1

@@ -9,6 +9,7 @@ derived from the log: what a crash leaves undone the next pass does.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from typing import final
 
@@ -46,26 +47,30 @@ class CleanConsumeQueueService:
         self._min_phy_offset = 0
         self._pending: Iterator[ConsumeQueue] | None = None
         self._failed = False
+        self._lock = threading.Lock()
+        """Held by the one thread that makes a pass."""
         self.deleted_queue_files = 0
         self.deleted_index_files = 0
 
     def run_pass(self) -> None:
         """One whole pass without pauses, for tools."""
-        if self._pending is None:
-            self._begin_pass()
-        while self._pending is not None:
-            self._pass_step()
+        with self._lock:
+            if self._pending is None:
+                self._begin_pass()
+            while self._pending is not None:
+                self._pass_step()
 
     def step(self) -> bool:
         """Begin a pass when it is time, or go on with one. True asks to go on at once."""
-        now = self._clock.monotonic_ns()
-        if self._pending is None and now >= self._next_pass_ns:
-            self._next_pass_ns = now + self._config.clean_resource_interval * _MS
-            self._begin_pass()
-        if self._pending is None:
-            return False
-        self._pass_step()
-        return not self._config.delete_consume_queue_files_interval
+        with self._lock:
+            now = self._clock.monotonic_ns()
+            if self._pending is None and now >= self._next_pass_ns:
+                self._next_pass_ns = now + self._config.clean_resource_interval * _MS
+                self._begin_pass()
+            if self._pending is None:
+                return False
+            self._pass_step()
+            return not self._config.delete_consume_queue_files_interval
 
     def _begin_pass(self) -> None:
         low = self._log.min_offset

@@ -9,7 +9,13 @@ from typing import final
 
 from tailrace.config import StoreConfig
 from tailrace.env.filesystem import FileSystem
-from tailrace.store.disk_state import DiskVerdict, PathUsage, decide, disk_levels
+from tailrace.store.disk_state import (
+    DiskVerdict,
+    PathUsage,
+    decide,
+    disk_levels,
+    logical_ratio_of,
+)
 from tailrace.store.running_flags import DISK_FULL, RunningFlags
 from tailrace.store.trash import Trash
 
@@ -59,13 +65,12 @@ class DiskCheckService:
                     break
             self.usages = (*logs, queue)
             config = self._config
-            logical = config.replicas_per_disk_partition > 1
-            size = self._store_bytes() if logical or config.max_store_bytes else 0
+            asked = config.replicas_per_disk_partition > 1 or config.max_store_bytes
+            size = self._store_bytes() if asked else 0
             was = self.verdict
-            share = max(usage.total for usage in logs) // config.replicas_per_disk_partition
             self.verdict = verdict = decide(
                 self._levels, logs, queue, was_full=was.full,
-                logical_ratio=size / share if logical and share else None,
+                logical_ratio=logical_ratio_of(config, logs, size),
                 logical_forcible_ratio=config.logical_disk_space_clean_forcibly_threshold,
                 store_bytes=size, max_store_bytes=config.max_store_bytes, blocked=self.blocked)
             if verdict.full and not was.full:

@@ -23,7 +23,9 @@ from typing import Final, NamedTuple
 
 from tailrace.config import StoreConfig
 
-__all__ = ["DiskLevel", "DiskLevels", "DiskVerdict", "PathUsage", "decide", "disk_levels"]
+__all__ = [
+    "DiskLevel", "DiskLevels", "DiskVerdict", "PathUsage", "decide", "disk_levels", "logical_ratio_of",
+]
 
 _MOST_PERCENT: Final = 99
 _RESUME_SHARE: Final = 10
@@ -154,6 +156,14 @@ def disk_levels(config: StoreConfig) -> DiskLevels:
         percent(config.disk_max_used_space_ratio, 0, 10),
         config.disk_free_bytes_warning_level, config.disk_free_bytes_clean_forcibly,
         config.disk_free_bytes_delete, config.disk_full_hysteresis == "reference")
+
+
+def logical_ratio_of(config: StoreConfig, log_paths: Sequence[PathUsage], store_bytes: int) -> float | None:
+    """The store's size over its part of the largest partition; None when the store has it alone."""
+    total = max((usage.total for usage in log_paths), default=0)
+    if config.replicas_per_disk_partition <= 1 or total < config.replicas_per_disk_partition:
+        return None
+    return store_bytes / (total // config.replicas_per_disk_partition)
 
 
 def decide(

@@ -12,7 +12,7 @@ slot names the bytes before it, too.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, final
 
 import orjson
@@ -112,7 +112,7 @@ class ProgressFile:
     def write(self, progress: Progress) -> None:
         """Write the slot that is not the newest, durably. Raises OSError."""
         seq = self._seq + 1  # kept only when written: the next one must not take the good slot
-        text = orjson.dumps({**asdict(progress), "seq": seq})
+        text = orjson.dumps(replace(progress, seq=seq))
         data = b"%08x %s\n" % (isal_zlib.crc32(text), text)
         path = self._paths[seq % _SLOTS]
         self._file_system.makedirs(self._directory)

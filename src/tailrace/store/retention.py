@@ -7,7 +7,7 @@ stops at the first that stays; the last file always stays. Rules, first match wi
     the last file                                  kept: the log goes on in it
     behind a file that stays                       kept: only head files go
     not flushed yet                                kept
-    not dispatched yet, nothing forced             kept: its queues would lack messages
+    expired or let go, not dispatched, not forced  kept: its queues would lack messages
     expired, no pin                                deletable
     no topic needs a message of it, no pin         deletable: all were let go by their topics
     a topic keeps its messages longer              kept, as if it had not expired
@@ -213,10 +213,8 @@ def _rule(
         return Rule.BEHIND_KEPT
     if not facts.flushed:
         return Rule.NOT_FLUSHED
-    if not facts.dispatched and not clean_at_once:
-        return Rule.NOT_DISPATCHED
-    if age.deletable and not pinned and facts.dispatched:
-        return age
+    if age.deletable and not pinned and (facts.dispatched or not clean_at_once):
+        return age if facts.dispatched else Rule.NOT_DISPATCHED
     if not clean_at_once:
         return Rule.PINNED if age.deletable else age
     return Rule.REFUSED if refused else Rule.FORCED

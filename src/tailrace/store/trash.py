@@ -48,7 +48,7 @@ class Trash:
     """Takes files and gives their bytes back at ``rate`` bytes a second (0: at once).
 
     ``directories`` are those of the segments; ``take`` and ``add`` are called by one deleter,
-    ``step`` by the service that empties it.
+    ``step`` by the service that empties it, ``empty`` by anybody.
     """
 
     def __init__(
@@ -62,6 +62,8 @@ class Trash:
         self._elsewhere: set[str] = set()
         self._entries: deque[_Entry] = deque()
         self._lock = threading.Lock()
+        self._draining = threading.Lock()
+        """Held by the one thread that gives bytes back."""
         self._last_ns = clock.monotonic_ns()
         self._room = 0
         self.freed_bytes = 0
@@ -152,18 +154,24 @@ class Trash:
 
     def step(self) -> None:
         """Give back as many bytes as the time since the last step allows."""
-        now = self._clock.monotonic_ns()
-        self._room = min(self._room + (now - self._last_ns) * self._rate // _SECOND_NS, self._rate)
-        self._last_ns = now
-        self._drain(now)
+        with self._draining:
+            now = self._clock.monotonic_ns()
+            self._room = min(
+                self._room + (now - self._last_ns) * self._rate // _SECOND_NS, self._rate)
+            self._last_ns = now
+            self._drain(now)
 
     def empty(self) -> None:
         """Give back everything at once."""
-        self._room = sum(entry.size for entry in self._entries)
-        self._drain(self._clock.monotonic_ns())
+        with self._draining:
+            with self._lock:
+                self._room = sum(entry.size for entry in self._entries)
+            self._drain(self._clock.monotonic_ns())
 
     def _drain(self, now: int) -> None:
-        for entry in list(self._entries):
+        with self._lock:
+            entries = list(self._entries)
+        for entry in entries:
             if now < entry.retry_ns:
                 continue
             try:

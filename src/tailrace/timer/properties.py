@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 __all__ = [
     "DELIVER_PROPERTIES", "PARKED_TOPIC", "TIMER_TOPIC", "Identity", "due_ms", "identity_of",
-    "out_ms", "put_back_properties",
+    "out_ms", "put_back_properties", "slot_ms",
 ]
 
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
@@ -46,6 +46,11 @@ def out_ms(properties: Mapping[str, str]) -> int | None:
         return int(properties[TIMER_OUT_MS])
     except (KeyError, ValueError):
         return None
+
+
+def slot_ms(due: int, precision_ms: int) -> int:
+    """The slot time of what is due then: a whole multiple goes into the slot before."""
+    return (due - 1) // precision_ms * precision_ms
 
 
 def identity_of(properties: Mapping[str, str], out: int) -> Identity | None:

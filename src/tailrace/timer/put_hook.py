@@ -27,6 +27,7 @@ from tailrace.timer.properties import (
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
     TIMER_TOPIC,
+    slot_ms,
 )
 
 __all__ = ["TimerPutHook"]
@@ -101,8 +102,7 @@ class TimerPutHook:
             return self._illegal(
                 f"the delay of {deliver - now} ms is longer than timerMaxDelaySec allows, "
                 f"{config.timer_max_delay_sec} s")
-        precision = config.timer_precision_ms
-        out = (deliver - 1) // precision * precision  # a whole multiple goes into the slot before
+        out = slot_ms(deliver, config.timer_precision_ms)
         if self._is_reject(out):
             limit = config.timer_congest_num_each_slot
             return PutMessageResult(

@@ -4,8 +4,8 @@ Queue n of the topic holds level n + 1. Its units have the deliver time as their
 queue is in the order of its deliver times, and one number a level says how far it is delivered.
 
 Invariants:
-  D1  A level is delivered in order: what is before its offset was put back or parked, or cannot be
-      read; nothing behind it was put back. A level that is held up holds up no other.
+  D1  A level is delivered in order: what is before its offset was put back, parked or handed over, or
+      cannot be read; nothing behind it was. A level that is held up holds up no other.
   D2  Nothing is put back before its deliver time by the store's clock. When that was stepped back, or
       the levels are others than they were, nothing waits longer than its level's delay, and a 64th
       of it, from the moment this is noticed.
@@ -21,6 +21,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol, final
 
 import numpy as np
@@ -35,17 +36,27 @@ from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.dispatch import SCHEDULE_TOPIC
 from tailrace.timer.lateness import Lateness
 from tailrace.timer.parking import NEVER, Parking, inner_message
-from tailrace.timer.properties import DELAY, PARKED_TOPIC, REAL_QID, REAL_TOPIC
+from tailrace.timer.properties import (
+    DELAY,
+    PARKED_TOPIC,
+    REAL_QID,
+    REAL_TOPIC,
+    TIMER_OUT_MS,
+    TIMER_TOPIC,
+    slot_ms,
+)
 
-__all__ = ["DelayOffsets", "ScheduleMessageService"]
+__all__ = ["NO_REAL_TOPICS", "DelayOffsets", "ScheduleMessageService"]
 
 _log = logging.getLogger(__name__)
 _BATCH: Final = 200
 _RETRY_MS: Final = 100
 _MARKS: Final = 64
-_HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+NO_REAL_TOPICS: Final = frozenset({"", "RMQ_SYS_TRANS_HALF_TOPIC", SCHEDULE_TOPIC})
+"""Where nothing is delivered: such messages are parked."""
 _COUNTERS: Final = (
-    "schedulePutBack", "scheduleDouble", "scheduleParked", "schedulePutFailed", "scheduleUnreadable")
+    "schedulePutBack", "scheduleHandedOver", "scheduleDouble", "scheduleParked", "schedulePutFailed",
+    "scheduleUnreadable")
 
 
 class DelayOffsets(Protocol):
@@ -58,6 +69,16 @@ class DelayOffsets(Protocol):
     def update(self, level: int, offset: int) -> None:
         """Remember it."""
         ...
+
+
+class _Identity(NamedTuple):
+    """What makes two records the same message; one that was handed over has no level."""
+
+    real_topic: str | None
+    real_queue_id: str | None
+    level: str | None
+    reconsume_times: int
+    unique_key: str | None
 
 
 class _Mark(NamedTuple):
@@ -226,17 +247,14 @@ class ScheduleMessageService:
             return ""
         properties = message.properties
         topic = properties.get(REAL_TOPIC, "")
-        if topic in {"", _HALF_TOPIC, SCHEDULE_TOPIC}:
+        if topic in NO_REAL_TOPICS:
             return self._park(message, f"its real topic is {topic or 'not there'}")
         try:
             queue_id = int(properties.get(REAL_QID, ""))
         except ValueError:
             return self._park(message, f"{REAL_QID} is no number")
-        if level.asking and message.unique_key:
-            if self._was_delivered(message, topic):
-                self.counters["scheduleDouble"] += 1
-                return ""
-            level.asking = False
+        if self._is_double(level, message, unit):
+            return ""
         result = self._store.put(inner_message(message, topic, queue_id, properties))
         if result.status.appended:
             self.counters["schedulePutBack"] += 1
@@ -248,10 +266,60 @@ class ScheduleMessageService:
         self.counters["schedulePutFailed"] += 1
         return cause
 
+    # -- elsewhere
+
+    def waiting_between(self, low: int, high: int) -> tuple[int, int]:
+        """How many messages wait whose records are between two positions of the log, and their bytes."""
+        count = size = 0
+        for level in self.levels:
+            units = self.pending_units(level)
+            places = units["phy_offset"]
+            sizes = units["size"][(places >= low) & (places < high)]
+            count, size = count + len(sizes), size + int(sizes.sum())
+        return count, size
+
+    def hand_over(
+        self, low: int, high: int, put: Callable[[MessageExt, int], bool]
+    ) -> tuple[int, int]:
+        """Have what waits between two positions wait elsewhere: how many, and how many could not.
+
+        ``low`` is where the log begins. ``put`` takes a message and the moment it is due, and says
+        whether it is there; a level goes no further than one that it refuses.
+        """
+        with self._lock:
+            before = self.counters["scheduleHandedOver"]
+            left = sum(self._hand_over(level, low, high, put) for level in self._levels)
+            return self.counters["scheduleHandedOver"] - before, left
+
+    def _hand_over(
+        self, level: _Level, low: int, high: int, put: Callable[[MessageExt, int], bool]
+    ) -> int:
+        """One level; how many are left."""
+        queue = self._store.queues.get(SCHEDULE_TOPIC, level.queue_id)
+        if queue is None:
+            return 0
+        now = self._clock.now_ms()
+        until = queue.first_message(queue.min_offset, lambda unit: unit.phy_offset >= high)
+        for offset in range(self._within(level, queue), until):
+            unit = queue.unit(offset)
+            if unit is not None and unit.size != PRE_BLANK_SIZE and unit.phy_offset >= low:
+                message = self.read(unit)
+                if message is not None and not self._is_double(level, message, unit):
+                    if not put(message, self._due(level, queue, unit, offset, now)):
+                        return until - offset
+                    self.counters["scheduleHandedOver"] += 1
+            self._offsets.update(level.number, offset + 1)
+        return 0
+
     @property
     def levels(self) -> list[int]:
         """The levels that there are."""
         return [level.number for level in self._levels]
+
+    @property
+    def delays(self) -> list[int]:
+        """Their delays in ms, level 1 first."""
+        return [level.delay_ms for level in self._levels]
 
     def read(self, unit: CqUnit) -> MessageExt | None:
         """The message of a unit; None, counted, when it is gone or no record."""
@@ -271,22 +339,36 @@ class ScheduleMessageService:
         self.counters["scheduleParked"] += kept
         return "" if kept else f"it could not be parked: {reason}"
 
-    def _was_delivered(self, message: MessageExt, topic: str) -> bool:
-        """Whether the log has the put-back record of a message.
+    def _is_double(self, level: _Level, message: MessageExt, unit: CqUnit) -> bool:
+        """Whether a message left its level before the open; the first that did not ends the asking."""
+        if not level.asking or not message.unique_key:
+            return False
+        level.asking = self._has_left(message, slot_ms(
+            unit.tags_code, self._store.config.timer_precision_ms))
+        self.counters["scheduleDouble"] += level.asking
+        return level.asking
+
+    def _has_left(self, message: MessageExt, slot: int) -> bool:
+        """Whether the log has the put-back record of a message, or the timer it was handed over as.
 
         A producer that tries again sends the same twice, so the copies are counted: by D1 the first
         one belongs to the first message, and so on.
         """
-        identity = _identity(message)
+        topic, identity = message.properties.get(REAL_TOPIC, ""), _identity(message)
         earlier = sum(
             other.phy_offset < message.phy_offset
             for other in self._same(SCHEDULE_TOPIC, message, identity))
         copies = len(self._same(topic, message, identity)) + len(
             self._same(PARKED_TOPIC, message, identity))
-        return copies > earlier
+        as_timer = identity._replace(level=None)
+        timers, delivered = (
+            sum(other.properties.get(TIMER_OUT_MS) == str(slot)
+                for name in names for other in self._same(name, message, as_timer))
+            for names in ((TIMER_TOPIC,), (topic, PARKED_TOPIC)))
+        return copies + max(timers, delivered) > earlier
 
     def _same(
-        self, topic: str, message: MessageExt, identity: tuple[object, ...]
+        self, topic: str, message: MessageExt, identity: _Identity
     ) -> list[MessageExt]:
         found = self._store.reader.query(
             topic, message.unique_key or "", 64, 0, (1 << 63) - 1, "U")
@@ -337,8 +419,8 @@ class ScheduleMessageService:
             "scheduleLateness": self.lateness.as_dict(), **self.counters}
 
 
-def _identity(message: MessageExt) -> tuple[object, ...]:
+def _identity(message: MessageExt) -> _Identity:
     properties = message.properties
-    return (
+    return _Identity(
         properties.get(REAL_TOPIC), properties.get(REAL_QID), properties.get(DELAY),
         message.reconsume_times, message.unique_key)

@@ -27,7 +27,8 @@ class Place:
         self.config = StoreConfig(**{
             "mapped_file_size_commit_log": SIZE, "mapped_file_size_consume_queue": 100,
             "max_hash_slot_num": 16, "max_index_num": 20, "commit_log_allocate_step": 4096,
-            "delete_rate": 0, "commit_log_roll_time": 0.0, **config})
+            "mapped_file_size_timer_log": 52 * 40 + 30, "delete_rate": 0, "commit_log_roll_time": 0.0,
+            **config})
         self.open()
 
     def open(self):
@@ -62,6 +63,15 @@ class Place:
                 if name == "DiskCheckService" and (number + 1) * step_ms % 10_000:
                     continue
                 while self.scheduler.steps[name]():
+                    pass
+
+    def run_timers(self, ms=0):
+        """Let the timer services work, for a time."""
+        for _ in range(max(ms // 1000, 1)):
+            self.clock.advance(1000 if ms else 0)
+            for name in ("ReputMessageService", "TimerEnqueueService", "TimerDequeueService",
+                         "ScheduleMessageService", "ReputMessageService"):
+                while name in self.scheduler.steps and self.scheduler.steps[name]():
                     pass
 
     def names(self):

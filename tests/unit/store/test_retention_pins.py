@@ -108,7 +108,7 @@ def with_timers(**config):
     place = Place(timer_wheel_enable=True, **config)
     timers = Timers(place)
     place.clean.pin_sources.clear()
-    place.store.retention.follow_timers(timers)
+    place.store.retention.follow_timers(timers, place.store._timers.schedule)
     return place, timers
 
 
@@ -187,16 +187,6 @@ def test_timers_may_refuse_writes_instead():
 # -- with the timer wheel itself
 
 
-def run_timers(place, ms=0):
-    """Let the timer services work, for a time."""
-    for _ in range(max(ms // 1000, 1)):
-        place.clock.advance(1000 if ms else 0)
-        for name in ("ReputMessageService", "TimerEnqueueService", "TimerDequeueService",
-                     "ReputMessageService"):
-            while place.scheduler.steps[name]():
-                pass
-
-
 def put_delays(place, delays_s):
     return [place.store.put(Message(
         topic="later", body=b"timer %d" % number, delay=delay)).phy_offset
@@ -214,19 +204,19 @@ def test_the_wheel_knows_its_oldest_pending_timer():
     places = put_delays(place, [100, 50, 200])
     place.dispatch()
     assert pending.first_pending() == places[0], "in the timer queue"
-    run_timers(place)
+    place.run_timers()
     assert pending.first_pending() == places[0], "in the wheel"
     assert pending.pending_between(0, 1 << 40) == places
     assert pending.pending_between(places[1], places[2]) == [places[1]]
-    run_timers(place, 60_000)
+    place.run_timers(60_000)
     assert pending.first_pending() == places[0]
     assert pending.pending_between(0, 1 << 40) == [places[0], places[2]]
-    run_timers(place, 50_000)
+    place.run_timers(50_000)
     assert pending.first_pending() == places[2]
     more = put_delays(place, [500])
-    run_timers(place, 100_000)
+    place.run_timers(100_000)
     assert pending.first_pending() == more[0]
-    run_timers(place, 500_000)
+    place.run_timers(500_000)
     assert pending.first_pending() == -1
     place.store.close()
     place.open()
@@ -238,15 +228,15 @@ def test_strays_that_a_close_listed_again_are_not_overlooked():
     place = Place()
     old = put_delays(place, [30, 3000])
     place.fill(1)
-    run_timers(place)
+    place.run_timers()
     timers = place.store._timers.messages
     unit = timers.timer_log.unit(52)
     assert unit.phy_offset == old[1]
     late = put_delays(place, [4000])
-    run_timers(place)
+    place.run_timers()
     timers.timer_log.append(_packed(unit._replace(prev_pos=-1)))
     pending = place.store._timers.pending()
-    run_timers(place, 40_000)
+    place.run_timers(40_000)
     assert pending.first_pending() == old[1]
     assert pending.pending_between(0, 1 << 40) == [old[1], late[0]]
     place.store.close()
@@ -263,7 +253,7 @@ def test_a_timer_that_was_written_again_is_delivered_once(stays, monkeypatch):
     recalled = place.store.put(Message(topic="later", body=b"not this one", delay=450))
     place.store.recall(recalled.recall_handle)
     place.fill(3)
-    run_timers(place)
+    place.run_timers()
     place.use(95)
     if stays:  # the copies are there, and so is the file
         def refuse(_file):
@@ -274,11 +264,11 @@ def test_a_timer_that_was_written_again_is_delivered_once(stays, monkeypatch):
     place.use(10)
     place.run(10_000)
     assert place.store.is_writeable
-    run_timers(place, 500_000)
+    place.run_timers(500_000)
     assert delivered(place) == [b"timer 0", b"timer 1"]
     place.store.close()
     monkeypatch.undo()
     place.open()
-    run_timers(place, 3_200_000)
+    place.run_timers(3_200_000)
     assert delivered(place) == [b"timer 0", b"timer 1", b"timer 2"]
     place.store.close()

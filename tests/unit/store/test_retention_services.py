@@ -294,6 +294,26 @@ def test_messages_that_are_not_dispatched_keep_their_file(place):
     assert place.store.retention.delete_now() == 3
 
 
+def test_queues_are_synced_for_a_file_that_goes_and_not_for_a_look():
+    synced = []
+    place = Place(files=CrashFileSystem(
+        lambda _number, name, path: synced.append(path) if name == "sync_data" else None))
+    while len(place.log.queue.files) < 3:
+        place.store.put_inner(MessageExtBrokerInner("t", 0, bytes(900)))
+    place.dispatch()
+    place.store._store.flush_commit_log.flush()
+    synced.clear()
+    assert place.clean.run_pass(manual=True) == 0
+    assert place.clean.verdicts()[0].rule is Rule.NOT_EXPIRED
+    assert synced == []
+    place.clock.advance(80 * HOUR)
+    assert place.clean.verdicts()[0].rule is Rule.NOT_DISPATCHED
+    assert synced == []
+    assert place.clean.run_pass(manual=True) == 2
+    assert any("/consumequeue/t/0/" in path for path in synced)
+    place.store.close()
+
+
 def test_pins_win_over_age_and_lose_under_pressure_unless_they_refuse(place):
     place.fill(3)
     place.clock.advance(80 * HOUR)
