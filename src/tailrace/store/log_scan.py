@@ -72,13 +72,17 @@ class ReadableFile(Protocol):
         """Length in bytes."""
         ...
 
-    def read(self, at: int, n: int) -> bytes:
-        """Up to ``n`` bytes from ``at``."""
+    def read(self, at: int, n: int) -> bytes | memoryview:
+        """Up to ``n`` bytes from ``at``; they may be void when the next ones are read."""
         ...
 
 
 class LogFile(ReadableFile, Protocol):
     """One that tells where it has data, so that holes need not be searched."""
+
+    def read(self, at: int, n: int) -> bytes:
+        """Up to ``n`` bytes from ``at``, to keep."""
+        ...
 
     def nonzero(self, start: int) -> Iterator[tuple[int, bytes]]:
         """(position, bytes) of every chunk from ``start`` on that is not all zero."""
@@ -138,19 +142,20 @@ Read = Callable[[ReadableFile, int, int], "bytes | memoryview"]
 """Reads a file at a position, up to so many bytes; what it returned is left alone meanwhile."""
 
 
-def read_bytes(file: ReadableFile, at: int, n: int) -> bytes:
+def read_bytes(file: ReadableFile, at: int, n: int) -> bytes | memoryview:
     """The ordinary way."""
     return file.read(at, n)
 
 
 def scan_files(
     files: Sequence[ReadableFile], start: int, until: int, check: int, end: LogEnd,
-    read: Read = read_bytes,
+    read: Read = read_bytes, *, lasting: bool = True,
 ) -> Iterator[LogChunk]:
     """Walk records from ``start`` (a record's position) up to ``until``, as far as they are whole.
 
     A blank leads to the next file. ``end`` tells where the walk stopped: at ``until``, behind the
-    last file, at a gap between files, or at bytes that are no record.
+    last file, at a gap between files, or at bytes that are no record. Rows that are not ``lasting``
+    are void when the next chunk is asked for.
     """
     rows = np.empty((ROWS, record.COLUMNS), dtype=np.int64)
     end.phy_offset, end.reason = start, record.REASON_END
@@ -173,7 +178,8 @@ def scan_files(
             count, stop, reason = record.scan(
                 data, 0, len(data), file.file_from_offset + at, check, rows)
             if count:
-                yield LogChunk(data, file.file_from_offset + at, rows[:count].copy())
+                found = rows[:count].copy() if lasting else rows[:count]
+                yield LogChunk(data, file.file_from_offset + at, found)
             at += stop
             end.phy_offset, end.reason = file.file_from_offset + at, reason
             if reason == record.REASON_BLANK:
