@@ -3,7 +3,8 @@
 Each run is a forked process that is killed at a random moment. After every kill of the archive each
 segment that has a manifest must come back byte for byte; when all are there, every Parquet file must
 be named by one manifest. After each kill of a batch's sender, sometimes of several in a row, one run
-is let through: the topic must hold each message once. Prints counts; a violation ends it with 1.
+is let through: the topic must hold each message once. ``--jvm`` kills the JVM of real drivers, see
+``jvm_kills``; each costs some ten seconds. Prints counts; a violation ends it with 1.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+from jvm_kills import kill_archives, kill_streams
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from tailrace.client import PullConsumer
@@ -84,14 +86,19 @@ def check_archive(store: Path, archive: Path, sealed: int | None) -> None:
         assert set(named) <= set(there), "files are missing"
 
 
-def kill_archive(scratch: Path, kills: int, chance: random.Random) -> None:
-    store, archive = scratch / "store", scratch / "archive"
+def make_store(store: Path, chance: random.Random) -> None:
+    """A store of some small segments."""
     with MessageStore.open(
         str(store), config=StoreConfig(mapped_file_size_commit_log=SEGMENT)
     ) as opened:
         while len(list((store / "commitlog").iterdir())) < FILES_OF_LOG:
             opened.put(Message(topic=f"t{chance.randrange(5)}", body=chance.randbytes(2000)))
         opened.wait_dispatched(60_000)
+
+
+def kill_archive(scratch: Path, kills: int, chance: random.Random) -> None:
+    store, archive = scratch / "store", scratch / "archive"
+    make_store(store, chance)
 
     def run() -> None:
         with ArchiveJob(
@@ -164,17 +171,32 @@ def kill_sink(scratch: Path, kills: int, chance: random.Random) -> None:
         broker.stop()
 
 
+def kill_jvm_of_archive(scratch: Path, kills: int, chance: random.Random) -> None:
+    store = scratch / "jvm-store"
+    make_store(store, chance)
+    sealed = len(list((store / "commitlog").iterdir())) - 1
+    kill_archives(
+        store, scratch / "jvm-archive", sealed, kills, chance,
+        lambda store, archive, count: forked(lambda: check_archive(store, archive, count), None))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--archive", type=int, default=200, help="kills of the archive's writer")
     parser.add_argument("--sink", type=int, default=100, help="kills of the sink's sender")
+    parser.add_argument("--jvm", type=int, default=10, help="kills of a stream's JVM, and of an archive's")
     arguments = parser.parse_args()
     seed = int(os.environ.get("SEED", "1"))
-    print(f"seed {seed}")
+    print(f"seed {seed}", flush=True)
     scratch = Path(tempfile.mkdtemp(prefix="tailrace-kills-"))
     try:
-        kill_archive(scratch, arguments.archive, random.Random(seed))
-        kill_sink(scratch, arguments.sink, random.Random(seed))
+        if arguments.archive:
+            kill_archive(scratch, arguments.archive, random.Random(seed))
+        if arguments.sink:
+            kill_sink(scratch, arguments.sink, random.Random(seed))
+        if arguments.jvm:
+            kill_streams(scratch, arguments.jvm)
+            kill_jvm_of_archive(scratch, arguments.jvm, random.Random(seed))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

@@ -8,7 +8,9 @@ times in turns; ``ratio`` is that of the third runs, ``ratio_of_best`` that of t
 other work shares the machine. Files are in the page cache.
 
 With ``--archive`` it is the archive of the sealed files of such a store, without and with
-verification, beside a loop of our pull consumer that writes Parquet.
+verification, beside two loops that pull: our consumer that writes Parquet, and the reference's
+pull consumer that writes plain rows to a file, from the same broker of ours. A segment is one task:
+an odd number of segments leaves one of two processors idle at the end.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from peer import number_of, reference
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from results import note, report
@@ -42,6 +45,8 @@ from tailrace.spark.session import local_session
 
 COLUMNS = {"full": "", "body": "body,commitLogOffset"}
 BATCH = 10_000
+CONSUMED = "Topic0"
+AT_ONCE = 256  # messages a pull
 
 
 class RepeatReader(DataSourceReader):
@@ -203,16 +208,14 @@ def fill_segments(path: str, count: int, size: int, segment: int, kind: str) -> 
         store.wait_dispatched(300_000)
 
 
-def consume(path: str, target: str, most: int) -> float:
-    """GB/s of our pull consumer that writes what it gets as Parquet, from a broker of its own."""
-    broker = TailraceBroker(Path(path))
-    broker.start()
-    try:
-        with PullConsumer(broker=broker.broker) as consumer:
-            queue = consumer.queues("Topic0")[0]
-            began, at, size, rows = time.perf_counter(), 0, 0, []
+def consume(broker: str, target: str, most: int) -> float:
+    """GB/s of our pull consumer that writes what it gets of a topic as Parquet."""
+    with PullConsumer(broker=broker) as consumer:
+        began, size, rows = time.perf_counter(), 0, []
+        for queue in consumer.queues(CONSUMED):
+            at = consumer.min_offset(queue)
             while len(rows) < most:
-                found = consumer.pull(queue, at, max_count=256)
+                found = consumer.pull(queue, at, max_count=AT_ONCE)
                 if not found.messages:
                     break
                 at = found.next_begin_offset
@@ -221,8 +224,29 @@ def consume(path: str, target: str, most: int) -> float:
                     rows.append({
                         "topic": one.topic, "queueId": one.queue_id, "queueOffset": one.queue_offset,
                         "body": one.body, "keys": list(one.keys), "properties": list(one.properties.items())})
-            pq.write_table(pa.Table.from_pylist(rows), target, compression="zstd")
-            return size / (time.perf_counter() - began) / 1e9
+        pq.write_table(pa.Table.from_pylist(rows), target, compression="zstd")
+        return size / (time.perf_counter() - began) / 1e9
+
+
+def consume_by_reference(name_server: str, target: str, most: int) -> dict[str, Any]:
+    """The same loop with the reference's pull consumer; it writes plain rows, nothing compressed."""
+    if shutil.which("mvn") is None or shutil.which("javac") is None:
+        note(f"the reference's consumer is left out: {(why := 'needs Maven and a Java 17 JDK')}")
+        return {"java_consumer_left_out": why}
+    printed = reference("pull-to-file", name_server, CONSUMED, most, AT_ONCE, target)
+    size, seconds = (
+        number_of(rf"\b{name} ([\d.]+)", printed) for name in ("bytes", "seconds"))
+    return {"java_consumer_gb_per_s": round(size / seconds / 1e9, 4)}
+
+
+def measure_consumers(path: str, scratch: str, most: int) -> dict[str, Any]:
+    """Both consumers, one after the other, from one broker of ours on the store."""
+    broker = TailraceBroker(Path(path))
+    broker.start()
+    try:
+        found = {"consumer_gb_per_s": round(
+            consume(broker.broker, f"{scratch}/consumed.parquet", most), 4)}
+        return found | consume_by_reference(broker.namesrv, f"{scratch}/consumed.rows", most)
     finally:
         broker.stop()
 
@@ -242,8 +266,7 @@ def measure_archive(spark: SparkSession, path: str, scratch: str, turns: int) ->
             archive_bytes=sum(file.size for one in made for file in one.files))
 
     plain, verified = take_turns(turns, lambda: run(False), lambda: run(True))
-    slow = consume(path, f"{scratch}/consumed.parquet", 50_000)
-    found = {**sizes, "consumer_gb_per_s": round(slow, 4)}
+    found = {**sizes, **measure_consumers(path, scratch, 50_000)}
     for name, runs in (("plain", plain), ("verified", verified)):
         found[name] = {
             "gb_per_s": round(sizes["bytes"] / runs[min(2, turns - 1)][0] / 1e9, 3),

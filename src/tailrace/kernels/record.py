@@ -32,6 +32,7 @@ REASON_NAMES = {
 _CHECK_BODY_CRC = cython.declare(cython.int, 1)
 _CHECK_PHY_OFFSET = cython.declare(cython.int, 2)
 _CHECK_PROP_CRC = cython.declare(cython.int, 4)
+_LEAVE_PROPERTIES = cython.declare(cython.int, 8)  # rows say that there are none of the known ones
 
 _C_PHY = cython.declare(cython.int, 0)
 _C_SIZE = cython.declare(cython.int, 1)
@@ -93,6 +94,7 @@ REASON_TORN = _REASON_TORN
 CHECK_BODY_CRC = _CHECK_BODY_CRC
 CHECK_PHY_OFFSET = _CHECK_PHY_OFFSET
 CHECK_PROP_CRC = _CHECK_PROP_CRC
+LEAVE_PROPERTIES = _LEAVE_PROPERTIES
 C_PHY = _C_PHY
 C_SIZE = _C_SIZE
 C_QUEUE_ID = _C_QUEUE_ID
@@ -483,7 +485,8 @@ def _walk_one(
     rows[n, _C_UNIQ_LEN] = 0
     rows[n, _C_TAGS_POS] = -1
     rows[n, _C_TAGS_LEN] = 0
-    _properties(b, q, end, rows, n)
+    if not check & _LEAVE_PROPERTIES:
+        _properties(b, q, end, rows, n)
     rows[n, _C_TAGS_CODE] = (
         _java_hash(b, rows[n, _C_TAGS_POS], rows[n, _C_TAGS_POS] + rows[n, _C_TAGS_LEN])
         if rows[n, _C_TAGS_POS] >= 0

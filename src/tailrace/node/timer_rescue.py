@@ -138,6 +138,7 @@ class TimerRescue:
             return None
         if message.topic != TIMER_TOPIC or message.phy_offset != place:
             return None
+        assert self._timers is not None, "who named the place"
         now = self._clock.now_ms()
         # A delay counts from the store time of the first record: its copy says the moment.
         due = due_ms(

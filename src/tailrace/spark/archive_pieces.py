@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
 from tailrace.formats.commitlog import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2
 from tailrace.kernels import record
 from tailrace.spark.archive_layout import BLANK, DAMAGED
-from tailrace.spark.archive_rows import Piece, RawRange, Scratch
+from tailrace.spark.archive_rows import Piece, RawRange
 from tailrace.spark.columns import Rows
-from tailrace.store.log_scan import ReadableFile
+from tailrace.spark.memory import Scratch
 
-__all__ = ["pieces_of", "read_into"]
+__all__ = ["Segment", "pieces_of", "read_into"]
 
 _CHECK: Final = record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
 _MAGICS: Final = (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2)
@@ -27,18 +27,27 @@ _RAW: Final = 16 << 20  # the longest raw range: one value of a column
 _READ: Final = 2 << 20  # what the processor's cache holds until it is copied
 
 
-def read_into(file: ReadableFile, at: int, size: int, scratch: Scratch) -> memoryview:
+class Segment(Protocol):
+    """What a task has of a file of the log."""
+
+    path: str
+    file_from_offset: int
+    size: int
+
+    def read_into(self, room: memoryview, at: int) -> int:
+        """Fill ``room`` from ``at`` on; how many bytes there were."""
+        ...
+
+
+def read_into(file: Segment, at: int, size: int, scratch: Scratch) -> memoryview:
     """A part of a file in a buffer of ``scratch``; raises FileNotFoundError when it is gone."""
     room = scratch.room(size)
-    for low in range(0, size, _READ):
-        part = file.read(at + low, min(_READ, size - low))
-        if len(part) < min(_READ, size - low):
-            raise FileNotFoundError(file.path)
-        room[low : low + len(part)] = part
+    if file.read_into(room, at) < size:
+        raise FileNotFoundError(file.path)
     return room
 
 
-def pieces_of(file: ReadableFile, piece_bytes: int) -> Iterator[Piece]:
+def pieces_of(file: Segment, piece_bytes: int) -> Iterator[Piece]:
     """Pieces of about ``piece_bytes``, in the order of the log; they end where records do.
 
     The data of a piece is void when the next one is asked for. Raises FileNotFoundError when the

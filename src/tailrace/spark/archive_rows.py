@@ -17,8 +17,9 @@ from tailrace.spark.archive_layout import (
     SOURCE_COLUMNS,
 )
 from tailrace.spark.columns import Columns, Rows, gather
+from tailrace.spark.memory import Rooms, Scratch
 
-__all__ = ["ENCODED_COLUMNS", "Piece", "RawRange", "Scratch", "bytes_of", "days_of",
+__all__ = ["ENCODED_COLUMNS", "Piece", "RawRange", "bytes_of", "days_of",
            "first_difference", "raw_table_of", "table_of"]
 
 _V6: Final = {
@@ -41,7 +42,6 @@ ENCODED_COLUMNS: Final = (*_NUMBERS, *_TIMES, *_PARTS, "magic", "raw")
 """What ``bytes_of`` needs."""
 _MAGICS: Final = {
     magic - (1 << 32): magic for magic in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2)}
-_POISON: Final = 0xA5
 _BLOCK: Final = 1 << 18
 _DAY_MS: Final = 86_400_000
 _LAST_DAY: Final = 2_932_896  # 9999-12-31
@@ -55,25 +55,6 @@ class RawRange:
     end: int
     kind: str
     reason: str
-
-
-class Scratch:
-    """A buffer that is used again and again: fresh memory costs more than what is written to it."""
-
-    def __init__(self) -> None:
-        self._room = np.empty(0, dtype=np.uint8)
-
-    def room(self, size: int) -> memoryview:
-        """So many bytes with anything in them; the last ones taken are void."""
-        if len(self._room) < size:
-            self._room = np.empty(size, dtype=np.uint8)
-        return self._room[:size].data
-
-    def take(self, size: int) -> memoryview:
-        """The same, and none of the bytes is left from before."""
-        view = self.room(size)
-        np.frombuffer(view, dtype=np.uint8)[:] = _POISON
-        return view
 
 
 def first_difference(one: memoryview, other: bytes | memoryview) -> int:
@@ -111,31 +92,33 @@ def _magics(piece: Piece, rows: Rows) -> pa.Array:
     return pa.array(made.view(np.int32))
 
 
-def _hosts(piece: Piece, rows: Rows, at: int, v6: int) -> pa.Array:
+def _hosts(piece: Piece, rows: Rows, at: int, v6: int, rooms: Rooms) -> pa.Array:
     places = np.empty((len(rows), 2), dtype=np.int64)
     places[:, 0] = rows[:, at]
     places[:, 1] = np.where(rows[:, record.C_SYS_FLAG] & v6, 20, 8)
-    return gather(piece.data, places, 0, 1)
+    return gather(piece.data, places, 0, 1, rooms)
 
 
 def table_of(
-    piece: Piece, order: Rows, messages: np.ndarray[Any, np.dtype[np.bool_]], scratch: Scratch
+    piece: Piece, order: Rows, messages: np.ndarray[Any, np.dtype[np.bool_]], scratch: Scratch,
+    rooms: Rooms,
 ) -> pa.Table:
     """The records of a piece that ``order`` names, in that order.
 
     A record whose columns do not give its bytes back keeps them in ``raw``.
     """
     rows = np.ascontiguousarray(piece.rows[order])
-    made = Columns(piece.data, rows, "", "stored")
+    made = Columns(piece.data, rows, "", "stored", rooms)
     kinds = pa.array([RECORD, MESSAGE])
     columns: dict[str, pa.Array] = {
         "kind": kinds.take(pa.array(messages[order].astype(np.int8))),
         "magic": _magics(piece, rows),
-        "rawProperties": gather(piece.data, rows, record.C_PROPS_POS, record.C_PROPS_LEN),
+        "rawProperties": gather(
+            piece.data, rows, record.C_PROPS_POS, record.C_PROPS_LEN, rooms),
         "raw": pa.nulls(len(rows), pa.binary()),
     }
     for name, (at, v6) in _V6.items():
-        columns[name] = _hosts(piece, rows, at, v6)
+        columns[name] = _hosts(piece, rows, at, v6, rooms)
     for name in SOURCE_COLUMNS:
         columns[name] = made.make(name, ARCHIVE_SCHEMA.field(name).type)
     table = pa.table([columns[name] for name in ARCHIVE_SCHEMA.names], schema=ARCHIVE_SCHEMA)

@@ -21,6 +21,7 @@ from isal import isal_zlib
 from tailrace.config import StoreConfig
 from tailrace.env.entropy import SystemEntropy
 from tailrace.env.filesystem import File, FileSystem, OsFileSystem
+from tailrace.env.read_ahead import in_background
 from tailrace.errors import CorruptionError, StoreError
 from tailrace.kernels import record
 from tailrace.spark.archive_layout import (
@@ -34,9 +35,10 @@ from tailrace.spark.archive_layout import (
 from tailrace.spark.archive_manifest import ArchivedFile, LostMessage, Manifest, QueueRange
 from tailrace.spark.archive_named import named_in, units_between
 from tailrace.spark.archive_pieces import pieces_of, read_into
-from tailrace.spark.archive_rows import Piece, Scratch, days_of, raw_table_of, table_of
+from tailrace.spark.archive_rows import Piece, days_of, raw_table_of, table_of
 from tailrace.spark.archive_verification import compare
 from tailrace.spark.columns import Rows
+from tailrace.spark.memory import Rooms, Scratch
 from tailrace.spark.wanted import RowFilter, Wanted
 from tailrace.store.directory import StoreDirectory
 
@@ -89,6 +91,9 @@ class _Segment:
     def read(self, at: int, n: int) -> bytes:
         return self._file.pread(n, at)
 
+    def read_into(self, room: memoryview, at: int) -> int:
+        return self._file.pread_into(room, at)
+
 
 class _Sink(io.RawIOBase):
     """A file that is written from its start on, in long writes, with its checksum."""
@@ -134,7 +139,7 @@ class _Writer:
         self._filter = RowFilter(list(task.wanted))
         self._directory = f"{staging_path(task.archive, task.segment)}/{attempt}"
         self._day = 0
-        self._scratch = Scratch()
+        self._scratch, self._rooms = Scratch(), Rooms()
         self._sha = hashlib.sha256()
         self._crc = 0
         self._head = isal_zlib.crc32(head)
@@ -148,10 +153,19 @@ class _Writer:
         file_system.makedirs(self._directory)
 
     def take(self, piece: Piece) -> None:
-        """Write a piece."""
+        """Write a piece. Checksums are added up meanwhile: a segment alone gets more than one core."""
+        wait = in_background(lambda: self._add_to_checksums(piece.data))
+        try:
+            self._write_rows(piece)
+        finally:
+            wait()
+
+    def _add_to_checksums(self, data: memoryview) -> None:
+        self._sha.update(data)
+        self._crc = isal_zlib.crc32(data, self._crc)
+
+    def _write_rows(self, piece: Piece) -> None:
         task = self._task
-        self._sha.update(piece.data)
-        self._crc = isal_zlib.crc32(piece.data, self._crc)
         messages = self._filter.mask(piece.rows)
         self._count(piece, messages)
         if self._day == 0 and len(piece.rows):
@@ -202,7 +216,7 @@ class _Writer:
                 pa.PythonFile(sink, "w"), ARCHIVE_SCHEMA, **write_options(most)
             ) as writer:
                 for group in groups:
-                    writer.write_table(table_of(piece, group, messages, self._scratch))
+                    writer.write_table(table_of(piece, group, messages, self._scratch, self._rooms))
                 if raw:
                     writer.write_table(raw_table_of(piece))
             sha256 = sink.finish()

@@ -12,7 +12,8 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_file
 from tailrace.errors import ChecksumMismatchError, CorruptionError
 from tailrace.spark.archive_manifest import ArchivedFile, Manifest
-from tailrace.spark.archive_rows import ENCODED_COLUMNS, Scratch, bytes_of, first_difference
+from tailrace.spark.archive_rows import ENCODED_COLUMNS, bytes_of, first_difference
+from tailrace.spark.memory import Scratch
 
 __all__ = ["compare", "restored"]
 

@@ -15,6 +15,7 @@ from tailrace.formats.commitlog import (
     unpack_host,
 )
 from tailrace.kernels import columns, record
+from tailrace.spark.memory import Rooms
 
 __all__ = ["MAX_BODY", "Columns", "Rows", "gather"]
 
@@ -44,11 +45,15 @@ _HOSTS: Final = {
 class Columns:
     """Columns of some rows that point into ``data``; ``body`` is an option's value."""
 
-    def __init__(self, data: bytes | memoryview, rows: Rows, store: str, body: str) -> None:
+    def __init__(
+        self, data: bytes | memoryview, rows: Rows, store: str, body: str,
+        rooms: Rooms | None = None,
+    ) -> None:
         self._data = data
         self._rows = np.ascontiguousarray(rows)
         self._store = store
         self._body = body
+        self._rooms = rooms
         self._properties: tuple[Rows, np.ndarray[Any, np.dtype[np.int32]]] | None = None
 
     def make(self, name: str, kind: pa.DataType) -> pa.Array:
@@ -65,7 +70,7 @@ class Columns:
         if name == "body" and self._body == "decoded":
             return self._decoded(kind)
         if name in _PARTS:
-            made = gather(self._data, rows, *_PARTS[name])
+            made = gather(self._data, rows, *_PARTS[name], self._rooms)
             return made if kind == pa.binary() else _text(made)
         match name:
             case "store":
@@ -96,8 +101,9 @@ class Columns:
 
     def _property_map(self, kind: pa.DataType) -> pa.Array:
         places, offsets = self._places()
-        names = gather(self._data, places, columns.NAME_POS, columns.NAME_LEN)
-        values = gather(self._data, places, columns.VALUE_POS, columns.VALUE_LEN)
+        names = gather(self._data, places, columns.NAME_POS, columns.NAME_LEN, self._rooms)
+        values = gather(
+            self._data, places, columns.VALUE_POS, columns.VALUE_LEN, self._rooms)
         try:
             names = names.cast(pa.string())
         except pa.ArrowInvalid:  # names that are equal when shown must come once: the slow way
@@ -158,7 +164,7 @@ class Columns:
     def _decoded(self, kind: pa.DataType) -> pa.Array:
         flags = self._rows[:, record.C_SYS_FLAG]
         if not (flags & SysFlag.COMPRESSED).any():
-            return gather(self._data, self._rows, *_PARTS["body"])
+            return gather(self._data, self._rows, *_PARTS["body"], self._rooms)
         bodies = self._slices(*_PARTS["body"])
         places = self._rows[:, record.C_PHY].tolist()
         found = []
@@ -181,14 +187,16 @@ def _strings(offsets: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> pa.Arr
         [None, pa.py_buffer(offsets), pa.py_buffer(out[: offsets[-1]])])
 
 
-def gather(data: bytes | memoryview, rows: Rows, at: int, length: int) -> pa.Array:
-    """Parts of the data end to end as one binary column."""
+def gather(
+    data: bytes | memoryview, rows: Rows, at: int, length: int, rooms: Rooms | None = None
+) -> pa.Array:
+    """Parts of the data end to end as one binary column, in memory of ``rooms`` if there are any."""
     count = len(rows)
     offsets = np.empty(count + 1, dtype=np.int32)
     valid = np.empty((count + 7) // 8, dtype=np.uint8)
     total, missing = columns.part_offsets(data, rows, at, length, offsets, valid)
     assert total >= 0, "a chunk of the log is far below the limit"
-    out = np.empty(total, dtype=np.uint8)
+    out = rooms.take(total) if rooms is not None else np.empty(total, dtype=np.uint8)
     columns.copy_parts(data, rows, at, length, out)
     return pa.Array.from_buffers(
         pa.binary(), count,

@@ -22,19 +22,22 @@ from tailrace.spark.archive_directory import ArchivedDirectory
 from tailrace.spark.archive_scan import ArchiveTask, plan_archive, read_archive, task_for_vanished
 from tailrace.spark.columns import Columns, Rows
 from tailrace.spark.damaged import report_damaged
+from tailrace.spark.memory import Rooms
 from tailrace.spark.offsets import Directory, Ranges
 from tailrace.spark.options import ReadOptions
 from tailrace.spark.planning import plan_splits
 from tailrace.spark.schema import arrow_schema
 from tailrace.spark.wanted import RowFilter, Wanted, units_of
 from tailrace.store.directory import StoreDirectory
-from tailrace.store.log_scan import CHUNK, LogChunk, LogEnd, scan_files
+from tailrace.store.log_scan import CHUNK, LogChunk, LogEnd, SameRows, scan_files
 
 __all__ = ["ScanTask", "plan_scan", "plan_tasks", "read_scan", "read_task"]
 
 _log = logging.getLogger(__name__)
 _READ: Final = 2 << 20  # a record that is longer is read whole, as log_scan asks for more then
+_rooms = Rooms()  # a worker has task after task
 _CHECK: Final = record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
+_OF_PROPERTIES: Final = frozenset({"keys", "tags", "uniqKey"})  # what a walk finds in them
 
 
 class ScanTask(InputPartition):
@@ -125,21 +128,26 @@ def read_task(task: InputPartition, options: ReadOptions) -> Iterator[pa.RecordB
 class _Segment:
     """A file of the log, opened once: what retention deletes meanwhile is read to its end.
 
-    Reads are short enough that a chunk stays in the processor's cache until its columns are made.
+    Reads are short enough that a chunk stays in the processor's cache until its columns are made,
+    and go into the same memory again and again: what was read is void after the next read.
     """
 
     def __init__(self, path: str, file_from_offset: int, size: int) -> None:
         self.path, self.file_from_offset, self.size = path, file_from_offset, size
         self._file: File | None = None
+        self._room: memoryview = memoryview(b"")
 
-    def read(self, at: int, n: int) -> bytes:
+    def read(self, at: int, n: int) -> memoryview:
         """Up to ``n`` bytes; empty when the file is gone."""
         if self._file is None:
             try:
                 self._file = OsFileSystem().open(self.path)
             except FileNotFoundError:
-                return b""
-        return self._file.pread(_READ if n == CHUNK else n, at)
+                return memoryview(b"")
+        n = _READ if n == CHUNK else n
+        if len(self._room) < n:
+            self._room = _rooms.take(n).data
+        return self._room[: self._file.pread_into(self._room[:n], at)]
 
     def close(self) -> None:
         """Give the file back."""
@@ -168,13 +176,15 @@ def _read_files(
     found = 0
     start = task.start
     behind = _Behind(task, options)
+    check = _CHECK if _OF_PROPERTIES & set(options.columns) else _CHECK | record.LEAVE_PROPERTIES
+    rows = SameRows()
     while start < task.end:
         end = LogEnd()
-        for chunk in scan_files(files, start, task.end, _CHECK, end):
-            rows = keep(chunk.rows)
-            found += len(rows)
-            if len(rows):
-                yield _batch(task, LogChunk(chunk.data, chunk.base, rows), options)
+        for chunk in scan_files(files, start, task.end, check, end, rows):
+            kept = keep(chunk.rows)
+            found += len(kept)
+            if len(kept):
+                yield _batch(task, LogChunk(chunk.data, chunk.base, kept), options)
         if end.phy_offset >= task.end:
             break
         vanished = _vanished(task, end.phy_offset, options)
@@ -213,7 +223,7 @@ def _vanished(task: ScanTask, stop: int, options: ReadOptions) -> ArchiveTask | 
 
 def _batch(task: ScanTask, chunk: LogChunk, options: ReadOptions) -> pa.RecordBatch:
     schema = arrow_schema(options.columns)
-    made = Columns(chunk.data, chunk.rows, task.label, options.body)
+    made = Columns(chunk.data, chunk.rows, task.label, options.body, _rooms)
     return pa.RecordBatch.from_arrays(
         [made.make(field.name, field.type) for field in schema], schema=schema)
 

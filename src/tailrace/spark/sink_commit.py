@@ -9,10 +9,14 @@ Steps, of which a kill may cut off any: tasks stage; the manifest gets its name;
 the manifest says so; staged files go. A batch that is run again finds the manifest and takes what it
 names, whatever tasks have staged this time, so numbers mean the same messages; it asks the log how
 far the earlier try came. A batch whose manifest says that all was sent is not sent again.
+
+One process sends for a checkpoint at a time (``_lock``): when the driver's JVM is killed, the Python
+process that sends for it goes on until it has something to tell.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -23,7 +27,7 @@ import pyarrow as pa
 
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_if_there, replace_file
-from tailrace.errors import CorruptionError, StoreError
+from tailrace.errors import CorruptionError, StoreError, StoreLockedError
 from tailrace.spark.sink_options import WriteOptions
 from tailrace.spark.sink_publish import TXN, Numbered, Publisher, Sleep, Starts, publish
 from tailrace.spark.sink_rows import STAGED_SCHEMA, messages_of, staged
@@ -32,6 +36,8 @@ __all__ = ["BatchManifest", "StagedFile", "commit_batch", "discard", "query_of",
 
 _DIRECTORY: Final = "tailrace-sink"
 _KEPT: Final = 100
+_LOCK_WAIT_S: Final = 0.25
+_LOCK_TRIES: Final = 240
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +132,35 @@ def commit_batch(
 ) -> int:
     """Send a batch exactly once; how many messages this call sent.
 
-    Raises RemotingError or StoreError; the next call for the batch goes on where this one ended.
+    Waits for a minute while another process sends for the same checkpoint. Raises RemotingError or
+    StoreError; the next call for the batch goes on where this one ended.
     """
+    with _alone(file_system, options.checkpoint, sleep):
+        return _commit(file_system, options, batch, files, sleep, connect)
+
+
+@contextlib.contextmanager
+def _alone(file_system: FileSystem, checkpoint: str, sleep: Sleep) -> Iterator[None]:
+    """Be the one sender of a query: one whose driver was killed may go on for a while, unseen."""
+    file_system.makedirs(f"{checkpoint}/{_DIRECTORY}")
+    path = f"{checkpoint}/{_DIRECTORY}/_lock"
+    for _ in range(_LOCK_TRIES):
+        lock = file_system.lock(path)
+        if lock is not None:
+            break
+        sleep(_LOCK_WAIT_S)
+    else:
+        raise StoreLockedError(checkpoint, "a sender that is still at work on it")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _commit(
+    file_system: FileSystem, options: WriteOptions, batch: int, files: Sequence[StagedFile],
+    sleep: Sleep, connect: Callable[[WriteOptions, Sleep], Publisher],
+) -> int:
     checkpoint = options.checkpoint
     query = query_of(file_system, checkpoint)
     manifest = _load(file_system, checkpoint, batch)

@@ -37,6 +37,7 @@ from tailrace.kernels import record
 
 __all__ = [
     "CHUNK", "ROWS", "Damage", "LogChunk", "LogEnd", "LogFile", "LogWalk", "ReadableFile", "RecordClaim", "Room",
+    "SameRows",
     "Rows",
     "has_unit", "is_record", "scan_files",
 ]
@@ -71,13 +72,17 @@ class ReadableFile(Protocol):
         """Length in bytes."""
         ...
 
-    def read(self, at: int, n: int) -> bytes:
-        """Up to ``n`` bytes from ``at``."""
+    def read(self, at: int, n: int) -> bytes | memoryview:
+        """Up to ``n`` bytes from ``at``; they may be void when the next ones are read."""
         ...
 
 
 class LogFile(ReadableFile, Protocol):
     """One that tells where it has data, so that holes need not be searched."""
+
+    def read(self, at: int, n: int) -> bytes:
+        """Up to ``n`` bytes from ``at``, to keep."""
+        ...
 
     def nonzero(self, start: int) -> Iterator[tuple[int, bytes]]:
         """(position, bytes) of every chunk from ``start`` on that is not all zero."""
@@ -155,6 +160,17 @@ class FreshRoom:
     def rows(self) -> Rows:
         """As ``Room`` says."""
         return np.empty((ROWS, record.COLUMNS), dtype=np.int64)
+
+
+class SameRows(FreshRoom):
+    """The same place for rows again: those of a chunk are void when the next one is asked for."""
+
+    def __init__(self) -> None:
+        self._rows = super().rows()
+
+    def rows(self) -> Rows:
+        """As ``Room`` says."""
+        return self._rows
 
 
 def scan_files(

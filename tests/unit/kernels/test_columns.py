@@ -175,3 +175,18 @@ def test_numbers_are_those_of_the_record_kernel():
     for name in ("C_PHY", "C_SYS_FLAG", "C_PROPS_POS", "C_PROPS_LEN", "C_STORE_HOST_POS",
                  "C_KEYS_POS", "C_KEYS_LEN", "COLUMNS"):
         assert f"_{name} = cython.declare(cython.int, {getattr(record, name)})" in source
+
+
+def test_a_walk_may_leave_properties_alone():
+    data, full = scanned([
+        (b"body", encode_properties({"KEYS": "k", "TAGS": "t", "UNIQ_KEY": "u", "DELAY": "3"}), b"\1" * 8, 8)])
+    rows = np.zeros((1, record.COLUMNS), dtype=np.int64)
+    assert record.scan(data, 0, len(data), 0, 7 | record.LEAVE_PROPERTIES, rows)[0] == 1
+    found = [record.C_KEYS_POS, record.C_TAGS_POS, record.C_UNIQ_POS]
+    assert (full[:, found] > 0).all()
+    assert (rows[:, found] == -1).all()
+    of_properties = [
+        *found, record.C_KEYS_LEN, record.C_TAGS_LEN, record.C_UNIQ_LEN, record.C_TAGS_CODE,
+        record.C_DELAY_LEVEL]
+    others = np.setdiff1d(np.arange(record.COLUMNS), of_properties)
+    assert (rows[:, others] == full[:, others]).all()

@@ -14,6 +14,7 @@ from tailrace.errors import (
     MessageIllegalError,
     RemotingCommandError,
     RemotingError,
+    StoreLockedError,
 )
 from tailrace.formats.remoting import ResponseCode
 from tailrace.pytest_plugin import TailraceBroker
@@ -138,6 +139,26 @@ def test_a_kill_at_any_step_leaves_each_message_once(broker, tmp_path, killed):
         assert attempt(f"files{at}", killed.KilledFileSystem(at), 10**9)
     for sends in range(4):
         assert attempt(f"sends{sends}", FILES, sends)
+
+
+def test_a_batch_waits_for_a_sender_that_is_still_at_work(broker, tmp_path):
+    made = options(broker, tmp_path / "alone")
+    parts = staged(made, 7, [rows("alone", 0, 50)])
+    (tmp_path / "alone" / "tailrace-sink").mkdir(exist_ok=True)
+    lock = FILES.lock(str(tmp_path / "alone" / "tailrace-sink" / "_lock"))
+    waits = []
+
+    def wait_and_let_go(seconds):
+        waits.append(seconds)
+        if len(waits) == 250:
+            lock.release()
+
+    with pytest.raises(StoreLockedError, match="still at work"):
+        commit_batch(FILES, made, 7, parts, wait_and_let_go)
+    assert 50 < sum(waits) < 70
+    assert commit_batch(FILES, made, 7, parts, wait_and_let_go) == 50
+    assert len(waits) == 250
+    assert stored(broker, "alone") == [(7, n, n) for n in range(50)]
 
 
 def test_an_answer_that_is_lost_doubles_nothing(broker, tmp_path):
