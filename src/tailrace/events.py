@@ -364,8 +364,8 @@ _TIMER: Final = (
            "A due message that its topic will never take is in %DLQ%TAILRACE_TIMER, with the "
            "reason in its properties."),
     _event("warning", "far timers cost a record in each round", "max_delay_s rounds window_s",
-           "A timerMaxDelaySec as large as this allows timers that are sent round more than once: each round writes the "
-           "message to the CommitLog again. So many records the longest of them costs."),
+           "A timerMaxDelaySec as large as this allows timers that are sent round more than once: each "
+           "round writes the message to the CommitLog again. So many records the longest of them costs."),
     _event("info", "timer progress",
            "read_behind_ms offset_behind to_look_at waiting put_back congestion",
            "At the interval of timerProgressLogIntervalMs: how late delivery is, timers that are not "
