@@ -105,9 +105,13 @@ class Generator:
                 return command.body
             self._data += self._socket.recv(1 << 20)
 
+    def runtime_figure(self, name: str) -> int:
+        """One of the broker's runtime figures."""
+        return int(orjson.loads(self.ask(28))["table"][name])
+
     def wait_enqueued(self) -> None:
         """Until the wheel has everything."""
-        while int(orjson.loads(self.ask(28))["table"]["timerOffsetBehind"]) > 0:
+        while self.runtime_figure("timerOffsetBehind") > 0:
             time.sleep(0.02)
 
     def close(self) -> None:
@@ -197,7 +201,7 @@ def fill_directly(path: Path, topic: str, count: int, body: int) -> float:
     Leaves a clean directory; how many of them a second came into the wheel.
     """
     start, at_once = now_ms() + 3_600_000, 10_000
-    config = StoreConfig(timer_stop_enqueue=True, message_index_enable=False)
+    config = StoreConfig(timer_stop_enqueue=True)
     with MessageStore.open(path, config=config) as store:
         for first in range(0, count, at_once):
             dues = [start + n * 86_400_000 // count for n in range(first, min(first + at_once, count))]
@@ -210,7 +214,7 @@ def fill_directly(path: Path, topic: str, count: int, body: int) -> float:
                     for n, due in enumerate(dues)])
             store._store.let_dispatch_follow()
     began = time.perf_counter()
-    with MessageStore.open(path, config=StoreConfig(message_index_enable=False)) as store:
+    with MessageStore.open(path) as store:
         while store.stats()["timerOffsetBehind"]:
             time.sleep(0.02)
         took = time.perf_counter() - began
@@ -241,10 +245,10 @@ def look(generator: Generator, count: int, pid: int) -> dict[str, Any]:
     cpu, began = cpu_seconds(pid), time.perf_counter()
     time.sleep(5)
     idle = (cpu_seconds(pid) - cpu) / (time.perf_counter() - began)
-    refused = generator.refused
+    refused, in_wheel = generator.refused, generator.runtime_figure("timerCongestNum")
     generator.close()
     return {
-        "count": count, "refused": refused, "rss_anon_mb": rss_anon_mb(pid),
+        "count": count, "refused": refused, "in_wheel": in_wheel, "rss_anon_mb": rss_anon_mb(pid),
         "idle_cpu_ratio": round(idle, 4),
     }
 

@@ -293,7 +293,8 @@ class TimerMessageStore:
             "timerReadBehindMs": max(now - self.dequeue.frontier_ms, 0),
             "timerOffsetBehind": self.enqueue.behind(),
             "timerWaiting": len(self.due) + self.due.backlog(),
-            "timerPending": self.wheel.pending(self.dequeue.frontier_ms) + len(self.due),
+            "timerPending": (
+                self.wheel.pending(self.dequeue.frontier_ms) + len(self.due) + self.due.backlog()),
             "timerPendingByTopic": self.metrics.counts(),
             "timerPendingWithin": self._pending_within(now),
             "timerLateness": self.put_back.lateness.as_dict(),

@@ -138,7 +138,7 @@ class TimerWheel:
         """Which units of the timer log, from ``pos`` on, are in the list of a slot from a time on."""
         found = np.zeros(len(units), np.uint8)
         timer_replay.listed(
-            units.view(np.uint8), pos, begin_ms, self.precision_ms, self._bytes, found)
+            units.view(np.uint8).data, pos, begin_ms, self.precision_ms, self._bytes, found)
         return found.view(np.bool_)
 
     def replay(self, units: Any, pos: int, begin_ms: int) -> tuple[int, int]:
@@ -148,7 +148,7 @@ class TimerWheel:
         """
         touched = np.zeros(-(-self._size // _PAGE), np.uint8)
         count, why = timer_replay.replay(
-            units.view(np.uint8), pos, begin_ms, self.precision_ms, self._bytes, touched)
+            units.view(np.uint8).data, pos, begin_ms, self.precision_ms, self._bytes, touched)
         pages = set(np.flatnonzero(touched).tolist())
         with self._lock:
             self._dirty |= pages

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from timer_world import CONFIG, ROOT, START, World
 
+from tailrace import kernels
 from tailrace.env.entropy import SeededEntropy
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.timercheckpoint import TIMER_CHECKPOINT
@@ -377,6 +378,7 @@ def test_a_list_that_leads_astray_is_no_list(number, prev):
     assert {key: len(times) for key, times in world.delivered().items()} == dict.fromkeys(world.due, 1)
 
 
+@pytest.mark.skipif(not kernels.compiled(), reason="200,000 units take long interpreted")
 def test_a_replay_takes_the_memory_of_a_piece_however_long_the_log_is(monkeypatch):
     world = World(config=dataclasses.replace(CONFIG, mapped_file_size_timer_log=52 * 200_100))
     world.send(TIMER_DELAY_MS=50_000)
