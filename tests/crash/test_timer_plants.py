@@ -109,8 +109,8 @@ def w21_without_a_checkpoint_everything_that_survives_is_delivered(patch):
 def w22_what_is_older_than_the_ring_is_not_read(patch):
     real = TimerRecovery.run
 
-    def run(self):
-        found = real(self)
+    def run(self, *given):
+        found = real(self, *given)
         found.read_time_ms = max(found.read_time_ms, self._floor(self._clock.now_ms()) - 512_000)
         if self._clock.now_ms() - self._newest_ms() > 512_000:
             found.queue_offset = self._bounds()[1]
@@ -148,7 +148,7 @@ def w32_a_level_that_fails_holds_up_all(patch):
 
 
 def w32_what_was_put_back_since_the_offsets_were_saved_comes_again(patch):
-    patch.setattr(ScheduleMessageService, "_was_delivered", lambda *_: False)
+    patch.setattr(ScheduleMessageService, "_is_double", lambda *_: False)
 
 
 def timers_are_late_by_a_slot(patch):
