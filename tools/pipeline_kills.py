@@ -121,6 +121,8 @@ def kill_archive(scratch: Path, kills: int, chance: random.Random) -> None:
         else:
             done += 1
             forked(lambda: check_archive(store, archive, None), None)
+            if done % 20 == 0:
+                print(f"  {done} of {kills} kills, {rounds} archives whole", flush=True)
     forked(run, None)
     forked(lambda: check_archive(store, archive, sealed), None)
     print(f"archive: {done} kills, {rounds + 1} archives of {sealed} segments whole, 0 violations")
@@ -166,6 +168,8 @@ def kill_sink(scratch: Path, kills: int, chance: random.Random) -> None:
             wanted = [(b"%d" % n, f"kills/0/{n}") for n in range(MESSAGES)]
             if sorted(found) != sorted(wanted):
                 raise SystemExit(f"violation: {len(found)} messages of {MESSAGES} in out{number}")
+            if number % 10 == 0:
+                print(f"  {done} of {kills} kills, {number} batches whole", flush=True)
         print(f"sink: {done} kills over {number} batches of {MESSAGES}, each message once")
     finally:
         broker.stop()

