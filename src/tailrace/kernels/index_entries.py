@@ -131,46 +131,48 @@ def _extend(
 @cython.nogil
 @cython.exceptval(check=False)
 def _put_entry(
+    header: cython.uchar[::1],
+    slots: cython.uchar[::1],
     x: cython.uchar[::1],
-    slots: cython.longlong,
+    first: cython.longlong,
     entries: cython.longlong,
     h: cython.longlong,
     slot_at: cython.Py_ssize_t,
     phy_offset: cython.longlong,
     timestamp: cython.longlong,
 ) -> cython.bint:
-    """Add one entry; False when the file is full."""
-    count: cython.longlong = _be32(x, 36)
+    """Add one entry; False when there is no room for it. ``x`` has those from number ``first`` on."""
+    count: cython.longlong = _be32(header, 36)
     at: cython.Py_ssize_t
     old: cython.longlong
     begin: cython.longlong
     diff: cython.longlong = 0
     if count < 1:
         count = 1
-    if count >= entries:
+    at = cython.cast(cython.Py_ssize_t, (count - first) * _ENTRY)
+    if count >= entries or at < 0 or at + _ENTRY > len(x):
         return False
-    old = _be32(x, slot_at)
+    old = _be32(slots, slot_at)
     if old < 0 or old > count:
         old = 0
-    begin = _be64(x, 0)
+    begin = _be64(header, 0)
     if begin > 0 and timestamp > begin:
         diff = (timestamp - begin) // 1000
         if diff > 0x7FFFFFFF:
             diff = 0x7FFFFFFF
-    at = _HEADER + cython.cast(cython.Py_ssize_t, slots * 4 + count * _ENTRY)
     _put32(x, at, h)
     _put64(x, at + 4, phy_offset)
     _put32(x, at + 12, diff)
     _put32(x, at + 16, old)
-    _put32(x, slot_at, count)
+    _put32(slots, slot_at, count)
     if count <= 1:
-        _put64(x, 0, timestamp)
-        _put64(x, 16, phy_offset)
+        _put64(header, 0, timestamp)
+        _put64(header, 16, phy_offset)
     if old == 0:
-        _put32(x, 32, _be32(x, 32) + 1)
-    _put32(x, 36, count + 1)
-    _put64(x, 24, phy_offset)
-    _put64(x, 8, timestamp)
+        _put32(header, 32, _be32(header, 32) + 1)
+    _put32(header, 36, count + 1)
+    _put64(header, 24, phy_offset)
+    _put64(header, 8, timestamp)
     return True
 
 
@@ -212,7 +214,7 @@ def _note(
     if h < 0:
         h = 0 if h == -_SIGN_32 else -h
     work[n, 0] = h
-    work[n, 1] = _HEADER + (h % slots) * 4
+    work[n, 1] = (h % slots) * 4
     work[n, 2] = row
     work[n, 3] = key
     return n + 1
@@ -276,10 +278,34 @@ def put_rows(
     first_key: cython.longlong,
     work: cython.longlong[:, ::1],
 ):
+    """``put_rows_apart`` for a file that is in one piece, with so many slots and entries."""
+    start: cython.Py_ssize_t
+    if slots < 1 or entries < 1 or len(index) < 40 + slots * 4 + entries * 20:
+        raise ValueError(f"{slots} slots and {entries} entries in {len(index)} bytes")
+    start = _HEADER + cython.cast(cython.Py_ssize_t, slots * 4)
+    return put_rows_apart(
+        index[:_HEADER], index[_HEADER:start], index[start:], 0, entries, buf, rows, first, last,
+        first_key, work)
+
+
+def put_rows_apart(
+    header: cython.uchar[::1],
+    slot_bytes: cython.uchar[::1],
+    entry_bytes: cython.uchar[::1],
+    first_entry: cython.longlong,
+    entries: cython.longlong,
+    buf: cython.const[cython.uchar][::1],
+    rows: cython.longlong[:, ::1],
+    first: cython.Py_ssize_t,
+    last: cython.Py_ssize_t,
+    first_key: cython.longlong,
+    work: cython.longlong[:, ::1],
+):
     """Index rows ``first`` to ``last``, of the first one only from key number ``first_key`` on.
 
     The keys of a row are, in this order, its unique key, its KEYS and its TAGS. A row not behind
     the file's last position was indexed before and is passed over, as are rolled back transactions.
+    ``entry_bytes`` is room for entries from number ``first_entry`` on, of a file that has ``entries``.
     ``work`` is room for the keys of some rows, (WORK_ROWS, 4): what the keys and slots need of memory
     is asked for together, since one miss of the cache after the other takes most of the time.
     Returns (row, key number) of the first key that found no room; row is ``last`` when all did.
@@ -293,15 +319,16 @@ def put_rows(
     start: cython.longlong = first_key
     full: cython.bint = False
     last_phy: cython.longlong = -1
-    if slots < 1 or entries < 1 or len(index) < 40 + slots * 4 + entries * 20:
-        raise ValueError(f"{slots} slots and {entries} entries in {len(index)} bytes")
+    slots: cython.longlong = len(slot_bytes) // 4
+    if len(header) < 40 or slots < 1 or entries < 1 or first_entry < 0:
+        raise ValueError(f"{slots} slots and {entries} entries, a header of {len(header)} bytes")
     if not 0 <= first <= last <= rows.shape[0] or (rows.shape[0] and rows.shape[1] < _COLUMNS):
         raise ValueError(f"rows {first} to {last} of {rows.shape[0]}")
     if work.shape[0] < _WORK_ROWS or work.shape[1] < 4:
         raise ValueError(f"room for {work.shape[0]} keys of {_WORK_ROWS}")
     with cython.nogil:
-        if _be32(index, 36) > 1 or _be64(index, 24) > 0:
-            last_phy = _be64(index, 24)
+        if _be32(header, 36) > 1 or _be64(header, 24) > 0:
+            last_phy = _be64(header, 24)
         while r < last and not full:
             until = min(last, r + _BLOCK)
             seen ^= _touch(buf, rows, r, until)
@@ -312,12 +339,12 @@ def put_rows(
                 r += 1
                 start = 0
             for k in range(n):
-                seen ^= index[work[k, 1]]
+                seen ^= slot_bytes[work[k, 1]]
             for k in range(n):
                 at = work[k, 2]
                 full = not _put_entry(
-                    index, slots, entries, work[k, 0], work[k, 1], rows[at, _C_PHY],
-                    rows[at, _C_STORE_TIMESTAMP])
+                    header, slot_bytes, entry_bytes, first_entry, entries, work[k, 0], work[k, 1],
+                    rows[at, _C_PHY], rows[at, _C_STORE_TIMESTAMP])
                 if full:
                     r, start = at, work[k, 3]
                     break

@@ -310,6 +310,21 @@ class MappedFile:
         self.flushed_position = min(self.flushed_position, at)
         self._mtime_ms = -1
 
+    def write_long(self, data: bytes | bytearray | memoryview, at: int) -> None:
+        """``write_at`` by a system call also into a mapped file: it takes many pages at a time.
+
+        A store through a mapping that nobody has touched yet costs a fault a page.
+        """
+        self.reserve(at + len(data))
+        try:
+            with self._descriptor() as file:
+                file.pwrite(data, at)
+        except OSError as error:
+            if error.errno in _NO_SPACE:
+                raise DiskFullError(self.path, str(error)) from error
+            raise
+        self.touched()
+
     def zero_tail(self, start: int) -> None:
         """Clear every byte from ``start`` on, so that nothing stale is ever read there again.
 

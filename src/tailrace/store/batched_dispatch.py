@@ -67,14 +67,16 @@ class BatchedDispatch:
         self._indexing: deque[tuple[int, LogChunk]] = deque()
 
     def index_behind(self) -> None:
-        """Index in a thread of its own until ``close``."""
+        """Index in a thread of its own, and in memory as far as that goes, until ``close``."""
         self._index = WorkBehind(_BEHIND)
+        self._dispatcher.build_index()
 
     def close(self) -> None:
         """End that thread; what it failed at was raised by ``dispatch`` or is not wanted any more."""
         if self._index is not None:
             self._index.close()
             self._index = None
+            self._dispatcher.end_index()
 
     def take(self, chunk: LogChunk) -> None:
         """Remember a chunk; a full batch is dispatched. Raises as ``dispatch`` does."""
@@ -94,10 +96,15 @@ class BatchedDispatch:
             self._write_units()
 
     def dispatch(self) -> None:
+        """Have the queues hold all that was taken. Raises DiskFullError or OSError."""
+        self._write_units()
+
+    def finish(self) -> None:
         """Have queues and index hold all that was taken. Raises DiskFullError or OSError."""
         self._write_units()
         if self._index is not None:
             self._index.wait()
+            self._dispatcher.write_index()
 
     def _write_units(self) -> None:
         if len(self._batch):

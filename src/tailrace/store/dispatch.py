@@ -86,6 +86,21 @@ class Dispatcher:
         if self._index is not None:
             self._index.put_rows(data, rows, len(rows))
 
+    def build_index(self) -> None:
+        """Many keys come: see ``IndexService.build``."""
+        if self._index is not None:
+            self._index.build()
+
+    def write_index(self) -> None:
+        """Have the index tell of all its keys. Raises as ``dispatch`` does."""
+        if self._index is not None:
+            self._index.write_built()
+
+    def end_index(self) -> None:
+        """What was not written is forgotten."""
+        if self._index is not None:
+            self._index.end_build()
+
     def note_damage(self, damage: Damage) -> None:
         """Have messages that are missing from here on be the damaged bytes.
 

@@ -27,6 +27,7 @@ from tailrace.formats.indexfile import (
 )
 from tailrace.kernels import hashes, index_chains, index_entries, record
 from tailrace.segments import Lease, MappedFile
+from tailrace.store.index_builder import IndexBuilder
 
 __all__ = ["IndexService", "index_file_name"]
 
@@ -68,6 +69,7 @@ class IndexService:
         self.files: tuple[MappedFile, ...] = ()
         self.full_unflushed: list[MappedFile] = []
         self._half_done = -1, 0
+        self._builder: IndexBuilder | None = None
         self._work = np.empty((index_entries.WORK_ROWS, 4), dtype=np.int64)
 
     def load(self) -> str:
@@ -291,15 +293,32 @@ class IndexService:
         done, key = self._resumed(rows, count)
         while done < count:
             file = self.files[-1] if self.files else self._create(None, int(rows[done, record.C_STORE_TIMESTAMP]))
-            self._reserve(file, rows, done, count)
-            done, key = index_entries.put_rows(
-                file.buffer, self._slots, self._entries, buffer, rows, done, count, key,
-                self._work)
-            file.touched()
+            if self._builder is not None:
+                done, key = self._builder.put(file, buffer, rows, done, count, key, self._work)
+            else:
+                self._reserve(file, rows, done, count)
+                done, key = index_entries.put_rows(
+                    file.buffer, self._slots, self._entries, buffer, rows, done, count, key,
+                    self._work)
+                file.touched()
             if done < count:
+                self.write_built()
                 self._half_done = int(rows[done, record.C_PHY]), key
                 self._create(file, int(rows[done, record.C_STORE_TIMESTAMP]))
                 self._half_done = -1, 0
+
+    def build(self) -> None:
+        """From here on many entries come: files say less than they have until ``write_built``."""
+        self._builder = IndexBuilder(self._slots, self._entries)
+
+    def write_built(self) -> None:
+        """Have the files tell of all that was put. Raises DiskFullError or OSError."""
+        if self._builder is not None:
+            self._builder.write()
+
+    def end_build(self) -> None:
+        """Put entries one by one again; what was not written is forgotten."""
+        self._builder = None
 
     def _resumed(self, rows: np.ndarray[Any, Any], count: int) -> tuple[int, int]:
         """Row and key to go on with when the last call ended between two keys of a record."""

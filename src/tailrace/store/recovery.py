@@ -312,10 +312,10 @@ class Recovery:
                           100 * done, report.scanned)
                 self._tell(done)
             if now - saved >= _SAVE_NS and not report.read_only:
-                self._batches.dispatch()
+                self._batches.finish()
                 self._save()
                 saved = self._clock.monotonic_ns()
-        self._batches.dispatch()
+        self._batches.finish()
 
     def _take(self, chunk: LogChunk) -> None:
         rows = chunk.rows

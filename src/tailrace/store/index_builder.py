@@ -1,0 +1,89 @@
+"""The end of an index file in memory, while many entries are put.
+
+An entry goes to a slot anywhere in 20 MB, and a page of a file that is touched first costs more than
+all else about it. So recovery keeps slots and header in memory and writes entries in long writes.
+
+Invariant: the file on disk is whole up to the count in its header, whenever the process ends: what is
+behind that count is no entry yet. Commit point: ``write``, which writes entries, slots, header.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, final
+
+import numpy as np
+
+from tailrace.formats.indexfile import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT
+from tailrace.kernels import index_entries
+from tailrace.segments import MappedFile
+
+__all__ = ["IndexBuilder"]
+
+_AT_ONCE: Final = 1 << 17
+_PART: Final = 2 << 20
+_Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+@final
+class IndexBuilder:
+    """Puts entries of one file after the other; ``slots`` and ``entries`` are a file's numbers of them."""
+
+    def __init__(self, slots: int, entries: int) -> None:
+        self._entries = entries
+        self._start = INDEX_HEADER.size + slots * INDEX_SLOT.size
+        self._slots: _Bytes = np.empty(slots * INDEX_SLOT.size, dtype=np.uint8)
+        self._room: _Bytes = np.empty(min(_AT_ONCE, entries) * INDEX_ENTRY.size, dtype=np.uint8)
+        self._header = bytearray(INDEX_HEADER.size)
+        self._first = 1
+        self._written = 1
+        self._file: MappedFile | None = None
+
+    def put(
+        self, file: MappedFile, buffer: Any, rows: Any, first: int, last: int, key: int, work: Any
+    ) -> tuple[int, int]:
+        """Put keys of rows as kernels.index_entries does, until all are put or the file is full.
+
+        Raises DiskFullError or OSError.
+        """
+        if file is not self._file:
+            self._take(file)
+        while True:
+            first, key = index_entries.put_rows_apart(
+                self._header, self._slots, self._room, self._first, self._entries, buffer, rows,
+                first, last, key, work)
+            if first == last or self._count() >= self._entries:
+                return first, key
+            self._write_entries()
+
+    def _take(self, file: MappedFile) -> None:
+        self.write()
+        self._header[:] = file.read(0, INDEX_HEADER.size)
+        self._first = self._written = self._count()
+        if self._first > 1:
+            for at in range(0, len(self._slots), _PART):
+                part = file.read(INDEX_HEADER.size + at, min(_PART, len(self._slots) - at))
+                self._slots[at : at + len(part)] = np.frombuffer(part, dtype=np.uint8)
+        else:
+            self._slots[:] = 0
+        self._file = file
+
+    def _count(self) -> int:
+        return max(INDEX_HEADER.unpack_from(self._header).index_count, 1)
+
+    def _write_entries(self) -> None:
+        assert self._file is not None
+        count = self._count() - self._first
+        if count:
+            part = self._room[: count * INDEX_ENTRY.size]
+            self._file.write_long(part.data, self._start + self._first * INDEX_ENTRY.size)
+            self._first += count
+
+    def write(self) -> None:
+        """Have the file hold all that was put. Raises DiskFullError or OSError."""
+        if self._file is None or self._count() == self._written:
+            return
+        self._write_entries()
+        for at in range(0, len(self._slots), _PART):
+            self._file.write_long(self._slots[at : at + _PART].data, INDEX_HEADER.size + at)
+        self._file.write_long(self._header, 0)
+        self._written = self._first

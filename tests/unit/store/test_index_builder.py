@@ -1,0 +1,97 @@
+"""A file of the index that is built in memory: whole at every moment, and the same in the end."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tailrace.env.filesystem import OsFileSystem
+from tailrace.formats.indexfile import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT, index_file_size
+from tailrace.kernels import index_chains, index_entries, record
+from tailrace.segments import MappedFile
+from tailrace.store import index_builder
+from tailrace.store.index_builder import IndexBuilder
+
+SLOTS, ENTRIES, KEYS = 50, 400, 3
+WORK = np.empty((index_entries.WORK_ROWS, 4), dtype=np.int64)
+
+
+def rows_of(count, first=0):
+    """Rows with two keys and a unique key each, and what they point into."""
+    data, rows = b"Topic", np.zeros((count, record.COLUMNS), dtype=np.int64)
+    rows[:, record.C_TOPIC_LEN] = 5
+    rows[:, [record.C_TAGS_POS, record.C_DELAY_LEVEL]] = -1
+    for number in range(count):
+        unique, keys = b"U%d" % (first + number), b"a%d b%d" % (number % 7, first + number)
+        rows[number, record.C_PHY] = 1000 * (first + number + 1)
+        rows[number, record.C_STORE_TIMESTAMP] = 1_700_000_000_000 + 1500 * (first + number)
+        for at, length, text in (
+            (record.C_UNIQ_POS, record.C_UNIQ_LEN, unique), (record.C_KEYS_POS, record.C_KEYS_LEN, keys)
+        ):
+            rows[number, at], rows[number, length] = len(data), len(text)
+            data += text
+    return data, rows
+
+
+def new_file(path):
+    file = MappedFile.create(
+        OsFileSystem(), str(path), 0, index_file_size(SLOTS, ENTRIES), mapped=True, allocate_step=4096)
+    file.write_at(INDEX_HEADER.pack(0, 0, 0, 0, 0, 1), 0)
+    file.wrote_position = file.size
+    return file
+
+
+def is_whole(data):
+    """Whether what a file says of itself is so: each slot names its newest entry."""
+    count = INDEX_HEADER.unpack_from(data).index_count
+    heads = np.empty(SLOTS, dtype=np.int32)
+    start = INDEX_HEADER.size + SLOTS * INDEX_SLOT.size
+    found, _ = index_chains.follow(data[start:], count, 1 << 62, heads)
+    return found == count and data[INDEX_HEADER.size : start] == heads.astype(">i4").tobytes()
+
+
+@pytest.fixture(autouse=True)
+def few_at_once(monkeypatch):
+    monkeypatch.setattr(index_builder, "_AT_ONCE", 10)
+    monkeypatch.setattr(index_builder, "_PART", 64)
+
+
+def test_a_built_file_is_the_one_that_single_entries_make(tmp_path):
+    one, other = new_file(tmp_path / "one"), new_file(tmp_path / "other")
+    builder = IndexBuilder(SLOTS, ENTRIES)
+    for first in (0, 40, 80):
+        data, rows = rows_of(40, first)
+        end = index_entries.put_rows(one.buffer, SLOTS, ENTRIES, data, rows, 0, 40, 0, WORK)
+        assert builder.put(other, data, rows, 0, 40, 0, WORK) == end == (40, 0)
+        before = (tmp_path / "other").read_bytes()
+        assert is_whole(before), "also while entries are in memory or behind its count"
+        if first == 40:
+            builder.write()
+            assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
+    assert INDEX_HEADER.unpack_from(before).index_count == 1 + 80 * KEYS
+    builder.write()
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
+    one.close()
+    other.close()
+
+
+def test_a_builder_goes_on_in_a_file_that_has_entries_and_in_the_next_when_it_is_full(tmp_path):
+    files = [new_file(tmp_path / name) for name in ("first", "second")]
+    data, rows = rows_of(150)
+    done = index_entries.put_rows(files[0].buffer, SLOTS, ENTRIES, data, rows, 0, 30, 0, WORK)
+    assert done == (30, 0)
+    builder = IndexBuilder(SLOTS, ENTRIES)
+    row, key = builder.put(files[0], data, rows, 30, 150, 0, WORK)
+    assert (row, key) == (ENTRIES // KEYS, (ENTRIES - 1) % KEYS)
+    builder.write()
+    assert builder.put(files[1], data, rows, row, 150, key, WORK) == (150, 0)
+    builder.write()
+    counts = []
+    for name in ("first", "second"):
+        whole = (tmp_path / name).read_bytes()
+        assert is_whole(whole)
+        counts.append(INDEX_HEADER.unpack_from(whole).index_count)
+    assert counts == [ENTRIES, 2 + 150 * KEYS - ENTRIES]
+    assert len(whole) == INDEX_HEADER.size + SLOTS * INDEX_SLOT.size + ENTRIES * INDEX_ENTRY.size
+    for file in files:
+        file.close()
