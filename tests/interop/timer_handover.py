@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -57,8 +58,18 @@ def put_timers(root: str, stop: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def wait_for(port: int) -> None:
+    """Until a broker takes connections; a busy machine has taken half a minute to start one."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        with socket.socket() as probe:
+            if not probe.connect_ex(("127.0.0.1", port)):
+                return
+        time.sleep(0.2)
+
+
 def run_java(root: str, directory: str, release: str, stop: str, port: str) -> None:
-    """A Java broker on the directory for half a minute."""
+    """A Java broker serves the directory for a third of a minute."""
     conf = pathlib.Path(directory) / "broker.conf"
     conf.write_text("".join(f"{name}={value}\n" for name, value in {
         **SIZES, "brokerClusterName": "DefaultCluster", "brokerName": "broker-a", "brokerId": 0,
@@ -68,7 +79,8 @@ def run_java(root: str, directory: str, release: str, stop: str, port: str) -> N
         broker = subprocess.Popen(
             [REFERENCE, "broker", conf], stdout=log, stderr=log,
             env={**os.environ, "ROCKETMQ_VERSION": release})
-        time.sleep(30)
+        wait_for(int(port))
+        time.sleep(22)
         broker.send_signal(signal.SIGTERM if stop == "clean" else signal.SIGKILL)
         broker.wait()
 
