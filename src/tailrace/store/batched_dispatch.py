@@ -17,10 +17,11 @@ from tailrace.env.work_behind import WorkBehind
 from tailrace.kernels import record
 from tailrace.segments import MappedFile
 from tailrace.store.dispatch import Dispatcher
+from tailrace.store.index_service import IndexService
 from tailrace.store.log_scan import CHUNK, ROWS, LogChunk, ReadableFile, Rows
 from tailrace.store.record_batch import RecordBatch
 
-__all__ = ["BATCH", "BatchedDispatch"]
+__all__ = ["BatchedDispatch"]
 
 BATCH: Final = 16 * CHUNK
 _BEHIND: Final = 4
@@ -58,56 +59,55 @@ class _UsedAgain:
 class BatchedDispatch:
     """Takes chunks in the order of the log, read into ``room``."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(self, dispatcher: Dispatcher, index: IndexService | None) -> None:
         self._dispatcher = dispatcher
+        self._index = index
         self._batch = RecordBatch()
         self._bytes = 0
         self.room = _UsedAgain()
-        self._index: WorkBehind | None = None
+        self._behind: WorkBehind | None = None
         self._indexing: deque[tuple[int, LogChunk]] = deque()
 
     def index_behind(self) -> None:
         """Index in a thread of its own, and in memory as far as that goes, until ``close``."""
-        self._index = WorkBehind(_BEHIND)
-        self._dispatcher.build_index()
+        if self._index is not None:
+            self._index.build()
+            self._behind = WorkBehind(_BEHIND)
 
     def close(self) -> None:
-        """End that thread; what it failed at was raised by ``dispatch`` or is not wanted any more."""
-        if self._index is not None:
-            self._index.close()
-            self._index = None
-            self._dispatcher.end_index()
+        """End that thread; what it failed at was raised by ``finish`` or is not wanted any more."""
+        if self._index is not None and self._behind is not None:
+            self._behind.close()
+            self._behind = None
+            self._index.end_build()
 
     def take(self, chunk: LogChunk) -> None:
         """Remember a chunk; a full batch is dispatched. Raises as ``dispatch`` does."""
         data, rows = chunk.data, chunk.rows
-        if self._index is not None:
-            number = self._index.ask(lambda: self._dispatcher.put_keys(data, rows))
+        if self._behind is not None:
+            number = self._behind.ask(lambda: self._dispatcher.put_keys(data, rows))
             self._indexing.append((number, chunk))
         self._dispatcher.add(self._batch, data, rows)
         self._bytes += len(data)
-        if self._index is None:
+        if self._behind is None:
             self._dispatcher.put_keys(data, rows)
             self.room.give_back(chunk)
         else:
-            while self._indexing and self._indexing[0][0] < self._index.done:
+            while self._indexing and self._indexing[0][0] < self._behind.done:
                 self.room.give_back(self._indexing.popleft()[1])
         if self._bytes >= BATCH or len(self._batch) >= _SEVERAL:
-            self._write_units()
+            self.dispatch()
 
     def dispatch(self) -> None:
         """Have the queues hold all that was taken. Raises DiskFullError or OSError."""
-        self._write_units()
-
-    def finish(self) -> None:
-        """Have queues and index hold all that was taken. Raises DiskFullError or OSError."""
-        self._write_units()
-        if self._index is not None:
-            self._index.wait()
-            self._dispatcher.write_index()
-
-    def _write_units(self) -> None:
         if len(self._batch):
             self._dispatcher.write_units(self._batch)
             self._batch.clear()
             self._bytes = 0
+
+    def finish(self) -> None:
+        """Have queues and index hold all that was taken. Raises DiskFullError or OSError."""
+        self.dispatch()
+        if self._index is not None and self._behind is not None:
+            self._behind.wait()
+            self._index.write_built()

@@ -26,6 +26,7 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+_SCHEDULE: Final = SCHEDULE_TOPIC.encode()
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -36,12 +37,11 @@ def parse_delay_levels(text: str = MESSAGE_DELAY_LEVEL) -> list[int]:
 
 def deliver_time_codes(data: Any, rows: Rows, levels: list[int]) -> None:
     """Make the tags code of delayed messages their deliver time, as SCHEDULE_TOPIC_XXXX has it."""
-    raw = SCHEDULE_TOPIC.encode()
     for row in np.flatnonzero(rows[:, record.C_DELAY_LEVEL] > 0).tolist():
         at, length, level, stored = rows[
             row, [record.C_TOPIC_POS, record.C_TOPIC_LEN, record.C_DELAY_LEVEL, record.C_STORE_TIMESTAMP]
         ].tolist()
-        if length == len(raw) and data[at : at + length] == raw:
+        if length == len(_SCHEDULE) and data[at : at + length] == _SCHEDULE:
             rows[row, record.C_TAGS_CODE] = stored + levels[min(level, len(levels)) - 1]
 
 
@@ -85,21 +85,6 @@ class Dispatcher:
         """Index the keys of records. Raises as ``dispatch`` does."""
         if self._index is not None:
             self._index.put_rows(data, rows, len(rows))
-
-    def build_index(self) -> None:
-        """Many keys come: see ``IndexService.build``."""
-        if self._index is not None:
-            self._index.build()
-
-    def write_index(self) -> None:
-        """Have the index tell of all its keys. Raises as ``dispatch`` does."""
-        if self._index is not None:
-            self._index.write_built()
-
-    def end_index(self) -> None:
-        """What was not written is forgotten."""
-        if self._index is not None:
-            self._index.end_build()
 
     def note_damage(self, damage: Damage) -> None:
         """Have messages that are missing from here on be the damaged bytes.

@@ -56,7 +56,7 @@ class IndexBuilder:
             self._write_entries()
 
     def _take(self, file: MappedFile) -> None:
-        self.write()
+        assert self._count() == self._written, "the next file begins with what this one says on disk"
         self._header[:] = file.read(0, INDEX_HEADER.size)
         self._first = self._written = self._count()
         if self._first > 1:

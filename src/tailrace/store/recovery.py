@@ -124,7 +124,7 @@ class Recovery:
         self._bad_index = ""
         self._is_clean = False
         self._synced: Callable[[], None] = lambda: None
-        self._batches = BatchedDispatch(dispatcher)
+        self._batches = BatchedDispatch(dispatcher, index)
         self.report = RecoveryReport(check_crc=check_crc)
 
     def run(self, *, last_exit_ok: bool, read_only: str = "") -> RecoveryReport:
