@@ -12,7 +12,7 @@ __all__ = ["in_background", "read_ahead"]
 _T = TypeVar("_T")
 
 
-def read_ahead(items: Iterator[_T], depth: int = 2) -> Iterator[_T]:
+def read_ahead(items: Iterator[_T], depth: int = 1) -> Iterator[_T]:
     """``items``, at most ``depth`` of them made before they are asked for.
 
     What making one raises is raised here. Ends its thread also when it is not read to the end.

@@ -124,7 +124,7 @@ class Recovery:
         self._bad_index = ""
         self._is_clean = False
         self._synced: Callable[[], None] = lambda: None
-        self._batches = BatchedDispatch(dispatcher, index)
+        self._batches = BatchedDispatch(dispatcher)
         self.report = RecoveryReport(check_crc=check_crc)
 
     def run(self, *, last_exit_ok: bool, read_only: str = "") -> RecoveryReport:
@@ -286,12 +286,13 @@ class Recovery:
         until = self._commit_log.max_offset
         walk = walk_over(
             log.files, report.start, until, self._check, self._is_fresh, pieces, self._batches.room)
-        if until - report.start > _SMALL and not report.read_only:
-            self._batches.index_behind()
+        if self._index is not None and until - report.start > _SMALL and not report.read_only:
+            self._index.build()
         try:
             self._take_all(walk, until)
         finally:
-            self._batches.close()
+            if self._index is not None:
+                self._index.end_build()
         report.end = walk.end.phy_offset
         self._cut(walk)
 
@@ -312,10 +313,16 @@ class Recovery:
                           100 * done, report.scanned)
                 self._tell(done)
             if now - saved >= _SAVE_NS and not report.read_only:
-                self._batches.finish()
+                self._catch_up()
                 self._save()
                 saved = self._clock.monotonic_ns()
-        self._batches.finish()
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Have queue and index files hold all that was taken."""
+        self._batches.dispatch()
+        if self._index is not None:
+            self._index.write_built()
 
     def _take(self, chunk: LogChunk) -> None:
         rows = chunk.rows
