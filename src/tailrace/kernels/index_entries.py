@@ -130,55 +130,6 @@ def _extend(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _put_entry(
-    header: cython.uchar[::1],
-    slots: cython.uchar[::1],
-    x: cython.uchar[::1],
-    first: cython.longlong,
-    entries: cython.longlong,
-    h: cython.longlong,
-    slot_at: cython.Py_ssize_t,
-    phy_offset: cython.longlong,
-    timestamp: cython.longlong,
-) -> cython.bint:
-    """Add one entry; False when there is no room for it. ``x`` has those from number ``first`` on."""
-    count: cython.longlong = _be32(header, 36)
-    at: cython.Py_ssize_t
-    old: cython.longlong
-    begin: cython.longlong
-    diff: cython.longlong = 0
-    if count < 1:
-        count = 1
-    at = cython.cast(cython.Py_ssize_t, (count - first) * _ENTRY)
-    if count >= entries or at < 0 or at + _ENTRY > len(x):
-        return False
-    old = _be32(slots, slot_at)
-    if old < 0 or old > count:
-        old = 0
-    begin = _be64(header, 0)
-    if begin > 0 and timestamp > begin:
-        diff = (timestamp - begin) // 1000
-        if diff > 0x7FFFFFFF:
-            diff = 0x7FFFFFFF
-    _put32(x, at, h)
-    _put64(x, at + 4, phy_offset)
-    _put32(x, at + 12, diff)
-    _put32(x, at + 16, old)
-    _put32(slots, slot_at, count)
-    if count <= 1:
-        _put64(header, 0, timestamp)
-        _put64(header, 16, phy_offset)
-    if old == 0:
-        _put32(header, 32, _be32(header, 32) + 1)
-    _put32(header, 36, count + 1)
-    _put64(header, 24, phy_offset)
-    _put64(header, 8, timestamp)
-    return True
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def _touch(
     buf: cython.const[cython.uchar][::1],
     rows: cython.longlong[:, ::1],
@@ -308,6 +259,8 @@ def put_rows_apart(
     ``entry_bytes`` is room for entries from number ``first_entry`` on, of a file that has ``entries``.
     ``work`` is room for the keys of some rows, (WORK_ROWS, 4): what the keys and slots need of memory
     is asked for together, since one miss of the cache after the other takes most of the time.
+    The header is written behind the entries of a block of rows. A reader that comes meanwhile finds
+    entries by their slots, which may be ahead of the header's count.
     Returns (row, key number) of the first key that found no room; row is ``last`` when all did.
     """
     r: cython.Py_ssize_t = first
@@ -318,17 +271,33 @@ def put_rows_apart(
     seen: cython.int = 0
     start: cython.longlong = first_key
     full: cython.bint = False
-    last_phy: cython.longlong = -1
     slots: cython.longlong = len(slot_bytes) // 4
+    room: cython.longlong = first_entry + len(entry_bytes) // 20
+    count: cython.longlong
+    used: cython.longlong
+    begin: cython.longlong
+    last_phy: cython.longlong
+    old: cython.longlong
+    diff: cython.longlong
     if len(header) < 40 or slots < 1 or entries < 1 or first_entry < 0:
         raise ValueError(f"{slots} slots and {entries} entries, a header of {len(header)} bytes")
     if not 0 <= first <= last <= rows.shape[0] or (rows.shape[0] and rows.shape[1] < _COLUMNS):
         raise ValueError(f"rows {first} to {last} of {rows.shape[0]}")
     if work.shape[0] < _WORK_ROWS or work.shape[1] < 4:
         raise ValueError(f"room for {work.shape[0]} keys of {_WORK_ROWS}")
+    if room > entries:
+        room = entries
     with cython.nogil:
-        if _be32(header, 36) > 1 or _be64(header, 24) > 0:
-            last_phy = _be64(header, 24)
+        begin = _be64(header, 0)
+        last_phy = _be64(header, 24)
+        used = _be32(header, 32)
+        count = _be32(header, 36)
+        if count <= 1:
+            count = 1
+            if last_phy <= 0:
+                last_phy = -1
+        if count < first_entry:
+            room = 0  # entries would be in front of the room
         while r < last and not full:
             until = min(last, r + _BLOCK)
             seen ^= _touch(buf, rows, r, until)
@@ -341,13 +310,36 @@ def put_rows_apart(
             for k in range(n):
                 seen ^= slot_bytes[work[k, 1]]
             for k in range(n):
-                at = work[k, 2]
-                full = not _put_entry(
-                    header, slot_bytes, entry_bytes, first_entry, entries, work[k, 0], work[k, 1],
-                    rows[at, _C_PHY], rows[at, _C_STORE_TIMESTAMP])
-                if full:
-                    r, start = at, work[k, 3]
+                if count >= room:
+                    r, start = work[k, 2], work[k, 3]
+                    n, full = k, True
                     break
+                at = cython.cast(cython.Py_ssize_t, work[k, 2])
+                if count <= 1:
+                    begin = rows[at, _C_STORE_TIMESTAMP]
+                    _put64(header, 0, begin)
+                    _put64(header, 16, rows[at, _C_PHY])
+                    diff = 0
+                else:
+                    diff = rows[at, _C_STORE_TIMESTAMP] - begin
+                    diff = min(diff // 1000, 0x7FFFFFFF) if begin > 0 and diff > 0 else 0
+                old = _be32(slot_bytes, work[k, 1])
+                if old <= 0 or old >= count:
+                    old = 0
+                    used += 1
+                at = cython.cast(cython.Py_ssize_t, (count - first_entry) * _ENTRY)
+                _put32(entry_bytes, at, work[k, 0])
+                _put64(entry_bytes, at + 4, rows[work[k, 2], _C_PHY])
+                _put32(entry_bytes, at + 12, diff)
+                _put32(entry_bytes, at + 16, old)
+                _put32(slot_bytes, work[k, 1], count)
+                count += 1
+            if n > 0:
+                at = cython.cast(cython.Py_ssize_t, work[n - 1, 2])
+                _put64(header, 8, rows[at, _C_STORE_TIMESTAMP])
+                _put64(header, 24, rows[at, _C_PHY])
+                _put32(header, 32, used)
+                _put32(header, 36, count)
         work[_WORK_ROWS - 1, 3] = seen  # else a compiler may leave out what only touches
     return r, start if full else 0
 
@@ -363,11 +355,11 @@ def search(
 ):
     """Positions of messages whose key has ``key_hash``, newest first; returns their number.
 
-    Stops when ``found`` is full. Different keys can have equal hashes.
+    Stops when ``found`` is full. Different keys can have equal hashes. Entries may be put meanwhile:
+    slots are believed, also when they are ahead of the header's count.
     """
     n: cython.Py_ssize_t = 0
     at: cython.Py_ssize_t
-    count: cython.longlong
     i: cython.longlong
     prev: cython.longlong
     steps: cython.longlong = 0
@@ -379,12 +371,9 @@ def search(
     if key_hash < 0:
         raise ValueError(f"hash {key_hash}")
     with cython.nogil:
-        count = _be32(index, 36)
-        if count > entries:
-            count = entries
         begin = _be64(index, 0)
         i = _be32(index, _HEADER + cython.cast(cython.Py_ssize_t, (key_hash % slots) * 4))
-        while 0 < i < count and n < found.shape[0] and steps < count:
+        while 0 < i < entries and n < found.shape[0] and steps < entries:
             steps += 1
             at = _HEADER + cython.cast(cython.Py_ssize_t, slots * 4 + i * _ENTRY)
             diff = _be32(index, at + 12)

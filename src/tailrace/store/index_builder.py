@@ -1,7 +1,8 @@
 """The end of an index file in memory, while many entries are put.
 
 An entry goes to a slot anywhere in 20 MB, and a page of a file that is touched first costs more than
-all else about it. So recovery keeps slots and header in memory and writes entries in long writes.
+all else about it. So recovery keeps slots and header in memory and writes entries in long writes, in another
+thread while the next ones are put.
 
 Invariant: the file on disk is whole up to the count in its header, whenever the process ends: what is
 behind that count is no entry yet. Commit point: ``write``, which writes entries, slots, header.
@@ -9,10 +10,13 @@ behind that count is no entry yet. Commit point: ``write``, which writes entries
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from typing import Any, Final, final
 
 import numpy as np
 
+from tailrace.env.read_ahead import in_background
 from tailrace.formats.indexfile import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT
 from tailrace.kernels import index_entries
 from tailrace.segments import MappedFile
@@ -32,7 +36,9 @@ class IndexBuilder:
         self._entries = entries
         self._start = INDEX_HEADER.size + slots * INDEX_SLOT.size
         self._slots: _Bytes = np.empty(slots * INDEX_SLOT.size, dtype=np.uint8)
-        self._room: _Bytes = np.empty(min(_AT_ONCE, entries) * INDEX_ENTRY.size, dtype=np.uint8)
+        room = min(_AT_ONCE, entries) * INDEX_ENTRY.size
+        self._room, self._spare = np.empty(room, dtype=np.uint8), np.empty(room, dtype=np.uint8)
+        self._wait: Callable[[], None] = lambda: None  # for entries that are being written
         self._header = bytearray(INDEX_HEADER.size)
         self._first = 1
         self._written = 1
@@ -74,8 +80,11 @@ class IndexBuilder:
         assert self._file is not None
         count = self._count() - self._first
         if count:
-            part = self._room[: count * INDEX_ENTRY.size]
-            self._file.write_long(part.data, self._start + self._first * INDEX_ENTRY.size)
+            part = self._room[: count * INDEX_ENTRY.size].data
+            file, at = self._file, self._start + self._first * INDEX_ENTRY.size
+            self._wait()
+            self._wait = in_background(lambda: file.write_long(part, at))
+            self._room, self._spare = self._spare, self._room
             self._first += count
 
     def write(self) -> None:
@@ -83,7 +92,13 @@ class IndexBuilder:
         if self._file is None or self._count() == self._written:
             return
         self._write_entries()
+        self._wait()
         for at in range(0, len(self._slots), _PART):
             self._file.write_long(self._slots[at : at + _PART].data, INDEX_HEADER.size + at)
         self._file.write_long(self._header, 0)
         self._written = self._first
+
+    def close(self) -> None:
+        """Wait for what is being written; raises nothing. What was not written is forgotten."""
+        with contextlib.suppress(Exception):
+            self._wait()

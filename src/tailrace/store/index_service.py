@@ -318,7 +318,9 @@ class IndexService:
 
     def end_build(self) -> None:
         """Put entries one by one again; what was not written is forgotten."""
-        self._builder = None
+        if self._builder is not None:
+            self._builder.close()
+            self._builder = None
 
     def _resumed(self, rows: np.ndarray[Any, Any], count: int) -> tuple[int, int]:
         """Row and key to go on with when the last call ended between two keys of a record."""

@@ -1,0 +1,38 @@
+"""A look-up while entries are put: what was put before is found."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tailrace.formats.indexfile import INDEX_HEADER, index_file_size
+from tailrace.kernels import hashes, index_entries, record
+
+ENTRIES = 40
+WORK = np.empty((index_entries.WORK_ROWS, 4), dtype=np.int64)
+
+
+def rows_of(keys):
+    data, rows = b"T", np.zeros((len(keys), record.COLUMNS), dtype=np.int64)
+    rows[:, record.C_TOPIC_LEN] = 1
+    rows[:, [record.C_TAGS_POS, record.C_UNIQ_POS]] = -1
+    for number, key in enumerate(keys):
+        rows[number, record.C_PHY] = 100 * (number + 1)
+        rows[number, record.C_STORE_TIMESTAMP] = 1_700_000_000_000
+        rows[number, record.C_KEYS_POS], rows[number, record.C_KEYS_LEN] = len(data), len(key)
+        data += key
+    return data, rows
+
+
+def test_a_slot_may_be_ahead_of_the_header():
+    """As a reader meets it between an entry and the header: one slot, so every key has its chain."""
+    file = memoryview(bytearray(index_file_size(1, ENTRIES)))
+    data, rows = rows_of([b"k%d" % n for n in range(12)])
+    index_entries.put_rows(file, 1, ENTRIES, data, rows, 0, 8, 0, WORK)
+    header = bytes(file[: INDEX_HEADER.size])
+    index_entries.put_rows(file, 1, ENTRIES, data, rows, 8, 12, 0, WORK)
+    file[: INDEX_HEADER.size] = header
+    found = np.zeros(4, dtype=np.int64)
+    for number in range(12):
+        wanted = hashes.index_hash(b"T", b"k%d" % number)
+        assert index_entries.search(file, 1, ENTRIES, wanted, 0, 1 << 60, found) == 1
+        assert found[0] == 100 * (number + 1)
