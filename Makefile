@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 PY := $(VENV)/bin/python
-SOURCES := setup.py pyproject.toml $(wildcard src/tailrace/kernels/*.py)
+SOURCES := setup.py pyproject.toml $(wildcard src/tailrace/kernels/*.py src/tailrace/kernels/shared/*.py)
 SEED ?= 1
 RUNS ?= 300
 CODE := src tests tools benchmarks setup.py
@@ -34,8 +34,10 @@ setup: $(VENV)/.installed  ## The environment in .venv, which every other target
 demo: $(VENV)/.installed  ## The main job as a short story: serve, send, kill, recover, query, Spark
 	$(PY) tools/demo.py
 
-test: $(VENV)/.installed  ## All tests, a worker a processor
+test: $(VENV)/.installed  ## All tests, a worker a processor; those of bytes once more with interpreted kernels
 	$(PY) -m pytest -n auto --dist loadfile
+	TAILRACE_INTERPRETED=1 $(PY) -m pytest -n auto --dist loadfile \
+		$(addprefix tests/unit/,formats kernels spark store timer)
 
 check: $(VENV)/.installed  ## Layout, lint, types, import rules, generated documents
 	$(VENV)/bin/ruff check $(CODE)

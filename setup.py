@@ -1,23 +1,39 @@
 """Build the compiled twins of the kernels; everything else is in pyproject.toml.
 
-Each kernel is copied below ``build/kernels`` with the SHA-256 of its source put into it, and
-compiled as ``tailrace.kernels._compiled.<name>``. Without Cython or a C compiler the package
+Each kernel is copied below ``build/kernels`` with the files of ``kernels/shared`` in the place of the
+lines that import them and the SHA-256 of its source put in, and compiled as
+``tailrace.kernels._compiled.<name>``. Without Cython or a C compiler the package
 installs all the same and the kernels run interpreted.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 
 from setuptools import Extension, setup
 
 KERNELS = (
-    "record", "hashes", "queue_units", "index_entries", "index_chains", "tag_filter", "header",
+    "record", "record_encoder", "hashes", "queue_units", "index_entries", "index_chains", "tag_filter", "header",
     "columns", "column_records", "timer_records", "timer_put_back", "timer_lists",
     "timer_replay",
 )
 SOURCES = Path("src/tailrace/kernels")
+SHARED = re.compile(r"^from tailrace\.kernels\.shared\.(\w+) import [\w, ]+$", re.MULTILINE)
+
+
+def shared_text(name: str) -> str:
+    """A shared file without what every kernel has once."""
+    return (SOURCES / "shared" / f"{name}.py").read_text().replace("\nimport cython\n", "\n", 1)
+
+
+def source_of(name: str) -> str:
+    """What is compiled as a kernel."""
+    paths = [*sorted((SOURCES / "shared").glob("*.py")), SOURCES / f"{name}.py"]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()  # as kernels/__init__.py
+    text = SHARED.sub(lambda found: shared_text(found[1]), paths[-1].read_text())
+    return text.replace('SOURCE_SHA256 = ""', f'SOURCE_SHA256 = "{digest}"', 1)
 
 
 def extensions() -> list[Extension]:
@@ -28,14 +44,11 @@ def extensions() -> list[Extension]:
         return []
     made = []
     for name in KERNELS:
-        source = (SOURCES / f"{name}.py").read_bytes()
-        stamped = source.decode().replace(
-            'SOURCE_SHA256 = ""', f'SOURCE_SHA256 = "{hashlib.sha256(source).hexdigest()}"', 1
-        )
+        text = source_of(name)
         copy = Path("build/kernels") / f"{name}.py"
         copy.parent.mkdir(parents=True, exist_ok=True)
-        if not copy.exists() or copy.read_text() != stamped:
-            copy.write_text(stamped)
+        if not copy.exists() or copy.read_text() != text:
+            copy.write_text(text)
         made.append(
             Extension(
                 f"tailrace.kernels._compiled.{name}",

@@ -1,10 +1,10 @@
 """Loops over bytes: the only room that is compiled.
 
 Each kernel is one ``.py`` file in Cython's pure-Python mode. Compiled, it is a module of the same
-name below ``tailrace.kernels._compiled``, which carries the SHA-256 of the source it was made
-from; one that does not match its source is refused, and the source runs interpreted instead, as it
-does where there is no C compiler or when ``TAILRACE_INTERPRETED=1`` is set. Both give the same
-results.
+name below ``tailrace.kernels._compiled``, which carries the SHA-256 of the source it was made from,
+with what ``shared`` has for all of them; one that does not match its source is refused, and the
+source runs interpreted instead, as it does where there is no C compiler or when
+``TAILRACE_INTERPRETED=1`` is set. Both give the same results.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ __all__ = [
     "index_entries",
     "queue_units",
     "record",
+    "record_encoder",
     "tag_filter",
     "timer_lists",
     "timer_put_back",
@@ -41,6 +42,7 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 _ROOM = Path(__file__).parent
+_SHARED = b"".join(path.read_bytes() for path in sorted((_ROOM / "shared").glob("*.py")))
 _interpreted: list[str] = []
 
 
@@ -51,8 +53,7 @@ def _load(name: str) -> ModuleType:
         except ImportError as error:
             _log.info("kernel is not compiled name=%s reason=%s", name, error)
         else:
-            source = hashlib.sha256((_ROOM / f"{name}.py").read_bytes()).hexdigest()
-            if twin.SOURCE_SHA256 == source:
+            if twin.SOURCE_SHA256 == hashlib.sha256(_SHARED + (_ROOM / f"{name}.py").read_bytes()).hexdigest():
                 sys.modules[f"tailrace.kernels.{name}"] = twin
                 return twin
             _log.warning("compiled kernel refused, its source has changed name=%s", name)
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
         index_entries,
         queue_units,
         record,
+        record_encoder,
         tag_filter,
         timer_lists,
         timer_put_back,
@@ -78,6 +80,7 @@ if TYPE_CHECKING:
     )
 else:
     record = _load("record")
+    record_encoder = _load("record_encoder")
     hashes = _load("hashes")
     queue_units = _load("queue_units")
     index_entries = _load("index_entries")
@@ -116,7 +119,9 @@ def _lend_crc32(kernel: ModuleType = record) -> None:
             return
 
 
-for _name, _kernel in (("record", record), ("timer_records", timer_records)):
+for _name, _kernel in (
+    ("record", record), ("record_encoder", record_encoder), ("timer_records", timer_records)
+):
     if _name not in _interpreted:
         _lend_crc32(_kernel)
 

@@ -9,6 +9,8 @@ out as it was. Every place is compared with the length of its buffer before it i
 
 import cython
 
+from tailrace.kernels.shared.big_endian import put32, put64
+
 SOURCE_SHA256 = ""
 
 _N_PHY = cython.declare(cython.int, 0)
@@ -25,7 +27,6 @@ _N_RECONSUME_TIMES = cython.declare(cython.int, 10)
 _N_PREPARED = cython.declare(cython.int, 11)
 _NUMBERS = cython.declare(cython.int, 12)
 _MAGIC_V2 = cython.declare(cython.longlong, 0xDAA320AB)
-_MASK_32 = cython.declare(cython.longlong, 0xFFFFFFFF)
 
 N_PHY = _N_PHY
 N_SIZE = _N_SIZE
@@ -40,26 +41,6 @@ N_STORE_TIMESTAMP = _N_STORE_TIMESTAMP
 N_RECONSUME_TIMES = _N_RECONSUME_TIMES
 N_PREPARED = _N_PREPARED
 NUMBERS = _NUMBERS
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put32(b: cython.uchar[::1], p: cython.Py_ssize_t, v: cython.longlong) -> cython.void:
-    b[p] = (v >> 24) & 255
-    b[p + 1] = (v >> 16) & 255
-    b[p + 2] = (v >> 8) & 255
-    b[p + 3] = v & 255
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put64(b: cython.uchar[::1], p: cython.Py_ssize_t, v: cython.longlong) -> cython.void:
-    _put32(b, p, (v >> 32) & _MASK_32)
-    _put32(b, p + 4, v & _MASK_32)
 
 
 @cython.cfunc
@@ -194,21 +175,21 @@ def encode_rows(
             if numbers[n, _N_PHY] < base or numbers[n, _N_PHY] - base > room - size:
                 continue
             q = cython.cast(cython.Py_ssize_t, numbers[n, _N_PHY] - base)
-            _put32(out, q, size)
-            _put32(out, q + 4, numbers[n, _N_MAGIC])
-            _put32(out, q + 8, numbers[n, _N_BODY_CRC])
-            _put32(out, q + 12, numbers[n, _N_QUEUE_ID])
-            _put32(out, q + 16, numbers[n, _N_FLAG])
-            _put64(out, q + 20, numbers[n, _N_QUEUE_OFFSET])
-            _put64(out, q + 28, numbers[n, _N_PHY])
-            _put32(out, q + 36, numbers[n, _N_SYS_FLAG])
-            _put64(out, q + 40, numbers[n, _N_BORN_TIMESTAMP])
+            put32(out, q, size)
+            put32(out, q + 4, numbers[n, _N_MAGIC])
+            put32(out, q + 8, numbers[n, _N_BODY_CRC])
+            put32(out, q + 12, numbers[n, _N_QUEUE_ID])
+            put32(out, q + 16, numbers[n, _N_FLAG])
+            put64(out, q + 20, numbers[n, _N_QUEUE_OFFSET])
+            put64(out, q + 28, numbers[n, _N_PHY])
+            put32(out, q + 36, numbers[n, _N_SYS_FLAG])
+            put64(out, q + 40, numbers[n, _N_BORN_TIMESTAMP])
             q = _copy(out, q + 48, born_hosts, born_offsets[n], born)
-            _put64(out, q, numbers[n, _N_STORE_TIMESTAMP])
+            put64(out, q, numbers[n, _N_STORE_TIMESTAMP])
             q = _copy(out, q + 8, store_hosts, store_offsets[n], store)
-            _put32(out, q, numbers[n, _N_RECONSUME_TIMES])
-            _put64(out, q + 4, numbers[n, _N_PREPARED])
-            _put32(out, q + 12, body)
+            put32(out, q, numbers[n, _N_RECONSUME_TIMES])
+            put64(out, q + 4, numbers[n, _N_PREPARED])
+            put32(out, q + 12, body)
             q = _copy(out, q + 16, bodies, body_offsets[n], body)
             if v2:
                 out[q] = (topic >> 8) & 255

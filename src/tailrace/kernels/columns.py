@@ -8,6 +8,8 @@ least significant first. Every place is compared with the length of ``buf`` befo
 
 import cython
 
+from tailrace.kernels.shared.fnv import queue_hash_of
+
 SOURCE_SHA256 = ""
 
 # Columns and bits of kernels.record; tests compare them.
@@ -28,11 +30,6 @@ _VALUE_LEN = cython.declare(cython.int, 3)
 
 _LIMIT = cython.declare(cython.longlong, 0x7FFFFFFF)
 _SIGN_32 = cython.declare(cython.longlong, 0x80000000)
-_MASK_64 = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
-_MASK_62 = cython.declare(cython.ulonglong, 0x3FFFFFFFFFFFFFFF)
-_FNV_START = cython.declare(cython.ulonglong, 14695981039346656037)
-_FNV_PRIME = cython.declare(cython.ulonglong, 1099511628211)
-_MASK_32 = cython.declare(cython.longlong, 0xFFFFFFFF)
 
 NAME_POS = _NAME_POS
 NAME_LEN = _NAME_LEN
@@ -48,13 +45,7 @@ OTHER_HOST = -3
 
 def queue_hash(topic: cython.const[cython.uchar][::1], queue_id: cython.longlong):
     """The hash by which ``kernels.record.scan`` names a queue."""
-    h: cython.ulonglong = _FNV_START
-    p: cython.Py_ssize_t
-    for p in range(len(topic)):
-        h = ((h ^ topic[p]) * _FNV_PRIME) & _MASK_64
-    h = ((h ^ cython.cast(cython.ulonglong, queue_id & _MASK_32)) * _FNV_PRIME) & _MASK_64
-    h = h ^ (h >> 29)
-    return h & _MASK_62
+    return queue_hash_of(topic, 0, len(topic), queue_id)
 
 
 @cython.cfunc
@@ -141,7 +132,7 @@ def copy_parts(
                 for k in range(size):
                     out[q + k] = buf[p + k]
             else:
-                out[q : q + size] = buf[p : p + size]
+                memoryview(out)[q : q + size] = memoryview(buf)[p : p + size]
             q += size
     return q
 

@@ -3,24 +3,11 @@
 
 import cython
 
+from tailrace.kernels.shared.big_endian import be32
+
 SOURCE_SHA256 = ""
 
 HEAD_LENGTH = 17  # code 2, language 1, version 2, opaque 4, flag 4, length of the remark 4
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(check=False)
-def _be32(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
-    return (
-        (
-            (cython.cast(cython.longlong, b[p]) << 24)
-            | (cython.cast(cython.longlong, b[p + 1]) << 16)
-            | (cython.cast(cython.longlong, b[p + 2]) << 8)
-            | b[p + 3]
-        )
-        ^ 0x80000000
-    ) - 0x80000000
 
 
 def decode_header(data: bytes, start: cython.Py_ssize_t, until: cython.Py_ssize_t):
@@ -41,10 +28,10 @@ def decode_header(data: bytes, start: cython.Py_ssize_t, until: cython.Py_ssize_
         raise ValueError(f"binary header of {until - start} bytes, 21 are the least")
     code = (((b[p] << 8) | b[p + 1]) ^ 0x8000) - 0x8000
     version = (((b[p + 3] << 8) | b[p + 4]) ^ 0x8000) - 0x8000
-    n = _be32(b, p + 13)
+    n = be32(b, p + 13)
     language = b[p + 2]
-    opaque = _be32(b, p + 5)
-    flag = _be32(b, p + 9)
+    opaque = be32(b, p + 5)
+    flag = be32(b, p + 9)
     p += 17
     remark = None
     if n > 0:
@@ -54,7 +41,7 @@ def decode_header(data: bytes, start: cython.Py_ssize_t, until: cython.Py_ssize_
         p += cython.cast(cython.Py_ssize_t, n)
     elif n < 0:
         raise ValueError(f"remark of {n} bytes")
-    n = _be32(b, p)
+    n = be32(b, p)
     p += 4
     if n < 0 or n > until - p:
         raise ValueError(f"ext fields of {n} bytes leave the header")
@@ -69,7 +56,7 @@ def decode_header(data: bytes, start: cython.Py_ssize_t, until: cython.Py_ssize_
             raise ValueError(f"ext key of {n} bytes leaves the header")
         key = data[p : p + n].decode("utf-8", "replace")
         p += cython.cast(cython.Py_ssize_t, n)
-        n = _be32(b, p)
+        n = be32(b, p)
         p += 4
         if n < 0 or n > end - p:
             raise ValueError(f"ext value of {n} bytes leaves the header")

@@ -7,28 +7,11 @@ tell what the slots must hold: a file whose slots are torn or stale is put right
 
 import cython
 
+from tailrace.kernels.shared.big_endian import be32, be64
+
 SOURCE_SHA256 = ""
 
 _ENTRY = cython.declare(cython.Py_ssize_t, 20)
-_MASK_32 = cython.declare(cython.longlong, 0xFFFFFFFF)
-_SIGN_32 = cython.declare(cython.longlong, 0x80000000)
-_TWO_32 = cython.declare(cython.longlong, 0x100000000)
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _be32(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
-    return (
-        (
-            (cython.cast(cython.longlong, b[p]) << 24)
-            | (cython.cast(cython.longlong, b[p + 1]) << 16)
-            | (cython.cast(cython.longlong, b[p + 2]) << 8)
-            | b[p + 3]
-        )
-        ^ _SIGN_32
-    ) - _SIGN_32
 
 
 def follow(
@@ -57,12 +40,12 @@ def follow(
             heads[slot] = 0
         while i < count:
             at = cython.cast(cython.Py_ssize_t, i) * _ENTRY
-            h = _be32(entries, at)
-            phy = _be32(entries, at + 4) * _TWO_32 + (_be32(entries, at + 8) & _MASK_32)
-            if h < 0 or phy < 0 or phy < last or phy >= before or _be32(entries, at + 12) < 0:
+            h = be32(entries, at)
+            phy = be64(entries, at + 4)
+            if h < 0 or phy < 0 or phy < last or phy >= before or be32(entries, at + 12) < 0:
                 break
             slot = cython.cast(cython.Py_ssize_t, h % slots)
-            if _be32(entries, at + 16) != heads[slot]:
+            if be32(entries, at + 16) != heads[slot]:
                 break
             heads[slot] = cython.cast(cython.int, i)
             last = phy

@@ -7,6 +7,9 @@ read from it is compared with the geometry before it is used as a place.
 
 import cython
 
+from tailrace.kernels.shared.big_endian import be32, be64, put32, put64
+from tailrace.kernels.shared.java_hash import java_hash_on
+
 SOURCE_SHA256 = ""
 
 # Columns of kernels.record; tests compare them.
@@ -33,98 +36,6 @@ _HEADER = cython.declare(cython.Py_ssize_t, 40)
 _ENTRY = cython.declare(cython.Py_ssize_t, 20)
 _MASK_32 = cython.declare(cython.longlong, 0xFFFFFFFF)
 _SIGN_32 = cython.declare(cython.longlong, 0x80000000)
-_TWO_32 = cython.declare(cython.longlong, 0x100000000)
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _be32(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
-    return (
-        (
-            (cython.cast(cython.longlong, b[p]) << 24)
-            | (cython.cast(cython.longlong, b[p + 1]) << 16)
-            | (cython.cast(cython.longlong, b[p + 2]) << 8)
-            | b[p + 3]
-        )
-        ^ _SIGN_32
-    ) - _SIGN_32
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _be64(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
-    return _be32(b, p) * _TWO_32 + (_be32(b, p + 4) & _MASK_32)
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put32(b: cython.uchar[::1], p: cython.Py_ssize_t, v: cython.longlong) -> cython.void:
-    b[p] = (v >> 24) & 255
-    b[p + 1] = (v >> 16) & 255
-    b[p + 2] = (v >> 8) & 255
-    b[p + 3] = v & 255
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put64(b: cython.uchar[::1], p: cython.Py_ssize_t, v: cython.longlong) -> cython.void:
-    _put32(b, p, (v >> 32) & _MASK_32)
-    _put32(b, p + 4, v & _MASK_32)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _extend(
-    h: cython.longlong, b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t
-) -> cython.longlong:
-    """Java's hash of UTF-8 bytes, going on from ``h``; as in kernels.hashes."""
-    c: cython.longlong
-    n: cython.Py_ssize_t
-    k: cython.Py_ssize_t
-    good: cython.bint
-    while p + 4 <= e and (b[p] | b[p + 1] | b[p + 2] | b[p + 3]) < 0x80:  # 31 to the 4th, 3rd, 2nd
-        h = (h * 923521 + b[p] * 29791 + b[p + 1] * 961 + b[p + 2] * 31 + b[p + 3]) & _MASK_32
-        p += 4
-    while p < e:
-        c = b[p]
-        if c < 0x80:
-            h = (h * 31 + c) & _MASK_32
-            p += 1
-            continue
-        n = 0
-        if 0xC2 <= c < 0xE0:
-            n, c = 1, c & 0x1F
-        elif 0xE0 <= c < 0xF0:
-            n, c = 2, c & 0x0F
-        elif 0xF0 <= c < 0xF5:
-            n, c = 3, c & 0x07
-        good = n > 0 and p + n < e
-        if good:
-            for k in range(1, n + 1):
-                if b[p + k] & 0xC0 != 0x80:
-                    good = False
-                    break
-                c = (c << 6) | (b[p + k] & 0x3F)
-        if not good:
-            h = (h * 31 + 0xFFFD) & _MASK_32
-            p += 1
-            continue
-        p += n + 1
-        if c >= 0x10000:
-            c -= 0x10000
-            h = (h * 31 + (0xD800 + (c >> 10))) & _MASK_32
-            c = 0xDC00 + (c & 0x3FF)
-        h = (h * 31 + c) & _MASK_32
-    return h
 
 
 @cython.cfunc
@@ -188,13 +99,13 @@ def _hash_keys(
     p: cython.Py_ssize_t = rows[r, _C_TOPIC_POS]
     e: cython.Py_ssize_t
     t: cython.Py_ssize_t
-    topic: cython.longlong = _extend(0, buf, p, p + rows[r, _C_TOPIC_LEN])
+    topic: cython.longlong = java_hash_on(0, buf, p, p + rows[r, _C_TOPIC_LEN])
     h: cython.longlong
     topic = (topic * 31 + 35) & _MASK_32
     if rows[r, _C_UNIQ_POS] >= 0:
         if key >= start:
             p = rows[r, _C_UNIQ_POS]
-            h = _extend(topic, buf, p, p + rows[r, _C_UNIQ_LEN])
+            h = java_hash_on(topic, buf, p, p + rows[r, _C_UNIQ_LEN])
             n = _note(work, n, h, slots, r, key)
         key += 1
     if rows[r, _C_KEYS_POS] >= 0:
@@ -206,14 +117,14 @@ def _hash_keys(
                 t += 1
             if t > p:
                 if key >= start:
-                    n = _note(work, n, _extend(topic, buf, p, t), slots, r, key)
+                    n = _note(work, n, java_hash_on(topic, buf, p, t), slots, r, key)
                 key += 1
             p = t + 1
     if rows[r, _C_TAGS_POS] >= 0 and key >= start:
         p = rows[r, _C_TAGS_POS]
         h = (topic * 31 + 84) & _MASK_32
         h = (h * 31 + 35) & _MASK_32
-        h = _extend(h, buf, p, p + rows[r, _C_TAGS_LEN])
+        h = java_hash_on(h, buf, p, p + rows[r, _C_TAGS_LEN])
         n = _note(work, n, h, slots, r, key)
     return n
 
@@ -234,6 +145,8 @@ def put_rows(
     if slots < 1 or entries < 1 or len(index) < 40 + slots * 4 + entries * 20:
         raise ValueError(f"{slots} slots and {entries} entries in {len(index)} bytes")
     start = _HEADER + cython.cast(cython.Py_ssize_t, slots * 4)
+    if not cython.compiled:
+        index = memoryview(index)  # a part of it is to be written to, not a copy
     return put_rows_apart(
         index[:_HEADER], index[_HEADER:start], index[start:], 0, entries, buf, rows, first, last,
         first_key, work)
@@ -288,10 +201,10 @@ def put_rows_apart(
     if room > entries:
         room = entries
     with cython.nogil:
-        begin = _be64(header, 0)
-        last_phy = _be64(header, 24)
-        used = _be32(header, 32)
-        count = _be32(header, 36)
+        begin = be64(header, 0)
+        last_phy = be64(header, 24)
+        used = be32(header, 32)
+        count = be32(header, 36)
         if count <= 1:
             count = 1
             if last_phy <= 0:
@@ -317,29 +230,29 @@ def put_rows_apart(
                 at = cython.cast(cython.Py_ssize_t, work[k, 2])
                 if count <= 1:
                     begin = rows[at, _C_STORE_TIMESTAMP]
-                    _put64(header, 0, begin)
-                    _put64(header, 16, rows[at, _C_PHY])
+                    put64(header, 0, begin)
+                    put64(header, 16, rows[at, _C_PHY])
                     diff = 0
                 else:
                     diff = rows[at, _C_STORE_TIMESTAMP] - begin
                     diff = min(diff // 1000, 0x7FFFFFFF) if begin > 0 and diff > 0 else 0
-                old = _be32(slot_bytes, work[k, 1])
+                old = be32(slot_bytes, work[k, 1])
                 if old <= 0 or old >= count:
                     old = 0
                     used += 1
                 at = cython.cast(cython.Py_ssize_t, (count - first_entry) * _ENTRY)
-                _put32(entry_bytes, at, work[k, 0])
-                _put64(entry_bytes, at + 4, rows[work[k, 2], _C_PHY])
-                _put32(entry_bytes, at + 12, diff)
-                _put32(entry_bytes, at + 16, old)
-                _put32(slot_bytes, work[k, 1], count)
+                put32(entry_bytes, at, work[k, 0])
+                put64(entry_bytes, at + 4, rows[work[k, 2], _C_PHY])
+                put32(entry_bytes, at + 12, diff)
+                put32(entry_bytes, at + 16, old)
+                put32(slot_bytes, work[k, 1], count)
                 count += 1
             if n > 0:
                 at = cython.cast(cython.Py_ssize_t, work[n - 1, 2])
-                _put64(header, 8, rows[at, _C_STORE_TIMESTAMP])
-                _put64(header, 24, rows[at, _C_PHY])
-                _put32(header, 32, used)
-                _put32(header, 36, count)
+                put64(header, 8, rows[at, _C_STORE_TIMESTAMP])
+                put64(header, 24, rows[at, _C_PHY])
+                put32(header, 32, used)
+                put32(header, 36, count)
         work[_WORK_ROWS - 1, 3] = seen  # else a compiler may leave out what only touches
     return r, start if full else 0
 
@@ -371,22 +284,22 @@ def search(
     if key_hash < 0:
         raise ValueError(f"hash {key_hash}")
     with cython.nogil:
-        begin = _be64(index, 0)
-        i = _be32(index, _HEADER + cython.cast(cython.Py_ssize_t, (key_hash % slots) * 4))
+        begin = be64(index, 0)
+        i = be32(index, _HEADER + cython.cast(cython.Py_ssize_t, (key_hash % slots) * 4))
         while 0 < i < entries and n < found.shape[0] and steps < entries:
             steps += 1
             at = _HEADER + cython.cast(cython.Py_ssize_t, slots * 4 + i * _ENTRY)
-            diff = _be32(index, at + 12)
+            diff = be32(index, at + 12)
             if diff < 0:
                 break
             when = begin + diff * 1000
             # Whole seconds were stored: a message may be up to 999 ms younger than it looks.
-            if _be32(index, at) == key_hash and when <= end_ms and when + 999 >= begin_ms:
-                found[n] = _be64(index, at + 4)
+            if be32(index, at) == key_hash and when <= end_ms and when + 999 >= begin_ms:
+                found[n] = be64(index, at + 4)
                 n += 1
             if when + 999 < begin_ms:
                 break
-            prev = _be32(index, at + 16)
+            prev = be32(index, at + 16)
             if prev == i:
                 break
             i = prev

@@ -3,6 +3,8 @@
 
 import cython
 
+from tailrace.kernels.shared.big_endian import be32, be64, put32, put64
+
 SOURCE_SHA256 = ""
 
 # Columns of kernels.record; tests compare them.
@@ -19,39 +21,9 @@ _COLUMNS = cython.declare(cython.int, 28)
 _UNIT = cython.declare(cython.Py_ssize_t, 20)
 _PRE_BLANK_SIZE = cython.declare(cython.longlong, 0x7FFFFFFF)
 _FARTHEST = cython.declare(cython.longlong, 0x4000000000000000)  # no position is behind it
-_SIGN_32 = cython.declare(cython.longlong, 0x80000000)
-_TWO_32 = cython.declare(cython.longlong, 0x100000000)
 _MASK_64 = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
 _MIX_1 = cython.declare(cython.ulonglong, 0xBF58476D1CE4E5B9)
 _MIX_2 = cython.declare(cython.ulonglong, 0x94D049BB133111EB)
-_MASK_32 = cython.declare(cython.longlong, 0xFFFFFFFF)
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put32(b: cython.uchar[::1], p: cython.Py_ssize_t, v: cython.longlong) -> cython.void:
-    b[p] = (v >> 24) & 255
-    b[p + 1] = (v >> 16) & 255
-    b[p + 2] = (v >> 8) & 255
-    b[p + 3] = v & 255
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _be32(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
-    return (
-        (
-            (cython.cast(cython.longlong, b[p]) << 24)
-            | (cython.cast(cython.longlong, b[p + 1]) << 16)
-            | (cython.cast(cython.longlong, b[p + 2]) << 8)
-            | b[p + 3]
-        )
-        ^ _SIGN_32
-    ) - _SIGN_32
 
 
 @cython.cfunc
@@ -110,9 +82,9 @@ def add_cover(
     with cython.nogil:
         while i < count:
             p = i * _UNIT
-            size = _be32(units, p + 8)
+            size = be32(units, p + 8)
             if size != _PRE_BLANK_SIZE:
-                phy = _be32(units, p) * _TWO_32 + (_be32(units, p + 4) & _MASK_32)
+                phy = be64(units, p)
                 if size <= 0 or phy <= last or phy < 0 or phy > _FARTHEST:
                     break
                 last = phy
@@ -157,11 +129,9 @@ def build_units(
             if r < 0 or r >= count:
                 p = -1
                 break
-            _put32(out, p, (rows[r, _C_PHY] >> 32) & _MASK_32)
-            _put32(out, p + 4, rows[r, _C_PHY] & _MASK_32)
-            _put32(out, p + 8, rows[r, _C_SIZE] & _MASK_32)
-            _put32(out, p + 12, (rows[r, _C_TAGS_CODE] >> 32) & _MASK_32)
-            _put32(out, p + 16, rows[r, _C_TAGS_CODE] & _MASK_32)
+            put64(out, p, rows[r, _C_PHY])
+            put32(out, p + 8, rows[r, _C_SIZE])
+            put64(out, p + 12, rows[r, _C_TAGS_CODE])
             p += 20
     if p < 0:
         raise ValueError("order names a row that does not exist")

@@ -3,23 +3,9 @@
 
 import cython
 
+from tailrace.kernels.shared.big_endian import be64
+
 SOURCE_SHA256 = ""
-
-_TWO_32 = cython.declare(cython.longlong, 0x100000000)
-_SIGN_32 = cython.declare(cython.longlong, 0x80000000)
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _be32u(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
-    return (
-        (cython.cast(cython.longlong, b[p]) << 24)
-        | (cython.cast(cython.longlong, b[p + 1]) << 16)
-        | (cython.cast(cython.longlong, b[p + 2]) << 8)
-        | b[p + 3]
-    )
 
 
 def filter_units(
@@ -37,9 +23,7 @@ def filter_units(
         raise ValueError(f"{count} units in {len(units)} bytes, room for {chosen.shape[0]}")
     with cython.nogil:
         for i in range(count):
-            code = (
-                (_be32u(units, 20 * i + 12) ^ _SIGN_32) - _SIGN_32
-            ) * _TWO_32 + _be32u(units, 20 * i + 16)
+            code = be64(units, 20 * i + 12)
             for k in range(codes.shape[0]):
                 if codes[k] == code:
                     chosen[n] = i

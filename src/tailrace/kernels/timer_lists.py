@@ -8,40 +8,11 @@ of two columns, hash and value, a power of two long; a hash of 0 is an empty pla
 
 import cython
 
+from tailrace.kernels.shared.big_endian import be32, be64
+
 SOURCE_SHA256 = ""
 
 _UNIT = cython.declare(cython.int, 52)
-_SIGN_32 = cython.declare(cython.longlong, 0x80000000)
-_TWO_32 = cython.declare(cython.longlong, 0x100000000)
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _be32u(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
-    return (
-        (cython.cast(cython.longlong, b[p]) << 24)
-        | (cython.cast(cython.longlong, b[p + 1]) << 16)
-        | (cython.cast(cython.longlong, b[p + 2]) << 8)
-        | b[p + 3]
-    )
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _be32(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
-    return (_be32u(b, p) ^ _SIGN_32) - _SIGN_32
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _be64(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
-    return _be32(b, p) * _TWO_32 + _be32u(b, p + 4)
 
 
 def walk(
@@ -70,9 +41,9 @@ def walk(
     with cython.nogil:
         while pos >= base and pos - base <= size - _UNIT and (n + 1) * _UNIT <= room:
             p = cython.cast(cython.Py_ssize_t, pos - base)
-            previous = _be64(buf, p + 4)
-            time = _be64(buf, p + 16) + _be32(buf, p + 24)
-            if _be32(buf, p) != _UNIT or previous >= pos or time < slot_ms or (
+            previous = be64(buf, p + 4)
+            time = be64(buf, p + 16) + be32(buf, p + 24)
+            if be32(buf, p) != _UNIT or previous >= pos or time < slot_ms or (
                 time - slot_ms >= precision_ms
             ):
                 good = False

@@ -6,6 +6,8 @@
 
 import cython
 
+from tailrace.kernels.shared.big_endian import be32, put32, put64
+
 SOURCE_SHA256 = ""
 
 # Columns of kernels.timer_records; tests compare them.
@@ -24,51 +26,8 @@ _T_QUEUE = cython.declare(cython.int, 17)
 _COLUMNS = cython.declare(cython.int, 18)
 
 _MAGIC_V1 = cython.declare(cython.longlong, 0xDAA320A7)
-_MASK_32 = cython.declare(cython.longlong, 0xFFFFFFFF)
-_SIGN_32 = cython.declare(cython.longlong, 0x80000000)
 
 _NAMES: bytes = b"TIMER_ENQUEUE_MSTIMER_DEQUEUE_MS"
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _be32u(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
-    return (
-        (cython.cast(cython.longlong, b[p]) << 24)
-        | (cython.cast(cython.longlong, b[p + 1]) << 16)
-        | (cython.cast(cython.longlong, b[p + 2]) << 8)
-        | b[p + 3]
-    )
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _be32(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
-    return (_be32u(b, p) ^ _SIGN_32) - _SIGN_32
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put32(b: cython.uchar[::1], p: cython.Py_ssize_t, v: cython.longlong) -> cython.void:
-    b[p] = (v >> 24) & 255
-    b[p + 1] = (v >> 16) & 255
-    b[p + 2] = (v >> 8) & 255
-    b[p + 3] = v & 255
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put64(b: cython.uchar[::1], p: cython.Py_ssize_t, v: cython.longlong) -> cython.void:
-    _put32(b, p, (v >> 32) & _MASK_32)
-    _put32(b, p + 4, v & _MASK_32)
 
 
 @cython.cfunc
@@ -141,7 +100,7 @@ def _put_one(
     size: cython.Py_ssize_t = (
         75 + born_length + host_length + body_length + topic_length + props_length + added)
     q: cython.Py_ssize_t
-    sys_flag: cython.longlong = _be32(b, p + 36) & ~cython.cast(cython.longlong, 0x30)
+    sys_flag: cython.longlong = be32(b, p + 36) & ~cython.cast(cython.longlong, 0x30)
     times: cython.Py_ssize_t = p + 48 + born_length + 8 + (20 if b[p + 39] & 0x20 else 8)
     if size + 8 > limit - start:
         return -1
@@ -150,19 +109,19 @@ def _put_one(
     if host_length == 20:
         sys_flag |= 0x20
     # The length comes last: a torn store leaves no record that looks whole.
-    _put32(out, start + 4, _MAGIC_V1)
+    put32(out, start + 4, _MAGIC_V1)
     _copy(out, start + 8, b, p + 8, 4)  # the body's checksum, which was compared
-    _put32(out, start + 12, rows[r, _T_QUEUE_ID])
+    put32(out, start + 12, rows[r, _T_QUEUE_ID])
     _copy(out, start + 16, b, p + 16, 4)
-    _put64(out, start + 20, queue_offset)
-    _put64(out, start + 28, phy_offset)
-    _put32(out, start + 36, sys_flag & _MASK_32)
+    put64(out, start + 20, queue_offset)
+    put64(out, start + 28, phy_offset)
+    put32(out, start + 36, sys_flag)
     q = _copy(out, start + 40, b, p + 40, 8 + born_length)
-    _put64(out, q, now_ms)
+    put64(out, q, now_ms)
     q = _copy(out, q + 8, store_host, 0, host_length)
     q = _copy(out, q, b, times, 4)
-    _put64(out, q, 0)
-    _put32(out, q + 8, body_length)
+    put64(out, q, 0)
+    put32(out, q + 8, body_length)
     q = _copy(out, q + 12, b, rows[r, _T_BODY_POS], body_length)
     out[q] = topic_length
     q = _copy(out, q + 1, b, rows[r, _T_TOPIC_POS], topic_length)
@@ -180,7 +139,7 @@ def _put_one(
     out[q] = 1
     q = _decimal(out, q + 1, dequeue_ms)
     out[q] = 2
-    _put32(out, start, size)
+    put32(out, start, size)
     return size
 
 

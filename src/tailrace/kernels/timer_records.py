@@ -7,9 +7,12 @@ marked as odd, and somebody else looks at it. Every place is compared with the l
 before it is read.
 """
 
-import zlib
 
 import cython
+
+from tailrace.kernels.shared.big_endian import be32, be32u, be64
+from tailrace.kernels.shared.crc32 import crc32, crc_of, use_crc32
+from tailrace.kernels.shared.fnv import FNV_MASK, FNV_PRIME, FNV_START, fnv_on
 
 SOURCE_SHA256 = ""
 
@@ -46,15 +49,10 @@ _DELETE = cython.declare(cython.int, 2)
 _TAIL = cython.declare(cython.int, 96)  # at most, of the two properties that are added
 _MAX_PROPERTIES = cython.declare(cython.int, 32767)
 _MAGIC_V1 = cython.declare(cython.longlong, 0xDAA320A7)
-_MAGIC_V2 = cython.declare(cython.longlong, 0xDAA320AB)
 _MASK_32 = cython.declare(cython.longlong, 0xFFFFFFFF)
 _MASK_31 = cython.declare(cython.longlong, 0x7FFFFFFF)
 _SIGN_32 = cython.declare(cython.longlong, 0x80000000)
-_TWO_32 = cython.declare(cython.longlong, 0x100000000)
-_MASK_64 = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
 _MASK_62 = cython.declare(cython.ulonglong, 0x3FFFFFFFFFFFFFFF)
-_FNV_START = cython.declare(cython.ulonglong, 14695981039346656037)
-_FNV_PRIME = cython.declare(cython.ulonglong, 1099511628211)
 
 T_PLAIN = _T_PLAIN
 T_OUT = _T_OUT
@@ -91,101 +89,6 @@ _DELAY_MS = cython.declare(cython.int, 6)
 _DELIVER_MS = cython.declare(cython.int, 7)
 _ODD_NAME = cython.declare(cython.int, 8)
 _DELETE_NAME = cython.declare(cython.int, 9)
-
-if cython.compiled:
-    _TABLE = cython.declare(cython.uint[256])
-    # ISA-L's crc32_gzip_refl(start, bytes, length), or NULL: the table is used.
-    _isal_crc32 = cython.declare(
-        "unsigned int (*)(unsigned int, const unsigned char *, unsigned long long) noexcept nogil")
-    _isal_crc32 = cython.NULL
-
-
-def _fill_table():
-    i: cython.int
-    j: cython.int
-    c: cython.uint
-    for i in range(256):
-        c = i
-        for j in range(8):
-            c = (c >> 1) ^ 0xEDB88320 if c & 1 else c >> 1
-        _TABLE[i] = c
-
-
-if cython.compiled:
-    _fill_table()
-
-
-def use_crc32(address: cython.size_t):
-    """Compute checksums by the C function of ISA-L at an address; 0 goes back to the table."""
-    global _isal_crc32
-    if cython.compiled:
-        _isal_crc32 = cython.cast(
-            "unsigned int (*)(unsigned int, const unsigned char *, unsigned long long) noexcept nogil",
-            cython.cast(cython.p_void, address))
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _crc_compiled(
-    b: cython.const[cython.uchar][::1], i: cython.Py_ssize_t, e: cython.Py_ssize_t
-) -> cython.longlong:
-    c: cython.uint = 0xFFFFFFFF
-    while i < e:
-        c = _TABLE[(c ^ b[i]) & 255] ^ (c >> 8)
-        i += 1
-    return cython.cast(cython.longlong, c ^ cython.cast(cython.uint, 0xFFFFFFFF))
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _crc(
-    b: cython.const[cython.uchar][::1], i: cython.Py_ssize_t, e: cython.Py_ssize_t
-) -> cython.longlong:
-    if cython.compiled:
-        if i < e and _isal_crc32 != cython.NULL:
-            return _isal_crc32(0, cython.address(b[i]), e - i)
-        return _crc_compiled(b, i, e)
-    return zlib.crc32(memoryview(b)[i:e])
-
-
-def crc32(buf: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, until: cython.Py_ssize_t):
-    """CRC-32 of a part of ``buf``."""
-    if not 0 <= start <= until <= len(buf):
-        raise ValueError(f"{start} to {until} of {len(buf)}")
-    return _crc(buf, start, until)
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _be32u(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
-    return (
-        (cython.cast(cython.longlong, b[p]) << 24)
-        | (cython.cast(cython.longlong, b[p + 1]) << 16)
-        | (cython.cast(cython.longlong, b[p + 2]) << 8)
-        | b[p + 3]
-    )
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _be32(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
-    return (_be32u(b, p) ^ _SIGN_32) - _SIGN_32
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _be64(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
-    return _be32(b, p) * _TWO_32 + _be32u(b, p + 4)
-
 
 # -- records
 
@@ -265,24 +168,12 @@ def _number(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _hash(
-    h: cython.ulonglong, b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t
-) -> cython.ulonglong:
-    while p < e:
-        h = ((h ^ b[p]) * _FNV_PRIME) & _MASK_64
-        p += 1
-    return h
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def _end_hash(h: cython.ulonglong, number: cython.longlong) -> cython.longlong:
     """A hash in 62 bits, never 0."""
-    h = ((h ^ 1) * _FNV_PRIME) & _MASK_64
-    h = ((h ^ cython.cast(cython.ulonglong, number & _MASK_32)) * _FNV_PRIME) & _MASK_64
-    h = ((h ^ cython.cast(cython.ulonglong, (number >> 32) & _MASK_32)) * _FNV_PRIME) & _MASK_64
-    h = ((h ^ (h >> 29)) * _FNV_PRIME) & _MASK_64
+    h = ((h ^ 1) * FNV_PRIME) & FNV_MASK
+    h = ((h ^ cython.cast(cython.ulonglong, number & _MASK_32)) * FNV_PRIME) & FNV_MASK
+    h = ((h ^ cython.cast(cython.ulonglong, (number >> 32) & _MASK_32)) * FNV_PRIME) & FNV_MASK
+    h = ((h ^ (h >> 29)) * FNV_PRIME) & FNV_MASK
     return cython.cast(cython.longlong, (h ^ (h >> 32)) & _MASK_62) | 1
 
 
@@ -290,9 +181,9 @@ def identity_hash(
     topic: cython.const[cython.uchar][::1], key: cython.const[cython.uchar][::1], out_ms: cython.longlong
 ):
     """The hash of a timer's identity, as ``read`` computes it."""
-    h: cython.ulonglong = _hash(_FNV_START, topic, 0, len(topic))
-    h = ((h ^ 1) * _FNV_PRIME) & _MASK_64
-    return _end_hash(_hash(h, key, 0, len(key)), out_ms)
+    h: cython.ulonglong = fnv_on(FNV_START, topic, 0, len(topic))
+    h = ((h ^ 1) * FNV_PRIME) & FNV_MASK
+    return _end_hash(fnv_on(h, key, 0, len(key)), out_ms)
 
 
 @cython.cfunc
@@ -370,11 +261,11 @@ def _properties(
     rows[n, _T_OUT] = out
     rows[n, _T_DUE] = said if out < said <= out + precision_ms else out + precision_ms
     rows[n, _T_QUEUE_ID] = queue_id
-    h = _hash(
-        _FNV_START, b, rows[n, _T_TOPIC_POS], rows[n, _T_TOPIC_POS] + rows[n, _T_TOPIC_LEN])
+    h = fnv_on(
+        FNV_START, b, rows[n, _T_TOPIC_POS], rows[n, _T_TOPIC_POS] + rows[n, _T_TOPIC_LEN])
     rows[n, _T_QUEUE_HASH] = _end_hash(h, queue_id)
-    h = ((h ^ 1) * _FNV_PRIME) & _MASK_64
-    h = _hash(h, b, rows[n, _T_KEY_POS], rows[n, _T_KEY_POS] + rows[n, _T_KEY_LEN])
+    h = ((h ^ 1) * FNV_PRIME) & FNV_MASK
+    h = fnv_on(h, b, rows[n, _T_KEY_POS], rows[n, _T_KEY_POS] + rows[n, _T_KEY_LEN])
     rows[n, _T_IDENTITY] = _end_hash(h, out)
     return True
 
@@ -389,15 +280,15 @@ def _body_at(
     """Where the body of the record ``b[p:end]`` begins, behind its length, or -1 when it is none."""
     q: cython.Py_ssize_t = p + 48
     length: cython.longlong
-    if end - p < 91 or _be32(b, p) != end - p or _be64(b, p + 28) != phy_offset:
+    if end - p < 91 or be32(b, p) != end - p or be64(b, p + 28) != phy_offset:
         return -1
-    if _be32u(b, p + 4) != _MAGIC_V1:
+    if be32u(b, p + 4) != _MAGIC_V1:
         return -1
     q += 20 if b[p + 39] & 0x10 else 8
     if q + 8 + (20 if b[p + 39] & 0x20 else 8) + 16 + 3 > end:
         return -1
     q += 8 + (20 if b[p + 39] & 0x20 else 8) + 12
-    length = _be32(b, q)
+    length = be32(b, q)
     return -1 if length < 0 or length > end - q - 4 - 22 else q + 4
 
 
@@ -409,7 +300,7 @@ def _properties_at(
     names: cython.const[cython.uchar][::1],
 ) -> cython.Py_ssize_t:
     """Where the properties begin when a body of a timer's record begins at ``q``, or -1."""
-    q += cython.cast(cython.Py_ssize_t, _be32(b, q - 4))
+    q += cython.cast(cython.Py_ssize_t, be32(b, q - 4))
     if b[q] != 19 or not _is(b, q + 1, 19, names, 156):
         return -1
     q += 22
@@ -435,17 +326,17 @@ def _record(
     q: cython.Py_ssize_t = _body_at(b, p, end, phy_offset)
     if q < 0:
         return False
-    sys_flag = _be32(b, p + 36)
+    sys_flag = be32(b, p + 36)
     if sys_flag & 0x8:  # of a transaction, not counted in its queue or waiting for its end
         return False
     if sys_flag & 0x4:
         return False
     rows[n, _T_POS] = p
     rows[n, _T_BORN_LEN] = 20 if sys_flag & 0x10 else 8
-    length = _be32(b, q - 4)
+    length = be32(b, q - 4)
     rows[n, _T_BODY_POS] = q
     rows[n, _T_BODY_LEN] = length
-    if length and (_crc(b, q, q + cython.cast(cython.Py_ssize_t, length)) & _MASK_31) != _be32(b, p + 8):
+    if length and (crc_of(b, q, q + cython.cast(cython.Py_ssize_t, length)) & _MASK_31) != be32(b, p + 8):
         return False
     q = _properties_at(b, q, end, names)
     if q < 0 or end - q + _TAIL > _MAX_PROPERTIES:
@@ -453,7 +344,7 @@ def _record(
     rows[n, _T_PROPS_POS] = q
     rows[n, _T_PROPS_LEN] = end - q
     return _properties(
-        b, q, end, _be64(b, p + 48 + rows[n, _T_BORN_LEN]), precision_ms, names, rows, n)
+        b, q, end, be64(b, p + 48 + rows[n, _T_BORN_LEN]), precision_ms, names, rows, n)
 
 
 def read(
@@ -539,13 +430,13 @@ def _enqueued(
     for p in range(rows[n, _E_TOPIC_POS], e):
         h = (h * 31 + b[p]) & _MASK_32
     rows[n, _E_TOPIC_HASH] = (cython.cast(cython.longlong, h) ^ _SIGN_32) - _SIGN_32
-    rows[n, _E_TOPIC] = _end_hash(_hash(_FNV_START, b, rows[n, _E_TOPIC_POS], e), 0)
+    rows[n, _E_TOPIC] = _end_hash(fnv_on(FNV_START, b, rows[n, _E_TOPIC_POS], e), 0)
     return found
 
 
 def topic_hash(topic: cython.const[cython.uchar][::1]):
     """The hash of a topic, as ``read_enqueued`` computes it."""
-    return _end_hash(_hash(_FNV_START, topic, 0, len(topic)), 0)
+    return _end_hash(fnv_on(FNV_START, topic, 0, len(topic)), 0)
 
 
 def read_enqueued(

@@ -7,6 +7,8 @@ is not looked at. ``wheel`` is a ring of slots as the wheel file has them.
 
 import cython
 
+from tailrace.kernels.shared.big_endian import be32, be32u, be64, put32, put64
+
 SOURCE_SHA256 = ""
 
 _UNIT = cython.declare(cython.int, 52)
@@ -14,9 +16,7 @@ _SLOT = cython.declare(cython.int, 32)
 _PAGE = cython.declare(cython.int, 4096)
 _DELETE = cython.declare(cython.int, 4)  # a bit of a unit's magic
 _KNOWN = cython.declare(cython.int, 0xF)
-_SIGN_32 = cython.declare(cython.longlong, 0x80000000)
 _MASK_32 = cython.declare(cython.longlong, 0xFFFFFFFF)
-_TWO_32 = cython.declare(cython.longlong, 0x100000000)
 _ENDLESS = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
 
 _DONE = cython.declare(cython.int, 0)
@@ -29,55 +29,6 @@ BEGINS_ANEW = _BEGINS_ANEW
 BROKEN = _BROKEN
 TAKEN = _TAKEN
 ENDLESS = _ENDLESS
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _be32u(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
-    return (
-        (cython.cast(cython.longlong, b[p]) << 24)
-        | (cython.cast(cython.longlong, b[p + 1]) << 16)
-        | (cython.cast(cython.longlong, b[p + 2]) << 8)
-        | b[p + 3]
-    )
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _be32(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
-    return (_be32u(b, p) ^ _SIGN_32) - _SIGN_32
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _be64(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
-    return _be32(b, p) * _TWO_32 + _be32u(b, p + 4)
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put32(b: cython.uchar[::1], p: cython.Py_ssize_t, v: cython.longlong) -> cython.void:
-    b[p] = (v >> 24) & 255
-    b[p + 1] = (v >> 16) & 255
-    b[p + 2] = (v >> 8) & 255
-    b[p + 3] = v & 255
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _put64(b: cython.uchar[::1], p: cython.Py_ssize_t, v: cython.longlong) -> cython.void:
-    _put32(b, p, (v >> 32) & _MASK_32)
-    _put32(b, p + 4, v & _MASK_32)
 
 
 def good(buf: cython.const[cython.uchar][::1], base: cython.longlong, limit: cython.longlong):
@@ -96,11 +47,11 @@ def good(buf: cython.const[cython.uchar][::1], base: cython.longlong, limit: cyt
     with cython.nogil:
         while (n + 1) * _UNIT <= size:
             p = n * _UNIT
-            magic = _be32u(buf, p + 12)
-            phy_offset = _be64(buf, p + 28)
-            length = _be32(buf, p + 36)
-            if _be32(buf, p) != _UNIT or magic == 0 or magic > _KNOWN or phy_offset < 0 or (
-                length <= 0 or length > limit - phy_offset or _be64(buf, p + 4) >= base + p
+            magic = be32u(buf, p + 12)
+            phy_offset = be64(buf, p + 28)
+            length = be32(buf, p + 36)
+            if be32(buf, p) != _UNIT or magic == 0 or magic > _KNOWN or phy_offset < 0 or (
+                length <= 0 or length > limit - phy_offset or be64(buf, p + 4) >= base + p
             ):
                 break
             if phy_offset > highest:
@@ -142,29 +93,29 @@ def replay(
     with cython.nogil:
         while (n + 1) * _UNIT <= size:
             p = n * _UNIT
-            time = _be64(buf, p + 16) + _be32(buf, p + 24)
+            time = be64(buf, p + 16) + be32(buf, p + 24)
             if time >= begin_ms:
                 number = time // precision_ms
                 at = cython.cast(cython.Py_ssize_t, number % slots) * _SLOT
-                held = _be64(wheel, at)
-                last = _be64(wheel, at + 16)
-                previous = _be64(buf, p + 4)
+                held = be64(wheel, at)
+                last = be64(wheel, at + 16)
+                previous = be64(buf, p + 4)
                 if held == 0 or (held == number and last < 0):
                     if previous >= 0:
                         why = _BROKEN
                         break
-                    _put64(wheel, at, number)
-                    _put64(wheel, at + 8, base + p)
-                    _put64(wheel, at + 24, 0)
+                    put64(wheel, at, number)
+                    put64(wheel, at + 8, base + p)
+                    put64(wheel, at + 24, 0)
                 elif held != number:
                     why = _TAKEN
                     break
                 elif previous != last:
                     why = _BEGINS_ANEW if previous < 0 else _BROKEN
                     break
-                _put64(wheel, at + 16, base + p)
-                _put32(wheel, at + 24, (
-                    _be32(wheel, at + 24) + (-1 if buf[p + 15] & _DELETE else 1)) & _MASK_32)
+                put64(wheel, at + 16, base + p)
+                put32(wheel, at + 24, (
+                    be32(wheel, at + 24) + (-1 if buf[p + 15] & _DELETE else 1)) & _MASK_32)
                 pages[at // _PAGE] = 1
             n += 1
     return n, why
@@ -190,12 +141,12 @@ def listed(
     with cython.nogil:
         while (n + 1) * _UNIT <= size:
             p = n * _UNIT
-            time = _be64(buf, p + 16) + _be32(buf, p + 24)
+            time = be64(buf, p + 16) + be32(buf, p + 24)
             out[n] = 0
             if time >= begin_ms:
                 at = cython.cast(cython.Py_ssize_t, time // precision_ms % slots) * _SLOT
-                if _be64(wheel, at) == time // precision_ms and _be64(wheel, at + 16) >= 0 and (
-                    _be64(wheel, at + 8) <= base + p
+                if be64(wheel, at) == time // precision_ms and be64(wheel, at + 16) >= 0 and (
+                    be64(wheel, at + 8) <= base + p
                 ):
                     out[n] = 1
             n += 1

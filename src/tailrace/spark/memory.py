@@ -54,7 +54,7 @@ class Rooms:
         """So many bytes with anything in them."""
         if size < _LEAST:
             return np.empty(size, dtype=np.uint8)
-        room = 1 << (size - 1).bit_length()
+        room = 1 << (int(size) - 1).bit_length()  # interpreted kernels count in NumPy's integers
         free = self._free.setdefault(room, [])
         whole = free.pop() if free else np.empty(room, dtype=np.uint8)
         part = whole[:size]

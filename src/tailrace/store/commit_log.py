@@ -36,7 +36,7 @@ from tailrace.formats.commitlog import (
     SysFlag,
     decode_batch,
 )
-from tailrace.kernels import record
+from tailrace.kernels import record_encoder
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.segments import AllocateMappedFileService, MappedFile, MappedFileQueue
 from tailrace.store.log_paths import LogPaths
@@ -159,7 +159,7 @@ class CommitLog:
         if len(properties) + reserved > MAX_PROPERTIES_LENGTH:
             raise MessageIllegalError(
                 "properties", f"{len(properties)} bytes, {MAX_PROPERTIES_LENGTH - reserved} are the most")
-        size = record.record_size(hosts, 0, len(body), len(topic), len(properties) + reserved)
+        size = record_encoder.record_size(hosts, 0, len(body), len(topic), len(properties) + reserved)
         if size + END_FILE_MIN_BLANK_LENGTH > config.mapped_file_size_commit_log:
             raise MessageIllegalError(
                 "record", f"{size} bytes do not fit a CommitLog file of "
@@ -224,7 +224,7 @@ class CommitLog:
                     at = file.wrote_position
                     file.reserve(min(at + bound, file.size))
                     phy_offset = file.file_from_offset + at
-                    size = record.encode(
+                    size = record_encoder.encode(
                         file.buffer, at, file.size, phy_offset, message.queue_id, message.flag,
                         queue_offset, message.sys_flag, message.born_timestamp, message.born_host,
                         now, self.store_host, message.reconsume_times,
@@ -273,7 +273,7 @@ class CommitLog:
         properties = [len(stored) for _, _, stored in items]
         extra = CRC_PROPERTY_LENGTH + 1 if config.enabled_append_prop_crc else 0
         longest, most = max(bodies, default=0), max(properties, default=0)
-        head = record.record_size(hosts, 0, 0, len(topic), extra)
+        head = record_encoder.record_size(hosts, 0, 0, len(topic), extra)
         if (
             longest > config.max_message_size or most + extra > MAX_PROPERTIES_LENGTH
             or head + longest + most + END_FILE_MIN_BLANK_LENGTH > config.mapped_file_size_commit_log
@@ -316,7 +316,7 @@ class CommitLog:
                     # In parts: the kernel holds the interpreter, and dispatch has work to do.
                     part = items if len(items) <= _CHUNK else items[done : done + _CHUNK]
                     try:
-                        count, size = record.encode_many(
+                        count, size = record_encoder.encode_many(
                             file.buffer, at, file.size, file.file_from_offset + at, topic,
                             message.queue_id, first_offset + done, message.sys_flag,
                             message.born_timestamp, message.born_host, now, self.store_host, part,

@@ -55,8 +55,8 @@ class IndexBuilder:
             self._take(file)
         while True:
             first, key = index_entries.put_rows_apart(
-                self._header, self._slots, self._room, self._first, self._entries, buffer, rows,
-                first, last, key, work)
+                self._header, self._slots.data, self._room.data, self._first, self._entries, buffer,
+                rows, first, last, key, work)
             if first == last or self._count() >= self._entries:
                 return first, key
             self._write_entries()

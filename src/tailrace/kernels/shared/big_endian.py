@@ -1,0 +1,70 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Big-endian numbers in bytes; the caller has compared the place with the length."""
+
+import cython
+
+BE_SIGN = cython.declare(cython.longlong, 0x80000000)
+BE_HIGH = cython.declare(cython.longlong, 0x100000000)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def be16(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
+    """Two bytes, without a sign."""
+    return (cython.cast(cython.longlong, b[p]) << 8) | b[p + 1]
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def be32u(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
+    """Four bytes, without a sign."""
+    return (
+        (cython.cast(cython.longlong, b[p]) << 24)
+        | (cython.cast(cython.longlong, b[p + 1]) << 16)
+        | (cython.cast(cython.longlong, b[p + 2]) << 8)
+        | b[p + 3]
+    )
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def be32(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
+    """Four bytes."""
+    return (be32u(b, p) ^ BE_SIGN) - BE_SIGN
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def be64(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
+    """Eight bytes."""
+    return be32(b, p) * BE_HIGH + be32u(b, p + 4)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def put32(b: cython.uchar[::1], p: cython.Py_ssize_t, v: cython.longlong) -> cython.void:
+    """Write the low four bytes of ``v``."""
+    b[p] = (v >> 24) & 255
+    b[p + 1] = (v >> 16) & 255
+    b[p + 2] = (v >> 8) & 255
+    b[p + 3] = v & 255
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def put64(b: cython.uchar[::1], p: cython.Py_ssize_t, v: cython.longlong) -> cython.void:
+    """Write eight bytes."""
+    put32(b, p, v >> 32)
+    put32(b, p + 4, v)

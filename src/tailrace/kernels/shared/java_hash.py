@@ -1,0 +1,56 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Java's hash of a string."""
+
+import cython
+
+JAVA_MASK = cython.declare(cython.longlong, 0xFFFFFFFF)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def java_hash_on(
+    h: cython.longlong, b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t
+) -> cython.longlong:
+    """Java's hash of UTF-8 bytes, going on from ``h``, in 32 bits without a sign.
+
+    It is over UTF-16 units; a byte that is not UTF-8 counts as U+FFFD.
+    """
+    c: cython.longlong
+    n: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    good: cython.bint
+    while p + 4 <= e and (b[p] | b[p + 1] | b[p + 2] | b[p + 3]) < 0x80:  # 31 to the 4th, 3rd, 2nd
+        h = (h * 923521 + b[p] * 29791 + b[p + 1] * 961 + b[p + 2] * 31 + b[p + 3]) & JAVA_MASK
+        p += 4
+    while p < e:
+        c = b[p]
+        if c < 0x80:
+            h = (h * 31 + c) & JAVA_MASK
+            p += 1
+            continue
+        n = 0
+        if 0xC2 <= c < 0xE0:
+            n, c = 1, c & 0x1F
+        elif 0xE0 <= c < 0xF0:
+            n, c = 2, c & 0x0F
+        elif 0xF0 <= c < 0xF5:
+            n, c = 3, c & 0x07
+        good = n > 0 and p + n < e
+        if good:
+            for k in range(1, n + 1):
+                if b[p + k] & 0xC0 != 0x80:
+                    good = False
+                    break
+                c = (c << 6) | (b[p + k] & 0x3F)
+        if not good:
+            h = (h * 31 + 0xFFFD) & JAVA_MASK
+            p += 1
+            continue
+        p += n + 1
+        if c >= 0x10000:
+            c -= 0x10000
+            h = (h * 31 + (0xD800 + (c >> 10))) & JAVA_MASK
+            c = 0xDC00 + (c & 0x3FF)
+        h = (h * 31 + c) & JAVA_MASK
+    return h
