@@ -102,12 +102,15 @@ class AsyncPullConsumer:
         """Messages of all queues of a topic, in order within each queue.
 
         ``start`` is "first", "last" or an offset; without ``follow`` it ends where the queues ended
-        when it began.
+        when it began: with all that was acknowledged by then, also when the broker of it cannot
+        serve it for some ms yet (a Java broker ends where it can).
         """
         positions: dict[MessageQueue, int] = {}
         ends: dict[MessageQueue, int] = {}
         for queue in await self.queues(topic):
-            low, high = await self.min_offset(queue), await self.max_offset(queue)
+            low = await self.min_offset(queue)
+            high = await self._offset(
+                queue, RequestCode.GET_MAX_OFFSET, {} if follow else {"committed": "false"})
             positions[queue] = low if start == "first" else high if start == "last" else int(start)
             ends[queue] = high
         while positions:
@@ -116,9 +119,8 @@ class AsyncPullConsumer:
                 if not follow and positions[queue] >= ends[queue]:
                     del positions[queue]
                     continue
-                found = await self.pull(
-                    queue, positions[queue], tags=tags,
-                    wait_ms=wait_ms // max(len(positions), 1) if follow and idle else 0)
+                found = await self.pull(queue, positions[queue], tags=tags, wait_ms=(
+                    wait_ms if not follow else wait_ms // len(positions) if idle else 0))
                 if not follow and found.next_begin_offset <= positions[queue]:
                     del positions[queue]  # what lies before its end cannot be read any more
                 else:

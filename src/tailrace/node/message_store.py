@@ -612,10 +612,15 @@ class MessageStore:
         queue = self._store.queues.get(topic, queue_id)
         return queue.min_offset if queue is not None else 0
 
-    def max_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """Offset that the next message of a queue gets, as far as it can be read."""
+    def max_offset_in_queue(self, topic: str, queue_id: int, *, committed: bool = True) -> int:
+        """Offset that the next message of a queue gets, as far as it can be read.
+
+        With ``committed`` false messages count that were put and cannot be read for some ms yet.
+        """
         queue = self._store.queues.get(topic, queue_id)
-        return queue.max_offset if queue is not None else 0
+        readable = queue.max_offset if queue is not None else 0
+        return readable if committed else max(
+            readable, self._store.commit_log.queue_offsets.get((topic, queue_id), 0))
 
     def execute_delete_files_manually(self) -> None:
         """Have the next 20 passes delete expired files, whatever the hour (request 329)."""

@@ -171,7 +171,7 @@ class FakeStore:
     def min_offset_in_queue(self, topic, queue_id):
         return 0
 
-    def max_offset_in_queue(self, topic, queue_id):
+    def max_offset_in_queue(self, topic, queue_id, *, committed=True):
         return len(self.queues_of.get((topic, queue_id), ()))
 
     def get_message_store_timestamp(self, topic, queue_id, offset):

@@ -224,6 +224,31 @@ def test_a_send_that_creates_its_topic_chooses_a_queue_that_it_asks_for(by_broke
     run(test)
 
 
+def test_reading_to_the_end_waits_for_what_was_acknowledged_and_not_dispatched():
+    async def test():
+        asked, pulled = [], []
+
+        def end(_, request):
+            asked.append(request.ext.get("committed"))
+            return request.answer(ext={"offset": "1"})
+
+        def not_yet(_, request):
+            pulled.append(int(request.ext["suspendTimeoutMillis"]))
+            return request.answer(ResponseCode.PULL_RETRY_IMMEDIATELY, "", {
+                "suggestWhichBrokerId": "0", "nextBeginOffset": "1", "minOffset": "0", "maxOffset": "1"})
+
+        server, address = await server_with(
+            c11=not_yet, c30=end, c31=lambda _, request: request.answer(ext={"offset": "0"}),
+            c351=lambda _, request: request.answer(
+                body=b'{"readQueueNums":1,"writeQueueNums":1,"perm":6}'))
+        async with AsyncPullConsumer(broker=address, group="c") as consumer:
+            assert [m async for m in consumer.messages("t", follow=False, wait_ms=700)] == []
+        assert (asked, pulled) == (["false"], [700])
+        await server.stop(0.0)
+
+    run(test)
+
+
 def test_reading_to_the_end_ends_although_the_last_messages_cannot_be_read():
     async def test():
         def nothing(channel, request):

@@ -30,3 +30,15 @@ def test_a_dispatch_that_stands_holds_no_writer_up(tmp_path, monkeypatch):
         monkeypatch.undo()
     with MessageStore.open(tmp_path / "s") as store:
         assert len(list(store.read("t"))) == 5000
+
+
+def test_what_was_put_counts_before_it_can_be_read(tmp_path, monkeypatch):
+    with MessageStore.open(tmp_path / "s") as store:
+        monkeypatch.setattr(store._store.reput, "_step", lambda: False)
+        store.put_many([Message(topic="t", body=b"b") for _ in range(3)], queue_id=1)
+        assert store.max_offset_in_queue("t", 1) == 0
+        assert store.max_offset_in_queue("t", 1, committed=False) == 3
+        assert store.max_offset_in_queue("t", 0, committed=False) == 0
+        monkeypatch.undo()
+        store.wait_dispatched()
+        assert store.max_offset_in_queue("t", 1) == store.max_offset_in_queue("t", 1, committed=False) == 3

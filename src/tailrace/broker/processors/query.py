@@ -89,7 +89,8 @@ class QueryProcessor:
     def max_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """The end of a queue: request 30."""
         ext = request.ext
-        offset = self._store.max_offset_in_queue(ext["topic"], int(ext["queueId"]))
+        offset = self._store.max_offset_in_queue(
+            ext["topic"], int(ext["queueId"]), committed=ext.get("committed") != "false")
         return request.answer(ext={"offset": str(max(0, offset))})
 
     def min_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
