@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +100,14 @@ def without_derived(path: Path) -> None:
     (path / "abort").write_text("1")
 
 
-def median(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The run in the middle, and how long each took."""
+def opens(path: Path, name: str, rebuilds: int, once: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The open in the middle, and how long each took: so many rebuilds, one of the others."""
+    runs = []
+    for _ in range(rebuilds if name == "open_rebuild" else 1):
+        if name == "open_rebuild":
+            without_derived(path)
+        os.sync()
+        runs.append(once())
     times = [run["ms"] for run in runs]
     middle = sorted(times)[len(times) // 2]
     return {**runs[times.index(middle)], "runs_ms": times}
@@ -114,13 +121,7 @@ def measure(
     shutil.rmtree(path, ignore_errors=True)
     metrics: dict[str, Any] = {"write": child("write", path, count, size, queues, run, 1)}
     for name in ("open_killed", "open_clean", "open_rebuild"):
-        runs = []
-        for _ in range(rebuilds if name == "open_rebuild" else 1):
-            if name == "open_rebuild":
-                without_derived(path)
-            os.sync()
-            runs.append(child("open", path))
-        metrics[name] = median(runs)
+        metrics[name] = opens(path, name, rebuilds, lambda: child("open", path))
         note(f"tailrace {count} messages, {queues} queues, {name}: {metrics[name]}")
     shutil.rmtree(path)
     return metrics
@@ -134,14 +135,9 @@ def measure_reference(scratch: Path, count: int, size: int, rebuilds: int) -> di
     for name in ("open_killed", "open_rebuild", "open_clean"):
         if name == "open_clean":
             reference("store-bench", "get", path, FILE_SIZE)
-        runs = []
-        for _ in range(rebuilds if name == "open_rebuild" else 1):
-            if name == "open_rebuild":
-                without_derived(path)
-            os.sync()
-            printed = reference("store-bench", "get" if name == "open_clean" else "open", path, FILE_SIZE)
-            runs.append({"ms": number_of(r"load ms ([\d.]+)", printed)})
-        metrics[name] = median(runs)
+        act = "get" if name == "open_clean" else "open"
+        metrics[name] = opens(path, name, rebuilds, lambda act=act: {
+            "ms": number_of(r"load ms ([\d.]+)", reference("store-bench", act, path, FILE_SIZE))})
         note(f"reference {count} messages, {name}: {metrics[name]}")
     shutil.rmtree(path)
     return metrics

@@ -10,6 +10,7 @@ source runs interpreted instead, as it does where there is no C compiler or when
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import importlib
 import logging
@@ -95,6 +96,7 @@ else:
     timer_replay = _load("timer_replay")
 
 
+@functools.cache
 def _find_crc32() -> int:
     """Address of ISA-L's CRC-32 in the module that carries it, 0 when it does not show it.
 

@@ -10,6 +10,7 @@ out as it was. Every place is compared with the length of its buffer before it i
 import cython
 
 from tailrace.kernels.shared.big_endian import put32, put64
+from tailrace.kernels.shared.copying import copy_bytes
 
 SOURCE_SHA256 = ""
 
@@ -54,26 +55,6 @@ def _length(
     if offsets[n] < 0 or offsets[n + 1] < offsets[n] or offsets[n + 1] > limit:
         return -1
     return offsets[n + 1] - offsets[n]
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _copy(
-    out: cython.uchar[::1],
-    q: cython.Py_ssize_t,
-    buf: cython.const[cython.uchar][::1],
-    p: cython.Py_ssize_t,
-    size: cython.Py_ssize_t,
-) -> cython.Py_ssize_t:
-    """Copy and return the place behind; both ranges were checked."""
-    k: cython.Py_ssize_t
-    if cython.compiled:
-        for k in range(size):
-            out[q + k] = buf[p + k]
-    else:
-        out[q : q + size] = buf[p : p + size]
-    return q + size
 
 
 def differing_rows(
@@ -184,21 +165,21 @@ def encode_rows(
             put64(out, q + 28, numbers[n, _N_PHY])
             put32(out, q + 36, numbers[n, _N_SYS_FLAG])
             put64(out, q + 40, numbers[n, _N_BORN_TIMESTAMP])
-            q = _copy(out, q + 48, born_hosts, born_offsets[n], born)
+            q = copy_bytes(out, q + 48, born_hosts, born_offsets[n], born)
             put64(out, q, numbers[n, _N_STORE_TIMESTAMP])
-            q = _copy(out, q + 8, store_hosts, store_offsets[n], store)
+            q = copy_bytes(out, q + 8, store_hosts, store_offsets[n], store)
             put32(out, q, numbers[n, _N_RECONSUME_TIMES])
             put64(out, q + 4, numbers[n, _N_PREPARED])
             put32(out, q + 12, body)
-            q = _copy(out, q + 16, bodies, body_offsets[n], body)
+            q = copy_bytes(out, q + 16, bodies, body_offsets[n], body)
             if v2:
                 out[q] = (topic >> 8) & 255
                 q += 1
             out[q] = topic & 255
-            q = _copy(out, q + 1, topics, topic_offsets[n], topic)
+            q = copy_bytes(out, q + 1, topics, topic_offsets[n], topic)
             out[q] = (prop >> 8) & 255
             out[q + 1] = prop & 255
-            _copy(out, q + 2, props, prop_offsets[n], prop)
+            copy_bytes(out, q + 2, props, prop_offsets[n], prop)
             fits[n] = 1
             written += 1
     return written

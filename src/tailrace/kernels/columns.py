@@ -8,6 +8,7 @@ least significant first. Every place is compared with the length of ``buf`` befo
 
 import cython
 
+from tailrace.kernels.shared.copying import copy_bytes
 from tailrace.kernels.shared.fnv import queue_hash_of
 
 SOURCE_SHA256 = ""
@@ -111,7 +112,6 @@ def copy_parts(
 ):
     """Copy the parts end to end into ``out``; the number of bytes, or NO_ROOM."""
     n: cython.Py_ssize_t
-    k: cython.Py_ssize_t
     p: cython.Py_ssize_t
     size: cython.Py_ssize_t
     q: cython.Py_ssize_t = 0
@@ -128,12 +128,7 @@ def copy_parts(
                 break
             p = cython.cast(cython.Py_ssize_t, rows[n, at])
             size = cython.cast(cython.Py_ssize_t, rows[n, length])
-            if cython.compiled:
-                for k in range(size):
-                    out[q + k] = buf[p + k]
-            else:
-                memoryview(out)[q : q + size] = memoryview(buf)[p : p + size]
-            q += size
+            q = copy_bytes(out, q, buf, p, size)
     return q
 
 

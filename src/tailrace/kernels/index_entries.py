@@ -8,7 +8,7 @@ read from it is compared with the geometry before it is used as a place.
 import cython
 
 from tailrace.kernels.shared.big_endian import be32, be64, put32, put64
-from tailrace.kernels.shared.java_hash import java_hash_on
+from tailrace.kernels.shared.java_hash import index_hash_of, java_hash_on
 
 SOURCE_SHA256 = ""
 
@@ -35,7 +35,6 @@ _BLOCK_KEYS = cython.declare(cython.Py_ssize_t, 256)
 _HEADER = cython.declare(cython.Py_ssize_t, 40)
 _ENTRY = cython.declare(cython.Py_ssize_t, 20)
 _MASK_32 = cython.declare(cython.longlong, 0xFFFFFFFF)
-_SIGN_32 = cython.declare(cython.longlong, 0x80000000)
 
 
 @cython.cfunc
@@ -72,9 +71,7 @@ def _note(
     row: cython.Py_ssize_t,
     key: cython.longlong,
 ) -> cython.Py_ssize_t:
-    h = (h ^ _SIGN_32) - _SIGN_32
-    if h < 0:
-        h = 0 if h == -_SIGN_32 else -h
+    h = index_hash_of(h)
     work[n, 0] = h
     work[n, 1] = (h % slots) * 4
     work[n, 2] = row

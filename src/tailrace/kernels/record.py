@@ -11,7 +11,7 @@ import cython
 from tailrace.kernels.shared.big_endian import be16, be32, be32u, be64
 from tailrace.kernels.shared.crc32 import crc32, crc_of, use_crc32
 from tailrace.kernels.shared.fnv import queue_hash_of
-from tailrace.kernels.shared.java_hash import java_hash_on
+from tailrace.kernels.shared.java_hash import java_hash_of
 
 SOURCE_SHA256 = ""
 
@@ -71,7 +71,6 @@ _MAGIC_V1 = cython.declare(cython.longlong, 0xDAA320A7)
 _MAGIC_V2 = cython.declare(cython.longlong, 0xDAA320AB)
 _MAGIC_BLANK = cython.declare(cython.longlong, 0xCBD43194)
 _MASK_31 = cython.declare(cython.longlong, 0x7FFFFFFF)
-_SIGN_32 = cython.declare(cython.longlong, 0x80000000)
 
 
 # The same numbers for users; compiled, the names above are C integers that no import sees.
@@ -279,10 +278,11 @@ def _walk_one(
     rows[n, _C_TAGS_LEN] = 0
     if not check & _LEAVE_PROPERTIES:
         _properties(b, q, end, rows, n)
-    length = 0
-    if rows[n, _C_TAGS_POS] >= 0:
-        length = java_hash_on(0, b, rows[n, _C_TAGS_POS], rows[n, _C_TAGS_POS] + rows[n, _C_TAGS_LEN])
-    rows[n, _C_TAGS_CODE] = (length ^ _SIGN_32) - _SIGN_32
+    rows[n, _C_TAGS_CODE] = (
+        java_hash_of(b, rows[n, _C_TAGS_POS], rows[n, _C_TAGS_POS] + rows[n, _C_TAGS_LEN])
+        if rows[n, _C_TAGS_POS] >= 0
+        else 0
+    )
     return 0
 
 

@@ -31,8 +31,8 @@ def record_size(
     )
 
 
-@cython.cfunc
-def _encode(
+@cython.ccall
+def encode(
     buf: cython.uchar[::1],
     pos: cython.Py_ssize_t,
     limit: cython.Py_ssize_t,
@@ -53,6 +53,12 @@ def _encode(
     props: cython.const[cython.uchar][::1],
     append_prop_crc: cython.bint,
 ) -> cython.longlong:
+    """Write a record at ``buf[pos:]`` and return its size, or END_OF_FILE when it does not fit.
+
+    It fits when eight bytes stay free before ``limit``, for the blank record. The IPv6 bits of
+    ``sys_flag`` follow the lengths of the hosts. ``append_prop_crc`` ends the properties with a
+    checksum of the whole record. Lengths of topic and properties were checked by the caller.
+    """
     body_length: cython.Py_ssize_t = len(body)
     topic_length: cython.Py_ssize_t = len(topic)
     props_length: cython.Py_ssize_t = len(props)
@@ -131,40 +137,6 @@ def _encode(
     return size
 
 
-def encode(
-    buf: cython.uchar[::1],
-    pos: cython.Py_ssize_t,
-    limit: cython.Py_ssize_t,
-    phy_offset: cython.longlong,
-    queue_id: cython.longlong,
-    flag: cython.longlong,
-    queue_offset: cython.longlong,
-    sys_flag: cython.longlong,
-    born_timestamp: cython.longlong,
-    born_host: cython.const[cython.uchar][::1],
-    store_timestamp: cython.longlong,
-    store_host: cython.const[cython.uchar][::1],
-    reconsume_times: cython.longlong,
-    prepared: cython.longlong,
-    body: cython.const[cython.uchar][::1],
-    body_crc: cython.longlong,
-    topic: cython.const[cython.uchar][::1],
-    props: cython.const[cython.uchar][::1],
-    append_prop_crc: cython.bint,
-):
-    """Write a record at ``buf[pos:]`` and return its size, or END_OF_FILE when it does not fit.
-
-    It fits when eight bytes stay free before ``limit``, for the blank record. The IPv6 bits of
-    ``sys_flag`` follow the lengths of the hosts. ``append_prop_crc`` ends the properties with a
-    checksum of the whole record. Lengths of topic and properties were checked by the caller.
-    """
-    return _encode(
-        buf, pos, limit, phy_offset, queue_id, flag, queue_offset, sys_flag, born_timestamp,
-        born_host, store_timestamp, store_host, reconsume_times, prepared, body, body_crc, topic,
-        props, append_prop_crc,
-    )
-
-
 def encode_many(
     buf: cython.uchar[::1],
     pos: cython.Py_ssize_t,
@@ -196,7 +168,7 @@ def encode_many(
     props: cython.const[cython.uchar][::1]
     while n < count:
         flag, body, props = items[first + n]
-        size = _encode(
+        size = encode(
             buf, p, limit, phy_offset + (p - pos), queue_id, flag, first_queue_offset + n,
             sys_flag, born_timestamp, born_host, store_timestamp, store_host, 0, 0, body,
             crc_of(body, 0, len(body)) & _MASK_31, topic, props, append_prop_crc,

@@ -7,6 +7,7 @@
 import cython
 
 from tailrace.kernels.shared.big_endian import be32, put32, put64
+from tailrace.kernels.shared.copying import copy_bytes
 
 SOURCE_SHA256 = ""
 
@@ -28,21 +29,6 @@ _COLUMNS = cython.declare(cython.int, 18)
 _MAGIC_V1 = cython.declare(cython.longlong, 0xDAA320A7)
 
 _NAMES: bytes = b"TIMER_ENQUEUE_MSTIMER_DEQUEUE_MS"
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _copy(
-    out: cython.uchar[::1], q: cython.Py_ssize_t, b: cython.const[cython.uchar][::1],
-    p: cython.Py_ssize_t, n: cython.Py_ssize_t,
-) -> cython.Py_ssize_t:
-    """Copy ``n`` bytes; the place behind them."""
-    k: cython.Py_ssize_t
-    for k in range(n):
-        out[q + k] = b[p + k]
-    return q + n
 
 
 @cython.cfunc
@@ -110,32 +96,32 @@ def _put_one(
         sys_flag |= 0x20
     # The length comes last: a torn store leaves no record that looks whole.
     put32(out, start + 4, _MAGIC_V1)
-    _copy(out, start + 8, b, p + 8, 4)  # the body's checksum, which was compared
+    copy_bytes(out, start + 8, b, p + 8, 4)  # the body's checksum, which was compared
     put32(out, start + 12, rows[r, _T_QUEUE_ID])
-    _copy(out, start + 16, b, p + 16, 4)
+    copy_bytes(out, start + 16, b, p + 16, 4)
     put64(out, start + 20, queue_offset)
     put64(out, start + 28, phy_offset)
     put32(out, start + 36, sys_flag)
-    q = _copy(out, start + 40, b, p + 40, 8 + born_length)
+    q = copy_bytes(out, start + 40, b, p + 40, 8 + born_length)
     put64(out, q, now_ms)
-    q = _copy(out, q + 8, store_host, 0, host_length)
-    q = _copy(out, q, b, times, 4)
+    q = copy_bytes(out, q + 8, store_host, 0, host_length)
+    q = copy_bytes(out, q, b, times, 4)
     put64(out, q, 0)
     put32(out, q + 8, body_length)
-    q = _copy(out, q + 12, b, rows[r, _T_BODY_POS], body_length)
+    q = copy_bytes(out, q + 12, b, rows[r, _T_BODY_POS], body_length)
     out[q] = topic_length
-    q = _copy(out, q + 1, b, rows[r, _T_TOPIC_POS], topic_length)
+    q = copy_bytes(out, q + 1, b, rows[r, _T_TOPIC_POS], topic_length)
     out[q] = ((props_length + added) >> 8) & 255
     out[q + 1] = (props_length + added) & 255
-    q = _copy(out, q + 2, b, props, props_length)
+    q = copy_bytes(out, q + 2, b, props, props_length)
     if separator:
         out[q] = 2
         q += 1
-    q = _copy(out, q, names, 0, 16)
+    q = copy_bytes(out, q, names, 0, 16)
     out[q] = 1
     q = _decimal(out, q + 1, rows[r, _T_WROTE])
     out[q] = 2
-    q = _copy(out, q + 1, names, 16, 16)
+    q = copy_bytes(out, q + 1, names, 16, 16)
     out[q] = 1
     q = _decimal(out, q + 1, dequeue_ms)
     out[q] = 2

@@ -7,12 +7,12 @@ marked as odd, and somebody else looks at it. Every place is compared with the l
 before it is read.
 """
 
-
 import cython
 
 from tailrace.kernels.shared.big_endian import be32, be32u, be64
 from tailrace.kernels.shared.crc32 import crc32, crc_of, use_crc32
 from tailrace.kernels.shared.fnv import FNV_MASK, FNV_PRIME, FNV_START, fnv_on
+from tailrace.kernels.shared.java_hash import java_hash_of
 
 SOURCE_SHA256 = ""
 
@@ -51,7 +51,6 @@ _MAX_PROPERTIES = cython.declare(cython.int, 32767)
 _MAGIC_V1 = cython.declare(cython.longlong, 0xDAA320A7)
 _MASK_32 = cython.declare(cython.longlong, 0xFFFFFFFF)
 _MASK_31 = cython.declare(cython.longlong, 0x7FFFFFFF)
-_SIGN_32 = cython.declare(cython.longlong, 0x80000000)
 _MASK_62 = cython.declare(cython.ulonglong, 0x3FFFFFFFFFFFFFFF)
 
 T_PLAIN = _T_PLAIN
@@ -399,7 +398,6 @@ def _enqueued(
     kind: cython.int
     found: cython.int = _TIMER
     c: cython.uchar
-    h: cython.uint = 0
     rows[n, _E_OUT] = -1
     rows[n, _E_TOPIC_LEN] = 0
     while p <= e:
@@ -427,9 +425,7 @@ def _enqueued(
     if rows[n, _E_TOPIC_LEN] == 0 or rows[n, _E_OUT] < 0:
         return 0
     e = cython.cast(cython.Py_ssize_t, rows[n, _E_TOPIC_POS] + rows[n, _E_TOPIC_LEN])
-    for p in range(rows[n, _E_TOPIC_POS], e):
-        h = (h * 31 + b[p]) & _MASK_32
-    rows[n, _E_TOPIC_HASH] = (cython.cast(cython.longlong, h) ^ _SIGN_32) - _SIGN_32
+    rows[n, _E_TOPIC_HASH] = java_hash_of(b, rows[n, _E_TOPIC_POS], e)
     rows[n, _E_TOPIC] = _end_hash(fnv_on(FNV_START, b, rows[n, _E_TOPIC_POS], e), 0)
     return found
 

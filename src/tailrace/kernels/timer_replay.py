@@ -16,7 +16,6 @@ _SLOT = cython.declare(cython.int, 32)
 _PAGE = cython.declare(cython.int, 4096)
 _DELETE = cython.declare(cython.int, 4)  # a bit of a unit's magic
 _KNOWN = cython.declare(cython.int, 0xF)
-_MASK_32 = cython.declare(cython.longlong, 0xFFFFFFFF)
 _ENDLESS = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
 
 _DONE = cython.declare(cython.int, 0)
@@ -114,8 +113,7 @@ def replay(
                     why = _BEGINS_ANEW if previous < 0 else _BROKEN
                     break
                 put64(wheel, at + 16, base + p)
-                put32(wheel, at + 24, (
-                    be32(wheel, at + 24) + (-1 if buf[p + 15] & _DELETE else 1)) & _MASK_32)
+                put32(wheel, at + 24, be32(wheel, at + 24) + (-1 if buf[p + 15] & _DELETE else 1))
                 pages[at // _PAGE] = 1
             n += 1
     return n, why

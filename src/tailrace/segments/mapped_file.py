@@ -35,6 +35,11 @@ _BLOCK = 4096
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+def _raise_if_full(path: str, error: OSError) -> None:
+    if error.errno in _NO_SPACE:
+        raise DiskFullError(path, str(error)) from error
+
+
 @final
 class MappedFile:
     """A file of ``size`` bytes that starts at ``file_from_offset`` of its stream.
@@ -108,8 +113,8 @@ class MappedFile:
             file_system.sync_dir(path.rpartition("/")[0])
         except (OSError, DiskFullError) as error:
             made._discard()
-            if isinstance(error, OSError) and error.errno in _NO_SPACE:
-                raise DiskFullError(path, str(error)) from error
+            if isinstance(error, OSError):
+                _raise_if_full(path, error)
             raise
         return made
 
@@ -257,8 +262,7 @@ class MappedFile:
             with self._descriptor() as file:
                 file.allocate(self._reserved, until - self._reserved)
         except OSError as error:
-            if error.errno in _NO_SPACE:
-                raise DiskFullError(self.path, str(error)) from error
+            _raise_if_full(self.path, error)
             raise
         self._reserved = until
 
@@ -304,8 +308,7 @@ class MappedFile:
                 finally:
                     self.release()
         except OSError as error:
-            if error.errno in _NO_SPACE:
-                raise DiskFullError(self.path, str(error)) from error
+            _raise_if_full(self.path, error)
             raise
         self.flushed_position = min(self.flushed_position, at)
         self._mtime_ms = -1
@@ -320,8 +323,7 @@ class MappedFile:
             with self._descriptor() as file:
                 file.pwrite(data, at)
         except OSError as error:
-            if error.errno in _NO_SPACE:
-                raise DiskFullError(self.path, str(error)) from error
+            _raise_if_full(self.path, error)
             raise
         self.touched()
 

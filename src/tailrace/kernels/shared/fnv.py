@@ -25,6 +25,7 @@ def fnv_on(
 
 
 @cython.cfunc
+@cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
 def queue_hash_of(

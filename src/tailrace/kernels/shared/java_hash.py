@@ -4,6 +4,7 @@
 import cython
 
 JAVA_MASK = cython.declare(cython.longlong, 0xFFFFFFFF)
+JAVA_SIGN = cython.declare(cython.longlong, 0x80000000)
 
 
 @cython.cfunc
@@ -54,3 +55,29 @@ def java_hash_on(
             c = 0xDC00 + (c & 0x3FF)
         h = (h * 31 + c) & JAVA_MASK
     return h
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def java_hash_of(
+    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t
+) -> cython.longlong:
+    """Java's hash of ``b[p:e]``."""
+    return (java_hash_on(0, b, p, e) ^ JAVA_SIGN) - JAVA_SIGN
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def index_hash_of(h: cython.longlong) -> cython.longlong:
+    """What an index entry stores for a key whose ``java_hash_on`` this is: its distance from 0.
+
+    The one number that has no opposite in 32 bits becomes 0.
+    """
+    h = (h ^ JAVA_SIGN) - JAVA_SIGN
+    if h == -JAVA_SIGN:
+        return 0
+    return -h if h < 0 else h

@@ -1,0 +1,22 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Bytes from one buffer into another; the caller has compared both places with the lengths."""
+
+import cython
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def copy_bytes(
+    out: cython.uchar[::1], q: cython.Py_ssize_t, b: cython.const[cython.uchar][::1],
+    p: cython.Py_ssize_t, n: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Copy ``b[p:p + n]`` to ``out[q:]``; the place behind it."""
+    k: cython.Py_ssize_t
+    if cython.compiled:
+        for k in range(n):
+            out[q + k] = b[p + k]
+    else:  # either may be an array of NumPy's, which takes no bytes
+        memoryview(out).cast("B")[q : q + n] = memoryview(b).cast("B")[p : p + n]
+    return q + n
