@@ -4,7 +4,11 @@ import json
 import shutil
 
 from tailrace import Message, MessageStore, StoreConfig
+from tailrace.kernels import record
 from tailrace.model import MessageExtBrokerInner
+from tailrace.store.log_walk import Damage, LogWalk
+from tailrace.store.record_batch import RecordBatch
+from tailrace.store.verification import CHECK, queue_ends
 
 SEGMENT = 16384
 CONFIG = StoreConfig(
@@ -78,3 +82,72 @@ def poke(path, at, data):
 
 def poke_log(path, phy_offset, data):
     poke(path / "commitlog" / f"{phy_offset // SEGMENT * SEGMENT:020d}", phy_offset % SEGMENT, data)
+
+
+def batch_ends(batch):
+    """What ``queue_ends`` says of a chunk."""
+    order, bounds, queues = batch.sorted()
+    return {
+        (topic.decode("utf-8", "replace"), queue_id): int(batch.rows[order[end - 1], record.C_QUEUE_OFFSET]) + 1
+        for (topic, queue_id), end in zip(queues, bounds[1:], strict=True)}
+
+
+class Seen:
+    """What a walk yields, and the queues' ends that decide what is stale."""
+
+    def __init__(self):
+        self.next = {}
+        self.records = []
+        self.damage = []
+
+    def is_fresh(self, claim):
+        return claim.queue_offset >= self.next.get((claim.topic, claim.queue_id), 0)
+
+    def walk(self, walk):
+        for item in walk.items():
+            if isinstance(item, Damage):
+                self.damage.append(item)
+            else:
+                self.next |= batch_ends(item) if isinstance(item, RecordBatch) else queue_ends(item)
+                self.records += item.rows[:, record.C_PHY].tolist()
+        return self.records, self.damage, walk.end, walk.stale
+
+
+def plain(directory, check=CHECK):
+    """What a walk of one thread sees."""
+    seen = Seen()
+    return seen.walk(LogWalk(
+        directory.log_files, directory.min_phy_offset, directory.readable_until, check,
+        seen.is_fresh))
+
+
+def overwrite(path, phy_offset, data):
+    """Bytes of the log, as far as they are in one segment that exists."""
+    segment = path / "commitlog" / f"{phy_offset // SEGMENT * SEGMENT:020d}"
+    if not segment.exists():
+        return
+    with segment.open("r+b") as file:
+        file.seek(phy_offset % SEGMENT)
+        file.write(data[: SEGMENT - phy_offset % SEGMENT])
+
+
+def damaged_copy(rnd, made, path):
+    """A store at ``path``, damaged in a few places; the kinds of damage."""
+    shutil.rmtree(path, ignore_errors=True)
+    shutil.copytree(made[0], path)
+    kinds = [rnd.choice(["flip", "zero", "garbage", "gone", "stale"]) for _ in range(rnd.randint(1, 3))]
+    for kind in kinds:
+        at = rnd.choice(made[1])
+        if kind == "flip":
+            overwrite(path, at + rnd.randint(0, 120), bytes([rnd.randint(0, 255)]))
+        elif kind in {"zero", "garbage"}:
+            n = rnd.choice([1, 40, 700, 5000, SEGMENT])
+            overwrite(path, at + rnd.randint(0, 90), bytes(n) if kind == "zero" else rnd.randbytes(n))
+        elif kind == "gone":
+            segments = sorted((path / "commitlog").glob("0*"))
+            rnd.choice(segments[1:] or segments).unlink()
+        else:  # bytes of an older segment where a newer one was
+            segments = sorted((path / "commitlog").glob("0*"))
+            old, new = rnd.choice(segments), rnd.choice(segments)
+            new.write_bytes(old.read_bytes())
+    return set(kinds)

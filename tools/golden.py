@@ -101,9 +101,11 @@ def index_file() -> Iterator[Part]:
     log = encoded()
     rows = np.zeros((1, record.COLUMNS), dtype=np.int64)
     record.scan(log, 0, len(log), 4096, 0, rows)
-    work = np.empty((index_entries.WORK_ROWS, 4), dtype=np.int64)
+    key_hashes, ends = np.empty(16, dtype=np.int32), np.empty(1, dtype=np.int64)
+    index_entries.hash_keys(log, rows, 0, key_hashes, 0, ends)
+    work = np.empty(index_entries.WORK, dtype=np.int64)
     indexfile.INDEX_HEADER.pack_into(data, 0, indexfile.IndexHeader(0, 0, 0, 0, 0, 1))
-    index_entries.put_rows(data, 2, 4, log, rows, 0, 1, 0, work)
+    index_entries.put_keys(data, 2, 4, rows, ends, key_hashes, 0, work)
     yield from fields(indexfile.INDEX_HEADER, bytes(data[: indexfile.INDEX_HEADER.size]))
     at = indexfile.INDEX_HEADER.size
     for layout, count in ((indexfile.INDEX_SLOT, 2), (indexfile.INDEX_ENTRY, 4)):

@@ -21,7 +21,7 @@ from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.dispatch import Dispatcher
 from tailrace.store.index_service import IndexService
-from tailrace.store.log_scan import LogWalk
+from tailrace.store.log_walk import Walk
 from tailrace.store.reading import MessageReader
 from tailrace.store.recovery_start import RecoveryStart
 from tailrace.store.reput import ReputMessageService
@@ -56,7 +56,7 @@ def w1_dispatch_goes_on_behind_the_record_that_starts_where_the_newest_unit_ends
 
 
 def w2_a_bad_record_ends_the_log(patch):
-    patch.setattr(LogWalk, "_damage", lambda _self, *, torn: None)
+    patch.setattr(Walk, "_damage", lambda _self, *, torn: None)
 
 
 def w3_a_truncation_moves_positions_only(patch):
@@ -72,7 +72,7 @@ def w3_a_truncation_moves_positions_only(patch):
 
 
 def w4_a_whole_record_counts_whenever_it_was_stored(patch):
-    patch.setattr(LogWalk, "_counts", lambda self, _in_file, at: self._claim(at, self._check) is not None)
+    patch.setattr(Walk, "_counts", lambda self, _in_file, at: self._claim(at, self._check) is not None)
 
 
 def w4_a_unit_goes_wherever_its_record_says(patch):

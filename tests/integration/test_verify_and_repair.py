@@ -122,6 +122,7 @@ def test_repair_builds_anew_and_seals_so_that_the_log_is_whole(made, store_path)
     assert list((store_path / "tailrace" / "quarantine").glob("*.bin"))
     found = kinds(store_path)
     assert "damaged-record" not in found, "the log is whole"
+    units = []
     for _ in range(2):
         with MessageStore.open(store_path, config=CONFIG, services=False) as store:
             bodies = {
@@ -134,6 +135,8 @@ def test_repair_builds_anew_and_seals_so_that_the_log_is_whole(made, store_path)
             if n != 70:
                 wanted.setdefault((f"T{n % 2}", n % 3), []).append(b"%d" % n * 90)
         assert bodies == wanted
+        units.append({p: p.read_bytes() for p in sorted((store_path / "consumequeue").rglob("0*")) if p.is_file()})
         (store_path / "abort").write_text("1")
         shutil.rmtree(store_path / "tailrace", ignore_errors=True)
         shutil.rmtree(store_path / "consumequeue")
+    assert units[0] == units[1], "a placeholder tells as much as the damage that it covers"

@@ -139,12 +139,14 @@ def test_index_files_are_the_same(items, entries):
     rows = np.zeros((8, kernels.record.COLUMNS), dtype=np.int64)
     count, _, _ = kernels.record.scan(log, 0, end, 0, 0, rows)
     files = [bytearray(40 + 4 * 7 + 20 * entries) for _ in range(2)]
-    results = [
-        module.put_rows(
-            memoryview(file), 7, entries, memoryview(bytes(log)), rows, 0, count, 0,
-            np.empty((module.WORK_ROWS, 4), dtype=np.int64))
-        for module, file in zip((INDEX, kernels.index_entries), files, strict=True)
-    ]
+    results = []
+    for module, file in zip((INDEX, kernels.index_entries), files, strict=True):
+        key_hashes, ends = np.zeros(100, dtype=np.int32), np.zeros(count, dtype=np.int64)
+        _, total = module.hash_keys(log, rows[:count], 0, key_hashes, 0, ends)
+        key = module.put_keys(
+            memoryview(file), 7, entries, rows, ends, key_hashes, 0, np.empty(module.WORK, dtype=np.int64))
+        assert key == min(total, entries - 1)
+        results.append((key, key_hashes[:total].tolist(), ends.tolist()))
     assert results[0] == results[1]
     assert files[0] == files[1]
     made = int.from_bytes(files[0][36:40], "big")
@@ -217,20 +219,27 @@ def test_rows_are_sorted_by_queue_the_same(items):
     rows[count // 3, kernels.record.C_SYS_FLAG] = 4  # a half message
     found = []
     for module in (UNITS, kernels.queue_units):
-        numbers, firsts, order = (np.zeros(count, dtype=np.int64) for _ in range(3))
-        queues = module.number_queues(log, rows, numbers, firsts, np.zeros(32, dtype=np.int64))
+        numbers, order = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+        kept, known = np.zeros((count, 4), dtype=np.int64), np.zeros((count, 4), dtype=np.int64)
+        names = bytearray(1000)
+        done, queues = module.number_queues(
+            log, rows, 0, numbers, 0, known, names, np.zeros(32, dtype=np.int64))
+        assert done == count
+        module.copy_columns(rows, kept)
+        assert (kept == rows[:, :4]).all()
         bounds = np.zeros(queues + 1, dtype=np.int64)
         total = module.sort_by_queue(numbers, queues, order, bounds)
-        found.append((numbers.tolist(), firsts[:queues].tolist(), order[:total].tolist(), bounds.tolist()))
+        found.append((
+            numbers.tolist(), known[:queues].tolist(), bytes(names), order[:total].tolist(), bounds.tolist()))
     assert found[0] == found[1]
     queue_ids = rows[:, kernels.record.C_QUEUE_ID].tolist()
     wanted = {}
     for row, queue_id in enumerate(queue_ids):
         if row != count // 3:
             wanted.setdefault(queue_id, []).append(row)
-    _, firsts, order, bounds = found[1]
-    assert {
-        queue_ids[first]: order[bounds[n] : bounds[n + 1]] for n, first in enumerate(firsts)} == wanted
+    _, known, names, order, bounds = found[1]
+    assert {one[1]: order[bounds[n] : bounds[n + 1]] for n, one in enumerate(known)} == wanted
+    assert {names[at : at + length] for _, _, at, length in known} <= {b"Topic"}
 
 
 units = st.lists(
@@ -280,16 +289,29 @@ def test_cover_needs_a_sum_for_each_segment(module):
 @pytest.mark.parametrize("module", [UNITS, kernels.queue_units], ids=["interpreted", "compiled"])
 def test_sorting_by_queue_stays_inside_its_rooms(module):
     rows = np.zeros((4, kernels.record.COLUMNS), dtype=np.int64)
-    room = np.zeros(4, dtype=np.int64)
-    table = np.zeros(16, dtype=np.int64)
-    for bad in (8, 12):
-        with pytest.raises(ValueError, match=f"a table of {bad} for 4 rows"):
-            module.number_queues(b"x", rows, room, room.copy(), np.zeros(bad, dtype=np.int64))
-    with pytest.raises(ValueError, match="4 rows into 3 and 4"):
-        module.number_queues(b"x", rows, room[:3], room, table)
+    rows[:, kernels.record.C_TOPIC_LEN] = 1
+    rows[:, kernels.record.C_QUEUE_ID] = [7, 7, 8, 9]
+    room, table = np.zeros(4, dtype=np.int64), np.zeros(8, dtype=np.int64)
+    known, names = np.zeros((4, 4), dtype=np.int64), bytearray(4)
+    with pytest.raises(ValueError, match="a table of 12"):
+        module.number_queues(b"x", rows, 0, room, 0, known, names, np.zeros(12, dtype=np.int64))
+    with pytest.raises(ValueError, match="4 rows of 28 columns into 3"):
+        module.number_queues(b"x", rows, 0, room[:3], 0, known, names, table)
+    with pytest.raises(ValueError, match="5 queues of 4"):
+        module.number_queues(b"x", rows, 0, room, 5, known, names, table)
+    for less in ({"known": known[:1]}, {"names": bytearray(1)}, {"table": table[:2]}):
+        given = {"known": known, "names": names, "table": table, **less}
+        given["table"][:] = 0
+        assert module.number_queues(
+            b"x", rows, 0, room, 0, given["known"], given["names"], given["table"]) == (2, 1)
+    table[:] = 0
+    assert module.number_queues(b"x", rows, 0, room, 0, known, names, table) == (4, 3)
+    assert room.tolist() == [0, 0, 1, 2]
     rows[2, kernels.record.C_TOPIC_LEN] = 2
     with pytest.raises(ValueError, match="its topic outside of the bytes"):
-        module.number_queues(b"x", rows, room, room.copy(), table)
+        module.number_queues(b"x", rows, 0, room, 3, known, names, table)
+    with pytest.raises(ValueError, match="4 rows of 28 columns into 3 of 7"):
+        module.copy_columns(rows, np.zeros((3, 7), dtype=np.int64))
     with pytest.raises(ValueError, match="queue 3 of 3"):
         module.sort_by_queue(np.array([0, 3]), 3, room, room)
     with pytest.raises(ValueError, match="4 rows and 4 queues into 4 and 4"):

@@ -142,23 +142,25 @@ def build_units(
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _are_of_one_queue(
+def _is_of_queue(
     b: cython.const[cython.uchar][::1],
     rows: cython.longlong[:, ::1],
-    one: cython.Py_ssize_t,
-    other: cython.Py_ssize_t,
+    r: cython.Py_ssize_t,
+    known: cython.longlong[:, ::1],
+    names: cython.const[cython.uchar][::1],
+    number: cython.Py_ssize_t,
 ) -> cython.bint:
     k: cython.Py_ssize_t
-    p: cython.Py_ssize_t = rows[one, _C_TOPIC_POS]
-    q: cython.Py_ssize_t = rows[other, _C_TOPIC_POS]
+    p: cython.Py_ssize_t = rows[r, _C_TOPIC_POS]
+    q: cython.Py_ssize_t = known[number, 2]
     if (
-        rows[one, _C_QUEUE_HASH] != rows[other, _C_QUEUE_HASH]
-        or rows[one, _C_QUEUE_ID] != rows[other, _C_QUEUE_ID]
-        or rows[one, _C_TOPIC_LEN] != rows[other, _C_TOPIC_LEN]
+        rows[r, _C_QUEUE_HASH] != known[number, 0]
+        or rows[r, _C_QUEUE_ID] != known[number, 1]
+        or rows[r, _C_TOPIC_LEN] != known[number, 3]
     ):
         return False
-    for k in range(rows[one, _C_TOPIC_LEN]):
-        if b[p + k] != b[q + k]:
+    for k in range(known[number, 3]):
+        if b[p + k] != names[q + k]:
             return False
     return True
 
@@ -166,31 +168,44 @@ def _are_of_one_queue(
 def number_queues(
     buf: cython.const[cython.uchar][::1],
     rows: cython.longlong[:, ::1],
+    first: cython.Py_ssize_t,
     numbers: cython.longlong[::1],
-    firsts: cython.longlong[::1],
+    queues: cython.Py_ssize_t,
+    known: cython.longlong[:, ::1],
+    names: cython.uchar[::1],
     table: cython.longlong[::1],
 ):
-    """Number queues from 0 on as rows name them; how many there are.
+    """Number queues as rows from ``first`` on name them; ``queues`` of them are known already.
 
-    ``numbers`` gets the number of each row's queue, -1 where the record is of a kind that has no
-    unit: half messages and rolled back ones. ``firsts`` gets the first row of each queue. ``table``
-    is room of zeros, a power of two and more than twice as many as rows.
+    ``numbers`` gets the number of each row's queue, from 0 on, -1 where the record is of a kind that
+    has no unit: half messages and rolled back ones. ``known`` has of each queue its hash, its id, where its
+    raw topic begins in ``names`` and how long that is. ``table`` has a power of two of places: 0, or a
+    queue's number and 1, at its hash or behind it.
+    Returns (row, queues): the first row whose queue finds no room, the number of rows when all did,
+    and how many queues are known then.
     """
-    r: cython.Py_ssize_t
+    r: cython.Py_ssize_t = first
+    k: cython.Py_ssize_t
     count: cython.Py_ssize_t = rows.shape[0]
-    queues: cython.Py_ssize_t = 0
     mask: cython.Py_ssize_t = table.shape[0] - 1
     at: cython.Py_ssize_t
     size: cython.Py_ssize_t = len(buf)
+    used: cython.Py_ssize_t = 0
+    room: cython.Py_ssize_t = min(known.shape[0], table.shape[0] // 2)
     bad: cython.bint = False
-    if table.shape[0] <= 2 * count or table.shape[0] & mask:
-        raise ValueError(f"a table of {table.shape[0]} for {count} rows")
-    if numbers.shape[0] < count or firsts.shape[0] < count or (count and rows.shape[1] < _COLUMNS):
-        raise ValueError(f"{count} rows into {numbers.shape[0]} and {firsts.shape[0]}")
+    if mask < 0 or table.shape[0] & mask:
+        raise ValueError(f"a table of {table.shape[0]}")
+    if first < 0 or numbers.shape[0] < count or (count and rows.shape[1] < _COLUMNS):
+        raise ValueError(f"{count} rows of {rows.shape[1]} columns into {numbers.shape[0]}")
+    if not 0 <= queues <= room or known.shape[1] < 4:
+        raise ValueError(f"{queues} queues of {room}")
+    if queues > 0:
+        used = known[queues - 1, 2] + known[queues - 1, 3]
     with cython.nogil:
-        for r in range(count):
+        while r < count:
             if rows[r, _C_SYS_FLAG] & 0xC not in (0, 8):
                 numbers[r] = -1
+                r += 1
                 continue
             if (
                 rows[r, _C_TOPIC_POS] < 0 or rows[r, _C_TOPIC_LEN] < 0
@@ -199,16 +214,38 @@ def number_queues(
                 bad = True
                 break
             at = rows[r, _C_QUEUE_HASH] & mask
-            while table[at] > 0 and not _are_of_one_queue(buf, rows, firsts[table[at] - 1], r):
+            while table[at] > 0 and not _is_of_queue(buf, rows, r, known, names, table[at] - 1):
                 at = (at + 1) & mask
             if table[at] == 0:
-                firsts[queues] = r
+                if queues == room or rows[r, _C_TOPIC_LEN] > len(names) - used:
+                    break
+                known[queues, 0] = rows[r, _C_QUEUE_HASH]
+                known[queues, 1] = rows[r, _C_QUEUE_ID]
+                known[queues, 2] = used
+                known[queues, 3] = rows[r, _C_TOPIC_LEN]
+                for k in range(rows[r, _C_TOPIC_LEN]):
+                    names[used + k] = buf[rows[r, _C_TOPIC_POS] + k]
+                used += cython.cast(cython.Py_ssize_t, rows[r, _C_TOPIC_LEN])
                 queues += 1
                 table[at] = queues
             numbers[r] = table[at] - 1
+            r += 1
     if bad:
         raise ValueError("a row has its topic outside of the bytes")
-    return queues
+    return r, queues
+
+
+def copy_columns(rows: cython.longlong[:, ::1], kept: cython.longlong[:, ::1]):
+    """Copy the first columns of rows, as many as ``kept`` has."""
+    r: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    columns: cython.Py_ssize_t = kept.shape[1]
+    if kept.shape[0] < rows.shape[0] or rows.shape[1] < columns:
+        raise ValueError(f"{rows.shape[0]} rows of {rows.shape[1]} columns into {kept.shape[0]} of {columns}")
+    with cython.nogil:
+        for r in range(rows.shape[0]):
+            for k in range(columns):
+                kept[r, k] = rows[r, k]
 
 
 def sort_by_queue(

@@ -346,7 +346,7 @@ class MappedFile:
             for at in range(low, high, _CHUNK):
                 with self._descriptor() as file:
                     data = file.pread(min(_CHUNK, high - at), at)
-                if data.count(0) != len(data):
+                if data != bytes(len(data)):
                     yield at, data
 
     def data_end(self) -> int:
@@ -371,7 +371,7 @@ class MappedFile:
         finally:
             self.release()
 
-    def read_into(self, at: int, buffer: bytearray) -> int:
+    def read_into(self, at: int, buffer: bytearray | memoryview) -> int:
         """Read as much as there is room for, not behind ``wrote_position``; how many bytes."""
         n = min(len(buffer), self.wrote_position - at)
         if n <= 0 or at < 0 or not self.hold():

@@ -19,7 +19,7 @@ from tailrace.formats.commitlog import BLANK, BLANK_MAGIC
 from tailrace.formats.consumequeue import CQ_UNIT
 from tailrace.kernels import queue_units
 from tailrace.store.consume_queue import ConsumeQueue
-from tailrace.store.log_scan import LogFile
+from tailrace.store.log_walk import LogFile
 
 __all__ = ["Coverage"]
 

@@ -33,7 +33,8 @@ from tailrace.store.dispatch import (
 )
 from tailrace.store.geometry import recognise
 from tailrace.store.log_paths import log_paths
-from tailrace.store.log_scan import Damage, LogEnd, LogWalk, RecordClaim, scan_files
+from tailrace.store.log_scan import LogEnd, scan_files
+from tailrace.store.log_walk import Damage, LogWalk, RecordClaim
 from tailrace.store.record_batch import rows_by_queue
 from tailrace.store.sealing import sealed_rows
 from tailrace.store.store_checkpoint import read_checkpoint
@@ -99,7 +100,7 @@ class FileView:
             for low, high in file.data_ranges(start, self.size):
                 for at in range(low, high, _CHUNK):
                     data = file.pread(min(_CHUNK, high - at), at)
-                    if data.count(0) != len(data):
+                    if data != bytes(len(data)):
                         yield at, data
         finally:
             file.close()

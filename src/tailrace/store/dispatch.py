@@ -16,7 +16,8 @@ from tailrace.kernels import queue_units, record
 from tailrace.store.consume_queue import ConsumeQueue, ConsumeQueueStore
 from tailrace.store.hooks import MessageArrivingListener
 from tailrace.store.index_service import IndexService
-from tailrace.store.log_scan import Damage, Rows
+from tailrace.store.log_scan import Rows
+from tailrace.store.log_walk import Damage
 from tailrace.store.record_batch import RecordBatch
 from tailrace.store.sealing import sealed_rows
 
@@ -37,6 +38,8 @@ def parse_delay_levels(text: str = MESSAGE_DELAY_LEVEL) -> list[int]:
 
 def deliver_time_codes(data: Any, rows: Rows, levels: list[int]) -> None:
     """Make the tags code of delayed messages their deliver time, as SCHEDULE_TOPIC_XXXX has it."""
+    if not rows[:, record.C_DELAY_LEVEL].any():
+        return  # the usual ones
     for row in np.flatnonzero(rows[:, record.C_DELAY_LEVEL] > 0).tolist():
         at, length, level, stored = rows[
             row, [record.C_TOPIC_POS, record.C_TOPIC_LEN, record.C_DELAY_LEVEL, record.C_STORE_TIMESTAMP]
@@ -57,7 +60,7 @@ class Dispatcher:
         self._levels = levels
         self._topics: dict[bytes, str] = {}
         self._damage: list[Damage] = []
-        self._batch = RecordBatch()
+        self._batch = self.new_batch()
         self._newest = 0
         self.recovering = False
         """Units behind the end of a queue may be right already: they are compared, then written."""
@@ -72,19 +75,27 @@ class Dispatcher:
         """
         self._batch.clear()
         self.add(self._batch, data, rows)
-        self.write_units(self._batch)
-        self.put_keys(data, rows)
+        self.dispatch_batch(self._batch)
+
+    def new_batch(self) -> RecordBatch:
+        """An empty batch for ``add``."""
+        return RecordBatch(with_keys=self._index is not None)
 
     def add(self, batch: RecordBatch, data: Any, rows: Rows) -> None:
-        """Have a batch hold what the units of these records are made of."""
-        self._damage += sealed_rows(data, rows)
+        """Have a batch hold what units and entries of these records are made of.
+
+        May be called in several threads, each with a batch of its own.
+        """
+        batch.sealed += sealed_rows(data, rows)
         deliver_time_codes(data, rows, self._levels)
         batch.add(data, rows)
 
-    def put_keys(self, data: Any, rows: Rows) -> None:
-        """Index the keys of records. Raises as ``dispatch`` does."""
+    def dispatch_batch(self, batch: RecordBatch) -> None:
+        """Write what the records of a batch ask for. Raises as ``dispatch`` does."""
+        self._damage += batch.sealed
+        self._write_units(batch)
         if self._index is not None:
-            self._index.put_rows(data, rows, len(rows))
+            self._index.put(batch)
 
     def note_damage(self, damage: Damage) -> None:
         """Have messages that are missing from here on be the damaged bytes.
@@ -100,9 +111,9 @@ class Dispatcher:
                 queue.last_phy_offset = damage.phy_offset
                 self._queues.dirty.add(queue)
 
-    def write_units(self, batch: RecordBatch) -> None:
-        """Write the units of a batch. Raises as ``dispatch`` does."""
-        rows, order, bounds, known = batch.sorted()
+    def _write_units(self, batch: RecordBatch) -> None:
+        rows = batch.rows
+        order, bounds, known = batch.sorted()
         if len(order):
             queues = [
                 self._queue_of(topic, queue_id, rows, order[first:last])

@@ -45,20 +45,20 @@ class IndexBuilder:
         self._file: MappedFile | None = None
 
     def put(
-        self, file: MappedFile, buffer: Any, rows: Any, first: int, last: int, key: int, work: Any
-    ) -> tuple[int, int]:
-        """Put keys of rows as kernels.index_entries does, until all are put or the file is full.
+        self, file: MappedFile, rows: Any, ends: Any, hashes: Any, key: int, work: Any
+    ) -> int:
+        """Put keys as kernels.index_entries does, until all are put or the file is full.
 
         Raises DiskFullError or OSError.
         """
         if file is not self._file:
             self._take(file)
         while True:
-            first, key = index_entries.put_rows_apart(
-                self._header, self._slots.data, self._room.data, self._first, self._entries, buffer,
-                rows, first, last, key, work)
-            if first == last or self._count() >= self._entries:
-                return first, key
+            key = index_entries.put_keys_apart(
+                self._header, self._slots.data, self._room.data, self._first, self._entries, rows,
+                ends, hashes, key, work)
+            if key == ends[-1] or self._count() >= self._entries:
+                return key
             self._write_entries()
 
     def _take(self, file: MappedFile) -> None:

@@ -28,6 +28,8 @@ from tailrace.formats.indexfile import (
 from tailrace.kernels import hashes, index_chains, index_entries, record
 from tailrace.segments import Lease, MappedFile
 from tailrace.store.index_builder import IndexBuilder
+from tailrace.store.log_scan import Rows
+from tailrace.store.record_batch import RecordBatch
 
 __all__ = ["IndexService", "index_file_name"]
 
@@ -52,6 +54,16 @@ def _time_of(name: str) -> int:
         return 0
 
 
+def _first_key(ends: Rows, row: int) -> int:
+    """Number of the first key of a row; ``ends`` is where the keys of each row end."""
+    return int(ends[row - 1]) if row else 0
+
+
+def _row_of(ends: Rows, key: int) -> int:
+    """The row that has a key."""
+    return int(np.searchsorted(ends, key, side="right"))
+
+
 @final
 class IndexService:
     """All index files, oldest first."""
@@ -70,7 +82,7 @@ class IndexService:
         self.full_unflushed: list[MappedFile] = []
         self._half_done = -1, 0
         self._builder: IndexBuilder | None = None
-        self._work = np.empty((index_entries.WORK_ROWS, 4), dtype=np.int64)
+        self._work = np.empty(index_entries.WORK, dtype=np.int64)
 
     def load(self) -> str:
         """Take the files up to the first that cannot be right; says why there is such a one.
@@ -288,23 +300,26 @@ class IndexService:
 
     # -- writing
 
-    def put_rows(self, buffer: Any, rows: np.ndarray[Any, Any], count: int) -> None:
-        """Index the keys of ``count`` record rows. Raises DiskFullError or OSError."""
-        done, key = self._resumed(rows, count)
-        while done < count:
-            file = self.files[-1] if self.files else self._create(None, int(rows[done, record.C_STORE_TIMESTAMP]))
+    def put(self, batch: RecordBatch) -> None:
+        """Index the keys of records. Raises DiskFullError or OSError."""
+        rows, (ends, key_hashes) = batch.rows, batch.key_hashes
+        key, total = self._resumed(rows, ends), int(ends[-1]) if len(ends) else 0
+        if key < total and not self.files:
+            self._create(None, int(rows[_row_of(ends, key), record.C_STORE_TIMESTAMP]))
+        while key < total:
+            file = self.files[-1]
             if self._builder is not None:
-                done, key = self._builder.put(file, buffer, rows, done, count, key, self._work)
+                key = self._builder.put(file, rows, ends, key_hashes, key, self._work)
             else:
-                self._reserve(file, rows, done, count)
-                done, key = index_entries.put_rows(
-                    file.buffer, self._slots, self._entries, buffer, rows, done, count, key,
-                    self._work)
+                self._reserve(file, total - key)
+                key = index_entries.put_keys(
+                    file.buffer, self._slots, self._entries, rows, ends, key_hashes, key, self._work)
                 file.touched()
-            if done < count:
+            if key < total:
                 self.write_built()
-                self._half_done = int(rows[done, record.C_PHY]), key
-                self._create(file, int(rows[done, record.C_STORE_TIMESTAMP]))
+                row = _row_of(ends, key)
+                self._half_done = int(rows[row, record.C_PHY]), key - _first_key(ends, row)
+                self._create(file, int(rows[row, record.C_STORE_TIMESTAMP]))
                 self._half_done = -1, 0
 
     def build(self) -> None:
@@ -322,18 +337,16 @@ class IndexService:
             self._builder.close()
             self._builder = None
 
-    def _resumed(self, rows: np.ndarray[Any, Any], count: int) -> tuple[int, int]:
-        """Row and key to go on with when the last call ended between two keys of a record."""
+    def _resumed(self, rows: Rows, ends: Rows) -> int:
+        """The key to go on with when the last call ended between two keys of a record."""
         phy_offset, key = self._half_done
         self._half_done = -1, 0
-        place = int(np.searchsorted(rows[:count, record.C_PHY], phy_offset))
-        found = key > 0 and place < count and int(rows[place, record.C_PHY]) == phy_offset
-        return (place, key) if found else (0, 0)
+        row = int(np.searchsorted(rows[:, record.C_PHY], phy_offset))
+        found = key > 0 and row < len(rows) and int(rows[row, record.C_PHY]) == phy_offset
+        return _first_key(ends, row) + key if found else 0
 
-    def _reserve(self, file: MappedFile, rows: np.ndarray[Any, Any], first: int, last: int) -> None:
-        """Have blocks for the slots and for every entry that these rows can need."""
-        part = rows[first:last]
-        most = int(part[:, record.C_KEYS_LEN].sum()) // 2 + 3 * len(part)
+    def _reserve(self, file: MappedFile, most: int) -> None:
+        """Have blocks for the slots and for so many more entries."""
         until = min(self.header(file).index_count + most, self._entries)
         file.reserve(index_file_size(self._slots, until))
 

@@ -121,27 +121,23 @@ class IndexRange:
         order = np.argsort(phy, kind="stable")
         self._phy, self._hash = phy[order], np.concatenate(key_hashes)[order]
         self._seen = np.zeros(len(phy), dtype=bool)
-        self._work = np.empty((index_entries.WORK_ROWS, 4), dtype=np.int64)
 
     def verify_rows(self, chunk: LogChunk) -> Iterator[Finding]:
         """Keys of a chunk's records that no entry has."""
         rows = chunk.rows
         if not self._directory.config.message_index_enable or not len(rows):
             return
-        wanted = _wanted_entries(chunk, self._work)
+        places, key_hashes = _wanted_entries(chunk)
         low = int(np.searchsorted(self._phy, rows[0, record.C_PHY]))
         high = int(np.searchsorted(self._phy, rows[-1, record.C_PHY], side="right"))
-        if high - low == len(wanted) and np.array_equal(self._hash[low:high], wanted["key_hash"]) and (
-            np.array_equal(self._phy[low:high], wanted["phy_offset"])
-        ):
+        if np.array_equal(self._hash[low:high], key_hashes) and np.array_equal(self._phy[low:high], places):
             self._seen[low:high] = True
             return
         there: dict[tuple[int, int], list[int]] = {}
         for number in range(low, high):
             there.setdefault((int(self._phy[number]), int(self._hash[number])), []).append(number)
         tags = _tag_entries(chunk)
-        for entry in wanted:
-            key = int(entry["phy_offset"]), int(entry["key_hash"])
+        for key in zip(places.tolist(), key_hashes.tolist(), strict=True):
             if key in there:
                 for number in there[key]:
                     self._seen[number] = True
@@ -158,16 +154,13 @@ class IndexRange:
         ]
 
 
-def _wanted_entries(chunk: LogChunk, work: Any) -> Any:
-    """The entries that an index with one slot would have for a chunk."""
+def _wanted_entries(chunk: LogChunk) -> tuple[Any, Any]:
+    """Position and hash of the entries that there are for a chunk."""
     rows = chunk.rows
-    most = int(rows[:, record.C_KEYS_LEN].sum()) // 2 + 3 * len(rows) + 2
-    scratch = bytearray(index_file_size(1, most))
-    INDEX_HEADER.struct.pack_into(scratch, 0, 0, 0, 0, 0, 0, 1)
-    index_entries.put_rows(scratch, 1, most, chunk.data, rows, 0, len(rows), 0, work)
-    made = INDEX_HEADER.unpack_from(scratch).index_count
-    start = INDEX_HEADER.size + INDEX_SLOT.size
-    return INDEX_ENTRY.view(bytes(scratch[start : start + made * INDEX_ENTRY.size]))[1:]
+    most = int(rows[:, record.C_KEYS_LEN].sum()) // 2 + 3 * len(rows)
+    key_hashes, ends = np.empty(most, dtype=np.int32), np.empty(len(rows), dtype=np.int64)
+    _, count = index_entries.hash_keys(chunk.data, rows, 0, key_hashes, 0, ends)
+    return np.repeat(rows[:, record.C_PHY], np.diff(ends, prepend=0)), key_hashes[:count]
 
 
 def _tag_entries(chunk: LogChunk) -> set[tuple[int, int]]:

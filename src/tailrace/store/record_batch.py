@@ -1,4 +1,4 @@
-"""Records sorted by their queues: of one part of the log, or of several together."""
+"""Records as units and index entries need them: of one part of the log, or of several together."""
 
 from __future__ import annotations
 
@@ -8,34 +8,77 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from tailrace.kernels import queue_units, record
+from tailrace.kernels import index_entries, queue_units, record
 from tailrace.store.log_scan import Rows
+from tailrace.store.log_walk import Damage
 
-__all__ = ["UNIT_COLUMNS", "RecordBatch", "rows_by_queue"]
+__all__ = ["UNIT_COLUMNS", "Hashes", "RecordBatch", "rows_by_queue"]
 
 UNIT_COLUMNS: Final = record.C_TAGS_CODE + 1
-"""So many columns of a row are kept: what a unit is made of, and the checks before it is written."""
+"""So many columns of a row are kept: what units and entries are made of, and the checks before they are written."""
+Hashes = np.ndarray[Any, np.dtype[np.int32]]
 
 
-def _number(data: Any, rows: Rows) -> tuple[Rows, list[tuple[bytes, int]]]:
-    """The number of each row's queue, -1 of one that has no unit; raw topic and id of each queue."""
-    count = len(rows)
-    numbers, firsts = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
-    table = np.zeros(1 << (2 * count).bit_length(), dtype=np.int64)
-    queues = queue_units.number_queues(data, rows, numbers, firsts, table)
-    heads = rows[firsts[:queues]][:, [record.C_TOPIC_POS, record.C_TOPIC_LEN, record.C_QUEUE_ID]]
-    return numbers, [(bytes(data[at : at + n]), queue_id) for at, n, queue_id in heads.tolist()]
+@final
+class QueueNumbers:
+    """Queues, numbered from 0 on as records name them."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._known = np.empty((64, 4), dtype=np.int64)
+        self._names = bytearray(1 << 12)
+        self._table = np.zeros(1 << 8, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def clear(self) -> None:
+        """Begin anew with no queue."""
+        self._count = 0
+        self._table[:] = 0
+
+    def number(self, data: Any, rows: Rows, numbers: Rows) -> None:
+        """The number of each row's queue, -1 of one that has no unit."""
+        done = 0
+        while True:
+            done, self._count = queue_units.number_queues(
+                data, rows, done, numbers, self._count, self._known, self._names, self._table)
+            if done == len(rows):
+                return
+            self._grow(int(rows[done, record.C_TOPIC_LEN]))
+
+    def _grow(self, more: int) -> None:
+        known = self._known
+        self._known = np.empty((2 * len(known), 4), dtype=np.int64)
+        self._known[: len(known)] = known
+        self._names += bytes(len(self._names) + more)
+        self._table = np.zeros(2 * len(self._table), dtype=np.int64)
+        mask = len(self._table) - 1
+        for number, queue_hash in enumerate(known[: self._count, 0].tolist(), 1):
+            place = queue_hash & mask
+            while self._table[place]:
+                place = (place + 1) & mask
+            self._table[place] = number
+
+    def names(self) -> list[tuple[bytes, int]]:
+        """Raw topic and id of each queue."""
+        return [
+            (bytes(self._names[at : at + length]), queue_id)
+            for _, queue_id, at, length in self._known[: self._count].tolist()]
 
 
 def rows_by_queue(data: Any, rows: Rows) -> Iterator[tuple[str, int, Rows]]:
-    """Topic and id of each queue and the numbers of its rows, in the order of the log.
+    """Each queue of record rows, and the numbers of its rows, in the order of the log.
 
     Rows of a kind that has no unit are left out.
     """
-    numbers, queues = _number(data, rows)
+    queues, numbers = QueueNumbers(), np.empty(len(rows), dtype=np.int64)
+    queues.number(data, rows, numbers)
     order, bounds = np.empty(len(rows), dtype=np.int64), np.empty(len(queues) + 1, dtype=np.int64)
     queue_units.sort_by_queue(numbers, len(queues), order, bounds)
-    for (topic, queue_id), (first, last) in zip(queues, itertools.pairwise(bounds.tolist()), strict=True):
+    for (topic, queue_id), (first, last) in zip(
+        queues.names(), itertools.pairwise(bounds.tolist()), strict=True
+    ):
         yield topic.decode("utf-8", "replace"), queue_id, order[first:last]
 
 
@@ -46,44 +89,71 @@ class RecordBatch:
     Its memory is used again after ``clear``: new memory costs more than what is done in it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_keys: bool = True) -> None:
+        self._with_keys = with_keys
         self._rows = np.empty((0, UNIT_COLUMNS), dtype=np.int64)
-        self._numbers = self._order = np.empty(0, dtype=np.int64)
+        self._numbers = self._order = self._ends = np.empty(0, dtype=np.int64)
+        self._hashes: Hashes = np.empty(0, dtype=np.int32)
         self._count = 0
-        self._queues: dict[tuple[bytes, int], int] = {}
+        self._keys = 0
+        self._queues = QueueNumbers()
+        self.sealed: list[Damage] = []
+        """Damage that placeholders among the records cover."""
 
     def __len__(self) -> int:
         return self._count
 
     def clear(self) -> None:
-        """Forget all rows; what ``sorted`` returned is not valid any more."""
-        self._count = 0
+        """Forget all rows; what was returned of them is not valid any more."""
+        self._count = self._keys = 0
         self._queues.clear()
+        self.sealed = []
 
     def add(self, data: Any, rows: Rows) -> None:
         """Take record rows, which follow those that were taken before; ``data`` is what they point into."""
-        numbers, queues = _number(data, rows)
-        known = self._queues
-        places = [known.setdefault(queue, len(known)) for queue in queues]
         first, last = self._count, self._count + len(rows)
         if last > len(self._rows):
             self._grow(2 * last)
-        self._rows[first:last] = rows[:, :UNIT_COLUMNS]
-        self._numbers[first:last] = np.array([*places, -1], dtype=np.int64)[numbers]
+        queue_units.copy_columns(rows, self._rows[first:last])
+        self._queues.number(data, rows, self._numbers[first:last])
+        if self._with_keys:
+            self._hash_keys(data, rows, self._ends[first:last])
         self._count = last
 
-    def _grow(self, count: int) -> None:
-        rows, numbers = self._rows[: self._count], self._numbers[: self._count]
-        self._rows = np.empty((count, UNIT_COLUMNS), dtype=np.int64)
-        self._numbers, self._order = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
-        self._rows[: self._count], self._numbers[: self._count] = rows, numbers
+    def _hash_keys(self, data: Any, rows: Rows, ends: Rows) -> None:
+        done = 0
+        while True:
+            done, self._keys = index_entries.hash_keys(
+                data, rows, done, self._hashes, self._keys, ends)
+            if done == len(rows):
+                return
+            least = self._keys + int(rows[done, record.C_KEYS_LEN]) // 2 + 3
+            hashes = self._hashes
+            self._hashes = np.empty(2 * least, dtype=np.int32)
+            self._hashes[: len(hashes)] = hashes
 
-    def sorted(self) -> tuple[Rows, Rows, list[int], list[tuple[bytes, int]]]:
-        """All rows, cut to UNIT_COLUMNS; their numbers by queue; bounds of the queues in these; the queues.
+    def _grow(self, count: int) -> None:
+        rows, numbers, ends = self._rows, self._numbers, self._ends
+        self._rows = np.empty((count, UNIT_COLUMNS), dtype=np.int64)
+        self._numbers, self._order, self._ends = (np.empty(count, dtype=np.int64) for _ in range(3))
+        self._rows[: len(rows)], self._numbers[: len(rows)], self._ends[: len(rows)] = rows, numbers, ends
+
+    @property
+    def rows(self) -> Rows:
+        """All rows, cut to UNIT_COLUMNS."""
+        return self._rows[: self._count]
+
+    @property
+    def key_hashes(self) -> tuple[Rows, Hashes]:
+        """Where the keys of each row end, and the hash of each key; see ``kernels.index_entries``."""
+        return self._ends[: self._count], self._hashes
+
+    def sorted(self) -> tuple[Rows, list[int], list[tuple[bytes, int]]]:
+        """The numbers of all rows by queue; bounds of the queues in these; the queues.
 
         A queue is its raw topic and its id.
         """
         bounds = np.empty(len(self._queues) + 1, dtype=np.int64)
         total = queue_units.sort_by_queue(
             self._numbers[: self._count], len(self._queues), self._order, bounds)
-        return self._rows[: self._count], self._order[:total], bounds.tolist(), list(self._queues)
+        return self._order[:total], bounds.tolist(), self._queues.names()

@@ -33,24 +33,18 @@ from tailrace.env.read_ahead import in_background
 from tailrace.formats.filenames import file_name_to_offset
 from tailrace.kernels import record
 from tailrace.segments import MappedFile
-from tailrace.store.batched_dispatch import BatchedDispatch
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueueStore
 from tailrace.store.coverage import Coverage
 from tailrace.store.dispatch import Dispatcher
 from tailrace.store.index_service import IndexService
-from tailrace.store.log_scan import (
-    Damage,
-    LogChunk,
-    LogEnd,
-    LogWalk,
-    RecordClaim,
-    scan_files,
-)
+from tailrace.store.log_scan import LogEnd, scan_files
+from tailrace.store.log_walk import Damage, RecordClaim, Walk
+from tailrace.store.parallel_walk import ParallelWalk
 from tailrace.store.progress import Position, Progress, ProgressFile, checkpoint_bytes
 from tailrace.store.progress_snapshot import make_progress
 from tailrace.store.quarantine import Quarantine
-from tailrace.store.record_batch import rows_by_queue
+from tailrace.store.record_batch import RecordBatch, rows_by_queue
 from tailrace.store.recovery_check import refuse_by_mode
 from tailrace.store.recovery_report import RecoveryReport
 from tailrace.store.recovery_start import RecoveryStart, is_next
@@ -62,7 +56,7 @@ from tailrace.store.recovery_table import (
     decide_stop,
 )
 from tailrace.store.sealing import placeholder
-from tailrace.store.stitched_walk import LogScanner, PieceSource, walk_over
+from tailrace.store.stitched_walk import LogScanner, PieceSource, StitchedWalk, in_batches
 from tailrace.store.store_checkpoint import StoreCheckpoint
 
 __all__ = ["Recovery", "RecoveryReport"]
@@ -124,7 +118,6 @@ class Recovery:
         self._bad_index = ""
         self._is_clean = False
         self._synced: Callable[[], None] = lambda: None
-        self._batches = BatchedDispatch(dispatcher)
         self.report = RecoveryReport(check_crc=check_crc)
 
     def run(self, *, last_exit_ok: bool, read_only: str = "") -> RecoveryReport:
@@ -284,8 +277,10 @@ class Recovery:
         report = self.report
         log = self._commit_log.queue
         until = self._commit_log.max_offset
-        walk = walk_over(
-            log.files, report.start, until, self._check, self._is_fresh, pieces, self._batches.room)
+        part = log.files, report.start, until, self._check, self._is_fresh
+        walk: Walk[RecordBatch] = (
+            ParallelWalk(*part, self._dispatcher) if pieces is None
+            else StitchedWalk(*part, in_batches(pieces, self._dispatcher)))
         if self._index is not None and until - report.start > _SMALL and not report.read_only:
             self._index.build()
         try:
@@ -296,12 +291,11 @@ class Recovery:
         report.end = walk.end.phy_offset
         self._cut(walk)
 
-    def _take_all(self, walk: LogWalk, until: int) -> None:
+    def _take_all(self, walk: Walk[RecordBatch], until: int) -> None:
         report = self.report
         told = saved = self._clock.monotonic_ns()
         for item in walk.items():
             if isinstance(item, Damage):
-                self._batches.dispatch()
                 self._step_over(item)  # the strict modes have refused by now
                 continue
             self._take(item)
@@ -319,14 +313,13 @@ class Recovery:
         self._catch_up()
 
     def _catch_up(self) -> None:
-        """Have queue and index files hold all that was taken."""
-        self._batches.dispatch()
+        """Have the index files hold all that was taken, too."""
         if self._index is not None:
             self._index.write_built()
 
-    def _take(self, chunk: LogChunk) -> None:
-        rows = chunk.rows
-        self._batches.take(chunk)
+    def _take(self, batch: RecordBatch) -> None:
+        rows = batch.rows
+        self._dispatcher.dispatch_batch(batch)
         self.report.scanned += len(rows)
         last = rows[-1]
         self._recent = [*self._recent, *rows[-64:, record.C_PHY].tolist()][-64:]
@@ -336,7 +329,6 @@ class Recovery:
             self._commit_log.last_store_timestamp, self._last_record[2])
 
     def _is_fresh(self, claim: RecordClaim) -> bool:
-        self._batches.dispatch()
         queue = self._queues.get(claim.topic, claim.queue_id)
         # A queue that was left without a unit says nothing, wherever its first file begins.
         return (
@@ -378,7 +370,7 @@ class Recovery:
         self.report.quarantined_bytes += kept
         return kept
 
-    def _cut(self, walk: LogWalk) -> None:
+    def _cut(self, walk: Walk[RecordBatch]) -> None:
         """Pass 6: the end of the log, wherever it is."""
         log, end = self._commit_log.queue, walk.end
         reason = record.REASON_NAMES[end.reason]

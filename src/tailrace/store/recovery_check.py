@@ -14,14 +14,11 @@ from tailrace.errors import CorruptionError
 from tailrace.kernels import record
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueue
-from tailrace.store.log_scan import (
-    Damage,
-    LogChunk,
-    RecordClaim,
-)
+from tailrace.store.log_scan import LogChunk
+from tailrace.store.log_walk import Damage, LogWalk, RecordClaim, Walk
 from tailrace.store.record_batch import rows_by_queue
 from tailrace.store.recovery_table import StopDecision, checks_of, decide_stop
-from tailrace.store.stitched_walk import PieceSource, walk_over
+from tailrace.store.stitched_walk import PieceSource, StitchedWalk
 
 __all__ = ["refuse_by_mode"]
 
@@ -41,7 +38,9 @@ def refuse_by_mode(
     def is_fresh(claim: RecordClaim) -> bool:
         return claim.queue_offset >= seen.get((claim.topic, claim.queue_id), 0)
 
-    walk = walk_over(files, start, log.max_offset, check, is_fresh, pieces)
+    walk: Walk[LogChunk] = (
+        LogWalk(files, start, log.max_offset, check, is_fresh) if pieces is None
+        else StitchedWalk(files, start, log.max_offset, check, is_fresh, pieces))
     for item in walk.items():
         if isinstance(item, LogChunk):
             _note_ends(item, seen)

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from tailrace.formats.commitlog import BLANK, BLANK_MAGIC, CRC_MASK, SysFlag
 from tailrace.kernels import record, record_encoder
-from tailrace.store.log_scan import Damage, LogFile, Rows
+from tailrace.store.log_scan import Rows
+from tailrace.store.log_walk import Damage, LogFile
 
 __all__ = ["SEALED_TOPIC", "placeholder", "sealed_rows"]
 
@@ -41,7 +42,9 @@ def placeholder(damage: Damage, file: LogFile, timestamp_ms: int) -> bytes:
 
 def sealed_rows(data: Any, rows: Rows) -> list[Damage]:
     """The placeholders among record rows, as the damage they cover."""
-    found = []
+    found: list[Damage] = []
+    if not rows[:, record.C_SYS_FLAG].any():
+        return found  # the usual ones
     mask = (rows[:, record.C_SYS_FLAG] & SysFlag.TRANSACTION_MASK) == SysFlag.TRANSACTION_ROLLBACK
     for row in rows[mask] if bool(mask.any()) else ():
         at = int(row[record.C_TOPIC_POS])

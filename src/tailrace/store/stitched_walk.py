@@ -2,7 +2,7 @@
 
 A record never crosses the end of its segment, so each segment can be scanned by itself, up to
 damage and on behind it, as if every record behind a gap counted. What that found is cut into pieces:
-records without damage between them. ``StitchedWalk`` is the walk of ``log_scan`` and takes every
+records without damage between them. ``StitchedWalk`` is the walk of ``log_walk`` and takes every
 decision as that one does, with the whole log in view: where the log ends, what is stale, what is
 damage. It only takes a piece that begins exactly where the walk is to go on, so a scan that guessed
 wrong costs a scan here and changes nothing.
@@ -11,14 +11,21 @@ wrong costs a scan here and changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import NamedTuple, final
+from typing import Final, NamedTuple, TypeVar, final
 
 from tailrace.kernels import record
-from tailrace.store.log_scan import Damage, Fresh, LogChunk, LogFile, LogWalk, Room
+from tailrace.store.dispatch import Dispatcher
+from tailrace.store.log_scan import LogChunk
+from tailrace.store.log_walk import Damage, Fresh, LogFile, LogWalk, Walk
+from tailrace.store.record_batch import RecordBatch
 
 __all__ = [
-    "LogScanner", "Piece", "PieceSource", "StitchedWalk", "first_piece", "scan_pieces", "walk_over",
+    "LogScanner", "Piece", "PieceSource", "Source", "StitchedWalk", "first_piece", "in_batches",
+    "scan_pieces",
 ]
+
+_MANY: Final = 1 << 15
+_Item = TypeVar("_Item")
 
 
 class Piece(NamedTuple):
@@ -33,8 +40,9 @@ class Piece(NamedTuple):
     """Store time of the last record, in ms; -1 without one."""
 
 
-PieceSource = Callable[[LogFile, int], Generator[LogChunk, None, Piece]]
-"""Chunks of the piece of a segment that starts at a position, and the piece itself."""
+Source = Callable[[LogFile, int], Generator[_Item, None, Piece]]
+"""Records of the piece of a segment that starts at a position, and the piece itself."""
+PieceSource = Source[LogChunk]
 LogScanner = Callable[[Sequence[LogFile], int, int, int], PieceSource]
 """Scans segments from one position of the log up to another, with these checks."""
 
@@ -65,17 +73,17 @@ def first_piece(
 
 
 @final
-class StitchedWalk(LogWalk):
+class StitchedWalk(Walk[_Item]):
     """A walk that takes its records from ``source``."""
 
     def __init__(
         self, files: Sequence[LogFile], start: int, until: int, check: int, fresh: Fresh,
-        source: PieceSource,
+        source: Source[_Item],
     ) -> None:
         super().__init__(files, start, until, check, fresh)
         self._source = source
 
-    def _stretch(self, start: int) -> Generator[LogChunk, None, bool]:
+    def _stretch(self, start: int) -> Generator[_Item, None, bool]:
         end = self.end
         end.phy_offset, end.reason = start, record.REASON_END
         for file in self._files:
@@ -87,17 +95,29 @@ class StitchedWalk(LogWalk):
             piece = yield from self._source(file, end.phy_offset)
             end.phy_offset, end.reason, end.path = piece.end, piece.reason, file.path
             if piece.timestamp >= 0:
-                self._last_timestamp = piece.timestamp
+                self._last_timestamp = self.stretch_timestamp = piece.timestamp
             if end.phy_offset >= self._until or end.phy_offset < behind:
                 return piece.reason == record.REASON_TORN
         return False
 
 
-def walk_over(
-    files: Sequence[LogFile], start: int, until: int, check: int, fresh: Fresh,
-    pieces: PieceSource | None, room: Room | None = None,
-) -> LogWalk:
-    """A walk that reads the log into ``room``, or takes it from ``pieces``."""
-    if pieces is None:
-        return LogWalk(files, start, until, check, fresh, room)
-    return StitchedWalk(files, start, until, check, fresh, pieces)
+def in_batches(source: PieceSource, dispatcher: Dispatcher) -> Source[RecordBatch]:
+    """Pieces of ``source`` as batches for ``dispatcher``; one is void when the next is asked for."""
+
+    def batches(file: LogFile, start: int) -> Generator[RecordBatch, None, Piece]:
+        batch = dispatcher.new_batch()
+        chunks = source(file, start)
+        while True:
+            try:
+                chunk = next(chunks)
+            except StopIteration as stop:
+                if len(batch):
+                    yield batch
+                piece: Piece = stop.value
+                return piece
+            dispatcher.add(batch, chunk.data, chunk.rows)
+            if len(batch) >= _MANY:
+                yield batch
+                batch.clear()
+
+    return batches

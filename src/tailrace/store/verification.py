@@ -44,13 +44,8 @@ from tailrace.store.index_verification import (
     check_index_file,
     indexed_until,
 )
-from tailrace.store.log_scan import (
-    Damage,
-    LogChunk,
-    LogEnd,
-    LogWalk,
-    RecordClaim,
-)
+from tailrace.store.log_scan import LogChunk, LogEnd
+from tailrace.store.log_walk import Damage, LogWalk, RecordClaim
 from tailrace.store.record_batch import rows_by_queue
 from tailrace.store.store_checkpoint import read_checkpoint
 

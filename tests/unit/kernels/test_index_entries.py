@@ -8,7 +8,7 @@ from tailrace.formats.indexfile import INDEX_HEADER, index_file_size
 from tailrace.kernels import hashes, index_entries, record
 
 ENTRIES = 40
-WORK = np.empty((index_entries.WORK_ROWS, 4), dtype=np.int64)
+WORK = np.empty(index_entries.WORK, dtype=np.int64)
 
 
 def rows_of(keys):
@@ -27,9 +27,11 @@ def test_a_slot_may_be_ahead_of_the_header():
     """As a reader meets it between an entry and the header: one slot, so every key has its chain."""
     file = memoryview(bytearray(index_file_size(1, ENTRIES)))
     data, rows = rows_of([b"k%d" % n for n in range(12)])
-    index_entries.put_rows(file, 1, ENTRIES, data, rows, 0, 8, 0, WORK)
+    key_hashes, ends = np.empty(12 * 16, dtype=np.int32), np.empty(12, dtype=np.int64)
+    assert index_entries.hash_keys(data, rows, 0, key_hashes, 0, ends) == (12, 12)
+    assert index_entries.put_keys(file, 1, ENTRIES, rows, ends[:8], key_hashes, 0, WORK) == 8
     header = bytes(file[: INDEX_HEADER.size])
-    index_entries.put_rows(file, 1, ENTRIES, data, rows, 8, 12, 0, WORK)
+    assert index_entries.put_keys(file, 1, ENTRIES, rows, ends, key_hashes, 8, WORK) == 12
     file[: INDEX_HEADER.size] = header
     found = np.zeros(4, dtype=np.int64)
     for number in range(12):

@@ -12,12 +12,12 @@ from tailrace.segments import MappedFile
 from tailrace.store import index_builder
 from tailrace.store.index_builder import IndexBuilder
 
-SLOTS, ENTRIES, KEYS = 50, 400, 3
-WORK = np.empty((index_entries.WORK_ROWS, 4), dtype=np.int64)
+SLOTS, ENTRIES, KEYS = 50, 401, 3
+WORK = np.empty(index_entries.WORK, dtype=np.int64)
 
 
 def rows_of(count, first=0):
-    """Rows with two keys and a unique key each, and what they point into."""
+    """Rows with two keys and a unique key each; where their keys end; the keys' hashes."""
     data, rows = b"Topic", np.zeros((count, record.COLUMNS), dtype=np.int64)
     rows[:, record.C_TOPIC_LEN] = 5
     rows[:, [record.C_TAGS_POS, record.C_DELAY_LEVEL]] = -1
@@ -30,7 +30,9 @@ def rows_of(count, first=0):
         ):
             rows[number, at], rows[number, length] = len(data), len(text)
             data += text
-    return data, rows
+    key_hashes, ends = np.empty(count * 20, dtype=np.int32), np.empty(count, dtype=np.int64)
+    assert index_entries.hash_keys(data, rows, 0, key_hashes, 0, ends) == (count, count * KEYS)
+    return rows, ends, key_hashes
 
 
 def new_file(path):
@@ -60,9 +62,9 @@ def test_a_built_file_is_the_one_that_single_entries_make(tmp_path):
     one, other = new_file(tmp_path / "one"), new_file(tmp_path / "other")
     builder = IndexBuilder(SLOTS, ENTRIES)
     for first in (0, 40, 80):
-        data, rows = rows_of(40, first)
-        end = index_entries.put_rows(one.buffer, SLOTS, ENTRIES, data, rows, 0, 40, 0, WORK)
-        assert builder.put(other, data, rows, 0, 40, 0, WORK) == end == (40, 0)
+        keys = rows_of(40, first)
+        end = index_entries.put_keys(one.buffer, SLOTS, ENTRIES, *keys, 0, WORK)
+        assert builder.put(other, *keys, 0, WORK) == end == 40 * KEYS
         before = (tmp_path / "other").read_bytes()
         assert is_whole(before), "also while entries are in memory or behind its count"
         if first == 40:
@@ -77,14 +79,17 @@ def test_a_built_file_is_the_one_that_single_entries_make(tmp_path):
 
 def test_a_builder_goes_on_in_a_file_that_has_entries_and_in_the_next_when_it_is_full(tmp_path):
     files = [new_file(tmp_path / name) for name in ("first", "second")]
-    data, rows = rows_of(150)
-    done = index_entries.put_rows(files[0].buffer, SLOTS, ENTRIES, data, rows, 0, 30, 0, WORK)
-    assert done == (30, 0)
+    rows, ends, key_hashes = rows_of(150)
+    done = index_entries.put_keys(files[0].buffer, SLOTS, ENTRIES, rows, ends[:30], key_hashes, 0, WORK)
+    assert done == 30 * KEYS
     builder = IndexBuilder(SLOTS, ENTRIES)
-    row, key = builder.put(files[0], data, rows, 30, 150, 0, WORK)
-    assert (row, key) == (ENTRIES // KEYS, (ENTRIES - 1) % KEYS)
+    key = builder.put(files[0], rows, ends, key_hashes, done, WORK)
+    assert key == ENTRIES - 1
+    assert key % KEYS, "in the middle of a record's keys"
     builder.write()
-    assert builder.put(files[1], data, rows, row, 150, key, WORK) == (150, 0)
+    at = int(rows[key // KEYS, record.C_PHY])  # the next file goes on behind this one
+    files[1].write_at(INDEX_HEADER.pack(0, 0, at, at, 0, 1), 0)
+    assert builder.put(files[1], rows, ends, key_hashes, key, WORK) == 150 * KEYS
     builder.write()
     counts = []
     for name in ("first", "second"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 
 from tailrace.kernels import record
 from tailrace.store.record_batch import UNIT_COLUMNS, RecordBatch, rows_by_queue
@@ -35,11 +36,30 @@ def test_parts_are_sorted_together_and_memory_is_used_again():
         batch.add(*part(phy=2))
         batch.add(*part((b"c", 0, 4), (b"b", 0, 0), (b"c", 0, 0), (b"a", 0, 0), phy=2))
         assert len(batch) == 6
-        rows, order, bounds, queues = batch.sorted()
+        rows, (order, bounds, queues) = batch.rows, batch.sorted()
         assert rows.shape == (6, UNIT_COLUMNS)
         assert rows[:, record.C_PHY].tolist() == list(range(6))
         assert queues == [(b"a", 0), (b"b", 0), (b"c", 0)]
         assert [order[a:b].tolist() for a, b in itertools.pairwise(bounds)] == [[0, 5], [1, 3], [4]]
         batch.clear()
     assert len(batch) == 0
-    assert [len(part) for part in batch.sorted()] == [0, 0, 1, 0]
+    assert [len(part) for part in batch.sorted()] == [0, 1, 0]
+    assert batch.sealed == []
+
+
+@pytest.mark.parametrize("hashes", [1, 3, 1000])
+def test_there_is_room_for_any_number_of_queues(hashes):
+    """More than fit at first, with long names, and hashes that many of them share."""
+    batch, wanted = RecordBatch(), {}
+    for first in range(0, 600, 50):
+        names = [(b"%05d" % (n * 7 % 200) * 11, n % 2, 0) for n in range(first, first + 50)]
+        data, rows = part(*names, phy=first)
+        rows[:, record.C_QUEUE_HASH] = [-hash(name) % hashes for name in names]
+        batch.add(data, rows)
+        for number, (topic, queue_id, _) in enumerate(names, first):
+            wanted.setdefault((topic, queue_id), []).append(number)
+    order, bounds, queues = batch.sorted()
+    assert len(queues) == 200, "each of them three times"
+    assert {
+        queue: order[a:b].tolist()
+        for queue, (a, b) in zip(queues, itertools.pairwise(bounds), strict=True)} == wanted

@@ -7,40 +7,10 @@ import shutil
 
 import pytest
 
-from segmented_store import SEGMENT, sound_store
-from tailrace.kernels import record
+from segmented_store import SEGMENT, Seen, damaged_copy, overwrite, plain, sound_store
 from tailrace.store.directory import StoreDirectory
-from tailrace.store.log_scan import Damage, LogWalk
 from tailrace.store.stitched_walk import Piece, StitchedWalk, first_piece, scan_pieces
-from tailrace.store.verification import CHECK, queue_ends
-
-
-class Seen:
-    """What a walk yields, and the queues' ends that decide what is stale."""
-
-    def __init__(self):
-        self.next = {}
-        self.records = []
-        self.damage = []
-
-    def is_fresh(self, claim):
-        return claim.queue_offset >= self.next.get((claim.topic, claim.queue_id), 0)
-
-    def walk(self, walk):
-        for item in walk.items():
-            if isinstance(item, Damage):
-                self.damage.append(item)
-            else:
-                self.next |= queue_ends(item)
-                self.records += item.rows[:, record.C_PHY].tolist()
-        return self.records, self.damage, walk.end
-
-
-def plain(directory):
-    seen = Seen()
-    return seen.walk(LogWalk(
-        directory.log_files, directory.min_phy_offset, directory.readable_until, CHECK,
-        seen.is_fresh))
+from tailrace.store.verification import CHECK
 
 
 def stitched(directory):
@@ -76,15 +46,6 @@ def made(tmp_path_factory):
     return sound_store(tmp_path_factory.mktemp("stitched") / "store")
 
 
-def poke(path, phy_offset, data):
-    segment = path / "commitlog" / f"{phy_offset // SEGMENT * SEGMENT:020d}"
-    if not segment.exists():
-        return
-    with segment.open("r+b") as file:
-        file.seek(phy_offset % SEGMENT)
-        file.write(data[: SEGMENT - phy_offset % SEGMENT])
-
-
 def test_without_damage_every_piece_is_used(made):
     directory = StoreDirectory(str(made[0]), raw=True)
     assert len(directory.log_files) > 3
@@ -94,27 +55,10 @@ def test_without_damage_every_piece_is_used(made):
 def test_random_damage_is_decided_alike(made, tmp_path):
     """Flipped bytes, zeroed and random ranges, segments gone, old segments behind the end."""
     rnd = random.Random(20)
-    kinds = set()
     path = tmp_path / "store"
+    kinds = set()
     for _ in range(60):
-        shutil.rmtree(path, ignore_errors=True)
-        shutil.copytree(made[0], path)
-        for _ in range(rnd.randint(1, 3)):
-            kind = rnd.choice(["flip", "zero", "garbage", "gone", "stale"])
-            kinds.add(kind)
-            at = rnd.choice(made[1])
-            if kind == "flip":
-                poke(path, at + rnd.randint(0, 120), bytes([rnd.randint(0, 255)]))
-            elif kind in {"zero", "garbage"}:
-                n = rnd.choice([1, 40, 700, 5000, SEGMENT])
-                poke(path, at + rnd.randint(0, 90), bytes(n) if kind == "zero" else rnd.randbytes(n))
-            elif kind == "gone":
-                segments = sorted((path / "commitlog").glob("0*"))
-                rnd.choice(segments[1:] or segments).unlink()
-            else:  # bytes of an older segment where a newer one was
-                segments = sorted((path / "commitlog").glob("0*"))
-                old, new = rnd.choice(segments), rnd.choice(segments)
-                new.write_bytes(old.read_bytes())
+        kinds |= damaged_copy(rnd, made, path)
         directory = StoreDirectory(str(path), raw=True)
         found, _ = stitched(directory)
         assert found == plain(directory)
@@ -127,10 +71,10 @@ def test_a_scan_that_guessed_wrong_is_not_believed(made, tmp_path):
     shutil.copytree(made[0], path)
     directory = StoreDirectory(str(path), raw=True)
     first = [p for p in made[1] if p // SEGMENT == 2]
-    poke(path, first[0], b"\0" * 40)
-    poke(path, first[3] + 56, b"\0" * 8)  # its store time: older than every other
-    poke(path, first[1], b"\0" * 8)
-    poke(path, first[2], b"\0" * 8)
+    overwrite(path, first[0], b"\0" * 40)
+    overwrite(path, first[3] + 56, b"\0" * 8)  # its store time: older than every other
+    overwrite(path, first[1], b"\0" * 8)
+    overwrite(path, first[2], b"\0" * 8)
     found, missed = stitched(directory)
     assert found == plain(directory)
     assert [damage.phy_offset for damage in found[1]] == [first[0]]

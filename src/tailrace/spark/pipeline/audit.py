@@ -28,14 +28,8 @@ from tailrace.store.index_verification import (
     check_index_file,
     indexed_until,
 )
-from tailrace.store.log_scan import (
-    Damage,
-    LogChunk,
-    LogEnd,
-    LogFile,
-    RecordClaim,
-    scan_files,
-)
+from tailrace.store.log_scan import LogChunk, LogEnd, scan_files
+from tailrace.store.log_walk import Damage, LogFile, RecordClaim
 from tailrace.store.stitched_walk import Piece, StitchedWalk, first_piece, scan_pieces
 from tailrace.store.verification import (
     CHECK,

@@ -26,7 +26,8 @@ from tailrace.spark.pipeline.staging import (
     read_staged,
     stage_segment,
 )
-from tailrace.store.log_scan import LogChunk, LogFile
+from tailrace.store.log_scan import LogChunk
+from tailrace.store.log_walk import LogFile
 from tailrace.store.stitched_walk import Piece, PieceSource, first_piece
 
 if TYPE_CHECKING:

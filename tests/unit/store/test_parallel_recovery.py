@@ -1,4 +1,4 @@
-"""Recovery of more than fits one batch: the same files as dispatch made, whatever fails meanwhile."""
+"""Recovery by several threads: the same files as dispatch made, whatever fails meanwhile."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.filesystem import OsFileSystem
-from tailrace.store import batched_dispatch, recovery
-from tailrace.store.batched_dispatch import BatchedDispatch
+from tailrace.env.in_order import HELPERS
+from tailrace.kernels import record
+from tailrace.store import parallel_walk, recovery
+from tailrace.store.dispatch import Dispatcher
 from tailrace.store.index_service import IndexService
-from tailrace.store.log_scan import CHUNK
+from tailrace.store.parallel_walk import ParallelWalk
 from tailrace.testing import Fault, FaultyFileSystem
 
 CONFIG = StoreConfig(
     mapped_file_size_commit_log=64 << 20, mapped_file_size_consume_queue=20_000,
     max_hash_slot_num=5000, max_index_num=4000)
-BATCH = 4 * CHUNK
+PART = 1 << 20
 BODY = b"b" * 4000
-COUNT = 2 * BATCH // len(BODY) + 500
+COUNT = 18 * PART // len(BODY)
 DERIVED = ("consumequeue", "index")
 
 
@@ -52,9 +54,10 @@ def store_and_files(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True, params=["index in its file", "index in memory"])
-def batches(request, monkeypatch):
-    """Small batches; slots of the index in memory, as a long walk has them, or not."""
-    monkeypatch.setattr(batched_dispatch, "BATCH", BATCH)
+def parts(request, monkeypatch):
+    """Small parts; slots of the index in memory, as a long walk has them, or not."""
+    monkeypatch.setattr(parallel_walk, "_PART", PART)
+    monkeypatch.setattr(parallel_walk, "_FIRST", PART // 4)
     monkeypatch.setattr(recovery, "_SMALL", 1 << 20 if request.param == "index in memory" else 1 << 40)
 
 
@@ -99,39 +102,66 @@ def test_a_batch_that_cannot_be_written_is_not_lost(path, part, number):
         all_is_there(store)
 
 
-def test_buffers_are_used_again(path, monkeypatch):
-    rooms, rows = [], []
-    take = BatchedDispatch.take
+def test_memory_is_used_again(path, monkeypatch):
+    made, scanned = {"rooms": 0, "batches": 0}, []
+    room, new_batch, scan = parallel_walk._Room, Dispatcher.new_batch, ParallelWalk._scan
 
-    def noted(self, chunk):
-        rooms.append(id(chunk.data.obj))
-        rows.append(id(chunk.rows.base))
-        take(self, chunk)
+    def count(what, make):
+        made[what] += 1
+        return make()
 
-    monkeypatch.setattr(BatchedDispatch, "take", noted)
+    monkeypatch.setattr(parallel_walk, "_Room", lambda: count("rooms", room))
+    monkeypatch.setattr(Dispatcher, "new_batch", lambda self: count("batches", lambda: new_batch(self)))
+    monkeypatch.setattr(
+        ParallelWalk, "_scan", lambda self, goal: (scanned.append(goal), scan(self, goal))[1])
     with MessageStore.open(path, config=CONFIG, services=False):
         pass
-    assert len(rooms) >= 2 * BATCH // CHUNK
-    most = 5  # being made, read ahead, held for what follows it, handed over, worked on
-    assert len(set(rooms)) <= most
-    assert len(set(rows)) <= most
+    assert len(scanned) >= 18
+    assert made["rooms"] <= HELPERS + 1, "one a thread"
+    assert made["batches"] <= HELPERS + 5, "begun, worked on; one of the dispatcher, one of the timers"
 
 
 def test_the_index_goes_no_further_than_its_first_error(path, monkeypatch):
-    """The walk ends there, the thread that reads ahead, too, and nothing behind it is indexed."""
-    put, seen = IndexService.put_rows, []
+    """The walk ends there, the threads that help, too, and nothing behind it is indexed."""
+    put, seen = IndexService.put, []
 
-    def failing(self, buffer, rows, count):
-        seen.append(count)
+    def failing(self, batch):
+        seen.append(len(batch))
         if len(seen) == 3:
             raise RuntimeError("broken")
-        put(self, buffer, rows, count)
+        put(self, batch)
 
-    monkeypatch.setattr(IndexService, "put_rows", failing)
+    monkeypatch.setattr(IndexService, "put", failing)
     with pytest.raises(RuntimeError, match="broken"):
         MessageStore.open(path, config=CONFIG, services=False)
     assert len(seen) == 3
-    assert not [thread for thread in threading.enumerate() if thread.name == "read-ahead"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "in-order"]
     monkeypatch.undo()
     with MessageStore.open(path, config=CONFIG, services=False) as store:
         all_is_there(store)
+
+
+@pytest.mark.parametrize("number", [0, 1, 4, 9])
+def test_what_cannot_be_read_ends_the_open_in_its_place(path, monkeypatch, number):
+    """All that is in front of it was dispatched, in whatever thread it was to be read."""
+    scan, lock, seen, taken = ParallelWalk._scan, threading.Lock(), [], []
+
+    def failing(self, goal):
+        with lock:
+            seen.append(goal)
+            fails = len(seen) == number + 1
+        if fails:
+            failed.append(goal.start)
+            raise OSError(errno.EIO, "Input/output error")
+        return scan(self, goal)
+
+    failed = []
+    dispatch = Dispatcher.dispatch_batch
+    monkeypatch.setattr(ParallelWalk, "_scan", failing)
+    monkeypatch.setattr(Dispatcher, "dispatch_batch", lambda self, batch: (
+        taken.append(int(batch.rows[-1, record.C_PHY] + batch.rows[-1, record.C_SIZE])),
+        dispatch(self, batch)))
+    with MessageStore.open(path, config=CONFIG, services=False) as store:
+        assert "Input/output error" in store.recovery_report["readOnly"]
+        all_is_there(store)
+    assert failed[0] in {0, *taken}

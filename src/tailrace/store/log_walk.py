@@ -1,0 +1,314 @@
+"""A forward walk over the CommitLog, the one way recovery, dump and verify find records.
+
+What a walk does where bytes are no record (``Walk``):
+
+  a  A record's head that is plausible (magic, length within its file, its own position) tells where
+     the next one is; only otherwise the next one is searched for, by magic and position. A length
+     that the lengths inside contradict is not believed: a wrong one may lead to the record after
+     the next.
+  b  What is found behind a gap counts when it is whole, its queue offset exceeds every earlier one
+     of its queue and it was stored no earlier than the last good record. Otherwise it was left
+     behind an old end of the log (stale).
+  c  With a record that counts the gap is damage in the middle; without one it is the end.
+  d  A last record whose topic or properties hold a NUL was torn behind its body, which alone has a
+     checksum: it is no record when none follows it.
+
+Holes of lost pages are gaps like any other. Zeros are not searched, only data.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, Protocol, TypeVar, final
+
+import numpy as np
+
+from tailrace.env.read_ahead import read_ahead
+from tailrace.formats.commitlog import (
+    BLANK,
+    BLANK_MAGIC,
+    MESSAGE_MAGIC_V1,
+    MESSAGE_MAGIC_V2,
+    SysFlag,
+)
+from tailrace.kernels import record
+from tailrace.store.log_scan import (
+    CHUNK,
+    LogChunk,
+    LogEnd,
+    ReadableFile,
+    Rows,
+    ends_with_nul,
+    scan_files,
+)
+
+__all__ = ["MAGIC_START", "Damage", "Fresh", "LogFile", "LogWalk", "RecordClaim", "Walk"]
+
+_log = logging.getLogger(__name__)
+_PHY_AT: Final = 28
+_HEAD: Final = 36
+_MAGICS: Final = (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2)
+MAGIC_START: Final = MESSAGE_MAGIC_V1.to_bytes(4, "big")[:3]
+"""What the magic codes of records begin with, at byte 4 of a record."""
+_SHORTEST: Final = 91
+_LONG: Final = 16 * CHUNK
+_Item = TypeVar("_Item")
+
+
+class LogFile(ReadableFile, Protocol):
+    """One that tells where it has data, so that holes need not be searched."""
+
+    def read(self, at: int, n: int) -> bytes:
+        """Up to ``n`` bytes from ``at``, to keep."""
+        ...
+
+    def nonzero(self, start: int) -> Iterator[tuple[int, bytes]]:
+        """(position, bytes) of every chunk from ``start`` on that is not all zero."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RecordClaim:
+    """Whose a record says it is; of a damaged one, as far as its checksum is all that is wrong."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    has_unit: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes between two records that are no record; ``until`` is where the next good one is."""
+
+    phy_offset: int
+    until: int
+    reason: str
+    path: str
+    claim: RecordClaim | None = None
+
+    @property
+    def size(self) -> int:
+        """How many bytes."""
+        return self.until - self.phy_offset
+
+
+Fresh = Callable[[RecordClaim], bool]
+"""Whether a record behind a gap can belong to the log: its queue is not that far yet."""
+
+
+class Walk(ABC, Generic[_Item]):
+    """All records of a range, and the damage between them.
+
+    ``items`` yields items of records and Damage in the order of the log; ``fresh`` is asked about
+    a record behind a gap after everything before it was yielded. Afterwards ``end`` tells where
+    the last good record ends.
+    """
+
+    def __init__(
+        self, files: Sequence[LogFile], start: int, until: int, check: int, fresh: Fresh,
+    ) -> None:
+        self._files = files
+        self._start = start
+        self._until = until
+        self._check = check
+        self._fresh = fresh
+        self._last_timestamp = 0
+        self.stretch_timestamp = -1
+        """Store time of the last record since the last damage, in ms; -1 when there was none."""
+        self._one = np.empty((1, record.COLUMNS), dtype=np.int64)
+        self.end = LogEnd(start)
+        self.data_behind: bool | None = None
+        """Whether bytes that are not zero follow the end; None when nobody looked."""
+        self.stale = 0
+        """Whole records behind the end, or in a gap, that were left behind an old end."""
+
+    def items(self) -> Iterator[_Item | Damage]:
+        """Records and damage; see the class."""
+        start = self._start
+        while True:
+            self.data_behind = None
+            self.stretch_timestamp = -1
+            torn = yield from self._stretch(start)
+            if self.end.phy_offset >= self._until or self._is_behind_last_file():
+                return
+            damage = self._damage(torn=torn)
+            if damage is None:
+                return
+            yield damage
+            start = damage.until
+
+    @abstractmethod
+    def _stretch(self, start: int) -> Generator[_Item, None, bool]:
+        """Records from ``start`` on without damage; whether the last one was torn.
+
+        Sets ``end``, and has every record noted that it yields.
+        """
+
+    def _note(self, rows: Rows) -> None:
+        """Take the last of these rows for the last good record."""
+        self._last_timestamp = self.stretch_timestamp = int(rows[-1, record.C_STORE_TIMESTAMP])
+
+    def _length(self, start: int) -> int:
+        """How many bytes of the log there are to walk from ``start`` on."""
+        last = self._files[-1] if self._files else None
+        end = last.file_from_offset + last.size if last is not None else 0
+        return min(end, self._until) - start
+
+    def _is_behind_last_file(self) -> bool:
+        last = self._files[-1] if self._files else None
+        return last is None or self.end.phy_offset >= last.file_from_offset + last.size
+
+    def _ends_torn(self, chunk: LogChunk) -> bool:
+        """Whether the last record before a stop was torn (rule d); ``end`` then is its start."""
+        row = chunk.rows[-1]
+        if self.end.phy_offset >= self._until or self.end.phy_offset != int(
+            row[record.C_PHY] + row[record.C_SIZE]
+        ):
+            return False  # a blank, or the end of what is to be walked, follows it
+        if not ends_with_nul(chunk):
+            return False
+        _log.warning("the record before the end is torn phy_offset=%d", row[record.C_PHY])
+        self.end.phy_offset, self.end.reason = int(row[record.C_PHY]), record.REASON_TORN
+        return True
+
+    # -- behind a gap
+
+    def _damage(self, *, torn: bool) -> Damage | None:
+        """The damage that starts at the end so far, or None when nothing that counts follows."""
+        at, reason = self.end.phy_offset, record.REASON_NAMES[self.end.reason]
+        file = self._file(at)
+        if file is None:  # between two files: the next one starts the next record
+            following = next((f for f in self._files if f.file_from_offset > at), None)
+            if following is None:
+                return None
+            return Damage(at, following.file_from_offset, "segment file is missing", following.path)
+        claim = None
+        found = None
+        size = self._plausible_size(file, at)
+        if size and self.end.reason != record.REASON_BAD_LENGTH and self._counts(
+            file.file_from_offset, at + size
+        ):
+            found = at + size
+            if not torn and self.end.reason in {record.REASON_BAD_CRC, record.REASON_BAD_PROP_CRC}:
+                claim = self._claim(at, record.CHECK_PHY_OFFSET)
+        if found is None:
+            found = self._search(at)
+        return None if found is None else Damage(at, found, reason, file.path, claim)
+
+    def _file(self, phy_offset: int) -> LogFile | None:
+        for file in self._files:
+            if 0 <= phy_offset - file.file_from_offset < file.size:
+                return file
+        return None
+
+    def _plausible_size(self, file: LogFile, phy_offset: int) -> int:
+        """The length that a record's head claims, 0 when the head cannot be one (rule a)."""
+        at = phy_offset - file.file_from_offset
+        head = file.read(at, _HEAD)
+        if len(head) < _HEAD or int.from_bytes(head[4:8], "big") not in _MAGICS:
+            return 0
+        size = int.from_bytes(head[:4], "big", signed=True)
+        position = int.from_bytes(head[_PHY_AT:], "big", signed=True)
+        return size if position == phy_offset and _SHORTEST <= size <= file.size - at else 0
+
+    def _counts(self, in_file: int, phy_offset: int) -> bool:
+        """Whether a record that counts (rule b), or a blank with one behind it, is at a position."""
+        file = self._file(phy_offset)
+        if file is None or file.file_from_offset != in_file:
+            return False
+        at = phy_offset - file.file_from_offset
+        head = file.read(at, BLANK.size)
+        if len(head) == BLANK.size:
+            blank = BLANK.unpack_from(head)
+            if blank.magic == BLANK_MAGIC and blank.total_size == file.size - at:
+                start = file.file_from_offset + file.size
+                return self._file(start) is not None and self._counts(start, start)
+        claim = self._claim(phy_offset, self._check)
+        if claim is None:
+            return False
+        timestamp = int(self._one[0, record.C_STORE_TIMESTAMP])
+        if timestamp >= self._last_timestamp and (not claim.has_unit or self._fresh(claim)):
+            return True
+        self.stale += 1
+        _log.warning("a record behind a gap is stale phy_offset=%d topic=%s queue_id=%d "
+                     "queue_offset=%d store_timestamp=%d", phy_offset, claim.topic, claim.queue_id,
+                     claim.queue_offset, timestamp)
+        return False
+
+    def _claim(self, phy_offset: int, check: int) -> RecordClaim | None:
+        """Whose the record at a position is, or None when none is there; fills the one row."""
+        file = self._file(phy_offset)
+        if file is None or phy_offset >= self._until:
+            return None
+        at = phy_offset - file.file_from_offset
+        size = int.from_bytes(file.read(at, 4), "big", signed=True)
+        if not _SHORTEST <= size <= min(file.size - at, self._until - phy_offset):
+            return None
+        data = file.read(at, size)
+        count, _, _ = record.scan(data, 0, len(data), phy_offset, check, self._one)
+        if not count:
+            return None
+        row = self._one[0]
+        at = int(row[record.C_TOPIC_POS])
+        topic = data[at : at + int(row[record.C_TOPIC_LEN])].decode("utf-8", "replace")
+        transaction = int(row[record.C_SYS_FLAG]) & SysFlag.TRANSACTION_MASK
+        return RecordClaim(
+            topic, int(row[record.C_QUEUE_ID]), int(row[record.C_QUEUE_OFFSET]),
+            transaction not in {SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK})
+
+    def _file_has_data(self, phy_offset: int) -> bool:
+        """Whether the byte at a position, where the search does not look, is not zero."""
+        file = self._file(phy_offset)
+        return file is not None and file.read(phy_offset - file.file_from_offset, 1) != b"\0"
+
+    def _search(self, phy_offset: int) -> int | None:
+        """The first position behind ``phy_offset`` where a record that counts starts."""
+        self.data_behind = self._file_has_data(phy_offset)
+        for file in self._files:
+            base = file.file_from_offset
+            if base + file.size <= phy_offset:
+                continue
+            low = max(phy_offset + 1 - base, 0)
+            if base > phy_offset and self._counts(base, base):
+                return base
+            for at, chunk in file.nonzero(low):
+                self.data_behind = True
+                data = chunk + file.read(at + len(chunk), _HEAD)
+                place = data.find(MAGIC_START)
+                while place >= 0:
+                    start = at + place - 4
+                    if start >= low and self._plausible_size(file, base + start) and (
+                        self._counts(base, base + start)
+                    ):
+                        return base + start
+                    place = data.find(MAGIC_START, place + 1)
+        return None
+
+
+@final
+class LogWalk(Walk[LogChunk]):
+    """A walk of one thread, chunk by chunk."""
+
+    def _stretch(self, start: int) -> Generator[LogChunk, None, bool]:
+        held: LogChunk | None = None
+        chunks = scan_files(self._files, start, self._until, self._check, self.end)
+        if self._length(start) > _LONG:  # reading and checking, and what is done with it, overlap
+            chunks = read_ahead(chunks)
+        for chunk in chunks:
+            if held is not None:
+                self._note(held.rows)
+                yield held
+            held = chunk
+        if held is None:
+            return False
+        torn = self._ends_torn(held)
+        if torn:
+            held.rows = held.rows[:-1]
+        if len(held.rows):
+            self._note(held.rows)
+            yield held
+        return torn
