@@ -55,6 +55,7 @@ crash: $(VENV)/.installed  ## The long crash sweep, faults and kills; SEED=n rep
 	SEED=$(SEED) $(PY) tools/crash_sweep.py
 	SEED=$(SEED) $(PY) tools/fault_matrix.py
 	SEED=$(SEED) $(PY) tools/kill_loop.py
+	SEED=$(SEED) $(PY) tools/rebuild_kills.py
 	SEED=$(SEED) $(PY) tools/pipeline_kills.py
 	SEED=$(SEED) $(PY) tools/timer_model.py
 	$(PY) tools/enospc_run.py

@@ -187,4 +187,4 @@ def test_much_damage_costs_no_scans_ahead(made, tmp_path, monkeypatch):
     found = parallel(directory)
     assert found == plain(directory)
     assert len(found[1]) > 40
-    assert len(asked) < 1.3 * len(found[1])
+    assert len(asked) < 2 * len(found[1]), "on any number of processors"
