@@ -10,7 +10,6 @@ import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.filesystem import OsFileSystem
-from tailrace.env.in_order import HELPERS
 from tailrace.kernels import record
 from tailrace.store import parallel_walk, recovery
 from tailrace.store.dispatch import Dispatcher
@@ -117,8 +116,8 @@ def test_memory_is_used_again(path, monkeypatch):
     with MessageStore.open(path, config=CONFIG, services=False):
         pass
     assert len(scanned) >= 18
-    assert made["rooms"] <= HELPERS + 1, "one a thread"
-    assert made["batches"] <= HELPERS + 5, "begun, worked on; one of the dispatcher, one of the timers"
+    assert made["rooms"] <= parallel_walk.HELPERS + 1, "one a thread"
+    assert made["batches"] <= parallel_walk.HELPERS + 5, "begun, worked on; one of the dispatcher, one of the timers"
 
 
 def test_the_index_goes_no_further_than_its_first_error(path, monkeypatch):
