@@ -124,11 +124,8 @@ def plain(directory, check=CHECK):
 def overwrite(path, phy_offset, data):
     """Bytes of the log, as far as they are in one segment that exists."""
     segment = path / "commitlog" / f"{phy_offset // SEGMENT * SEGMENT:020d}"
-    if not segment.exists():
-        return
-    with segment.open("r+b") as file:
-        file.seek(phy_offset % SEGMENT)
-        file.write(data[: SEGMENT - phy_offset % SEGMENT])
+    if segment.exists():
+        poke(segment, phy_offset % SEGMENT, data[: SEGMENT - phy_offset % SEGMENT])
 
 
 def damaged_copy(rnd, made, path):

@@ -67,7 +67,7 @@ class _Shared(Generic[_T, _R]):
             self._is_over = True
             self._jobs.append(job)
             job.set_exception(error)
-            return None
+            return lambda: None  # it is done
         self._jobs.append(job)
         return lambda: self._do(job, task)
 
@@ -101,8 +101,7 @@ class _Shared(Generic[_T, _R]):
                 if job is None:
                     if not self._jobs:
                         return None
-                    if not self._jobs[0].done():
-                        self._changed.wait()
+                    self._changed.wait()
                     continue
             job()
 

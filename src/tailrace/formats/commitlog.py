@@ -24,16 +24,20 @@ from tailrace.model import MessageExt
 
 __all__ = [
     "BLANK", "BLANK_MAGIC", "CRC_PROPERTY_LENGTH", "END_FILE_MIN_BLANK_LENGTH",
-    "MAX_PROPERTIES_LENGTH", "MESSAGE_HEAD", "MESSAGE_MAGIC_V1", "MESSAGE_MAGIC_V2", "Blank",
-    "MessageHead", "SysFlag", "create_message_id", "decode_batch", "decode_message",
+    "MAX_PROPERTIES_LENGTH", "MESSAGE_HEAD", "MESSAGE_MAGIC_START", "MESSAGE_MAGIC_V1",
+    "MESSAGE_MAGIC_V2", "MIN_RECORD_LENGTH", "PLAUSIBLE_LENGTH", "Blank", "MessageHead", "SysFlag",
+    "create_message_id", "decode_batch", "decode_message",
     "decode_message_id", "decode_properties", "decompress_body", "encode_batch",
-    "encode_properties", "java_string_hash", "pack_host", "property_crc_digits", "tags_code",
+    "encode_properties", "java_string_hash", "pack_host", "plausible_size", "property_crc_digits",
+    "tags_code",
     "unpack_host",
 ]
 
 MESSAGE_MAGIC_V1: Final = 0xDAA320A7
 MESSAGE_MAGIC_V2: Final = 0xDAA320AB
 """Version 2 has a topic length of two bytes."""
+MESSAGE_MAGIC_START: Final = MESSAGE_MAGIC_V1.to_bytes(4, "big")[:3]
+"""What both begin with, at byte 4 of a record."""
 BLANK_MAGIC: Final = 0xCBD43194
 END_FILE_MIN_BLANK_LENGTH: Final = 8
 """Room every file keeps for the blank record that ends it."""
@@ -72,6 +76,8 @@ MESSAGE_HEAD: Final = Layout(MessageHead, size=48)
 BLANK: Final = Layout(Blank, size=8)
 MIN_RECORD_LENGTH: Final = 91
 """A version 1 record with IPv4 hosts and nothing in it."""
+PLAUSIBLE_LENGTH: Final = 36
+"""So many bytes of a head say whether it was made for its place: up to its own position."""
 _BATCH_ITEM: Final = struct.Struct(">iiiii")
 
 
@@ -155,6 +161,19 @@ def decode_message_id(msg_id: str) -> tuple[bytes, int]:
 def property_crc_digits(crc: int) -> bytes:
     """The ten digits of a record checksum, least significant first."""
     return f"{crc & CRC_MASK:010d}"[::-1].encode()
+
+
+def plausible_size(head: bytes | memoryview, phy_offset: int) -> int:
+    """The length that a record's head claims, 0 when it cannot be one that was made for a position.
+
+    ``head`` is the first PLAUSIBLE_LENGTH bytes, fewer where there are no more.
+    """
+    if len(head) < PLAUSIBLE_LENGTH:
+        return 0
+    size = int.from_bytes(head[:4], "big", signed=True)
+    magic, position = int.from_bytes(head[4:8], "big"), int.from_bytes(head[28:36], "big", signed=True)
+    is_one = magic in {MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2} and position == phy_offset
+    return size if is_one and size >= MIN_RECORD_LENGTH else 0
 
 
 def decode_message(record: bytes | bytearray | memoryview, *, path: str = "") -> MessageExt:

@@ -4,6 +4,7 @@
 import cython
 
 from tailrace.kernels.shared.big_endian import be32, be64, put32, put64
+from tailrace.kernels.shared.copying import copy_bytes
 
 SOURCE_SHA256 = ""
 
@@ -185,7 +186,6 @@ def number_queues(
     and how many queues are known then.
     """
     r: cython.Py_ssize_t = first
-    k: cython.Py_ssize_t
     count: cython.Py_ssize_t = rows.shape[0]
     mask: cython.Py_ssize_t = table.shape[0] - 1
     at: cython.Py_ssize_t
@@ -223,9 +223,7 @@ def number_queues(
                 known[queues, 1] = rows[r, _C_QUEUE_ID]
                 known[queues, 2] = used
                 known[queues, 3] = rows[r, _C_TOPIC_LEN]
-                for k in range(rows[r, _C_TOPIC_LEN]):
-                    names[used + k] = buf[rows[r, _C_TOPIC_POS] + k]
-                used += cython.cast(cython.Py_ssize_t, rows[r, _C_TOPIC_LEN])
+                used = copy_bytes(names, used, buf, rows[r, _C_TOPIC_POS], rows[r, _C_TOPIC_LEN])
                 queues += 1
                 table[at] = queues
             numbers[r] = table[at] - 1

@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from tailrace.formats.commitlog import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2
+from tailrace.formats.commitlog import MESSAGE_MAGIC_START, PLAUSIBLE_LENGTH, plausible_size
 from tailrace.kernels import record
 from tailrace.spark.archive_layout import BLANK, DAMAGED
 from tailrace.spark.archive_rows import Piece, RawRange
@@ -17,11 +17,6 @@ from tailrace.spark.memory import Scratch
 __all__ = ["Segment", "pieces_of", "read_into"]
 
 _CHECK: Final = record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
-_MAGICS: Final = (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2)
-_MAGIC_START: Final = MESSAGE_MAGIC_V1.to_bytes(4, "big")[:3]
-_SHORTEST: Final = 91
-_PHY_AT: Final = 28
-_HEAD: Final = 36
 _ROWS: Final = 1 << 16
 _RAW: Final = 16 << 20  # the longest raw range: one value of a column
 _READ: Final = 2 << 20  # what the processor's cache holds until it is copied
@@ -103,16 +98,12 @@ def _piece(data: memoryview, base: int, *, last: bool) -> Piece:
 
 def _goes_on(data: memoryview, base: int) -> bool:
     """Whether what a piece begins with may be a record that is longer than the piece."""
-    return len(data) < _HEAD or _is_head(data, 0, base)
+    return len(data) < PLAUSIBLE_LENGTH or _is_head(data, 0, base)
 
 
 def _is_head(data: memoryview, at: int, base: int) -> bool:
     """Whether a record may begin here: its magic, a length, its own position."""
-    position = int.from_bytes(data[at + _PHY_AT : at + _HEAD], "big")
-    return (
-        at + _HEAD <= len(data) and int.from_bytes(data[at + 4 : at + 8], "big") in _MAGICS
-        and int.from_bytes(data[at : at + 4], "big", signed=True) >= _SHORTEST
-        and position == base + at)
+    return plausible_size(data[at : at + PLAUSIBLE_LENGTH], base + at) > 0
 
 
 def _next_record(data: memoryview, at: int, base: int, *, last: bool) -> tuple[bool, int]:
@@ -127,13 +118,13 @@ def _next_record(data: memoryview, at: int, base: int, *, last: bool) -> tuple[b
                 return True, start
         place = _find(data, place + 1)
     # A head may be cut off where the data ends; the next piece looks there again.
-    return False, len(data) if last else max(len(data) - _HEAD + 1, at)
+    return False, len(data) if last else max(len(data) - PLAUSIBLE_LENGTH + 1, at)
 
 
 def _find(data: memoryview, at: int) -> int:
     """Where a magic may begin from ``at`` on, -1 when nowhere."""
     for low in range(at, len(data), _READ):
-        found = bytes(data[low : low + _READ + len(_MAGIC_START) - 1]).find(_MAGIC_START)
+        found = bytes(data[low : low + _READ + len(MESSAGE_MAGIC_START) - 1]).find(MESSAGE_MAGIC_START)
         if found >= 0:
             return low + found
     return -1

@@ -38,8 +38,6 @@ def parse_delay_levels(text: str = MESSAGE_DELAY_LEVEL) -> list[int]:
 
 def deliver_time_codes(data: Any, rows: Rows, levels: list[int]) -> None:
     """Make the tags code of delayed messages their deliver time, as SCHEDULE_TOPIC_XXXX has it."""
-    if not rows[:, record.C_DELAY_LEVEL].any():
-        return  # the usual ones
     for row in np.flatnonzero(rows[:, record.C_DELAY_LEVEL] > 0).tolist():
         at, length, level, stored = rows[
             row, [record.C_TOPIC_POS, record.C_TOPIC_LEN, record.C_DELAY_LEVEL, record.C_STORE_TIMESTAMP]

@@ -15,12 +15,12 @@ from tailrace.formats.commitlog import SysFlag
 from tailrace.kernels import record
 
 __all__ = [
-    "CHUNK", "ROWS", "LogChunk", "LogEnd", "ReadableFile", "Room", "Rows", "SameRows",
+    "CHUNK", "LogChunk", "LogEnd", "ReadableFile", "Room", "Rows", "SameRows",
     "ends_with_nul", "has_unit", "is_record", "scan_files",
 ]
 
 CHUNK: Final = 2 << 20  # what is read is checked while a processor's cache still has it
-ROWS: Final = 1 << 15
+_ROWS: Final = 1 << 15
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -52,7 +52,7 @@ class LogChunk:
     """Some records: rows point into ``data``, whose first byte is at ``base``."""
 
     data: Any
-    """Bytes, or what the walk's ``Read`` made of them."""
+    """Bytes, or a view of them; what a ``Room`` reads into."""
     base: int
     rows: Rows
 
@@ -67,14 +67,14 @@ class LogEnd:
 
 
 class Room(Protocol):
-    """Memory that a walk reads into; it is left alone until who asked for the walk is done with it."""
+    """Memory that a scan reads into; it may be the same again for the next chunk, which voids the one before."""
 
     def read(self, file: ReadableFile, at: int, n: int) -> bytes | memoryview:
         """Up to ``n`` bytes of a file from ``at``."""
         ...
 
     def rows(self) -> Rows:
-        """Place for the rows of what was read last, at least ROWS."""
+        """Place for the rows of what was read last, to fill from the first on."""
         ...
 
 
@@ -87,7 +87,7 @@ class FreshRoom:
 
     def rows(self) -> Rows:
         """As ``Room`` says."""
-        return np.empty((ROWS, record.COLUMNS), dtype=np.int64)
+        return np.empty((_ROWS, record.COLUMNS), dtype=np.int64)
 
 
 class SameRows(FreshRoom):

@@ -30,9 +30,11 @@ from tailrace.env.read_ahead import read_ahead
 from tailrace.formats.commitlog import (
     BLANK,
     BLANK_MAGIC,
-    MESSAGE_MAGIC_V1,
-    MESSAGE_MAGIC_V2,
+    MESSAGE_MAGIC_START,
+    MIN_RECORD_LENGTH,
+    PLAUSIBLE_LENGTH,
     SysFlag,
+    plausible_size,
 )
 from tailrace.kernels import record
 from tailrace.store.log_scan import (
@@ -45,15 +47,9 @@ from tailrace.store.log_scan import (
     scan_files,
 )
 
-__all__ = ["MAGIC_START", "Damage", "Fresh", "LogFile", "LogWalk", "RecordClaim", "Walk"]
+__all__ = ["Damage", "Fresh", "LogFile", "LogWalk", "RecordClaim", "Walk"]
 
 _log = logging.getLogger(__name__)
-_PHY_AT: Final = 28
-_HEAD: Final = 36
-_MAGICS: Final = (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2)
-MAGIC_START: Final = MESSAGE_MAGIC_V1.to_bytes(4, "big")[:3]
-"""What the magic codes of records begin with, at byte 4 of a record."""
-_SHORTEST: Final = 91
 _LONG: Final = 16 * CHUNK
 _Item = TypeVar("_Item")
 
@@ -208,12 +204,17 @@ class Walk(ABC, Generic[_Item]):
     def _plausible_size(self, file: LogFile, phy_offset: int) -> int:
         """The length that a record's head claims, 0 when the head cannot be one (rule a)."""
         at = phy_offset - file.file_from_offset
-        head = file.read(at, _HEAD)
-        if len(head) < _HEAD or int.from_bytes(head[4:8], "big") not in _MAGICS:
-            return 0
-        size = int.from_bytes(head[:4], "big", signed=True)
-        position = int.from_bytes(head[_PHY_AT:], "big", signed=True)
-        return size if position == phy_offset and _SHORTEST <= size <= file.size - at else 0
+        size = plausible_size(file.read(at, PLAUSIBLE_LENGTH), phy_offset)
+        return size if size <= file.size - at else 0
+
+    def _heads(self, file: LogFile, low: int, at: int, data: bytes) -> Iterator[int]:
+        """Positions, not before ``low`` in a file, of heads whose magic is in ``data``, which is at ``at`` there."""
+        place = data.find(MESSAGE_MAGIC_START)
+        while place >= 0:
+            start = at + place - 4
+            if start >= low and self._plausible_size(file, file.file_from_offset + start):
+                yield file.file_from_offset + start
+            place = data.find(MESSAGE_MAGIC_START, place + 1)
 
     def _counts(self, in_file: int, phy_offset: int) -> bool:
         """Whether a record that counts (rule b), or a blank with one behind it, is at a position."""
@@ -246,7 +247,7 @@ class Walk(ABC, Generic[_Item]):
             return None
         at = phy_offset - file.file_from_offset
         size = int.from_bytes(file.read(at, 4), "big", signed=True)
-        if not _SHORTEST <= size <= min(file.size - at, self._until - phy_offset):
+        if not MIN_RECORD_LENGTH <= size <= min(file.size - at, self._until - phy_offset):
             return None
         data = file.read(at, size)
         count, _, _ = record.scan(data, 0, len(data), phy_offset, check, self._one)
@@ -277,15 +278,10 @@ class Walk(ABC, Generic[_Item]):
                 return base
             for at, chunk in file.nonzero(low):
                 self.data_behind = True
-                data = chunk + file.read(at + len(chunk), _HEAD)
-                place = data.find(MAGIC_START)
-                while place >= 0:
-                    start = at + place - 4
-                    if start >= low and self._plausible_size(file, base + start) and (
-                        self._counts(base, base + start)
-                    ):
-                        return base + start
-                    place = data.find(MAGIC_START, place + 1)
+                data = chunk + file.read(at + len(chunk), PLAUSIBLE_LENGTH)
+                for head in self._heads(file, low, at, data):
+                    if self._counts(base, head):
+                        return head
         return None
 
 

@@ -14,9 +14,8 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, NamedTuple, TypeVar, final
-
-import numpy as np
 
 from tailrace.env.in_order import HELPERS, in_order
 from tailrace.kernels import record
@@ -24,15 +23,14 @@ from tailrace.segments import MappedFile
 from tailrace.store.dispatch import Dispatcher
 from tailrace.store.log_scan import (
     CHUNK,
-    ROWS,
     LogChunk,
     LogEnd,
     ReadableFile,
-    Rows,
+    SameRows,
     ends_with_nul,
     scan_files,
 )
-from tailrace.store.log_walk import MAGIC_START, Fresh, LogFile, Walk
+from tailrace.store.log_walk import Fresh, LogFile, Walk
 from tailrace.store.record_batch import RecordBatch
 
 __all__ = ["ParallelWalk"]
@@ -74,12 +72,12 @@ class _Part:
 
 
 @final
-class _Room:
+class _Room(SameRows):
     """The same memory again for each chunk."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._buffer = bytearray(CHUNK)
-        self._rows = np.empty((ROWS, record.COLUMNS), dtype=np.int64)
 
     def read(self, file: ReadableFile, at: int, n: int) -> bytes | memoryview:
         """Up to ``n`` bytes of a file; void when the next ones are read."""
@@ -87,10 +85,6 @@ class _Room:
             return file.read(at, n)
         view = memoryview(self._buffer)[:n]
         return view[: file.read_into(at, view)]
-
-    def rows(self) -> Rows:
-        """Place for the rows of what was read last."""
-        return self._rows
 
 
 def _taken(spare: deque[_Spare]) -> _Spare | None:
@@ -175,9 +169,7 @@ class ParallelWalk(Walk[RecordBatch]):
 
     def _scanned(self, start: int) -> Generator[_Part, None, None]:
         ranges = self._ranges(start)
-        for first in ranges:
-            yield self._scan(first)
-            break
+        yield from map(self._scan, islice(ranges, 1))
         helpers = HELPERS if self._length(start) > _PART else 0
         yield from in_order(self._scan, ranges, helpers, helpers + 2)
 
@@ -194,13 +186,11 @@ class ParallelWalk(Walk[RecordBatch]):
 
     def _guess(self, file: LogFile, phy_offset: int, end: int) -> int:
         """The first position from here on where a record seems to begin; ``end`` where none does."""
+        at = phy_offset - file.file_from_offset
         for size in _LOOK if phy_offset < end else ():
-            data = file.read(phy_offset - file.file_from_offset, min(size, end - phy_offset))
-            place = data.find(MAGIC_START, 4)
-            while place >= 0:
-                if self._plausible_size(file, phy_offset + place - 4):
-                    return phy_offset + place - 4
-                place = data.find(MAGIC_START, place + 1)
+            data = file.read(at, min(size, end - phy_offset))
+            if (head := next(self._heads(file, at, at, data), None)) is not None:
+                return head
             if data == bytes(len(data)):
                 break  # nothing was ever written here
         return end

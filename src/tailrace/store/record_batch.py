@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
 
 import numpy as np
 
@@ -17,6 +17,14 @@ __all__ = ["UNIT_COLUMNS", "Hashes", "RecordBatch", "rows_by_queue"]
 UNIT_COLUMNS: Final = record.C_TAGS_CODE + 1
 """So many columns of a row are kept: what units and entries are made of, and the checks before they are written."""
 Hashes = np.ndarray[Any, np.dtype[np.int32]]
+_Array = TypeVar("_Array", bound=np.ndarray[Any, Any])
+
+
+def _longer(array: _Array, count: int) -> _Array:
+    """An array of so many rows that begins with those of another."""
+    made = np.empty_like(array, shape=(count, *array.shape[1:]))
+    made[: len(array)] = array
+    return made
 
 
 @final
@@ -48,13 +56,11 @@ class QueueNumbers:
             self._grow(int(rows[done, record.C_TOPIC_LEN]))
 
     def _grow(self, more: int) -> None:
-        known = self._known
-        self._known = np.empty((2 * len(known), 4), dtype=np.int64)
-        self._known[: len(known)] = known
+        self._known = _longer(self._known, 2 * len(self._known))
         self._names += bytes(len(self._names) + more)
         self._table = np.zeros(2 * len(self._table), dtype=np.int64)
         mask = len(self._table) - 1
-        for number, queue_hash in enumerate(known[: self._count, 0].tolist(), 1):
+        for number, queue_hash in enumerate(self._known[: self._count, 0].tolist(), 1):
             place = queue_hash & mask
             while self._table[place]:
                 place = (place + 1) & mask
@@ -128,15 +134,11 @@ class RecordBatch:
             if done == len(rows):
                 return
             least = self._keys + int(rows[done, record.C_KEYS_LEN]) // 2 + 3
-            hashes = self._hashes
-            self._hashes = np.empty(2 * least, dtype=np.int32)
-            self._hashes[: len(hashes)] = hashes
+            self._hashes = _longer(self._hashes, 2 * least)
 
     def _grow(self, count: int) -> None:
-        rows, numbers, ends = self._rows, self._numbers, self._ends
-        self._rows = np.empty((count, UNIT_COLUMNS), dtype=np.int64)
-        self._numbers, self._order, self._ends = (np.empty(count, dtype=np.int64) for _ in range(3))
-        self._rows[: len(rows)], self._numbers[: len(rows)], self._ends[: len(rows)] = rows, numbers, ends
+        self._rows, self._ends = _longer(self._rows, count), _longer(self._ends, count)
+        self._numbers, self._order = _longer(self._numbers, count), np.empty(count, dtype=np.int64)
 
     @property
     def rows(self) -> Rows:

@@ -42,9 +42,7 @@ def placeholder(damage: Damage, file: LogFile, timestamp_ms: int) -> bytes:
 
 def sealed_rows(data: Any, rows: Rows) -> list[Damage]:
     """The placeholders among record rows, as the damage they cover."""
-    found: list[Damage] = []
-    if not rows[:, record.C_SYS_FLAG].any():
-        return found  # the usual ones
+    found = []
     mask = (rows[:, record.C_SYS_FLAG] & SysFlag.TRANSACTION_MASK) == SysFlag.TRANSACTION_ROLLBACK
     for row in rows[mask] if bool(mask.any()) else ():
         at = int(row[record.C_TOPIC_POS])

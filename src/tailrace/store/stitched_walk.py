@@ -20,8 +20,8 @@ from tailrace.store.log_walk import Damage, Fresh, LogFile, LogWalk, Walk
 from tailrace.store.record_batch import RecordBatch
 
 __all__ = [
-    "LogScanner", "Piece", "PieceSource", "Source", "StitchedWalk", "first_piece", "in_batches",
-    "scan_pieces",
+    "ChunksOfPiece", "LogScanner", "Piece", "PieceSource", "Source", "StitchedWalk", "first_piece",
+    "in_batches", "scan_pieces",
 ]
 
 _MANY: Final = 1 << 15
@@ -73,6 +73,19 @@ def first_piece(
 
 
 @final
+class ChunksOfPiece:
+    """Chunks that a source has; ``piece`` is there behind the last one."""
+
+    piece: Piece
+
+    def __init__(self, made: Generator[LogChunk, None, Piece]) -> None:
+        self._made = made
+
+    def __iter__(self) -> Iterator[LogChunk]:
+        self.piece = yield from self._made
+
+
+@final
 class StitchedWalk(Walk[_Item]):
     """A walk that takes its records from ``source``."""
 
@@ -106,18 +119,14 @@ def in_batches(source: PieceSource, dispatcher: Dispatcher) -> Source[RecordBatc
 
     def batches(file: LogFile, start: int) -> Generator[RecordBatch, None, Piece]:
         batch = dispatcher.new_batch()
-        chunks = source(file, start)
-        while True:
-            try:
-                chunk = next(chunks)
-            except StopIteration as stop:
-                if len(batch):
-                    yield batch
-                piece: Piece = stop.value
-                return piece
+        chunks = ChunksOfPiece(source(file, start))
+        for chunk in chunks:
             dispatcher.add(batch, chunk.data, chunk.rows)
             if len(batch) >= _MANY:
                 yield batch
                 batch.clear()
+        if len(batch):
+            yield batch
+        return chunks.piece
 
     return batches

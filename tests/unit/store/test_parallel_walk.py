@@ -106,16 +106,21 @@ def test_a_range_without_a_head_nearby_is_scanned_in_pieces(tmp_path, monkeypatc
     assert len(asked) > len({goal.until for goal in asked}), "some in more than one piece"
 
 
-@pytest.mark.parametrize("follows", [False, True])
-def test_the_last_record_of_a_part_waits_for_what_follows(tmp_path, follows):
-    """Every record may be torn, by its properties; only a last one is."""
-    path = tmp_path / "store"
+def odd_store(path, count, *, follows=False):
+    """Records of which each may be torn, by its properties; perhaps one that cannot be."""
     with MessageStore.open(path, config=CONFIG, services=False) as store:
         put = [
             store.put(Message(topic="T", body=b"%02d" % n * 30, properties={"odd": "a\0b"}), queue_id=0)
-            for n in range(60)]
+            for n in range(count)]
         if follows:
             store.put(Message(topic="T", body=b"sound"), queue_id=0)
+    return path, put
+
+
+@pytest.mark.parametrize("follows", [False, True])
+def test_the_last_record_of_a_part_waits_for_what_follows(tmp_path, follows):
+    """Every record may be torn, by its properties; only a last one is."""
+    path, put = odd_store(tmp_path / "store", 60, follows=follows)
     directory = StoreDirectory(str(path), raw=True)
     found = parallel(directory)
     assert found == plain(directory)
@@ -127,11 +132,7 @@ def test_the_last_record_of_a_part_waits_for_what_follows(tmp_path, follows):
 
 def test_a_last_record_is_torn_also_where_a_part_ends_behind_it(tmp_path, monkeypatch):
     """What follows looks like a record, so a part begins there, and is none."""
-    path = tmp_path / "store"
-    with MessageStore.open(path, config=CONFIG, services=False) as store:
-        put = [
-            store.put(Message(topic="T", body=b"%02d" % n * 30, properties={"odd": "a\0b"}), queue_id=0)
-            for n in range(9)]
+    path, put = odd_store(tmp_path / "store", 9)
     overwrite(path, put[-1].phy_offset + 100, b"~")
     directory = StoreDirectory(str(path), raw=True)
     wanted = plain(directory)

@@ -30,7 +30,13 @@ from tailrace.store.index_verification import (
 )
 from tailrace.store.log_scan import LogChunk, LogEnd, scan_files
 from tailrace.store.log_walk import Damage, LogFile, RecordClaim
-from tailrace.store.stitched_walk import Piece, StitchedWalk, first_piece, scan_pieces
+from tailrace.store.stitched_walk import (
+    ChunksOfPiece,
+    Piece,
+    StitchedWalk,
+    first_piece,
+    scan_pieces,
+)
 from tailrace.store.verification import (
     CHECK,
     Claims,
@@ -251,14 +257,11 @@ class _Walk:
 
     def _scan(self, file: LogFile, start: int) -> Generator[LogChunk, None, Piece]:
         """A piece that no task has: the walk goes on elsewhere than the task thought."""
-        chunks = first_piece(file, start, self._directory.readable_until, CHECK)
-        while True:
-            try:
-                chunk = next(chunks)
-            except StopIteration as done:
-                return done.value
+        chunks = ChunksOfPiece(first_piece(file, start, self._directory.readable_until, CHECK))
+        for chunk in chunks:
             self._next |= queue_ends(chunk)
             yield chunk
+        return chunks.piece
 
     def _is_fresh(self, claim: RecordClaim) -> bool:
         return claim.queue_offset >= self._next.get((claim.topic, claim.queue_id), 0)
