@@ -167,6 +167,9 @@ _SEGMENTS: Final = (
            "Somebody put another file among the segments; it is neither read nor removed."),
     _event("warning", "a file is made in another directory", "cause",
            "One of several log directories is full; the next one takes the new file."),
+    _event("warning", "files are synced early to close them, raise maxOpenFiles", "limit file",
+           "More segment files have unsynced bytes than may be open together. No message is at risk; "
+           "dispatch is slower because each such file costs a sync. Logged once."),
 )
 
 _SPARK: Final = (

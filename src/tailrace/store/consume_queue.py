@@ -366,11 +366,13 @@ class ConsumeQueue:
 class ConsumeQueueStore:
     """All queues of a store."""
 
-    def __init__(self, file_system: FileSystem, directory: str, file_size: int) -> None:
+    def __init__(
+        self, file_system: FileSystem, directory: str, file_size: int, open_files: OpenFiles
+    ) -> None:
         self._file_system = file_system
         self._directory = directory
         self._file_size = -(-file_size // _UNIT) * _UNIT
-        self._open_files = OpenFiles()
+        self._open_files = open_files
         self._lock = threading.Lock()
         self.table: dict[tuple[str, int], ConsumeQueue] = {}
         self.dirty: set[ConsumeQueue] = set()

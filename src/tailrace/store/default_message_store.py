@@ -16,10 +16,12 @@ import orjson
 from tailrace.config import FlushDiskType, StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import File, FileSystem
+from tailrace.env.processes import share_of_descriptors
 from tailrace.env.scheduler import Scheduler, ServiceHandle
 from tailrace.errors import StoreError
 from tailrace.formats import filenames
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
+from tailrace.segments import OpenFiles
 from tailrace.store.commit_log import CommitLog, RecordWriter
 from tailrace.store.consume_queue import ConsumeQueueStore
 from tailrace.store.dispatch import Dispatcher, parse_delay_levels
@@ -62,12 +64,14 @@ class DefaultMessageStore:
         self._file_system = file_system
         self.flags = RunningFlags()
         self.checkpoint = StoreCheckpoint(file_system, f"{root}/{filenames.CHECKPOINT}")
+        self.open_files = OpenFiles(config.max_open_files or share_of_descriptors())
         self.commit_log = CommitLog(
-            clock, file_system, config, log_paths(config, root), self.flags)
+            clock, file_system, config, log_paths(config, root), self.flags, self.open_files)
         self.queues = ConsumeQueueStore(
-            file_system, f"{root}/{filenames.CONSUMEQUEUE}", config.mapped_file_size_consume_queue)
+            file_system, f"{root}/{filenames.CONSUMEQUEUE}", config.mapped_file_size_consume_queue,
+            self.open_files)
         self.index = (
-            IndexService(clock, file_system, config, f"{root}/{filenames.INDEX}")
+            IndexService(clock, file_system, config, f"{root}/{filenames.INDEX}", self.open_files)
             if config.message_index_enable else None
         )
         self.dispatcher = Dispatcher(
@@ -289,5 +293,7 @@ class DefaultMessageStore:
             "commitLogMaxOffset": self.commit_log.max_offset,
             "flushedWhere": self.commit_log.queue.flushed_where,
             "dispatchBehindBytes": self.reput.behind_bytes(),
+            "openSegmentFiles": self.open_files.count,
+            "openSegmentFilesMax": self.open_files.limit,
             "writeable": self.flags.is_writeable(), "readOnly": self.report.read_only or None,
         }

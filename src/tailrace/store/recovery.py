@@ -140,6 +140,7 @@ class Recovery:
                 refuse_by_mode(self._mode, self._commit_log, report.start, self._check,
                                self._queues.table if self._found is not None else {}, pieces)
             self._rewind(last_exit_ok=last_exit_ok)  # pass 3
+            self._mark_unsynced()
             self._sync_log_meanwhile()
             self._walk(pieces)  # passes 4 to 6
         else:
@@ -458,19 +459,29 @@ class Recovery:
 
     # -- pass 7 and progress
 
+    def _unsynced_files(self) -> list[MappedFile]:
+        """Files that may have bytes of a killed process in the page cache only."""
+        if self._is_clean:
+            return []
+        return [
+            file for file in self._commit_log.queue.files
+            if file.file_from_offset + file.size > self._sync_from
+        ]
+
+    def _mark_unsynced(self) -> None:
+        """Have these files count as unsynced from the first read on, so that none is closed unsynced (F6)."""
+        for file in self._unsynced_files():
+            file.flushed_position = 0
+
     def _sync_log_meanwhile(self) -> None:
         """Start to sync what a killed process left in the page cache; pass 7 waits for the rest."""
         small = self._commit_log.max_offset - self.report.start < _SMALL
         if self._is_clean or not self._sync_log or small:
             return
-        files = [
-            file for file in self._commit_log.queue.files
-            if file.file_from_offset + file.size > self._sync_from
-        ]
+        files = self._unsynced_files()
 
         def sync() -> None:
             for file in files:
-                file.flushed_position = 0
                 file.flush()
 
         self._synced = in_background(sync)
@@ -483,13 +494,11 @@ class Recovery:
         self._synced()
         log = self._commit_log.queue
         log.flushed_where = log.max_offset
-        for file in log.files if not self._is_clean else ():
-            if file.file_from_offset + file.size > self._sync_from:
-                file.flushed_position = 0
-                if self._sync_log:
-                    file.flush()
-                else:
-                    log.flushed_where = min(log.flushed_where, file.file_from_offset)
+        for file in self._unsynced_files():
+            if self._sync_log:
+                file.flush()
+            elif file.unsynced:
+                log.flushed_where = min(log.flushed_where, file.file_from_offset)
 
     def _save(self) -> None:
         """Write progress in the middle of a walk, so that a second kill goes on from here."""
@@ -497,7 +506,6 @@ class Recovery:
         log = self._commit_log.queue
         for file in log.files:
             if file.file_from_offset < last + size and file.file_from_offset + file.size > self._sync_from:
-                file.flushed_position = 0
                 file.flush()
         self._sync_from = last
         for queue in self._queues.dirty:
