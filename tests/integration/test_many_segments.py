@@ -11,10 +11,11 @@ import pytest
 
 SEGMENTS = 1100
 _HEAD = """
-import json, os, random, resource, sys
+import dataclasses, json, os, random, resource, sys
 path, limit, wanted = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 resource.setrlimit(resource.RLIMIT_NOFILE, (limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 from tailrace import Message, MessageStore, StoreConfig
+from tailrace.config import RecoveryMode
 CONFIG = StoreConfig(
     mapped_file_size_commit_log=4096, mapped_file_size_consume_queue=400, max_hash_slot_num=50,
     max_index_num=100, commit_log_allocate_step=4096)
@@ -47,7 +48,8 @@ told(messages=n, segments=segments)
 """
 _USE = """
 n = int(sys.argv[4])
-with MessageStore.open(path, config=CONFIG, services=False) as store:
+strict = dataclasses.replace(CONFIG, recovery_mode=RecoveryMode.ABSOLUTE)
+with MessageStore.open(path, config=strict, services=False) as store:
     report = store.recovery_report
     for at in random.Random(2).sample(range(n), 800):
         read(store, at)

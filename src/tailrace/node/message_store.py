@@ -1,9 +1,10 @@
 """A store directory brought to life: lock, abort file, store, topics, services.
 
-Order of an open: lock, geometry, abort file read and written, load and recovery, topics, services.
-Nothing of the directory is changed before the lock is held, nothing but ``lock`` before the abort
-file is there. Order of a close: services end, the rest is dispatched and flushed, the abort file
-goes when the stop was clean, the lock goes last.
+Order of an open: lock, geometry, check of a strict recovery mode, abort file written, load and
+recovery, topics, services. Nothing of the directory is changed before the lock is held and the mode
+does not refuse; nothing but ``lock`` is changed before the abort file is there. Order of a close:
+services end, the rest is dispatched and flushed, the abort file goes when the stop was clean, the lock
+goes last.
 """
 
 from __future__ import annotations
@@ -166,6 +167,7 @@ class MessageStore:
         opening = partial(
             cls._open, root, config, broker_config or BrokerConfig(), clock, entropy, to_call,
             (lambda: scheduler or ThreadScheduler()) if services else None,
+            partial(DefaultMessageStore.check_mode, rebuild=rebuild, scan=scan),
             partial(DefaultMessageStore.load, tell=on_recovery, rebuild=rebuild,
                     seal_damage=seal_damage, scan=scan))
         try:
@@ -185,7 +187,8 @@ class MessageStore:
     @classmethod
     def _open(
         cls, root: str, config: StoreConfig, broker: BrokerConfig, clock: Clock, entropy: Entropy,
-        on_lock: list[Callable[[], None]], make_scheduler: Callable[[], Scheduler] | None, load: Callable[..., None],
+        on_lock: list[Callable[[], None]], make_scheduler: Callable[[], Scheduler] | None,
+        check_mode: Callable[..., None], load: Callable[..., None],
         file_system: FileSystem, read_only: str = "",
     ) -> Self:
         """Open on these files, of which changes are not kept when it is ``read_only``."""
@@ -197,9 +200,10 @@ class MessageStore:
             while on_lock:
                 on_lock.pop()()
             last_exit_ok = not file_system.exists(f"{root}/{filenames.ABORT}")
+            store = DefaultMessageStore(clock, file_system, config, root)
+            check_mode(store, last_exit_ok=last_exit_ok)
             write_abort(file_system, root)
             make_log_directories(file_system, root, config)
-            store = DefaultMessageStore(clock, file_system, config, root)
             load(store, last_exit_ok=last_exit_ok, read_only=read_only)
             write_geometry(file_system, root, config)
             topics = load_topics(file_system, root, broker, clock, store)

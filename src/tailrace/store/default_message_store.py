@@ -13,9 +13,10 @@ from typing import Any, Final, final
 
 import orjson
 
-from tailrace.config import FlushDiskType, StoreConfig
+from tailrace.config import FlushDiskType, RecoveryMode, StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import File, FileSystem
+from tailrace.env.memory_overlay import OverlayFileSystem
 from tailrace.env.processes import share_of_descriptors
 from tailrace.env.scheduler import Scheduler, ServiceHandle
 from tailrace.errors import StoreError
@@ -106,19 +107,38 @@ class DefaultMessageStore:
         reads the log in recovery's stead.
         Raises CorruptionError, FatalStorageError or OSError.
         """
-        config = self.config
-        quarantine = Quarantine(
-            self._clock, self._file_system, f"{self.root}/{filenames.QUARANTINE}",
-            config.quarantine_max_bytes)
-        recovery = Recovery(
-            self._clock, self._file_system, self.commit_log, self.queues, self.index,
-            self.dispatcher, quarantine, self.checkpoint, self.progress, mode=config.recovery_mode,
-            check_crc=config.check_crc_on_recover, sync_log=self.flush_commit_log.sync,
-            rebuild=rebuild, seal_damage=seal_damage, tell=tell, scan=scan)
+        recovery = self._recovery(rebuild=rebuild, seal_damage=seal_damage, tell=tell, scan=scan)
         self.report = recovery.run(last_exit_ok=last_exit_ok, read_only=read_only)
         if read_only:
             self.flags.set(NOT_WRITEABLE, read_only)
         self.reput.start_from(self.commit_log.max_offset, recovery.position)
+
+    def check_mode(
+        self, *, last_exit_ok: bool, rebuild: bool = False, scan: LogScanner | None = None
+    ) -> None:
+        """Raise CorruptionError if the recovery mode refuses the log; nothing of the directory changes."""
+        if self.config.recovery_mode is RecoveryMode.TOLERATE_ANY:
+            return
+        trial = DefaultMessageStore(
+            self._clock, OverlayFileSystem(self._file_system), self.config, self.root)
+        try:
+            trial._recovery(rebuild=rebuild, scan=scan).check_mode(last_exit_ok=last_exit_ok)
+        finally:
+            trial.release()
+
+    def _recovery(
+        self, *, rebuild: bool, scan: LogScanner | None, seal_damage: bool = False,
+        tell: Callable[[float], None] | None = None,
+    ) -> Recovery:
+        config = self.config
+        quarantine = Quarantine(
+            self._clock, self._file_system, f"{self.root}/{filenames.QUARANTINE}",
+            config.quarantine_max_bytes)
+        return Recovery(
+            self._clock, self._file_system, self.commit_log, self.queues, self.index,
+            self.dispatcher, quarantine, self.checkpoint, self.progress, mode=config.recovery_mode,
+            check_crc=config.check_crc_on_recover, sync_log=self.flush_commit_log.sync,
+            rebuild=rebuild, seal_damage=seal_damage, tell=tell, scan=scan)
 
     def start(self, scheduler: Scheduler, pid: int) -> None:
         """Start the services."""
