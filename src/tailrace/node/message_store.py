@@ -74,6 +74,7 @@ from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.flush import DurableCallback
 from tailrace.store.geometry import recognise, write_geometry
 from tailrace.store.hooks import MessageArrivingListener
+from tailrace.store.own_settings import remembered, write_settings
 from tailrace.store.stitched_walk import LogScanner
 from tailrace.timer.pending import PendingTimer
 
@@ -142,7 +143,8 @@ class MessageStore:
     ) -> Self:
         """Open a store directory, recovering it when it was not closed; make it when missing.
 
-        File sizes of an existing directory are taken from its files, whatever ``config`` says.
+        File sizes of an existing directory are taken from its files, whatever ``config`` says; without
+        ``config``, so are the settings that it is to be read by (``store.own_settings``).
         ``services=False`` runs no background service, for tools: the store then dispatches and
         flushes when it is read or closed. ``on_lock`` is called with the lock held and nothing else
         changed, and may raise. ``on_recovery`` hears about once a second how much of a recovery is
@@ -160,7 +162,8 @@ class MessageStore:
         """
         root = os.path.abspath(os.fspath(path))
         clock, entropy = clock or SystemClock(), entropy or SystemEntropy()
-        file_system, config = file_system or OsFileSystem(), config or StoreConfig()
+        file_system = file_system or OsFileSystem()
+        config = remembered(file_system, root, config or StoreConfig())
         check_directory(file_system, root, config, create=create)
         is_store = has_log(file_system, root, config)
         to_call = [on_lock] if on_lock is not None else []  # once, also when it opens twice
@@ -206,6 +209,7 @@ class MessageStore:
             make_log_directories(file_system, root, config)
             load(store, last_exit_ok=last_exit_ok, read_only=read_only)
             write_geometry(file_system, root, config)
+            write_settings(file_system, root, config)
             topics = load_topics(file_system, root, broker, clock, store)
             retention = Retention(clock, file_system, store, topics)
             timers = Timers(clock, file_system, entropy, config, store, topics, broker.broker_name)

@@ -298,10 +298,14 @@ class DefaultMessageStore:
 
     def delete_topics(self, topics: set[str]) -> None:
         """Remove the queues of topics; what is in the log stays until retention."""
-        for topic in topics:
-            self.queues.delete_topic(topic)
-            for key in [key for key in self.commit_log.queue_offsets if key[0] == topic]:
-                del self.commit_log.queue_offsets[key]
+        keys = {*self.queues.table, *self.commit_log.queue_offsets}
+        self.delete_queues({key for key in keys if key[0] in topics})
+
+    def delete_queues(self, keys: set[tuple[str, int]]) -> None:
+        """Remove some queues; the next message of each gets offset 0."""
+        self.queues.delete(keys)
+        for key in keys:
+            self.commit_log.queue_offsets.pop(key, None)
         self.progress.forget()  # it vouches for these queues; the next flush writes it anew
         self.flush_consume_queue.forget()
 
