@@ -209,6 +209,10 @@ class StoreConfig(_Config):
     quarantine_max_bytes: int = _option(
         GIB, "Evidence of cut and damaged bytes is kept up to this size, oldest first to go.",
         unit="bytes", low=0)
+    max_open_files: int = _option(
+        0, "Descriptors that the segment files of log, queues, index and timer log may have open "
+        "together; a file that is used again is opened again. 0: a quarter of the process's soft limit "
+        "(`ulimit -n`), from 16 to 16,384.", low=0, high=1 << 20)
     commit_log_allocate_step: int = _option(
         64 * MIB, "Disk blocks are reserved ahead of the write position in steps of this size.",
         unit="bytes", low=4 * KIB)

@@ -167,6 +167,17 @@ _SEGMENTS: Final = (
            "Somebody put another file among the segments; it is neither read nor removed."),
     _event("warning", "a file is made in another directory", "cause",
            "One of several log directories is full; the next one takes the new file."),
+    _event("info", "read by the settings of the directory", "file settings",
+           "No setting was given, so the directory is read by those it was written with; they are in this "
+           "file. Give a file of settings with any other value, or delete this one, to read it otherwise."),
+    _event("warning", "settings of the directory cannot be read", "file cause",
+           "The file of settings that the store keeps is damaged; defaults are used until the next open "
+           "writes it. Give the file of settings that the store was written with."),
+    _event("warning", "cannot keep the settings of the directory", "file cause",
+           "Commands that are not given the same file of settings will read the directory by defaults."),
+    _event("warning", "files are synced early to close them, raise maxOpenFiles", "limit file",
+           "More segment files have unsynced bytes than may be open together. No message is at risk; "
+           "dispatch is slower because each such file costs a sync. Logged once."),
 )
 
 _SPARK: Final = (

@@ -142,6 +142,10 @@ WRITEABLE: Final = _gauge(
 READ_ONLY: Final = _gauge(
     "tailrace_store_read_only",
     "1 when nothing could be written as the store was opened; it stays so until it is opened again.")
+OPEN_FILES: Final = _gauge(
+    "tailrace_open_segment_files", "Descriptors and mappings of segment files that are open.")
+OPEN_FILES_MAX: Final = _gauge(
+    "tailrace_open_segment_files_max", "Number above which idle segment files are closed (maxOpenFiles).")
 RETENTION_DELETED: Final = _counter(
     "tailrace_retention_deleted_files_total", "CommitLog files that retention deleted.", ("forced",))
 RETENTION_LOST: Final = _counter(

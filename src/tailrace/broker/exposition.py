@@ -119,6 +119,8 @@ class Exposition(Collector):
         yield self._family(
             metrics.RETENTION_FRUITLESS, {(): stats.get("fruitlessCleanPasses", 0)})
         yield self._family(metrics.RETENTION_TRASH, {(): stats.get("trashBytes", 0)})
+        yield self._family(metrics.OPEN_FILES, {(): stats.get("openSegmentFiles", 0)})
+        yield self._family(metrics.OPEN_FILES_MAX, {(): stats.get("openSegmentFilesMax", 0)})
         if earliest > 0:
             yield self._family(
                 metrics.RESERVE_TIME, {_LOCAL_DISK: max(0, broker.clock.now_ms() - earliest)})

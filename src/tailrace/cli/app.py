@@ -311,9 +311,11 @@ def disk_usage(
     from tailrace.env import OsFileSystem  # noqa: PLC0415
     from tailrace.errors import NotAStoreError  # noqa: PLC0415
     from tailrace.store.log_paths import log_paths  # noqa: PLC0415
+    from tailrace.store.own_settings import remembered  # noqa: PLC0415
 
     with errors():
-        settings, root = StoreConfig.from_properties(read_properties(config)), str(store.absolute())
+        root = str(store.absolute())
+        settings = remembered(OsFileSystem(), root, StoreConfig.from_properties(read_properties(config)))
         if not any(Path(path).is_dir() for path in log_paths(settings, root).all):
             raise NotAStoreError(str(store), "it has no commitlog")
         found = measure(OsFileSystem(), root, settings)

@@ -21,6 +21,7 @@ from tailrace.node.message_store import MessageStore
 from tailrace.remoting.client import RemotingClient
 from tailrace.store.directory import DirectoryState, StoreDirectory
 from tailrace.store.log_paths import log_paths
+from tailrace.store.own_settings import remembered
 from tailrace.store.retention import Pin, Rule, SegmentVerdict
 
 __all__ = ["answer_lines", "delete_now", "explain_retention", "json_lines"]
@@ -91,8 +92,9 @@ def _ask_server(store: str) -> str:
 
 
 def _log_files(store: str, config: StoreConfig) -> list[str]:
+    root = str(Path(store).absolute())
     return sorted(
-        found.name for path in log_paths(config, str(Path(store).absolute())).all
+        found.name for path in log_paths(remembered(OsFileSystem(), root, config), root).all
         for found in Path(path).glob("[0-9]*") if found.stat().st_size)
 
 

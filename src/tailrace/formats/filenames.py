@@ -7,7 +7,7 @@ from typing import Final
 __all__ = [
     "ABORT", "CHECKPOINT", "COMMITLOG", "CONFIG", "CONSUMEQUEUE", "FLUSHED", "FORCED_DELETIONS",
     "GEOMETRY", "INDEX", "LOCK", "MIN_OFFSETS", "OWN", "PROGRESS", "QUARANTINE", "SEGMENT_TRASH", "SERVE",
-    "STAGING",
+    "SETTINGS", "STAGING",
     "TIMERCHECK", "TIMERLOG", "TIMERMETRICS", "TIMERWHEEL", "TRASH", "file_name_to_offset",
     "offset_to_file_name",
 ]
@@ -34,6 +34,7 @@ FLUSHED: Final = "tailrace/flushed"
 SERVE: Final = "tailrace/serve.json"
 PROGRESS: Final = "tailrace/progress"
 GEOMETRY: Final = "tailrace/geometry.json"
+SETTINGS: Final = "tailrace/settings.json"
 STAGING: Final = "tailrace/staging"
 TRASH: Final = "tailrace/trash"
 FORCED_DELETIONS: Final = "tailrace/forced-deletions.jsonl"

@@ -106,7 +106,7 @@ def load_topics(
     name_rocksdb_configs(file_system, root)
     topics = TopicConfigManager(file_system, f"{root}/{filenames.CONFIG}", broker, clock)
     topics.load()
-    remove_deleted(file_system, store, topics.table)
+    remove_deleted(file_system, store)
     queues: dict[str, int] = {}
     for topic, queue_id in store.queues.table:
         if topics.table.get(topic) is None:

@@ -1,9 +1,10 @@
 """A store directory brought to life: lock, abort file, store, topics, services.
 
-Order of an open: lock, geometry, abort file read and written, load and recovery, topics, services.
-Nothing of the directory is changed before the lock is held, nothing but ``lock`` before the abort
-file is there. Order of a close: services end, the rest is dispatched and flushed, the abort file
-goes when the stop was clean, the lock goes last.
+Order of an open: lock, geometry, check of a strict recovery mode, abort file written, load and
+recovery, topics, services. Nothing of the directory is changed before the lock is held and the mode
+does not refuse; nothing but ``lock`` is changed before the abort file is there. Order of a close:
+services end, the rest is dispatched and flushed, the abort file goes when the stop was clean, the lock
+goes last.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.flush import DurableCallback
 from tailrace.store.geometry import recognise, write_geometry
 from tailrace.store.hooks import MessageArrivingListener
+from tailrace.store.own_settings import remembered, write_settings
 from tailrace.store.stitched_walk import LogScanner
 from tailrace.timer.pending import PendingTimer
 
@@ -141,7 +143,8 @@ class MessageStore:
     ) -> Self:
         """Open a store directory, recovering it when it was not closed; make it when missing.
 
-        File sizes of an existing directory are taken from its files, whatever ``config`` says.
+        File sizes of an existing directory are taken from its files, whatever ``config`` says; without
+        ``config``, so are the settings that it is to be read by (``store.own_settings``).
         ``services=False`` runs no background service, for tools: the store then dispatches and
         flushes when it is read or closed. ``on_lock`` is called with the lock held and nothing else
         changed, and may raise. ``on_recovery`` hears about once a second how much of a recovery is
@@ -159,13 +162,15 @@ class MessageStore:
         """
         root = os.path.abspath(os.fspath(path))
         clock, entropy = clock or SystemClock(), entropy or SystemEntropy()
-        file_system, config = file_system or OsFileSystem(), config or StoreConfig()
+        file_system = file_system or OsFileSystem()
+        config = remembered(file_system, root, config or StoreConfig())
         check_directory(file_system, root, config, create=create)
         is_store = has_log(file_system, root, config)
         to_call = [on_lock] if on_lock is not None else []  # once, also when it opens twice
         opening = partial(
             cls._open, root, config, broker_config or BrokerConfig(), clock, entropy, to_call,
             (lambda: scheduler or ThreadScheduler()) if services else None,
+            partial(DefaultMessageStore.check_mode, rebuild=rebuild, scan=scan),
             partial(DefaultMessageStore.load, tell=on_recovery, rebuild=rebuild,
                     seal_damage=seal_damage, scan=scan))
         try:
@@ -185,7 +190,8 @@ class MessageStore:
     @classmethod
     def _open(
         cls, root: str, config: StoreConfig, broker: BrokerConfig, clock: Clock, entropy: Entropy,
-        on_lock: list[Callable[[], None]], make_scheduler: Callable[[], Scheduler] | None, load: Callable[..., None],
+        on_lock: list[Callable[[], None]], make_scheduler: Callable[[], Scheduler] | None,
+        check_mode: Callable[..., None], load: Callable[..., None],
         file_system: FileSystem, read_only: str = "",
     ) -> Self:
         """Open on these files, of which changes are not kept when it is ``read_only``."""
@@ -197,11 +203,13 @@ class MessageStore:
             while on_lock:
                 on_lock.pop()()
             last_exit_ok = not file_system.exists(f"{root}/{filenames.ABORT}")
+            store = DefaultMessageStore(clock, file_system, config, root)
+            check_mode(store, last_exit_ok=last_exit_ok)
             write_abort(file_system, root)
             make_log_directories(file_system, root, config)
-            store = DefaultMessageStore(clock, file_system, config, root)
             load(store, last_exit_ok=last_exit_ok, read_only=read_only)
             write_geometry(file_system, root, config)
+            write_settings(file_system, root, config)
             topics = load_topics(file_system, root, broker, clock, store)
             retention = Retention(clock, file_system, store, topics)
             timers = Timers(clock, file_system, entropy, config, store, topics, broker.broker_name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, final
 
 from tailrace.env.clock import Clock
@@ -22,6 +23,7 @@ from tailrace.store.disk_check import DiskCheckService
 from tailrace.store.dispatch import SCHEDULE_TOPIC
 from tailrace.store.forced_deletions import ForcedDeletions
 from tailrace.store.log_paths import log_paths
+from tailrace.store.retention import Pin
 from tailrace.store.trash import Trash
 from tailrace.timer.properties import TIMER_TOPIC
 from tailrace.timer.schedule_message_service import ScheduleMessageService
@@ -62,6 +64,12 @@ class Retention:
             self.clean_commit_log.pin_sources.append(ArchivePins(
                 file_system, config.archive_directory,
                 lambda: [file.file_from_offset for file in log.queue.files[:-1]]))
+        self._group_pins: GroupPins | None = None
+        if config.pin_groups:  # as the file has them, until somebody keeps offsets in memory
+            offsets = ConsumerOffsetManager(file_system, f"{store.root}/{filenames.CONFIG}", clock)
+            offsets.load()
+            self.follow_groups(offsets)
+        self.clean_commit_log.pin_sources.append(self._pins_of_groups)
         self.trash.load()
         self.topics.load()
 
@@ -82,8 +90,11 @@ class Retention:
 
     def follow_groups(self, offsets: ConsumerOffsetManager) -> None:
         """Keep what the groups of ``pinGroups`` have not consumed, by these offsets."""
-        self.clean_commit_log.pin_sources.append(GroupPins(
-            self._config.pin_groups, offsets, self._queues_of, self._position_of))
+        self._group_pins = GroupPins(
+            self._config.pin_groups, offsets, self._queues_of, self._position_of)
+
+    def _pins_of_groups(self) -> Iterable[Pin]:
+        return self._group_pins() if self._group_pins is not None else ()
 
     def follow_timers(
         self, timers: PendingTimers | None, levels: ScheduleMessageService

@@ -115,9 +115,10 @@ class Timers:
         scheduler.every("TimerDequeueService", _DEQUEUE_MS, timers.dequeue_step)
         scheduler.every(
             "TimerFlushService", self._config.timer_flush_interval_ms, timers.flush_step)
-        scheduler.every("TimerLogCleanService", _CLEAN_MS, timers.clean_step)
+        scheduler.every("TimerLogCleanService", _CLEAN_MS, timers.clean_step).wake()
         scheduler.every("TimerMetricsPersist", _METRICS_MS, self.persist_metrics)
-        scheduler.every("TimerMetricsCheck", _METRICS_CHECK_MS, timers.check_metrics_step)
+        # Woken: a process may not live as long as their periods.
+        scheduler.every("TimerMetricsCheck", _METRICS_CHECK_MS, timers.check_metrics_step).wake()
 
     def persist_delay_offsets(self) -> None:
         """Write how far the levels are, behind a sync of what was put back.

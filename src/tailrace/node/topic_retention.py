@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection
 from typing import Any, Final, final
 
 import numpy as np
@@ -32,6 +31,7 @@ from tailrace.store.topic_retention import (
     decode_deleted,
     decode_minima,
     encode_minima,
+    is_deleted,
     read_deleted,
     topic_limits,
 )
@@ -111,21 +111,18 @@ def _sizes(queue: ConsumeQueue, offset: int) -> np.ndarray[Any, np.dtype[np.int6
     return sizes
 
 
-def remove_deleted(file_system: FileSystem, store: DefaultMessageStore, topics: Collection[str]) -> None:
+def remove_deleted(file_system: FileSystem, store: DefaultMessageStore) -> None:
     """Remove the queues of deleted topics that came back from the log, or were not removed in time.
 
-    ``topics`` are those that exist: they were made again.
+    A topic that was made again keeps the queues that have got messages since.
     """
     places = read_deleted(file_system, store.root)
-    newest: dict[str, int] = {}
-    for (topic, _), queue in store.queues.table.items():
-        if topic in places and topic not in topics:
-            unit = queue.unit(queue.max_offset - 1)
-            newest[topic] = max(newest.get(topic, -1), unit.phy_offset if unit is not None else -1)
-    back = {topic for topic, newest_place in newest.items() if newest_place < places[topic]}
+    back = {
+        key for key, queue in store.queues.table.items() if key[0] in places
+        and ((last := queue.unit(queue.max_offset - 1)) is None or is_deleted(places, key[0], last))}
     if back:
-        _log.warning("queues of deleted topics are removed topics=%s", sorted(back))
-        store.delete_topics(back)
+        _log.warning("queues of deleted topics are removed topics=%s", sorted({key[0] for key in back}))
+        store.delete_queues(back)
 
 
 @final

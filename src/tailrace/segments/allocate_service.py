@@ -9,6 +9,7 @@ from typing import final
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import DiskFullError
 from tailrace.segments.mapped_file import MappedFile
+from tailrace.segments.open_files import OpenFiles
 
 __all__ = ["AllocateMappedFileService"]
 
@@ -23,10 +24,14 @@ class AllocateMappedFileService:
     close does so with ``discard``.
     """
 
-    def __init__(self, file_system: FileSystem, file_size: int, allocate_step: int) -> None:
+    def __init__(
+        self, file_system: FileSystem, file_size: int, allocate_step: int,
+        open_files: OpenFiles | None = None,
+    ) -> None:
         self._file_system = file_system
         self._size = file_size
         self._allocate_step = allocate_step
+        self._open_files = open_files
         self._lock = threading.Lock()
         self._wanted: tuple[str, int] | None = None
         self._ready: MappedFile | None = None
@@ -35,7 +40,7 @@ class AllocateMappedFileService:
         self._file_system.makedirs(path.rpartition("/")[0])
         return MappedFile.create(
             self._file_system, path, start, self._size, mapped=True,
-            allocate_step=self._allocate_step)
+            allocate_step=self._allocate_step, open_files=self._open_files)
 
     def take(self, path: str, start: int) -> MappedFile:
         """The file at ``path``, made now when it is not ready; raises DiskFullError or OSError."""

@@ -8,6 +8,8 @@ Owns one file. Invariants:
       DiskFullError of ``reserve``.
   M4  After a failed sync the file flushes no more (``FatalStorageError`` for good).
   M5  A descriptor is never closed under a call that uses it: its number may be another file by then.
+  M6  With ``open_files`` an idle file gives up its descriptor and mapping and opens again on demand,
+      but never with unsynced bytes: a failed write could be reported to the old descriptor alone.
 Commit point: ``advance`` for readers, ``flush`` for durability.
 Concurrency: one writer; any number of readers and one flusher beside it.
 Durable on return: ``flush`` all bytes below the position it returns; nothing else.
@@ -73,6 +75,7 @@ class MappedFile:
         self._open_files = open_files
         self._file: File | None = None
         self._mapping: Mapping | None = None
+        self._unsynced = False
         self._failed: str = ""
         self._holds = 1
         self._available = True
@@ -135,13 +138,17 @@ class MappedFile:
                         raise StoreClosedError(f"{self.path} is closed")
                     try:
                         file = self._file_system.open(self.path, writable=True, create=create)
+                    except FileNotFoundError:
+                        if not self._available:  # retention was faster than who holds it
+                            raise StoreClosedError(f"{self.path} is deleted") from None
+                        raise
                     except OSError as error:
                         if create or error.errno != errno.EROFS:
                             raise
                         file = self._file_system.open(self.path)  # an old part of the log
                     self._file = file
         if self._open_files is not None:
-            self._open_files.used(self)
+            self._open_files.used(self, 2 if self._mapping is not None else 1)
         return file
 
     @contextlib.contextmanager
@@ -154,12 +161,53 @@ class MappedFile:
         finally:
             self.release()
 
-    def close_descriptor(self) -> None:
-        """Give the descriptor back until the next use, unless somebody is at it (M5)."""
-        with self._lock:
-            if self._file is not None and not self.leased:
-                self._file.close()
-                self._file = None
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep descriptor and mapping meanwhile, for who writes through ``buffer``."""
+        with self._descriptor():
+            yield
+
+    @property
+    def unsynced(self) -> bool:
+        """Whether it may have bytes that no sync covers."""
+        return self._unsynced or self.flushed_position < self.wrote_position
+
+    def give_up_descriptors(self) -> bool:
+        """Close descriptor and mapping until the next use; whether they are closed.
+
+        They stay open while somebody uses the file (M5), while it has unsynced bytes (M6) and while
+        it is the one that is written to through its mapping.
+        """
+        if not self._lock.acquire(blocking=False):
+            return False  # it is being opened; to wait here could block two threads on each other
+        try:
+            writes = self._mapping is not None and not self.is_full()
+            if self.leased or self.unsynced or self._failed or writes:
+                return False
+            self._close_descriptors()
+            return True
+        finally:
+            self._lock.release()
+
+    def sync_and_give_up_descriptors(self) -> bool:
+        """The same after a sync through this descriptor; a failed one is kept for ``flush`` to raise."""
+        if self.leased or (self._mapping is not None and not self.is_full()):
+            return False
+        try:
+            self.flush()
+        except (FatalStorageError, StoreClosedError):
+            return False
+        return self.give_up_descriptors()
+
+    def _close_descriptors(self) -> None:
+        if self._mapping is not None:
+            self._mapping.close()
+            self._mapping = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if self._open_files is not None:
+            self._open_files.forget(self)
 
     def close(self) -> None:
         """Unmap and close once the last lease has ended."""
@@ -210,14 +258,8 @@ class MappedFile:
         """End a ``hold``; the last one out unmaps and closes."""
         with self._lock:
             self._holds -= 1
-            if self._holds:
-                return
-            if self._mapping is not None:
-                self._mapping.close()
-                self._mapping = None
-            if self._open_files is not None:
-                self._open_files.forget(self)
-            self.close_descriptor()
+            if not self._holds:
+                self._close_descriptors()
 
     def destroy(self) -> None:
         """Close the file and remove its name; the caller syncs the directory."""
@@ -228,14 +270,19 @@ class MappedFile:
 
     @property
     def buffer(self) -> memoryview:
-        """The mapped bytes, writable; store only below a position that was reserved."""
+        """The mapped bytes, writable; store only below a position that was reserved.
+
+        They may be unmapped once the file is full and synced: ``held`` keeps them.
+        """
         mapping = self._mapping
         if mapping is None:
-            with self._lock:
-                mapping = self._mapping
-                if mapping is None:
-                    mapping = self._open().map(self.size, writable=True)
-                    self._mapping = mapping
+            with self._descriptor() as file:
+                with self._lock:
+                    mapping = self._mapping
+                    if mapping is None:
+                        mapping = self._mapping = file.map(self.size, writable=True)
+                if self._open_files is not None:
+                    self._open_files.used(self, 2)  # a mapping keeps a descriptor of its own
         return mapping.view
 
     def mtime_ms(self) -> int:
@@ -247,6 +294,7 @@ class MappedFile:
     def touched(self) -> None:
         """Bytes were stored through ``buffer`` anywhere: nothing of the file counts as flushed."""
         self.flushed_position = 0
+        self._unsynced = True
         self._mtime_ms = -1
 
     def is_full(self) -> bool:
@@ -296,21 +344,21 @@ class MappedFile:
 
     def write_at(self, data: bytes | bytearray | memoryview, at: int) -> None:
         """Write without moving a position. Raises DiskFullError; bytes at ``at`` may then differ."""
+        if not self.hold():  # as _descriptor does, which costs more than the rest here
+            raise StoreClosedError(f"{self.path} is closed")
         try:
+            self._unsynced = True
             if self._mapped:
                 self.reserve(at + len(data))
                 self.buffer[at : at + len(data)] = data
             else:
-                if not self.hold():  # as _descriptor does, which costs more than the rest here
-                    raise StoreClosedError(f"{self.path} is closed")
-                try:
-                    self._open().pwrite(data, at)
-                finally:
-                    self.release()
+                self._open().pwrite(data, at)
+            self.flushed_position = min(self.flushed_position, at)
         except OSError as error:
             _raise_if_full(self.path, error)
             raise
-        self.flushed_position = min(self.flushed_position, at)
+        finally:
+            self.release()
         self._mtime_ms = -1
 
     def write_long(self, data: bytes | bytearray | memoryview, at: int) -> None:
@@ -321,11 +369,11 @@ class MappedFile:
         self.reserve(at + len(data))
         try:
             with self._descriptor() as file:
+                self.touched()
                 file.pwrite(data, at)
         except OSError as error:
             _raise_if_full(self.path, error)
             raise
-        self.touched()
 
     def zero_tail(self, start: int) -> None:
         """Clear every byte from ``start`` on, so that nothing stale is ever read there again.
@@ -368,6 +416,8 @@ class MappedFile:
             if self._mapping is not None:
                 return bytes(self._mapping.view[at : at + n])
             return self._open().pread(n, at)
+        except StoreClosedError:
+            return b""
         finally:
             self.release()
 
@@ -381,6 +431,8 @@ class MappedFile:
                 buffer[:n] = self._mapping.view[at : at + n]
                 return n
             return self._open().pread_into(memoryview(buffer)[:n], at)
+        except StoreClosedError:
+            return 0
         finally:
             self.release()
 
@@ -396,17 +448,27 @@ class MappedFile:
             file = self._open()
             return [
                 file.pread(min(n, wrote - at), at) if 0 <= at < wrote else b"" for at, n in places]
+        except StoreClosedError:
+            return [b"" for _ in places]
         finally:
             self.release()
 
-    def select(self, at: int, n: int) -> Lease | None:
-        """A lease of exactly ``n`` written bytes from ``at``, or None."""
+    def select(self, at: int, n: int, *, mapped: bool = False) -> Lease | None:
+        """A lease of exactly ``n`` written bytes from ``at``, or None.
+
+        ``mapped`` maps the file for it: it may be larger than what memory should hold.
+        """
         if at < 0 or n < 0 or at + n > self.wrote_position or not self.hold():
             return None
-        if self._mapping is not None:
-            return Lease(self, self._mapping.view[at : at + n])
         try:
+            if mapped:
+                _ = self.buffer
+            if self._mapping is not None:
+                return Lease(self, self._mapping.view[at : at + n])
             return Lease(self, memoryview(self._open().pread(n, at)))
+        except StoreClosedError:
+            self.release()
+            return None
         except OSError:
             self.release()
             raise
@@ -416,18 +478,20 @@ class MappedFile:
     def flush(self) -> int:
         """Make every written byte durable; the position up to which they are.
 
-        Raises FatalStorageError when the sync fails, and ever after.
+        Raises FatalStorageError when the sync fails, and ever after; OSError when the file cannot be
+        opened again, which says nothing about its bytes.
         """
         if self._failed:
             raise FatalStorageError(self.path, self._failed)
         wrote = self.wrote_position
-        if wrote == self.flushed_position:
+        if wrote == self.flushed_position and not self._unsynced:
             return wrote
-        try:
-            with self._descriptor() as file:
+        with self._descriptor() as file:  # a file that cannot be opened is not one whose sync failed
+            self._unsynced = False  # first: what is written during the sync sets it again
+            try:
                 file.sync_data()
-        except OSError as error:
-            self._failed = str(error)
-            raise FatalStorageError(self.path, self._failed) from error
-        self.flushed_position = wrote
+            except OSError as error:
+                self._failed = str(error)
+                raise FatalStorageError(self.path, self._failed) from error
+            self.flushed_position = wrote
         return wrote

@@ -1,7 +1,8 @@
-"""A bound on open descriptors: thousands of queues share a few hundred."""
+"""A bound on open descriptors: all segment files of a store share it."""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from typing import TYPE_CHECKING, final
@@ -11,30 +12,62 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenFiles"]
 
+_log = logging.getLogger(__name__)
+
 
 @final
 class OpenFiles:
-    """Closes the descriptor that was used longest ago when there are more than ``limit``.
+    """Has the files that were used longest ago give up descriptor and mapping above ``limit`` descriptors.
 
-    A file opens itself again when it is used. Its unsynced bytes are in the page cache, so closing
-    loses nothing and a later sync covers them.
+    A file opens itself again when it is used. Files without unsynced bytes are closed first; when only
+    others are left, each of them is synced through its own descriptor before that is closed: a
+    descriptor that is opened later might not be told of an earlier failed write (F6). Files that
+    somebody reads and the file that the CommitLog grows in are never closed; they may exceed the limit.
     """
 
     def __init__(self, limit: int = 512) -> None:
-        self._limit = limit
-        self._used: OrderedDict[MappedFile, None] = OrderedDict()
+        self.limit = limit
+        self.count = 0
+        """Descriptors that are open now."""
+        self._used: OrderedDict[MappedFile, int] = OrderedDict()
         self._lock = threading.Lock()
+        self._closing = threading.Lock()
+        self._warned = False
 
-    def used(self, file: MappedFile) -> None:
-        """Note a use of ``file``, whose descriptor is open."""
+    def used(self, file: MappedFile, descriptors: int) -> None:
+        """Note a use of ``file``, which has so many descriptors; close others when these are too many."""
         with self._lock:
-            self._used[file] = None
+            self.count += descriptors - self._used.get(file, 0)
+            self._used[file] = descriptors
             self._used.move_to_end(file)
-            idle = [self._used.popitem(last=False)[0]] if len(self._used) > self._limit else []
-        for other in idle:
-            other.close_descriptor()
+            if self.count <= self.limit:
+                return
+        # One thread is enough, and the sync of a file that is closed must not close another one.
+        if self._closing.acquire(blocking=False):
+            try:
+                self._close_idle(file)
+            finally:
+                self._closing.release()
+
+    def _close_idle(self, user: MappedFile) -> None:
+        until = self.limit - self.limit // 8  # several at a time: each look costs a list of all
+        with self._lock:
+            files = [file for file in self._used if file is not user]
+        for file in files:
+            if self.count <= until:
+                return
+            file.give_up_descriptors()
+        if self.count <= self.limit:
+            return
+        for file in files:
+            if self.count <= self.limit:
+                return
+            if file.sync_and_give_up_descriptors() and not self._warned:
+                self._warned = True
+                _log.warning("files are synced early to close them, raise maxOpenFiles limit=%d file=%s",
+                             self.limit, file.path)
 
     def forget(self, file: MappedFile) -> None:
-        """Drop a file that is being closed."""
+        """Drop a file that has no descriptor any more."""
         with self._lock:
-            self._used.pop(file, None)
+            self.count -= self._used.pop(file, 0)

@@ -40,18 +40,18 @@ from tailrace.store.running_flags import NOT_WRITEABLE, RunningFlags
 from tailrace.store.topic_retention import TopicNeeds
 from tailrace.store.trash import Trash
 
-__all__ = ["FIRST_PASS_NS", "CleanCommitLogService"]
+__all__ = ["CleanCommitLogService"]
 
 _log = logging.getLogger(__name__)
-FIRST_PASS_NS: Final = 60_000_000_000
-"""How long after the start the first pass is made."""
 _MS: Final = 1_000_000
 _HOUR_MS: Final = 3_600_000
 
 
 @final
 class CleanCommitLogService:
-    """A pass at each ``cleanResourceInterval``; a step deletes one file, so steps are the pause.
+    """A pass at the start and at each ``cleanResourceInterval``; a step deletes one file, so steps are
+    the pause. A Java broker makes the first pass after a minute, so one that is restarted more often
+    deletes nothing.
 
     ``store_timestamp`` gives the store time of the record at a position or -1;
     ``dispatched_until`` where dispatch is, with a position after having synced the queues so far if
@@ -78,7 +78,7 @@ class CleanCommitLogService:
         self._policies = pin_policies(config)
         self._lock = threading.Lock()
         now = clock.monotonic_ns()
-        self._next_pass_ns = now + FIRST_PASS_NS
+        self._next_pass_ns = now
         self._last_redelete_ns = now
         self._trigger = Trigger()
         self._left = 0

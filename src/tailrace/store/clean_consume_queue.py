@@ -16,7 +16,6 @@ from typing import final
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.errors import FatalStorageError
-from tailrace.store.clean_commit_log import FIRST_PASS_NS
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueue, ConsumeQueueStore
 from tailrace.store.index_service import IndexService
@@ -30,7 +29,7 @@ _MS = 1_000_000
 
 @final
 class CleanConsumeQueueService:
-    """A pass at each ``cleanResourceInterval``; a step ends behind a queue that deleted files."""
+    """A pass at the start and at each ``cleanResourceInterval``; a step ends behind a queue that deleted files."""
 
     def __init__(
         self, clock: Clock, config: StoreConfig, commit_log: CommitLog, queues: ConsumeQueueStore,
@@ -42,7 +41,7 @@ class CleanConsumeQueueService:
         self._queues = queues
         self._index = index
         self._flags = flags
-        self._next_pass_ns = clock.monotonic_ns() + FIRST_PASS_NS
+        self._next_pass_ns = clock.monotonic_ns()
         self._done_until = 0
         self._min_phy_offset = 0
         self._pending: Iterator[ConsumeQueue] | None = None

@@ -38,7 +38,7 @@ from tailrace.formats.commitlog import (
 )
 from tailrace.kernels import record_encoder
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
-from tailrace.segments import AllocateMappedFileService, MappedFile, MappedFileQueue
+from tailrace.segments import AllocateMappedFileService, MappedFile, MappedFileQueue, OpenFiles
 from tailrace.store.log_paths import LogPaths
 from tailrace.store.running_flags import RunningFlags
 
@@ -72,16 +72,19 @@ class CommitLog:
         config: StoreConfig,
         paths: LogPaths,
         flags: RunningFlags,
+        open_files: OpenFiles,
     ) -> None:
         self._clock = clock
         self._config = config
         self._flags = flags
         self._lock = threading.Lock()
         self.allocate_service = AllocateMappedFileService(
-            file_system, config.mapped_file_size_commit_log, config.commit_log_allocate_step)
+            file_system, config.mapped_file_size_commit_log, config.commit_log_allocate_step,
+            open_files)
         self.queue = MappedFileQueue(
             file_system, paths.all, config.mapped_file_size_commit_log, mapped=True,
-            allocate_step=config.commit_log_allocate_step, allocate_service=self.allocate_service)
+            allocate_step=config.commit_log_allocate_step, open_files=open_files,
+            allocate_service=self.allocate_service)
         self.queue.read_only = paths.read_only
         self.queue_offsets: dict[QueueKey, int] = {}
         self.store_host = b"\x7f\x00\x00\x01\x00\x00\x00\x00"

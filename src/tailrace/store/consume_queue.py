@@ -10,7 +10,7 @@ Commit point: ``max_offset``, moved after the units are written. One writer (dis
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final, Protocol, final
 
 import numpy as np
@@ -366,11 +366,13 @@ class ConsumeQueue:
 class ConsumeQueueStore:
     """All queues of a store."""
 
-    def __init__(self, file_system: FileSystem, directory: str, file_size: int) -> None:
+    def __init__(
+        self, file_system: FileSystem, directory: str, file_size: int, open_files: OpenFiles
+    ) -> None:
         self._file_system = file_system
         self._directory = directory
         self._file_size = -(-file_size // _UNIT) * _UNIT
-        self._open_files = OpenFiles()
+        self._open_files = open_files
         self._lock = threading.Lock()
         self.table: dict[tuple[str, int], ConsumeQueue] = {}
         self.dirty: set[ConsumeQueue] = set()
@@ -416,16 +418,19 @@ class ConsumeQueueStore:
                 queue = self.table.get((topic, queue_id)) or self._make(topic, queue_id)
         return queue
 
-    def delete_topic(self, topic: str) -> None:
-        """Remove the queues of a topic; its records stay in the log."""
-        for key in [key for key in self.table if key[0] == topic]:
-            queue = self.table.pop(key)
+    def delete(self, keys: Collection[tuple[str, int]]) -> None:
+        """Remove queues, and topics that have no other; their records stay in the log."""
+        for key in sorted(keys):
+            queue = self.table.pop(key, None)
+            if queue is None:
+                continue
             self.dirty.discard(queue)
             if queue.files.files:
                 queue.files.destroy()
-        path = f"{self._directory}/{topic}"
-        if self._file_system.exists(path) and not self._file_system.list(path):
-            self._file_system.rmdir(path)
+        for topic in sorted({topic for topic, _ in keys}):
+            path = f"{self._directory}/{topic}"
+            if self._file_system.exists(path) and not self._file_system.list(path):
+                self._file_system.rmdir(path)
 
     def flush(self, least_pages: int) -> bool:
         """Sync dirty queues, the large ones or with ``least_pages`` 0 all.

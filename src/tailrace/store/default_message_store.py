@@ -13,13 +13,16 @@ from typing import Any, Final, final
 
 import orjson
 
-from tailrace.config import FlushDiskType, StoreConfig
+from tailrace.config import FlushDiskType, RecoveryMode, StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import File, FileSystem
+from tailrace.env.memory_overlay import OverlayFileSystem
+from tailrace.env.processes import share_of_descriptors
 from tailrace.env.scheduler import Scheduler, ServiceHandle
 from tailrace.errors import StoreError
 from tailrace.formats import filenames
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
+from tailrace.segments import OpenFiles
 from tailrace.store.commit_log import CommitLog, RecordWriter
 from tailrace.store.consume_queue import ConsumeQueueStore
 from tailrace.store.dispatch import Dispatcher, parse_delay_levels
@@ -62,12 +65,14 @@ class DefaultMessageStore:
         self._file_system = file_system
         self.flags = RunningFlags()
         self.checkpoint = StoreCheckpoint(file_system, f"{root}/{filenames.CHECKPOINT}")
+        self.open_files = OpenFiles(config.max_open_files or share_of_descriptors())
         self.commit_log = CommitLog(
-            clock, file_system, config, log_paths(config, root), self.flags)
+            clock, file_system, config, log_paths(config, root), self.flags, self.open_files)
         self.queues = ConsumeQueueStore(
-            file_system, f"{root}/{filenames.CONSUMEQUEUE}", config.mapped_file_size_consume_queue)
+            file_system, f"{root}/{filenames.CONSUMEQUEUE}", config.mapped_file_size_consume_queue,
+            self.open_files)
         self.index = (
-            IndexService(clock, file_system, config, f"{root}/{filenames.INDEX}")
+            IndexService(clock, file_system, config, f"{root}/{filenames.INDEX}", self.open_files)
             if config.message_index_enable else None
         )
         self.dispatcher = Dispatcher(
@@ -102,19 +107,38 @@ class DefaultMessageStore:
         reads the log in recovery's stead.
         Raises CorruptionError, FatalStorageError or OSError.
         """
-        config = self.config
-        quarantine = Quarantine(
-            self._clock, self._file_system, f"{self.root}/{filenames.QUARANTINE}",
-            config.quarantine_max_bytes)
-        recovery = Recovery(
-            self._clock, self._file_system, self.commit_log, self.queues, self.index,
-            self.dispatcher, quarantine, self.checkpoint, self.progress, mode=config.recovery_mode,
-            check_crc=config.check_crc_on_recover, sync_log=self.flush_commit_log.sync,
-            rebuild=rebuild, seal_damage=seal_damage, tell=tell, scan=scan)
+        recovery = self._recovery(rebuild=rebuild, seal_damage=seal_damage, tell=tell, scan=scan)
         self.report = recovery.run(last_exit_ok=last_exit_ok, read_only=read_only)
         if read_only:
             self.flags.set(NOT_WRITEABLE, read_only)
         self.reput.start_from(self.commit_log.max_offset, recovery.position)
+
+    def check_mode(
+        self, *, last_exit_ok: bool, rebuild: bool = False, scan: LogScanner | None = None
+    ) -> None:
+        """Raise CorruptionError if the recovery mode refuses the log; nothing of the directory changes."""
+        if self.config.recovery_mode is RecoveryMode.TOLERATE_ANY:
+            return
+        trial = DefaultMessageStore(
+            self._clock, OverlayFileSystem(self._file_system), self.config, self.root)
+        try:
+            trial._recovery(rebuild=rebuild, scan=scan).check_mode(last_exit_ok=last_exit_ok)
+        finally:
+            trial.release()
+
+    def _recovery(
+        self, *, rebuild: bool, scan: LogScanner | None, seal_damage: bool = False,
+        tell: Callable[[float], None] | None = None,
+    ) -> Recovery:
+        config = self.config
+        quarantine = Quarantine(
+            self._clock, self._file_system, f"{self.root}/{filenames.QUARANTINE}",
+            config.quarantine_max_bytes)
+        return Recovery(
+            self._clock, self._file_system, self.commit_log, self.queues, self.index,
+            self.dispatcher, quarantine, self.checkpoint, self.progress, mode=config.recovery_mode,
+            check_crc=config.check_crc_on_recover, sync_log=self.flush_commit_log.sync,
+            rebuild=rebuild, seal_damage=seal_damage, tell=tell, scan=scan)
 
     def start(self, scheduler: Scheduler, pid: int) -> None:
         """Start the services."""
@@ -274,10 +298,14 @@ class DefaultMessageStore:
 
     def delete_topics(self, topics: set[str]) -> None:
         """Remove the queues of topics; what is in the log stays until retention."""
-        for topic in topics:
-            self.queues.delete_topic(topic)
-            for key in [key for key in self.commit_log.queue_offsets if key[0] == topic]:
-                del self.commit_log.queue_offsets[key]
+        keys = {*self.queues.table, *self.commit_log.queue_offsets}
+        self.delete_queues({key for key in keys if key[0] in topics})
+
+    def delete_queues(self, keys: set[tuple[str, int]]) -> None:
+        """Remove some queues; the next message of each gets offset 0."""
+        self.queues.delete(keys)
+        for key in keys:
+            self.commit_log.queue_offsets.pop(key, None)
         self.progress.forget()  # it vouches for these queues; the next flush writes it anew
         self.flush_consume_queue.forget()
 
@@ -289,5 +317,7 @@ class DefaultMessageStore:
             "commitLogMaxOffset": self.commit_log.max_offset,
             "flushedWhere": self.commit_log.queue.flushed_where,
             "dispatchBehindBytes": self.reput.behind_bytes(),
+            "openSegmentFiles": self.open_files.count,
+            "openSegmentFilesMax": self.open_files.limit,
             "writeable": self.flags.is_writeable(), "readOnly": self.report.read_only or None,
         }

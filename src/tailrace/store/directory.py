@@ -35,10 +35,11 @@ from tailrace.store.geometry import recognise
 from tailrace.store.log_paths import log_paths
 from tailrace.store.log_scan import LogEnd, scan_files
 from tailrace.store.log_walk import Damage, LogWalk, RecordClaim
+from tailrace.store.own_settings import remembered
 from tailrace.store.record_batch import rows_by_queue
 from tailrace.store.sealing import sealed_rows
 from tailrace.store.store_checkpoint import read_checkpoint
-from tailrace.store.topic_retention import LogicalMin, read_minima
+from tailrace.store.topic_retention import LogicalMin, is_deleted, read_deleted, read_minima
 
 __all__ = ["DirectoryState", "FileView", "QueueView", "StoreDirectory"]
 
@@ -170,10 +171,13 @@ class StoreDirectory:
             raise NotAStoreError(self.path, "it does not exist")
         if not self.file_system.stat(self.path).is_dir:
             raise NotAStoreError(self.path, "it is a file")
-        self.log_paths = log_paths(config or StoreConfig(), self.path)
+        config = remembered(self.file_system, self.path, config or StoreConfig())
+        self.log_paths = log_paths(config, self.path)
         if not any(self.file_system.exists(path) for path in self.log_paths.all):
             raise NotAStoreError(self.path, "it has no commitlog, here or where storePathCommitLog says")
-        self.config = recognise(self.file_system, self.path, config or StoreConfig())
+        self.config = recognise(self.file_system, self.path, config)
+        self.deleted_topics = read_deleted(self.file_system, self.path)
+        """Topics that were deleted, and the position of the log that all their messages are before."""
         self.state, self.bound, self.time_bound = self._look()
         self.odd_files: list[tuple[str, int, int]] = []
         """Path, length and wanted length of segment and queue files that are left out."""
@@ -187,6 +191,7 @@ class StoreDirectory:
         self._queues = self._load_queues(raw=raw)
         if self.state is DirectoryState.UNCLEAN and not raw:
             self.max_phy_offset = self._complete_queues()
+            self._drop_deleted()
         else:
             self.max_phy_offset = self._find_end()
             self._hide_behind_bound()
@@ -345,6 +350,15 @@ class StoreDirectory:
                     good = units["phy_offset"] < self.min_phy_offset
                     queue.max_offset = low + int(good.sum())
         return walk.end.phy_offset
+
+    def _drop_deleted(self) -> None:
+        """Leave out queues of deleted topics that only the log has, as an open does."""
+        for key, queue in list(self._queues.items()):
+            last = queue.units(queue.max_offset - 1, 1) if queue.max_offset else b""
+            if len(last) == _UNIT and is_deleted(
+                self.deleted_topics, key[0], CQ_UNIT.unpack_from(last)
+            ):
+                del self._queues[key]
 
     def _take_damage(self, damage: Damage, seen: set[tuple[str, int]]) -> None:
         claim = damage.claim

@@ -26,7 +26,7 @@ from tailrace.formats.indexfile import (
     index_file_size,
 )
 from tailrace.kernels import hashes, index_chains, index_entries, record
-from tailrace.segments import Lease, MappedFile
+from tailrace.segments import Lease, MappedFile, OpenFiles
 from tailrace.store.index_builder import IndexBuilder
 from tailrace.store.log_scan import Rows
 from tailrace.store.record_batch import RecordBatch
@@ -69,11 +69,13 @@ class IndexService:
     """All index files, oldest first."""
 
     def __init__(
-        self, clock: Clock, file_system: FileSystem, config: StoreConfig, directory: str
+        self, clock: Clock, file_system: FileSystem, config: StoreConfig, directory: str,
+        open_files: OpenFiles | None = None,
     ) -> None:
         self._clock = clock
         self._file_system = file_system
         self._directory = directory
+        self._open_files = open_files
         self._slots = config.max_hash_slot_num
         self._entries = config.max_index_num
         self._size = index_file_size(self._slots, self._entries)
@@ -98,7 +100,8 @@ class IndexService:
             if (size := self._file_system.stat(path).size) != self._size:
                 return f"index file {name} has {size} bytes, not {self._size}"
             file = MappedFile(
-                self._file_system, path, 0, self._size, mapped=True, allocate_step=_STEP)
+                self._file_system, path, 0, self._size, mapped=True, allocate_step=_STEP,
+                open_files=self._open_files)
             file.wrote_position = file.flushed_position = self._size
             header = self.header(file)
             before = self.header(files[-1]).end_phy_offset if files else 0
@@ -140,9 +143,8 @@ class IndexService:
         return count == wanted and file.read(INDEX_HEADER.size, len(slots)) == slots, last
 
     def _entries_of(self, file: MappedFile) -> Lease:
-        _ = file.buffer  # mapped: a file may be larger than what memory should hold
         start = INDEX_HEADER.size + self._slots * INDEX_SLOT.size
-        lease = file.select(start, self._entries * INDEX_ENTRY.size)
+        lease = file.select(start, self._entries * INDEX_ENTRY.size, mapped=True)
         assert lease is not None
         return lease
 
@@ -312,9 +314,11 @@ class IndexService:
                 key = self._builder.put(file, rows, ends, key_hashes, key, self._work)
             else:
                 self._reserve(file, total - key)
-                key = index_entries.put_keys(
-                    file.buffer, self._slots, self._entries, rows, ends, key_hashes, key, self._work)
-                file.touched()
+                with file.held():
+                    key = index_entries.put_keys(
+                        file.buffer, self._slots, self._entries, rows, ends, key_hashes, key,
+                        self._work)
+                    file.touched()
             if key < total:
                 self.write_built()
                 row = _row_of(ends, key)
@@ -363,7 +367,8 @@ class IndexService:
             while self._file_system.exists(path := f"{self._directory}/{index_file_name(timestamp_ms)}"):
                 timestamp_ms += 1
             file = MappedFile.create(
-                self._file_system, path, 0, self._size, mapped=True, allocate_step=_STEP)
+                self._file_system, path, 0, self._size, mapped=True, allocate_step=_STEP,
+                open_files=self._open_files)
             end = self.header(previous) if previous is not None else IndexHeader(0, 0, 0, 0, 0, 1)
             start = IndexHeader(
                 end.end_timestamp, end.end_timestamp, end.end_phy_offset, end.end_phy_offset, 0, 1)
@@ -414,8 +419,7 @@ class IndexService:
             if header.index_count <= 1:
                 continue
             if header.begin_timestamp <= end_ms and header.end_timestamp >= begin_ms:
-                _ = file.buffer  # a look-up reads a few bytes: map the file, do not read all of it
-                lease = file.select(0, self._size)
+                lease = file.select(0, self._size, mapped=True)  # a look-up reads a few bytes of it
                 if lease is None:
                     continue
                 with lease:

@@ -45,7 +45,7 @@ from tailrace.store.progress import Position, Progress, ProgressFile, checkpoint
 from tailrace.store.progress_snapshot import make_progress
 from tailrace.store.quarantine import Quarantine
 from tailrace.store.record_batch import RecordBatch, rows_by_queue
-from tailrace.store.recovery_check import refuse_by_mode
+from tailrace.store.recovery_check import refuse_by_mode, refuse_more
 from tailrace.store.recovery_report import RecoveryReport
 from tailrace.store.recovery_start import RecoveryStart, is_next
 from tailrace.store.recovery_table import (
@@ -120,8 +120,29 @@ class Recovery:
         self._synced: Callable[[], None] = lambda: None
         self.report = RecoveryReport(check_crc=check_crc)
 
+    def check_mode(self, *, last_exit_ok: bool) -> None:
+        """Raise CorruptionError if the mode refuses the log, found out by passes 1 and 2 and a walk.
+
+        The passes mend, so the files must be ones of which changes are not kept.
+        """
+        self._load()
+        if self._commit_log.queue.files:
+            self._decide(last_exit_ok=last_exit_ok)
+            refuse_by_mode(
+                self._mode, self._commit_log, self.report.start, self._check,
+                self._queues.table if self._found is not None else {}, self._pieces())
+
+    def _pieces(self) -> PieceSource | None:
+        """What somebody else scans of the log, None when the walk reads it."""
+        if self._scan is None:
+            return None
+        log = self._commit_log
+        return self._scan(log.queue.files, self.report.start, log.max_offset, self._check)
+
     def run(self, *, last_exit_ok: bool, read_only: str = "") -> RecoveryReport:
         """All passes. Raises CorruptionError, DiskFullError or OSError, and leaves the log uncut then.
+
+        A strict mode has refused by now (``check_mode``).
 
         ``read_only`` says why nothing may be written: the files are then ones of which changes are
         not kept, queues and index are made complete in them, the log is left as it is.
@@ -133,13 +154,9 @@ class Recovery:
         if self._commit_log.queue.files:
             self._decide(last_exit_ok=last_exit_ok)  # pass 2
             _log.info("recover mode=%s from=%d why=%s", report.mode, report.start, report.why)
-            pieces = self._scan(
-                self._commit_log.queue.files, report.start, self._commit_log.max_offset, self._check,
-            ) if self._scan is not None else None
-            if self._mode is not RecoveryMode.TOLERATE_ANY:
-                refuse_by_mode(self._mode, self._commit_log, report.start, self._check,
-                               self._queues.table if self._found is not None else {}, pieces)
+            pieces = self._pieces()
             self._rewind(last_exit_ok=last_exit_ok)  # pass 3
+            self._mark_unsynced()
             self._sync_log_meanwhile()
             self._walk(pieces)  # passes 4 to 6
         else:
@@ -183,6 +200,9 @@ class Recovery:
             try:
                 if stat.size > log.file_size:
                     more = file.pread(stat.size - log.file_size, log.file_size)
+                    if more.strip(b"\0"):
+                        refuse_more(self._mode, path, int(name) + log.file_size,
+                                    is_last=number == len(paths) - 1)
                     self._keep(path, log.file_size, int(name) + log.file_size, more, "file too long")
                 _log.error("segment file of a wrong length is mended file=%s expected=%d actual=%d",
                            path, log.file_size, stat.size)
@@ -458,19 +478,29 @@ class Recovery:
 
     # -- pass 7 and progress
 
+    def _unsynced_files(self) -> list[MappedFile]:
+        """Files that may have bytes of a killed process in the page cache only."""
+        if self._is_clean:
+            return []
+        return [
+            file for file in self._commit_log.queue.files
+            if file.file_from_offset + file.size > self._sync_from
+        ]
+
+    def _mark_unsynced(self) -> None:
+        """Have these files count as unsynced from the first read on, so that none is closed unsynced (F6)."""
+        for file in self._unsynced_files():
+            file.flushed_position = 0
+
     def _sync_log_meanwhile(self) -> None:
         """Start to sync what a killed process left in the page cache; pass 7 waits for the rest."""
         small = self._commit_log.max_offset - self.report.start < _SMALL
         if self._is_clean or not self._sync_log or small:
             return
-        files = [
-            file for file in self._commit_log.queue.files
-            if file.file_from_offset + file.size > self._sync_from
-        ]
+        files = self._unsynced_files()
 
         def sync() -> None:
             for file in files:
-                file.flushed_position = 0
                 file.flush()
 
         self._synced = in_background(sync)
@@ -483,13 +513,11 @@ class Recovery:
         self._synced()
         log = self._commit_log.queue
         log.flushed_where = log.max_offset
-        for file in log.files if not self._is_clean else ():
-            if file.file_from_offset + file.size > self._sync_from:
-                file.flushed_position = 0
-                if self._sync_log:
-                    file.flush()
-                else:
-                    log.flushed_where = min(log.flushed_where, file.file_from_offset)
+        for file in self._unsynced_files():
+            if self._sync_log:
+                file.flush()
+            elif file.unsynced:
+                log.flushed_where = min(log.flushed_where, file.file_from_offset)
 
     def _save(self) -> None:
         """Write progress in the middle of a walk, so that a second kill goes on from here."""
@@ -497,7 +525,6 @@ class Recovery:
         log = self._commit_log.queue
         for file in log.files:
             if file.file_from_offset < last + size and file.file_from_offset + file.size > self._sync_from:
-                file.flushed_position = 0
                 file.flush()
         self._sync_from = last
         for queue in self._queues.dirty:

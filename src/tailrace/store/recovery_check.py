@@ -1,8 +1,8 @@
 """Whether a recovery mode refuses a log, found out before anything is changed.
 
-A refused open leaves the directory as it is, so the walk is done once without writing. It asks for
-the same records and decides by the same table as the walk that mends; only the strict modes pay
-for it.
+A refused open leaves the directory as it is, so recovery's first passes and the walk are done once
+without writing, on an ``OverlayFileSystem``. The walk asks for the same records and decides by the
+same table as the walk that mends; only the strict modes pay for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tailrace.store.record_batch import rows_by_queue
 from tailrace.store.recovery_table import StopDecision, checks_of, decide_stop
 from tailrace.store.stitched_walk import PieceSource, StitchedWalk
 
-__all__ = ["refuse_by_mode"]
+__all__ = ["refuse_by_mode", "refuse_more"]
 
 
 def refuse_by_mode(
@@ -57,6 +57,15 @@ def refuse_by_mode(
         raise CorruptionError(
             f"the log ends in bytes that are no record, recoveryMode {mode.value} refuses: "
             f"{record.REASON_NAMES[end.reason]}", path=end.path, phy_offset=end.phy_offset)
+
+
+def refuse_more(mode: RecoveryMode, path: str, phy_offset: int, *, is_last: bool) -> None:
+    """Raises CorruptionError where ``mode`` refuses bytes that a segment has beyond its length."""
+    conditions = {**checks_of(""), "later": not is_last, "files": not is_last, "data": True}
+    if decide_stop(mode, conditions) is StopDecision.REFUSE:
+        raise CorruptionError(
+            f"a segment file is too long, recoveryMode {mode.value} refuses what follows its last byte",
+            path=path, phy_offset=phy_offset)
 
 
 def _decide(mode: RecoveryMode, damage: Damage) -> None:

@@ -24,10 +24,11 @@ from typing import Any, Final, NamedTuple
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_if_there
 from tailrace.formats import fastjson, filenames
+from tailrace.formats.consumequeue import PRE_BLANK_SIZE, CqUnit
 
 __all__ = [
     "DELETED", "NOWHERE", "RESERVE_TIME", "RETENTION_BYTES", "RETENTION_MS", "LogicalMin",
-    "TopicLimits", "TopicNeeds", "decode_deleted", "decode_minima", "encode_minima",
+    "TopicLimits", "TopicNeeds", "decode_deleted", "decode_minima", "encode_minima", "is_deleted",
     "read_deleted", "read_minima", "topic_limits",
 ]
 
@@ -134,6 +135,11 @@ def read_minima(file_system: FileSystem, root: str) -> dict[QueueKey, LogicalMin
 def read_deleted(file_system: FileSystem, root: str) -> dict[str, int]:
     """The deleted topics of a directory whose messages may still be in the log."""
     return decode_deleted(_read_state(file_system, root))
+
+
+def is_deleted(deleted: Mapping[str, int], topic: str, last: CqUnit) -> bool:
+    """Whether a queue that ends in a unit holds only messages from before its topic was deleted."""
+    return last.size != PRE_BLANK_SIZE and last.phy_offset < deleted.get(topic, -1)
 
 
 def _read_state(file_system: FileSystem, root: str) -> dict[str, Any]:

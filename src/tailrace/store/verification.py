@@ -156,6 +156,8 @@ class SegmentRules:
             unit = wanted[number * _UNIT : (number + 1) * _UNIT]
             there = queue.units(offset, 1) if queue is not None else b""
             phy_offset = int(rows[chosen[number], record.C_PHY])
+            if there != unit and phy_offset < directory.deleted_topics.get(key[0], -1):
+                continue  # its topic was deleted; the unit is of a message that came later
             if there == unit or (key[0] == SCHEDULE_TOPIC and _is_delayed(there, unit)):
                 self._claim(key, offset, 1)
             elif directory.is_live and offset >= (queue.max_offset if queue is not None else 0):

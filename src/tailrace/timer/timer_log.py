@@ -25,7 +25,7 @@ from tailrace.formats.timerlog import (
     TimerUnit,
 )
 from tailrace.kernels import timer_lists, timer_replay
-from tailrace.segments import MappedFile, MappedFileQueue
+from tailrace.segments import MappedFile, MappedFileQueue, OpenFiles
 
 __all__ = ["TimerLog", "Units", "recognise_file_size"]
 
@@ -52,8 +52,12 @@ def recognise_file_size(file_system: FileSystem, directory: str, configured: int
 class TimerLog:
     """Appends units, reads them by position."""
 
-    def __init__(self, file_system: FileSystem, directory: str, file_size: int) -> None:
-        self.files = MappedFileQueue(file_system, directory, file_size, mapped=False)
+    def __init__(
+        self, file_system: FileSystem, directory: str, file_size: int,
+        open_files: OpenFiles | None = None,
+    ) -> None:
+        self.files = MappedFileQueue(
+            file_system, directory, file_size, mapped=False, open_files=open_files)
         self._newest: dict[int, int] = {}
         self.scan_end = 0
         """Where the last complete ``scan`` found the end of the units."""

@@ -90,7 +90,7 @@ class TimerMessageStore:
             file_system, f"{root}/{filenames.TIMERWHEEL}", self.precision_ms, slots_total)
         directory = f"{root}/{filenames.TIMERLOG}"
         self.timer_log = TimerLog(file_system, directory, recognise_file_size(
-            file_system, directory, config.mapped_file_size_timer_log))
+            file_system, directory, config.mapped_file_size_timer_log), store.open_files)
         self.checkpoint = TimerCheckpoint(
             file_system, f"{root}/{filenames.CONFIG}/{filenames.TIMERCHECK}")
         window = config.timer_roll_window_slot

@@ -45,7 +45,7 @@ from tailrace.store.directory import DirectoryState, FileView, StoreDirectory
 from tailrace.store.findings import Finding
 from tailrace.timer.properties import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_TOPIC, out_ms
 from tailrace.timer.timer_checkpoint import read_timer_checkpoint
-from tailrace.timer.timer_hint import read_suspicious_until_ms
+from tailrace.timer.timer_hint import read_geometry, read_suspicious_until_ms
 from tailrace.timer.timer_log import recognise_file_size
 
 __all__ = ["TimerFileCheck", "check_timer_file", "join_timer_checks", "timer_files", "verify_timers"]
@@ -95,7 +95,7 @@ def verify_timers(directory: StoreDirectory) -> tuple[int, list[Finding]]:
 
 def check_timer_file(directory: StoreDirectory, file: FileView, *, last: bool) -> TimerFileCheck:
     """Look at every unit of one file."""
-    read_time = _read_time_ms(directory)
+    read_time, precision = _read_time_ms(directory), _precision_ms(directory)
     found: list[Finding] = []
     rows, records = [np.empty((0, 5), dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     at = 0
@@ -108,8 +108,9 @@ def check_timer_file(directory: StoreDirectory, file: FileView, *, last: bool) -
         part = units[:count]
         positions = file.file_from_offset + at + _UNIT * np.arange(count, dtype=np.int64)
         for unit, position in zip(part, positions.tolist(), strict=True):
-            found += _verify_unit(directory, file.path, position, TimerUnit(*unit.tolist()))
-        times = _slot_times(directory, part)
+            found += _verify_unit(directory, precision, file.path, position, TimerUnit(*unit.tolist()))
+        times = (part["write_time_ms"] + part["delay_ms"]).astype(np.int64)
+        times -= times % precision
         coming = times >= read_time
         rows.append(np.stack((
             times, positions, part["prev_pos"], part["phy_offset"], part["magic"]), axis=1)[coming])
@@ -122,9 +123,10 @@ def check_timer_file(directory: StoreDirectory, file: FileView, *, last: bool) -
     return TimerFileCheck(found, np.concatenate(rows), np.concatenate(records))
 
 
-def _slot_times(directory: StoreDirectory, units: Any) -> np.ndarray[Any, np.dtype[np.int64]]:
-    times = (units["write_time_ms"] + units["delay_ms"]).astype(np.int64)
-    return times - times % directory.config.timer_precision_ms
+def _precision_ms(directory: StoreDirectory) -> int:
+    """What the timer files were made by: as the directory says, else as settings do."""
+    found = read_geometry(directory.file_system, directory.path)
+    return found.precision_ms if found is not None else directory.config.timer_precision_ms
 
 
 def _verify_end(file: FileView, at: int, *, last: bool) -> Iterator[Finding]:
@@ -153,7 +155,7 @@ def _record(directory: StoreDirectory, phy_offset: int, size: int) -> MessageExt
 
 
 def _verify_unit(
-    directory: StoreDirectory, path: str, position: int, unit: TimerUnit
+    directory: StoreDirectory, precision: int, path: str, position: int, unit: TimerUnit
 ) -> Iterator[Finding]:
     if unit.phy_offset < directory.min_phy_offset:
         return  # retention took it
@@ -165,7 +167,6 @@ def _verify_unit(
         yield Finding("foreign-timer", path, position,
                       f"{unit.phy_offset} with {unit.msg_size} bytes is no timer")
         return
-    precision = directory.config.timer_precision_ms
     slot_time = unit.write_time_ms + unit.delay_ms
     wrong = []
     # One that came late is in the slot of its enqueue, a far one on the way, others in their own.
@@ -193,7 +194,7 @@ def _checkpoint_path(directory: StoreDirectory) -> str:
 
 def _read_time_ms(directory: StoreDirectory) -> int:
     fields = read_timer_checkpoint(directory.file_system, _checkpoint_path(directory))
-    precision = directory.config.timer_precision_ms
+    precision = _precision_ms(directory)
     return fields.last_read_time_ms // precision * precision if fields is not None else 0
 
 
@@ -233,7 +234,7 @@ def _verify_wheel(directory: StoreDirectory, rows: Any) -> Iterator[Finding]:
         return
     if read_suspicious_until_ms(file_system, directory.path) > _read_time_ms(directory):
         return  # the clock was set back: two lists may want one place, and the next open rebuilds it
-    precision = directory.config.timer_precision_ms
+    precision = _precision_ms(directory)
     file = FileView(file_system, path, 0, file_system.stat(path).size)
     count = max(file.size // SLOT.size, 1)
     for listed in np.split(rows, np.flatnonzero(np.diff(rows[:, 0])) + 1):

@@ -1,9 +1,12 @@
 """A descriptor stays open under the call that uses it (M5), and few are open at a time."""
 
+import random
+import threading
+
 import pytest
 
 from tailrace.env.filesystem import OsFileSystem
-from tailrace.errors import StoreClosedError
+from tailrace.errors import FatalStorageError, StoreClosedError
 from tailrace.segments.mapped_file import MappedFile
 from tailrace.segments.mapped_file_queue import MappedFileQueue
 from tailrace.segments.open_files import OpenFiles
@@ -96,3 +99,183 @@ def test_many_places_of_several_files_are_read_in_their_order(tmp_path):
     places = [(250, 4), (10, 3), (20, 2), (98, 5), (300, 4), (200, 1)]
     assert queue.read_many(places) == [b"CCCC", b"AAA", b"AA", b"AA", b"", b"C"]
     assert queue.read_many(places) == [queue.read(at, n) for at, n in places]
+
+
+class Recorder:
+    """A file system that notes syncs and closes by path; ``fails`` has paths whose sync fails."""
+
+    def __init__(self):
+        self.real = OsFileSystem()
+        self.calls = []
+        self.fails = set()
+        self.refused = 0
+
+    def __getattr__(self, name):
+        return getattr(self.real, name)
+
+    def open(self, path, **keywords):
+        if self.refused:
+            raise OSError(self.refused, "no descriptor", path)
+        return _RecordedFile(self, self.real.open(path, **keywords))
+
+
+class _RecordedFile:
+    def __init__(self, owner, file):
+        self.owner, self.file = owner, file
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+    def sync_data(self):
+        self.owner.calls.append(("sync", self.file.path[-2:]))
+        if self.file.path in self.owner.fails:
+            raise OSError(5, "Input/output error", self.file.path)
+        self.file.sync_data()
+
+    def close(self):
+        self.owner.calls.append(("close", self.file.path[-2:]))
+        self.file.close()
+
+
+def some_files(tmp_path, count, limit, **keywords):
+    system, open_files = Recorder(), OpenFiles(limit=limit)
+    files = [
+        MappedFile.create(system, f"{tmp_path}/{n:020d}", n * 100, 100, open_files=open_files,
+                          **{"mapped": False, **keywords})
+        for n in range(count)]
+    for file in files:
+        file.give_up_descriptors()
+    system.calls.clear()
+    return system, open_files, files
+
+
+def test_a_synced_file_is_closed_before_one_with_unsynced_bytes(tmp_path):
+    system, open_files, (dirty, clean, third) = some_files(tmp_path, 3, 2)
+    dirty.append(b"x")
+    clean.append(b"y")
+    clean.flush()
+    third.append(b"z")
+    assert system.calls == [("sync", "01"), ("close", "01")]
+    assert open_files.count == 2
+
+
+def test_unsynced_bytes_are_synced_through_the_descriptor_that_wrote_them(tmp_path):
+    system, _, files = some_files(tmp_path, 3, 1)
+    for number, file in enumerate(files):
+        file.append(b"x" * number + b"x")
+    assert system.calls == [("sync", "00"), ("close", "00"), ("sync", "01"), ("close", "01")]
+    assert files[0].flush() == 1
+    assert system.calls[4:] == [], "it was synced before it was closed"
+    assert [file.read(0, 9) for file in files] == [b"x", b"xx", b"xxx"]
+
+
+def test_a_sync_that_fails_before_a_close_is_final_and_keeps_the_descriptor(tmp_path):
+    """F6: a descriptor that is opened later might not be told of the failure."""
+    system, _, (bad, other) = some_files(tmp_path, 2, 1)
+    system.fails.add(bad.path)
+    bad.append(b"x")
+    other.append(b"y")
+    assert ("close", "00") not in system.calls
+    system.fails.clear()
+    for _ in range(2):
+        with pytest.raises(FatalStorageError):
+            bad.flush()
+    assert other.flush() == 1
+
+
+def test_bytes_that_are_rewritten_below_the_end_count_as_unsynced(tmp_path):
+    system, _, (file, other) = some_files(tmp_path, 2, 1)
+    file.append(b"x" * 100)
+    file.flush()
+    file.write_at(b"y", 100 - 1)
+    file.touched()
+    file.flushed_position = 100  # a flusher that began before the write says so afterwards
+    other.append(b"z")
+    assert system.calls[-2:] == [("sync", "00"), ("close", "00")]
+
+
+def test_the_file_that_grows_and_one_that_is_read_keep_their_mappings(tmp_path):
+    system, open_files, (tail, read, other) = some_files(
+        tmp_path, 3, 2, mapped=True, allocate_step=4096)
+    tail.buffer[:5] = b"tail!"
+    tail.advance(5)
+    tail.flush()
+    read.write_at(b"seen" * 25, 0)
+    read.advance(100)
+    lease = read.select(0, 100)
+    assert lease is not None
+    read.flush()
+    other.write_at(b"o" * 100, 0)
+    other.advance(100)
+    other.flush()
+    tail.buffer[5:6] = b"?"
+    assert bytes(lease.buffer) == b"seen" * 25
+    assert {path for call, path in system.calls if call == "close"} <= {"02"}
+    lease.release()
+    list(other.nonzero(0))
+    assert ("close", "01") in system.calls
+    assert read._mapping is None
+    assert read.read(0, 4) == b"seen"
+    assert open_files.count == sum(
+        (file._file is not None) + (file._mapping is not None) for file in (tail, read, other))
+
+
+def test_no_descriptor_for_a_sync_is_not_a_failed_sync(tmp_path):
+    system, _, (file,) = some_files(tmp_path, 1, 4)
+    file.append(b"x")
+    file.flush()
+    assert file.give_up_descriptors()
+    file.flushed_position = 0  # as recovery has it for what a killed process wrote
+    system.refused = 24
+    with pytest.raises(OSError, match="no descriptor") as caught:
+        file.flush()
+    assert caught.value.errno == 24
+    system.refused = 0
+    assert file.flush() == 1
+
+
+def test_a_file_that_retention_deleted_reads_as_empty(tmp_path):
+    _, _, (file,) = some_files(tmp_path, 1, 4)
+    file.append(b"x" * 100)
+    file.flush()
+    assert file.give_up_descriptors()
+    assert file.hold()  # a reader that got in before the deletion and opens the file after it
+    file.destroy()
+    with pytest.raises(StoreClosedError):
+        file._open()
+    file.release()
+    assert file.read(0, 5) == b""
+
+
+def test_threads_that_read_write_and_flush_share_a_few_descriptors(tmp_path):
+    _, open_files, files = some_files(tmp_path, 40, 8)
+    for number, file in enumerate(files):
+        file.append(bytes([number]) * 50)
+    problems = []
+    stop = threading.Event()
+
+    def use(seed):
+        rnd = random.Random(seed)
+        while not stop.is_set():
+            file = files[rnd.randrange(40)]
+            try:
+                data = file.read(0, 50)
+                assert data == bytes([file.file_from_offset // 100]) * 50
+                if seed == 0:
+                    file.write_at(data, 0)
+                    file.flush()
+            except Exception as error:
+                problems.append(error)
+                return
+
+    threads = [threading.Thread(target=use, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    stop.wait(1.0)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not problems
+    assert open_files.count == sum(file._file is not None for file in files)
+    files[0].read(0, 1)
+    assert open_files.count <= 8

@@ -73,3 +73,37 @@ def test_the_length_of_a_record_is_bounded_by_its_file_alone(written):
         max_hash_slot_num=16, max_index_num=5000, commit_log_allocate_step=4096,
         timer_wheel_enable=False, max_message_size=100)
     assert start(written, 0, 0, 0, 0, 0, 0, config=lower) == 0
+
+
+def closed(written, segments):
+    """The files of a closed store that has only its first segments, and nothing of ours."""
+    files, clock = CrashFileSystem(), SimClock(START_MS)
+    with opened(files, clock) as store:
+        while store.max_phy_offset < (segments - 1) * SEGMENT + 1000:
+            store.put(Message(topic="T", body=bytes(940), keys=["k"]))
+    for name in files.list("/s/tailrace"):
+        files.remove(f"/s/tailrace/{name}")
+    assert len(files.list("/s/commitlog")) == segments
+    return files, clock
+
+
+@pytest.mark.parametrize("segments", [1, 2, 3, 4, 7])
+def test_a_clean_stop_begins_at_the_third_last_segment(written, segments):
+    files, clock = closed(written, segments)
+    with opened(files, clock) as store:
+        report = store.recovery_report
+    assert report["decision"] == "LAST_FILES"
+    assert report["from"] == max(segments - 3, 0) * SEGMENT
+    assert report["mode"] == "normal"
+
+
+@pytest.mark.parametrize(("from_end", "found"), [(1, True), (2, True), (3, True), (4, False)])
+def test_after_a_clean_stop_the_last_three_segments_are_checked(written, from_end, found):
+    """What a power loss after a Java broker's stop may have taken is in one of them."""
+    files, clock = closed(written, 7)
+    at = (7 - from_end) * SEGMENT + 300
+    log = files.open(f"/s/commitlog/{at - at % SEGMENT:020d}", writable=True)
+    log.pwrite(bytes([log.pread(1, 300)[0] ^ 1]), 300)  # in the body of its first record
+    with opened(files, clock) as store:
+        report = store.recovery_report
+    assert bool(report["steppedOver"] or report["cut"]) is found

@@ -169,6 +169,15 @@ def broken(check, at, files, source):
 CHECKS = ("magic", "length", "position", "crc", "whole")
 
 
+def tree(files):
+    return {path: files.open(path).pread(1 << 20, 0) for path in faults.paths(files)}
+
+
+def names(files, path="/store"):
+    found = {f"{path}/{name}" for name in files.list(path)}
+    return found.union(*(names(files, name) for name in found if files.stat(name).is_dir))
+
+
 @pytest.mark.parametrize("mode", RecoveryMode)
 @pytest.mark.parametrize("later", [True, False])
 @pytest.mark.parametrize("check", CHECKS)
@@ -180,12 +189,10 @@ def test_a_record_that_fails_a_check_goes_the_way_of_its_row(source, check, late
     values |= {"later": later, "files": later, "data": True}
     wanted = decide_stop(mode, values)
     if wanted is StopDecision.REFUSE:
-        before = {path: files.open(path).pread(SMALL, 0) for path in faults.paths(files)}
+        before = tree(files), names(files)
         with pytest.raises(CorruptionError, match=mode.value):
             open_it(source, files, mode)
-        after = {path: files.open(path).pread(SMALL, 0) for path in faults.paths(files)}
-        changed = {path for path in after if before.get(path) != after[path]}
-        assert not any("commitlog" in path or "quarantine" in path for path in changed)
+        assert (tree(files), names(files)) == before, "a refused open changed something"
         return
     report = open_it(source, files, mode)
     if wanted is StopDecision.STEP_OVER:
@@ -202,6 +209,24 @@ def test_a_record_that_fails_a_check_goes_the_way_of_its_row(source, check, late
     found = source.look(files)
     assert place.place not in found
     assert found.items() <= source.wanted.items()
+
+
+@pytest.mark.parametrize("image", ["clean", "killed"])
+@pytest.mark.parametrize("mode", [ABSOLUTE, TAIL])
+@pytest.mark.parametrize("later", [True, False])
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_refused_open_changes_nothing_however_the_store_was_left(source, check, later, mode, image):
+    """Queues, index and checkpoint are there; with ``clean`` there is no abort file, and none is left."""
+    files = without(source.image(image), "/tailrace/progress")
+    broken(check, source.records[-20 if later else -1].at, files, source)
+    before = tree(files), names(files)
+    if not later and mode is TAIL:
+        assert open_it(source, files, mode)["atEnd"] == "CUT"
+        return
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match=mode.value):
+            open_it(source, files, mode)
+        assert (tree(files), names(files)) == before, "a refused open changed something"
 
 
 @pytest.mark.parametrize("mode", RecoveryMode)
@@ -243,8 +268,10 @@ def test_a_missing_segment_with_records_behind_it_is_a_gap(source, mode):
     middle = files.list("/store/commitlog")[2]
     files.remove(f"/store/commitlog/{middle}")
     if mode is not ANY:
+        before = tree(files), names(files)
         with pytest.raises(CorruptionError, match=mode.value):
             open_it(source, files, mode)
+        assert (tree(files), names(files)) == before, "a refused open changed something"
         return
     report = open_it(source, files, mode)
     assert [damage["reason"] for damage in report["steppedOver"]] == ["segment file is missing"]

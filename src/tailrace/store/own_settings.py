@@ -1,0 +1,89 @@
+"""Settings that a directory is to be read by, kept in ``tailrace/settings.json`` by each open.
+
+Units of delay levels carry times that ``messageDelayLevel`` gave, timer files are made by
+``timerPrecisionMs``, and the CommitLog may lie elsewhere. A later command without a file of settings
+reads the directory by these; a caller that gives any setting of its own decides about all of them.
+Where the CommitLog lies counts only at the path where it was written down: a copy of a store must not
+open the log of the original.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from typing import Any, Final
+
+import orjson
+
+from tailrace.config import StoreConfig, option_name
+from tailrace.env.filesystem import FileSystem
+from tailrace.env.whole_files import read_if_there, replace_file
+from tailrace.errors import ConfigError
+from tailrace.formats import filenames
+
+__all__ = ["remembered", "write_settings"]
+
+_log = logging.getLogger(__name__)
+_MOST: Final = 65_536
+_FORMATS: Final = frozenset({
+    "message_delay_level", "timer_precision_ms", "message_index_enable", "enabled_append_prop_crc"})
+_PLACES: Final = frozenset({
+    "store_path_commit_log", "read_only_commit_log_store_paths", "store_path_root_dir",
+    "multi_path_splitter"})
+
+
+def remembered(file_system: FileSystem, root: str, config: StoreConfig) -> StoreConfig:
+    """The settings of the directory at ``root`` when ``config`` says nothing, else ``config``."""
+    if config != StoreConfig():
+        return config
+    path = f"{root}/{filenames.SETTINGS}"
+    try:
+        kept = _kept(read_if_there(file_system, path, _MOST))
+        if not kept:
+            return config
+        values, at = kept
+        fields = _FORMATS | _PLACES if at == root else _FORMATS
+        names = {option_name(f) for f in dataclasses.fields(StoreConfig) if f.name in fields}
+        found = StoreConfig.from_properties({n: v for n, v in values.items() if n in names})
+    except (ValueError, ConfigError) as error:
+        _log.warning("settings of the directory cannot be read file=%s cause=%s", path, error)
+        return config
+    if found != config:
+        _log.info("read by the settings of the directory file=%s settings=%s", path, values)
+    return found
+
+
+def _kept(text: bytes | None) -> tuple[dict[str, str], str] | None:
+    """Values by RocketMQ's names, and the path of the store that they were written for.
+
+    Raises ValueError.
+    """
+    if text is None:
+        return None
+    found: Any = orjson.loads(text)
+    values = found.get("settings") if isinstance(found, dict) else None
+    if not isinstance(values, dict) or not all(isinstance(value, str) for value in values.values()):
+        raise ValueError("it is not of the form that Tailrace writes")
+    return values, str(found.get("root", ""))
+
+
+def write_settings(file_system: FileSystem, root: str, config: StoreConfig) -> None:
+    """Keep the settings that ``remembered`` gives; a full disk is no reason to fail."""
+    default = StoreConfig()
+    values = {
+        option_name(f): _text(getattr(config, f.name)) for f in dataclasses.fields(StoreConfig)
+        if f.name in _FORMATS | _PLACES and getattr(config, f.name) != getattr(default, f.name)}
+    path = f"{root}/{filenames.SETTINGS}"
+    try:
+        there = read_if_there(file_system, path, _MOST)
+        text = orjson.dumps({"root": root, "settings": values})
+        if there == text or (there is None and not values):
+            return
+        file_system.makedirs(f"{root}/{filenames.OWN}")
+        replace_file(file_system, path, text)
+    except OSError as error:
+        _log.warning("cannot keep the settings of the directory file=%s cause=%s", path, error)
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,190 @@
+"""A directory says itself how it is to be read: no later command needs the file of settings again."""
+
+import contextlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tailrace import Message, MessageStore, StoreConfig
+from tailrace.config import MESSAGE_DELAY_LEVEL
+from tailrace.doctor.verify import verify
+from tailrace.env.entropy import SeededEntropy
+from tailrace.env.filesystem import OsFileSystem
+from tailrace.errors import NotAStoreError
+from tailrace.formats.consumequeue import CQ_UNIT
+from tailrace.store.directory import StoreDirectory
+from tailrace.store.own_settings import remembered
+from tailrace.testing import SimClock, SimScheduler
+
+SMALL = {
+    "mapped_file_size_commit_log": 16_384, "mapped_file_size_consume_queue": 400,
+    "max_hash_slot_num": 50, "max_index_num": 200, "commit_log_allocate_step": 4096}
+
+
+def fill(store, topic, numbers):
+    for number in numbers:
+        store.put(Message(topic=topic, body=b"%d" % number * 60, keys=[f"k{number}"]), queue_id=number % 2)
+    store.wait_dispatched()
+
+
+def findings(path, config=None):
+    lines = list(verify(str(path), config))
+    return lines[-1]["summary"]["kinds"], lines[:3]
+
+
+def opened(path, **given):
+    given.setdefault("config", StoreConfig(**SMALL))
+    return MessageStore.open(path, services=False, **given)
+
+
+# -- deleted topics
+
+
+@pytest.fixture
+def deleted(tmp_path):
+    path = tmp_path / "s"
+    with opened(path) as store:
+        fill(store, "A", range(60))
+        fill(store, "B", range(60))
+        store.delete_topics({"A"})
+        store.topics.delete("A")
+        fill(store, "B", range(60, 70))
+    return path
+
+
+@contextlib.contextmanager
+def as_was_left(path, how):
+    """The directory after that; ``repaired`` and ``recovered`` build queues from the log."""
+    if how == "repaired":
+        opened(path, rebuild=True).close()
+    elif how == "recovered":
+        (path / "abort").write_text("1")
+        shutil.rmtree(path / "tailrace")
+        shutil.rmtree(path / "consumequeue")
+        opened(path).close()
+    yield path
+
+
+@pytest.mark.parametrize("how", ["closed", "repaired", "recovered"])
+def test_a_store_with_a_deleted_topic_is_sound(deleted, how):
+    with as_was_left(deleted, how) as path:
+        assert findings(path) == ({}, [findings(path)[1][0]])
+        assert {queue.topic for queue in StoreDirectory(str(path)).queues()} == {"B"}
+
+
+@pytest.mark.parametrize("how", ["closed", "repaired", "recovered"])
+def test_a_store_with_a_topic_that_was_made_again_is_sound(deleted, how):
+    with opened(deleted) as store:
+        fill(store, "A", range(100, 120, 2))  # queue 1 gets none
+    with as_was_left(deleted, how) as path:
+        assert findings(path)[0] == {}
+        with opened(path) as store:
+            assert [m.queue_offset for m in store.read("A", 0)] == list(range(10))
+            assert [m.body[:3] for m in store.read("A", 0)] == [b"%d" % n for n in range(100, 120, 2)]
+            assert list(store.read("A", 1)) == [], "messages from before the deletion came back"
+
+
+def test_a_lost_unit_of_a_topic_that_was_made_again_is_found(deleted):
+    with opened(deleted) as store:
+        fill(store, "A", range(100, 120, 2))
+    unit = deleted / "consumequeue" / "A" / "0" / f"{0:020d}"
+    data = bytearray(unit.read_bytes())
+    data[40:60] = CQ_UNIT.pack(0, 202, 0)  # it names a message from before the deletion
+    unit.write_bytes(data)
+    assert findings(deleted)[0] == {"wrong-unit": 1}
+
+
+def test_an_unclean_directory_is_shown_without_the_deleted_topic(deleted):
+    (deleted / "abort").write_text("1")
+    assert {queue.topic for queue in StoreDirectory(str(deleted)).queues()} == {"B"}
+
+
+# -- settings
+
+
+def timer_store(path, config):
+    clock = SimClock()
+    scheduler = SimScheduler(clock, SeededEntropy(1))
+    with MessageStore.open(path, config=config, clock=clock, scheduler=scheduler) as store:
+        for number in range(40):
+            store.put(Message(topic="later", body=b"%d" % number, delay=1 + number * 0.43))
+            scheduler.run(70)
+    return path
+
+
+@pytest.mark.parametrize("config", [None, StoreConfig(), StoreConfig(timer_precision_ms=500)])
+def test_verify_knows_the_precision_of_the_timer_files(tmp_path, config):
+    path = timer_store(tmp_path / "s", StoreConfig(**SMALL, timer_precision_ms=100))
+    assert findings(path, config)[0] == {}
+    lines = list(verify(str(path), config))
+    assert lines[-1]["summary"]["timers"] > 30
+
+
+def test_a_rebuild_without_the_file_of_settings_keeps_delay_levels_and_precision(tmp_path):
+    settings = StoreConfig(
+        **SMALL, message_delay_level="7s 70s", timer_precision_ms=100, message_index_enable=False)
+    path = tmp_path / "s"
+    with opened(path, config=settings) as store:
+        store.put(Message(topic="later", body=b"x", delay_level=2))
+        store.wait_dispatched()
+
+    def due():
+        (queue,) = [q for q in StoreDirectory(str(path)).queues() if q.topic.startswith("SCHEDULE")]
+        (unit,) = queue.all_units()
+        return int(unit["tags_code"])
+
+    wanted = due()
+    done = subprocess.run(
+        [sys.executable, "-m", "tailrace.cli", "repair", str(path)], capture_output=True,
+        text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert due() == wanted
+    assert not (path / "index").exists()
+    with opened(path, config=None) as store:
+        assert store.config.message_delay_level == "7s 70s"
+        assert store.config.timer_precision_ms == 100
+    with opened(path, config=StoreConfig(message_delay_level="9s")) as store:
+        assert store.config.message_delay_level == "9s", "what a caller says wins"
+        assert store.config.timer_precision_ms == 1000
+
+
+def test_settings_that_cannot_be_read_are_left_out(tmp_path, caplog):
+    path = tmp_path / "s"
+    opened(path, config=StoreConfig(**SMALL, message_delay_level="7s 70s")).close()
+    state = path / "tailrace" / "settings.json"
+    for text in (b"{", b"[1]", b'{"settings": 7}', b'{"settings": {"messageDelayLevel": "never"}}'):
+        state.write_bytes(text)
+        with opened(path, config=None) as store:
+            assert store.config.message_delay_level == MESSAGE_DELAY_LEVEL
+    assert "settings of the directory cannot be read" in caplog.text
+
+
+def test_a_log_in_other_places_is_found_again_unless_the_store_was_copied(tmp_path):
+    path, logs = tmp_path / "s", [tmp_path / "log1", tmp_path / "log2"]
+    settings = StoreConfig(**SMALL, store_path_commit_log=",".join(map(str, logs)))
+    with opened(path, config=settings) as store:
+        fill(store, "A", range(300))
+    assert all(list(log.iterdir()) for log in logs)
+    assert findings(path)[0] == {}
+    with opened(path, config=None) as store:
+        assert len(list(store.read("A", 0))) == 150
+    copy = tmp_path / "copy"
+    shutil.copytree(path, copy)
+    with pytest.raises(NotAStoreError, match="here or where storePathCommitLog says"):
+        opened(copy, config=None)
+    assert remembered(OsFileSystem(), str(copy), StoreConfig()).store_path_commit_log == ""
+
+
+def test_nothing_is_kept_of_a_store_with_default_settings(tmp_path):
+    opened(tmp_path / "s").close()
+    assert not (tmp_path / "s" / "tailrace" / "settings.json").exists()
+    opened(tmp_path / "s", config=StoreConfig(**SMALL, message_delay_level="7s")).close()
+    kept = json.loads(Path(tmp_path / "s" / "tailrace" / "settings.json").read_bytes())
+    assert kept == {"root": str(tmp_path / "s"), "settings": {"messageDelayLevel": "7s"}}
+    opened(tmp_path / "s").close()
+    kept = json.loads(Path(tmp_path / "s" / "tailrace" / "settings.json").read_bytes())
+    assert kept["settings"] == {}
