@@ -200,6 +200,7 @@ class MessageStore:
             write_abort(file_system, root)
             make_log_directories(file_system, root, config)
             store = DefaultMessageStore(clock, file_system, config, root)
+            file_system = store.file_system  # what follows keeps rule F6, too
             load(store, last_exit_ok=last_exit_ok, read_only=read_only)
             write_geometry(file_system, root, config)
             topics = load_topics(file_system, root, broker, clock, store)
@@ -311,6 +312,11 @@ class MessageStore:
     def not_writeable_reason(self) -> str:
         """Why not."""
         return "the store is closed" if self._closed else self._store.flags.reason
+
+    @property
+    def sync_failed(self) -> bool:
+        """Whether a sync failed: the store takes no more writes until it is opened again."""
+        return self._store.syncs.failed
 
     @property
     def delay_offsets(self) -> DelayOffsetManager:

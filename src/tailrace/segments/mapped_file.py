@@ -111,7 +111,7 @@ class MappedFile:
                     made.reserve(1)
                     file.sync_data()  # a name without its length would be a file of length zero
             file_system.sync_dir(path.rpartition("/")[0])
-        except (OSError, DiskFullError) as error:
+        except (OSError, DiskFullError, FatalStorageError) as error:
             made._discard()
             if isinstance(error, OSError):
                 _raise_if_full(path, error)

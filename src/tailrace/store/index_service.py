@@ -17,7 +17,6 @@ import numpy as np
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
-from tailrace.errors import FatalStorageError
 from tailrace.formats.indexfile import (
     INDEX_ENTRY,
     INDEX_HEADER,
@@ -260,10 +259,7 @@ class IndexService:
             file.close()
             count += 1
         if count:
-            try:
-                self._file_system.sync_dir(self._directory)
-            except OSError as error:
-                raise FatalStorageError(self._directory, str(error)) from error
+            self._file_system.sync_dir(self._directory)
         return count
 
     def clear(self) -> None:

@@ -363,7 +363,7 @@ class TimerMessageStore:
                 if self.checkpoint.fields is not None:
                     self.dequeue.frontier_ms = self.checkpoint.fields.last_read_time_ms
                 return False
-            if self.config.timer_stop_dequeue:
+            if self.config.timer_stop_dequeue or self._store.syncs.failed:
                 return False
             if self.queue_offset < self.enqueue.hold_until and not self.config.timer_stop_enqueue:
                 return False
