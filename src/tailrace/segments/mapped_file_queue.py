@@ -235,7 +235,7 @@ class MappedFileQueue:
         self._file_system.makedirs(path.rpartition("/")[0])
         return MappedFile.create(
             self._file_system, path, start, self.file_size, mapped=self._mapped,
-            allocate_step=self._step, open_files=self._open_files)
+            allocate_step=self._step, open_files=self._open_files, derived=not self._mapped)
 
     def path_of(self, start: int) -> str:
         """Where the file that starts at ``start`` is made."""

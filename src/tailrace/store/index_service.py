@@ -359,7 +359,8 @@ class IndexService:
             while self._file_system.exists(path := f"{self._directory}/{index_file_name(timestamp_ms)}"):
                 timestamp_ms += 1
             file = MappedFile.create(
-                self._file_system, path, 0, self._size, mapped=True, allocate_step=_STEP)
+                self._file_system, path, 0, self._size, mapped=True, allocate_step=_STEP,
+                derived=True)
             end = self.header(previous) if previous is not None else IndexHeader(0, 0, 0, 0, 0, 1)
             start = IndexHeader(
                 end.end_timestamp, end.end_timestamp, end.end_phy_offset, end.end_phy_offset, 0, 1)
