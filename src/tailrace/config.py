@@ -309,6 +309,9 @@ class StoreConfig(_Config):
         10_000, "Period of the timer progress line.", unit="ms", low=1)
     timer_stop_enqueue: bool = _option(False, "Whether timers are kept out of the wheel.")
     timer_stop_dequeue: bool = _option(False, "Whether due timers are kept back.")
+    append_topic_for_timer_delete_key: bool = _option(
+        False, "Whether a recall is written as topic+key only. False writes the bare key, too, which a "
+        "Java broker of 5.5.0 with its default setting looks for. Both forms are obeyed.")
     timer_enable_check_metrics: bool = _option(
         True, "Whether pending timers are counted anew now and then, by topic.")
     timer_check_metrics_when: str = _option(

@@ -48,6 +48,8 @@ _BROKER: Final = (
     _event("info", "broker stopped", "broker",
            "Pending answers are sent, consumer offsets are written and connections are closed; the "
            "store is closed after this."),
+    _event("error", "consumer offsets could not be written at the stop", "cause",
+           "What groups consumed since the last write is delivered to them again. Check the disk."),
     _event("warning", "consumer offset corrected", "group topic queue offset to",
            "A group had come further than its queue goes, as after a power loss took messages that "
            "were not synced; its offset is set back to the end."),
@@ -82,6 +84,13 @@ _BROKER: Final = (
 )
 
 _ENV_KERNELS: Final = (
+    _event("critical", "a sync failed, the store takes no more writes", "file cause",
+           "The disk did not keep what was written to this file or directory. Puts are refused, no "
+           "sync is attempted again, and messages can still be read. Check the disk, then start "
+           "again: the next open recovers what is durable."),
+    _event("warning", "a hint cannot be synced, it is written again later", "file cause",
+           "This file only makes a recovery shorter or a count exact. It counts as not written, and "
+           "the next attempt writes all of it. Check the disk."),
     _event("critical", "service stopped after a failed sync", "name",
            "A background service ends for good because a sync failed; the store takes no more "
            "writes. Find out what is wrong with the disk, then start again."),
@@ -260,11 +269,12 @@ _STORE: Final = (
            "Something was not flushed at the close; the next open recovers."),
     _event("debug", "cannot write how far the log is flushed", "cause",
            "Other processes that read the directory show messages a little later."),
-    _event("critical", "flush failed, the store takes no more writes", "cause",
+    _event("critical", "flush failed, waiting puts are not acknowledged", "cause",
            "A sync of the log failed. What waited for it is told that it may be lost, and nothing is "
            "tried again: find out what is wrong with the disk, then start again."),
-    _event("warning", "there is no room for the checkpoint, the old one stays", "cause",
-           "The disk is full; a recovery would begin further back, and no message is at stake."),
+    _event("warning", "the checkpoint cannot be written, the old one stays", "cause",
+           "The disk is full or fails. A recovery would begin further back, and no message is at "
+           "stake; the next pass writes the checkpoint again."),
     _event("warning", "cannot write the geometry hint", "file cause",
            "File sizes are recognised from the files at the next open, as in a directory of a Java "
            "broker."),

@@ -139,6 +139,9 @@ RECOVERED_RATIO: Final = _gauge(
     "tailrace_recovered_ratio", "Part of the recovery that is done, where the store can tell.")
 WRITEABLE: Final = _gauge(
     "tailrace_store_writeable", "0 when the store takes no more writes; the log says why.")
+HINT_SYNC_FAILURES: Final = _counter(
+    "tailrace_hint_sync_failures_total",
+    "Failed syncs of files that an open can do without; the log names them.", ())
 READ_ONLY: Final = _gauge(
     "tailrace_store_read_only",
     "1 when nothing could be written as the store was opened; it stays so until it is opened again.")

@@ -7,6 +7,7 @@ from tailrace.config import FlushDiskType
 from tailrace.env.entropy import SeededEntropy
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.env.memory_overlay import OverlayFileSystem
+from tailrace.env.sync_guard import SyncGuard
 from tailrace.testing import CrashFileSystem, FaultyFileSystem, SimClock, SimScheduler
 from tailrace.testing.contracts import FileSystemContract, StoreContract
 
@@ -42,6 +43,13 @@ class TestFaultyFileSystemWithoutFault(FileSystemContract):
 
     def make(self, root):
         return FaultyFileSystem(OsFileSystem())
+
+
+class TestSyncGuard(FileSystemContract):
+    on_disk = True
+
+    def make(self, root):
+        return SyncGuard(OsFileSystem())
 
 
 class TestOverlayOnDisk(FileSystemContract):

@@ -2,11 +2,14 @@
 
 import asyncio
 import base64
+import shutil
+import time
 
 import pytest
 
 from tailrace.broker import BrokerController
 from tailrace.config import BrokerConfig
+from tailrace.env.clock import SystemClock
 from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
 from tailrace.node.message_store import MessageStore
 from tailrace.timer.recall import build_handle
@@ -73,3 +76,60 @@ def test_a_timer_is_sent_and_another_one_taken_back(tmp_path, kind):
         recalled = asyncio.run(asyncio.wait_for(story(store, kind), 20))
         found = [m.unique_key for m in store.read("orders", 2)]
     assert found == (["KEPT"] if recalled else ["KEPT", "GONE"])
+
+
+async def recall_of_one_topic(store, copy, form):
+    """Two topics have a timer with the same key; the one of ``orders`` is taken back over the wire."""
+    controller = BrokerController(store, BrokerConfig())
+    await controller.start(("127.0.0.1", 0), None)
+    try:
+        broker = controller.broker_address
+        due = SystemClock().now_ms() // 1000 * 1000 + 4500  # one slot for both
+
+        async def send(topic, key, body, **properties):
+            text = "".join(f"{n}\x01{v}\x02" for n, v in {"UNIQ_KEY": key, **properties}.items())
+            answer = await ask(broker, 310, {**SEND, "b": topic, "i": text}, body)
+            assert answer.code == 0, answer.remark
+            return answer.ext.get("recallHandle")
+
+        handle = await send("orders", "SAME", b"orders", TIMER_DELIVER_MS=due)
+        other = await send("others", "SAME", b"others", TIMER_DELIVER_MS=due)
+        for topic, wrong in (("orders", other), ("others", handle)):
+            ext = {"producerGroup": "pg", "topic": topic, "recallHandle": wrong}
+            assert (await ask(broker, 370, ext)).code == 604
+        if form == "handle":
+            ext = {"producerGroup": "pg", "topic": "orders", "recallHandle": handle}
+            assert (await ask(broker, 370, ext)).code == 0
+        elif form == "made up":
+            stamp = int(base64.urlsafe_b64decode(handle).decode().split(" ")[3])
+            made_up = build_handle("orders", "broker-a", stamp - 1, "others+SAME")
+            ext = {"producerGroup": "pg", "topic": "orders", "recallHandle": made_up}
+            assert (await ask(broker, 370, ext)).code == 0
+        else:  # as a producer or a Java broker of one setting writes it
+            await send("orders", "X", b"0", TIMER_DELIVER_MS=due, TIMER_DEL_UNIQKEY=form)
+        shutil.copytree(store.path, copy)  # what a kill would leave
+        await asyncio.sleep(max(due - SystemClock().now_ms(), 0) / 1000 + 0.5)
+    finally:
+        await controller.stop()
+
+
+def came(store):
+    assert store.wait_dispatched()
+    return sorted(m.body for topic, queue_id, *_ in store.queues() if topic in ("orders", "others")
+                  for m in store.read(topic, queue_id))
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("form", ["handle", "made up", "SAME", "orders+SAME"])
+def test_a_handle_takes_back_a_timer_of_its_own_topic_only(tmp_path, form):
+    wanted = [b"orders", b"others"] if form == "made up" else [b"others"]
+    with MessageStore.open(tmp_path / "s") as store:
+        asyncio.run(asyncio.wait_for(recall_of_one_topic(store, tmp_path / "killed", form), 30))
+        assert came(store) == wanted
+    (tmp_path / "killed" / "abort").write_text("1")
+    with MessageStore.open(tmp_path / "killed") as again:
+        deadline = SystemClock().now_ms() + 20_000
+        while came(again) != wanted and SystemClock().now_ms() < deadline:
+            time.sleep(0.05)
+        assert came(again) == wanted
+        assert list(again.timers()) == []

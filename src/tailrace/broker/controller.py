@@ -42,6 +42,7 @@ from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.entropy import Entropy, SystemEntropy
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler, ThreadScheduler
+from tailrace.errors import StoreError
 from tailrace.formats.remoting import VERSION_V5_3_1, ResponseCode
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.subscription_group import SubscriptionGroupManager
@@ -245,7 +246,10 @@ class BrokerController:
         await self._wait_durable()
         await self._close_servers()
         self._scheduler.stop_all()
-        self._broker.offsets.persist_if_changed()
+        try:
+            self._broker.offsets.persist_if_changed()
+        except (StoreError, OSError) as error:  # the store is closed all the same
+            _log.error("consumer offsets could not be written at the stop cause=%s", error)
         _log.info("broker stopped broker=%s", self.broker_address)
 
     async def _wait_durable(self) -> None:

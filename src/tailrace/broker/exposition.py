@@ -103,6 +103,7 @@ class Exposition(Collector):
         earliest = store.earliest_message_time()
         writeable = store.is_writeable
         yield self._family(metrics.WRITEABLE, {(): writeable})
+        yield self._family(metrics.HINT_SYNC_FAILURES, {(): stats.get("hintSyncFailures", 0)})
         yield self._family(metrics.READ_ONLY, {(): bool(store.read_only)})
         yield self._family(metrics.BROKER_PERMISSION, {(): 6 if writeable else 4})
         yield self._family(metrics.TOPIC_NUMBER, {(): len(broker.topics.table)})

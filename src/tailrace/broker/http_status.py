@@ -137,7 +137,11 @@ class HttpStatusServer:
     def _ready(self) -> bytes:
         if self._state == "ready":
             broker = self._exposition.broker
-            read_only = broker.store.read_only if broker is not None else ""
+            store = broker.store if broker is not None else None
+            if store is not None and store.sync_failed:
+                return _response(HTTPStatus.SERVICE_UNAVAILABLE,
+                                 f"not ready, {store.not_writeable_reason}\n".encode())
+            read_only = store.read_only if store is not None else ""
             text = f"ready, {read_only}" if read_only else "ready"
             return _response(HTTPStatus.OK, f"{text}\n".encode())
         text, done = self._state, self._done()

@@ -31,6 +31,7 @@ from tailrace.timer.properties import (
     Identity,
     due_ms,
     identity_of,
+    named_by,
     out_ms,
 )
 from tailrace.timer.timer_hint import grain_ms
@@ -67,13 +68,13 @@ class PendingTimer:
 def pending_timers(directory: StoreDirectory) -> list[PendingTimer]:
     """Every pending timer, by due time."""
     found: dict[Identity | int, MessageExt] = {}
-    deleted: set[tuple[int, str]] = set()
+    deleted: set[Identity] = set()
     for message in _messages(directory, _queues(directory, {TIMER_TOPIC})):
         out = out_ms(message.properties)
         if out is None or REAL_TOPIC not in message.properties:
             continue
         if TIMER_DEL_UNIQKEY in message.properties:
-            deleted.add((out, message.properties[TIMER_DEL_UNIQKEY]))
+            deleted.update(named_by(message.properties, out))
         else:
             found[identity_of(message.properties, out) or message.phy_offset] = message
     topics = {message.properties[REAL_TOPIC] for message in found.values()}
@@ -84,7 +85,7 @@ def pending_timers(directory: StoreDirectory) -> list[PendingTimer]:
     pending = [
         _pending(message, grain, positions.get(message.phy_offset, -1)) for identity, message in found.items()
         if isinstance(identity, int)  # without a unique key nobody can tell more
-        or not (identity in delivered or _is_deleted(identity, deleted))
+        or not (identity in delivered or identity in deleted)
     ]
     return sorted(pending, key=lambda timer: (timer.due_ms, timer.physical_offset))
 
@@ -133,11 +134,6 @@ def _delivered(directory: StoreDirectory, topics: set[str]) -> set[Identity]:
         if (out := out_ms(message.properties)) is not None
         and (identity := identity_of(message.properties, out)) is not None
     }
-
-
-def _is_deleted(identity: Identity, deleted: set[tuple[int, str]]) -> bool:
-    return (identity.out_ms, identity.unique_key) in deleted or (
-        identity.out_ms, f"{identity.real_topic}+{identity.unique_key}") in deleted
 
 
 def _pending(message: MessageExt, grain: int, timer_log_pos: int) -> PendingTimer:

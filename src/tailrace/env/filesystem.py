@@ -318,7 +318,10 @@ class _OsFile:
             raise OSError(number, os.strerror(number), self.path)
 
     def sync_data(self) -> None:
-        os.fdatasync(self._fd)
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            raise self._named(error) from None
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -388,7 +391,11 @@ class OsFileSystem:
                 os.mkdir(name)
             except FileExistsError:
                 continue
-            self.sync_dir(os.path.dirname(name) or ".")
+            try:
+                self.sync_dir(os.path.dirname(name) or ".")
+            except OSError:
+                os.rmdir(name)  # or the next call would take it for a durable one
+                raise
 
     def rename(self, old: str, new: str) -> None:
         """Rename atomically, replacing ``new``."""
@@ -407,6 +414,8 @@ class OsFileSystem:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from None
         finally:
             os.close(fd)
 

@@ -112,7 +112,7 @@ class ConsumerOffsetManager(ConfigManager):
         self._dirty = False
         try:
             self.persist()
-        except OSError:
+        except BaseException:
             self._dirty = True
             raise
 

@@ -71,7 +71,7 @@ def remove_abort(file_system: FileSystem, root: str) -> bool:
     try:
         file_system.remove(f"{root}/{filenames.ABORT}")
         file_system.sync_dir(root)
-    except OSError as error:
+    except (OSError, FatalStorageError) as error:
         _log.warning("cannot remove the abort file path=%s cause=%s", root, error)
         return False
     return True

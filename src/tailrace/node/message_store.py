@@ -205,6 +205,7 @@ class MessageStore:
             last_exit_ok = not file_system.exists(f"{root}/{filenames.ABORT}")
             store = DefaultMessageStore(clock, file_system, config, root)
             check_mode(store, last_exit_ok=last_exit_ok)
+            file_system = store.file_system  # what follows keeps rule F6, too
             write_abort(file_system, root)
             make_log_directories(file_system, root, config)
             load(store, last_exit_ok=last_exit_ok, read_only=read_only)
@@ -319,6 +320,11 @@ class MessageStore:
     def not_writeable_reason(self) -> str:
         """Why not."""
         return "the store is closed" if self._closed else self._store.flags.reason
+
+    @property
+    def sync_failed(self) -> bool:
+        """Whether a sync failed: the store takes no more writes until it is opened again."""
+        return self._store.syncs.failed
 
     @property
     def delay_offsets(self) -> DelayOffsetManager:

@@ -57,7 +57,7 @@ class Retention:
             self._store_timestamp, self._dispatched_until, self._count_messages,
             ForcedDeletions(file_system, store.root))
         self.clean_consume_queue = CleanConsumeQueueService(
-            clock, config, log, store.queues, store.index, store.flags)
+            clock, config, log, store.queues, store.index)
         self.topics = TopicRetention(clock, file_system, store, topics)
         self.clean_commit_log.topic_needs = self.topics.needs
         if config.archive_directory:

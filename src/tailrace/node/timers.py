@@ -198,7 +198,9 @@ class Timers:
         """Put what deletes a timer. Raises MessageIllegalError for what is no handle."""
         return [
             self.put(message)
-            for message in recall_messages(parse_handle(handle), born_ms, born_host)
+            for message in recall_messages(
+                parse_handle(handle), born_ms, born_host,
+                append_topic=self._config.append_topic_for_timer_delete_key)
         ]
 
     def to_come(self) -> Iterator[PendingTimer]:

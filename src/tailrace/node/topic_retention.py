@@ -303,7 +303,7 @@ class TopicRetention:
             self._minima.table = {**old, **made}
             try:
                 self._persist()
-            except OSError:
+            except BaseException:
                 self._minima.table = old
                 raise
         for key, low in made.items():
@@ -329,7 +329,7 @@ class TopicRetention:
                 del table[key]
         try:
             self._persist()
-        except OSError:
+        except BaseException:
             self._minima.deleted, self._minima.table = was
             raise
 

@@ -98,11 +98,16 @@ class MappedFile:
         mapped: bool,
         allocate_step: int = 0,
         open_files: OpenFiles | None = None,
+        derived: bool = False,
     ) -> MappedFile:
         """Make the file at its full length; its name is durable on return.
 
+        What is ``derived`` from the log is made in a store whose sync has failed, too, so that its
+        messages can be read: no sync succeeds there, so nothing claims that it is durable (F6).
         Raises DiskFullError when there is no room for it, and leaves nothing behind.
         """
+        sync_may_be_refused = (
+            contextlib.suppress(FatalStorageError) if derived else contextlib.nullcontext())
         made = cls(
             file_system, path, file_from_offset, size, mapped=mapped, allocate_step=allocate_step,
             open_files=open_files,
@@ -112,9 +117,11 @@ class MappedFile:
                 file.truncate(size)
                 if mapped:
                     made.reserve(1)
-                    file.sync_data()  # a name without its length would be a file of length zero
-            file_system.sync_dir(path.rpartition("/")[0])
-        except (OSError, DiskFullError) as error:
+                    with sync_may_be_refused:
+                        file.sync_data()  # a name without its length would be a file of length zero
+            with sync_may_be_refused:
+                file_system.sync_dir(path.rpartition("/")[0])
+        except (OSError, DiskFullError, FatalStorageError) as error:
             made._discard()
             if isinstance(error, OSError):
                 _raise_if_full(path, error)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import final
 
 from tailrace.env.filesystem import FileSystem
-from tailrace.errors import CorruptionError, DiskFullError, FatalStorageError
+from tailrace.errors import CorruptionError, DiskFullError
 from tailrace.formats.filenames import file_name_to_offset, offset_to_file_name
 from tailrace.segments.allocate_service import AllocateMappedFileService
 from tailrace.segments.mapped_file import MappedFile
@@ -212,10 +212,7 @@ class MappedFileQueue:
         file.flush()  # a flusher that has the old list must find nothing to do
         self._file_system.remove(file.path)
         directory = file.path.rpartition("/")[0]
-        try:
-            self._file_system.sync_dir(directory)
-        except OSError as error:
-            raise FatalStorageError(directory, str(error)) from error
+        self._file_system.sync_dir(directory)
         self.drop_head(file)
         file.close()
 
@@ -238,7 +235,7 @@ class MappedFileQueue:
         self._file_system.makedirs(path.rpartition("/")[0])
         return MappedFile.create(
             self._file_system, path, start, self.file_size, mapped=self._mapped,
-            allocate_step=self._step, open_files=self._open_files)
+            allocate_step=self._step, open_files=self._open_files, derived=not self._mapped)
 
     def path_of(self, start: int) -> str:
         """Where the file that starts at ``start`` is made."""

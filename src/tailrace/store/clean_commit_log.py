@@ -18,7 +18,7 @@ from typing import Any, Final, final
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
-from tailrace.errors import DiskFullError, FatalStorageError
+from tailrace.errors import DiskFullError
 from tailrace.segments import MappedFile
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.disk_check import DiskCheckService
@@ -36,7 +36,7 @@ from tailrace.store.retention import (
     pin_policies,
     segment_time,
 )
-from tailrace.store.running_flags import NOT_WRITEABLE, RunningFlags
+from tailrace.store.running_flags import RunningFlags
 from tailrace.store.topic_retention import TopicNeeds
 from tailrace.store.trash import Trash
 
@@ -242,9 +242,6 @@ class CleanCommitLogService:
         except OSError as error:
             _log.warning("cannot delete a file file=%s cause=%s", path, error)
             return False
-        except FatalStorageError as error:
-            self._flags.set(NOT_WRITEABLE, str(error))
-            raise
         self._log.queue.drop_head(file)
         file.close()
         self._trash.add(file, directory)
@@ -260,11 +257,7 @@ class CleanCommitLogService:
         """Have pending timers written again before their file goes; once, though it may hang."""
         start = file.file_from_offset
         if self.rewrite_timers is not None and self._rescued[0] != start:
-            try:
-                self._rescued = start, *self.rewrite_timers(start, start + file.size)
-            except FatalStorageError as error:
-                self._flags.set(NOT_WRITEABLE, str(error))
-                raise
+            self._rescued = start, *self.rewrite_timers(start, start + file.size)
 
     def _tell_forced(self, path: str, verdict: SegmentVerdict, lost: dict[str, int]) -> None:
         """Count, log and put on record what was deleted before its time."""

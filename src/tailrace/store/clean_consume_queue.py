@@ -15,11 +15,9 @@ from typing import final
 
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
-from tailrace.errors import FatalStorageError
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueue, ConsumeQueueStore
 from tailrace.store.index_service import IndexService
-from tailrace.store.running_flags import NOT_WRITEABLE, RunningFlags
 
 __all__ = ["CleanConsumeQueueService"]
 
@@ -33,14 +31,13 @@ class CleanConsumeQueueService:
 
     def __init__(
         self, clock: Clock, config: StoreConfig, commit_log: CommitLog, queues: ConsumeQueueStore,
-        index: IndexService | None, flags: RunningFlags,
+        index: IndexService | None,
     ) -> None:
         self._clock = clock
         self._config = config
         self._log = commit_log
         self._queues = queues
         self._index = index
-        self._flags = flags
         self._next_pass_ns = clock.monotonic_ns()
         self._done_until = 0
         self._min_phy_offset = 0
@@ -86,9 +83,6 @@ class CleanConsumeQueueService:
                     return
             if self._index is not None:
                 self.deleted_index_files += self._index.delete_expired_files(self._min_phy_offset)
-        except FatalStorageError as error:
-            self._flags.set(NOT_WRITEABLE, str(error))
-            raise
         except OSError as error:
             self._failed = True
             _log.warning("cannot delete an index file cause=%s", error)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, final
 
 import orjson
@@ -19,6 +20,7 @@ from tailrace.env.filesystem import File, FileSystem
 from tailrace.env.memory_overlay import OverlayFileSystem
 from tailrace.env.processes import share_of_descriptors
 from tailrace.env.scheduler import Scheduler, ServiceHandle
+from tailrace.env.sync_guard import SyncGuard
 from tailrace.errors import StoreError
 from tailrace.formats import filenames
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
@@ -43,13 +45,19 @@ from tailrace.store.stitched_walk import LogScanner
 from tailrace.store.store_checkpoint import StoreCheckpoint
 from tailrace.store.store_stats import StoreStatsService
 
-__all__ = ["DefaultMessageStore"]
+__all__ = ["HINTS", "DefaultMessageStore"]
 
 _log = logging.getLogger(__name__)
 _REPUT_MS: Final = 1
 _FAR_BEHIND: Final = 32 << 20
 _FOLLOW_MS: Final = 50
 _FLUSHED_WIDTH: Final = 96
+HINTS: Final = (
+    f"/{filenames.CHECKPOINT}", f"/{filenames.PROGRESS}.0", f"/{filenames.PROGRESS}.1",
+    *(f"/{filenames.CONFIG}/{name}.tmp"
+      for name in ("consumerOffset.json", "delayOffset.json", filenames.TIMERMETRICS)),
+)
+"""Files whose sync is part of no promise; the table is in docs/design/crash-consistency.md."""
 
 
 @final
@@ -62,8 +70,12 @@ class DefaultMessageStore:
         self.root = root
         self.config = config
         self._clock = clock
-        self._file_system = file_system
         self.flags = RunningFlags()
+        self.syncs = SyncGuard(file_system, HINTS)
+        self.syncs.on_failure = partial(self.flags.set, NOT_WRITEABLE)
+        self.file_system: FileSystem = self.syncs
+        """The files of the store: everything below its root is changed through it (rule F6)."""
+        self._file_system = file_system = self.file_system
         self.checkpoint = StoreCheckpoint(file_system, f"{root}/{filenames.CHECKPOINT}")
         self.open_files = OpenFiles(config.max_open_files or share_of_descriptors())
         self.commit_log = CommitLog(
@@ -319,5 +331,6 @@ class DefaultMessageStore:
             "dispatchBehindBytes": self.reput.behind_bytes(),
             "openSegmentFiles": self.open_files.count,
             "openSegmentFilesMax": self.open_files.limit,
+            "hintSyncFailures": self.syncs.hint_failures,
             "writeable": self.flags.is_writeable(), "readOnly": self.report.read_only or None,
         }

@@ -111,7 +111,7 @@ class FlushCommitLogService:
 
     def _fail(self, error: FatalStorageError) -> None:
         self._flags.set(NOT_WRITEABLE, str(error))
-        _log.critical("flush failed, the store takes no more writes cause=%s", error)
+        _log.critical("flush failed, waiting puts are not acknowledged cause=%s", error)
         with self._lock:
             self.failed = True
             waiting, self._waiting = self._waiting, []
@@ -168,7 +168,7 @@ class FlushConsumeQueueService:
         self._progress_file = progress
         self._last_thorough_ns = -1
         self._took_ns = 0
-        self._no_room = False
+        self._put_off = False
         self._written: Position | None = None
         self._untold: list[Progress] = []
         self._lock = threading.Lock()
@@ -206,7 +206,7 @@ class FlushConsumeQueueService:
             self._flush(least_pages, clean=clean)
 
     def _flush(self, least_pages: int, *, clean: bool) -> None:
-        thorough = least_pages == 0
+        thorough, at_hints = least_pages == 0, False
         try:
             progress = self._look(clean=clean) if thorough else None
             everything = self._queues.flush(least_pages)
@@ -218,21 +218,19 @@ class FlushConsumeQueueService:
                 self.durable_until = progress.until
                 self._untold.append(progress)
                 del self._untold[1 : -_MOST_UNTOLD]  # the first is the one that is told soonest
+            at_hints = True
             self._tell()
-            self._no_room = False
+            self._put_off = False
         except OSError as error:
-            if error.errno in _NO_SPACE and not clean:
-                # A hint that is old makes a recovery longer and no message is at stake: it is
-                # written when there is room again.
-                if not self._no_room:
-                    _log.warning("there is no room for the checkpoint, the old one stays cause=%s", error)
-                self._no_room = True
+            if (at_hints or error.errno in _NO_SPACE) and not clean:
+                # A hint that is old makes a recovery longer and no message is at stake: all of it
+                # is written again by the next pass.
+                if not self._put_off:
+                    _log.warning("the checkpoint cannot be written, the old one stays cause=%s", error)
+                self._put_off = True
                 return
             self._flags.set(NOT_WRITEABLE, f"the checkpoint cannot be written: {error}")
             raise FatalStorageError("checkpoint", str(error)) from error
-        except FatalStorageError as error:
-            self._flags.set(NOT_WRITEABLE, str(error))
-            raise
 
     def forget(self) -> None:
         """Have the next flush write progress, even when nothing was put meanwhile."""

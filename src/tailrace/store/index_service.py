@@ -17,7 +17,6 @@ import numpy as np
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
-from tailrace.errors import FatalStorageError
 from tailrace.formats.indexfile import (
     INDEX_ENTRY,
     INDEX_HEADER,
@@ -262,10 +261,7 @@ class IndexService:
             file.close()
             count += 1
         if count:
-            try:
-                self._file_system.sync_dir(self._directory)
-            except OSError as error:
-                raise FatalStorageError(self._directory, str(error)) from error
+            self._file_system.sync_dir(self._directory)
         return count
 
     def clear(self) -> None:
@@ -368,7 +364,7 @@ class IndexService:
                 timestamp_ms += 1
             file = MappedFile.create(
                 self._file_system, path, 0, self._size, mapped=True, allocate_step=_STEP,
-                open_files=self._open_files)
+                open_files=self._open_files, derived=True)
             end = self.header(previous) if previous is not None else IndexHeader(0, 0, 0, 0, 0, 1)
             start = IndexHeader(
                 end.end_timestamp, end.end_timestamp, end.end_phy_offset, end.end_phy_offset, 0, 1)

@@ -20,7 +20,6 @@ from typing import Final, final
 
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
-from tailrace.errors import FatalStorageError
 from tailrace.formats import filenames
 from tailrace.segments import MappedFile
 
@@ -109,7 +108,8 @@ class Trash:
         the file stays as it is, FatalStorageError when nobody knows whether its name is durably
         gone: then no file behind it may go, or a power loss would leave a hole in the log.
         """
-        directory, _, name = file.path.rpartition("/")
+        path = file.path
+        directory, _, name = path.rpartition("/")
         try:
             self._rename(file, directory, name)
         except OSError as error:
@@ -118,8 +118,10 @@ class Trash:
             self._file_system.remove(file.path)
         try:
             self._file_system.sync_dir(directory)
-        except OSError as error:
-            raise FatalStorageError(directory, str(error)) from error
+        except OSError:  # the directory could not be opened: the sync was not tried
+            if file.path != path:
+                file.move_to(path)
+            raise
 
     def _rename(self, file: MappedFile, directory: str, name: str) -> None:
         if directory not in self._elsewhere:

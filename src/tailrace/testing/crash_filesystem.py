@@ -213,6 +213,8 @@ class CrashFileSystem:
                if self._durable_files.get(p) is d or entropy.randrange(100) < keep_percent},
         }
         for path, data in names.items():
+            if path.rpartition("/")[0] not in self._directories:
+                continue  # its directory was removed, which the disk knows only with its names
             gone = path not in self._files
             if gone and entropy.randrange(100) < keep_percent:
                 continue  # an unsynced removal that did reach the disk

@@ -202,10 +202,7 @@ class Dequeue:
         far = bool(unit.magic & MAGIC_ROLL)
         roll = far and out >= self.frontier_ms
         if TIMER_DEL_UNIQKEY in properties and not roll:
-            named = self._due.delete(out, properties[TIMER_DEL_UNIQKEY])
-            if named is not None:
-                counters["timerRecalled"] += 1
-                self._due.done(named, delivered=True)
+            self._put_back.delete(properties, out)
             return
         # A request to delete has the unique key of what it deletes.
         identity = None if TIMER_DEL_UNIQKEY in properties else identity_of(properties, out)

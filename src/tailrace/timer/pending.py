@@ -14,7 +14,9 @@ from tailrace.timer.properties import (
     REAL_TOPIC,
     TIMER_ROLL_TIMES,
     UNIQ_KEY,
+    Identity,
     due_ms,
+    identity_of,
     out_ms,
 )
 from tailrace.timer.schedule_message_service import ScheduleMessageService
@@ -67,15 +69,14 @@ def _before(far: list[PendingTimer], until_ms: int) -> list[PendingTimer]:
 
 
 def _timer(
-    timers: TimerMessageStore, unit: TimerUnit, deleted: set[tuple[int, str]]
+    timers: TimerMessageStore, unit: TimerUnit, deleted: set[Identity]
 ) -> PendingTimer | None:
     message = timers.put_back.read(unit) if not unit.magic & MAGIC_DELETE else None
     out = out_ms(message.properties) if message is not None else None
     if message is None or out is None:
         return None
     properties = message.properties
-    key = properties.get(UNIQ_KEY, "")
-    if (out, key) in deleted or (out, f"{properties.get(REAL_TOPIC)}+{key}") in deleted:
+    if identity_of(properties, out) in deleted:
         return None
     due = due_ms(properties, out, message.store_timestamp, timers.put_back.grain_ms)
     return _pending(message, due, _number(properties.get(TIMER_ROLL_TIMES)), 0)

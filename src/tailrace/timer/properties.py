@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 __all__ = [
-    "DELIVER_PROPERTIES", "PARKED_TOPIC", "TIMER_TOPIC", "Identity", "due_ms", "identity_of",
-    "out_ms", "put_back_properties", "slot_ms",
+    "DELIVER_PROPERTIES", "PARKED_TOPIC", "TIMER_TOPIC", "Identity", "delete_keys", "due_ms",
+    "identity_of", "named_by", "out_ms", "put_back_properties", "slot_ms",
 ]
 
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
@@ -57,6 +57,26 @@ def identity_of(properties: Mapping[str, str], out: int) -> Identity | None:
     """A timer's identity; None without a unique key."""
     unique_key = properties.get(UNIQ_KEY)
     return Identity(properties.get(REAL_TOPIC, ""), unique_key, out) if unique_key else None
+
+
+def delete_keys(topic: str, unique_key: str, *, append_topic: bool) -> tuple[str, ...]:
+    """What requests to delete a timer say, one request each (RocketMQ's buildDeleteKey).
+
+    Releases up to 5.3 compare ``topic+key``, 5.5.0 the bare key or, with
+    appendTopicForTimerDeleteKey, ``topic+key``. Each of them ignores the other form.
+    """
+    whole = f"{topic}+{unique_key}"
+    return (whole,) if append_topic else (whole, unique_key)
+
+
+def named_by(properties: Mapping[str, str], out: int) -> tuple[Identity, ...]:
+    """The timers that a request to delete names, in whichever form its key is.
+
+    Only a timer of the request's own topic: a producer may know, or guess, the keys of other topics.
+    """
+    topic, key = properties.get(REAL_TOPIC, ""), properties.get(TIMER_DEL_UNIQKEY, "")
+    keys = dict.fromkeys((key, key.removeprefix(f"{topic}+")))
+    return tuple(Identity(topic, name, out) for name in keys)
 
 
 def due_ms(properties: Mapping[str, str], out: int, store_timestamp: int, grain_ms: int) -> int:

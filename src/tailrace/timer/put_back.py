@@ -7,6 +7,7 @@ again for ever; one that never can is parked in ``%DLQ%TAILRACE_TIMER`` with the
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Final, final
 
 from tailrace.env.clock import Clock
@@ -26,6 +27,7 @@ from tailrace.timer.properties import (
     TIMER_TOPIC,
     Identity,
     due_ms,
+    named_by,
     put_back_properties,
 )
 from tailrace.timer.slots import DueQueue, Pending
@@ -144,6 +146,14 @@ class PutBack:
         pending.not_before_ms = self._clock.now_ms() + _RETRY_MS
         self._due.push(pending)
 
+    def delete(self, properties: Mapping[str, str], out: int) -> None:
+        """Note what a request deletes, and take those of its timers away that wait already."""
+        for identity in named_by(properties, out):
+            named = self._due.delete(identity)
+            if named is not None:
+                self.counters["timerRecalled"] += 1
+                self._due.done(named, delivered=True)
+
     def _own_slot_has_come(self, pending: Pending, message: MessageExt) -> bool:
         """A far timer that is late for its own slot, after a jump of the clock, goes no more round.
 
@@ -156,10 +166,7 @@ class PutBack:
         self._due.done(pending, delivered=True, left=False)
         if TIMER_DEL_UNIQKEY in properties:
             self._due.left(pending.unit)
-            named = self._due.delete(out, properties[TIMER_DEL_UNIQKEY])
-            if named is not None:
-                self.counters["timerRecalled"] += 1
-                self._due.done(named, delivered=True)
+            self.delete(properties, out)
         elif pending.identity is not None and self._due.is_deleted(pending.identity):
             self._due.left(pending.unit)
             self.counters["timerRecalled"] += 1

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from tailrace.errors import MessageIllegalError
 from tailrace.formats.commitlog import encode_properties
 from tailrace.model import MessageExtBrokerInner
-from tailrace.timer.properties import TIMER_DEL_UNIQKEY, TIMER_DELIVER_MS, UNIQ_KEY
+from tailrace.timer.properties import TIMER_DEL_UNIQKEY, TIMER_DELIVER_MS, UNIQ_KEY, delete_keys
 
 __all__ = ["RecallHandle", "build_handle", "parse_handle", "recall_messages"]
 
@@ -49,11 +49,16 @@ def parse_handle(handle: str) -> RecallHandle:
 
 
 def recall_messages(
-    handle: RecallHandle, born_ms: int, born_host: bytes, producer_group: str = ""
+    handle: RecallHandle, born_ms: int, born_host: bytes, producer_group: str = "", *,
+    append_topic: bool,
 ) -> list[MessageExtBrokerInner]:
-    """Messages that delete a timer: one in the form of each release, as either ignores the other's."""
+    """Return the messages that delete a timer: one for each form that a broker may look for.
+
+    With ``append_topic`` (appendTopicForTimerDeleteKey) only ``topic+key``, which at a Java broker
+    cannot delete a timer of another topic.
+    """
     made = []
-    for key in (f"{handle.topic}+{handle.unique_key}", handle.unique_key):
+    for key in delete_keys(handle.topic, handle.unique_key, append_topic=append_topic):
         properties = {
             "TAGS": _TAG, TIMER_DEL_UNIQKEY: key, UNIQ_KEY: handle.unique_key,
             TIMER_DELIVER_MS: str(handle.timestamp_ms), "BORN_TIMESTAMP": str(born_ms),

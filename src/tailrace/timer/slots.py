@@ -22,12 +22,6 @@ _MOST_DELETES: Final = 100_000
 _NEVER: Final = (1 << 63) - 1
 
 
-def _keys(identity: Identity) -> tuple[tuple[int, str], tuple[int, str]]:
-    """What a request to delete may say: the unique key, with or without the topic."""
-    out, key = identity.out_ms, identity.unique_key
-    return (out, key), (out, f"{identity.real_topic}+{key}")
-
-
 @dataclass(slots=True, eq=False)
 class Pending:
     """One timer: due at ``due_ms``, tried again at ``not_before_ms`` after a failed put."""
@@ -163,9 +157,9 @@ class DueQueue:
         """Told of each unit that has left its slot."""
         self.on_left_many: Callable[[str, int], None] | None = None
         """Told the topic of as many timers that have left together."""
-        self._deletes: dict[tuple[int, str], None] = {}
+        self._deletes: dict[Identity, None] = {}
         self._delete_times: Counter[int] = Counter()
-        self._by_key: dict[tuple[int, str], Pending] = {}
+        self._by_identity: dict[Identity, Pending] = {}
         self._heap: list[tuple[int, int, Pending]] = []
         self._number = itertools.count()
 
@@ -183,8 +177,7 @@ class DueQueue:
     def push(self, pending: Pending) -> None:
         """Let a timer wait until it is due."""
         if pending.identity is not None and not pending.roll:
-            for key in _keys(pending.identity):
-                self._by_key[key] = pending
+            self._by_identity[pending.identity] = pending
         heapq.heappush(
             self._heap, (max(pending.due_ms, pending.not_before_ms), next(self._number), pending))
 
@@ -205,10 +198,8 @@ class DueQueue:
         pending.cancelled = True
         if left:
             self.left(pending.unit)
-        if pending.identity is not None:
-            for key in _keys(pending.identity):
-                if self._by_key.get(key) is pending:
-                    del self._by_key[key]
+        if pending.identity is not None and self._by_identity.get(pending.identity) is pending:
+            del self._by_identity[pending.identity]
         slot = self.slots.get(pending.slot_time_ms)
         if slot is not None:
             slot.waiting.pop(pending.unit.phy_offset, None)
@@ -217,7 +208,7 @@ class DueQueue:
 
     def has(self, identity: Identity) -> bool:
         """Whether this timer waits for its time, in whatever slot."""
-        return _keys(identity)[1] in self._by_key
+        return identity in self._by_identity
 
     def left(self, unit: TimerUnit) -> None:
         """A unit has nothing more to bring."""
@@ -229,29 +220,29 @@ class DueQueue:
         if self.on_left_many is not None:
             self.on_left_many(topic, count)
 
-    def delete(self, out_ms: int, key: str) -> Pending | None:
-        """Note a request to delete; the timer that it names, if that waits already.
+    def delete(self, named: Identity) -> Pending | None:
+        """Note that a request deletes a timer; return that timer if it waits already.
 
         Requests are kept for a while: the timer may be a copy that is on its way.
         """
-        if (out_ms, key) not in self._deletes:
-            self._deletes[out_ms, key] = None
-            self._delete_times[out_ms] += 1
+        if named not in self._deletes:
+            self._deletes[named] = None
+            self._delete_times[named.out_ms] += 1
         if len(self._deletes) > _MOST_DELETES:
             oldest = next(iter(self._deletes))
             del self._deletes[oldest]
-            self._delete_times[oldest[0]] -= 1
-            if not self._delete_times[oldest[0]]:
-                del self._delete_times[oldest[0]]
-        return self._by_key.get((out_ms, key))
+            self._delete_times[oldest.out_ms] -= 1
+            if not self._delete_times[oldest.out_ms]:
+                del self._delete_times[oldest.out_ms]
+        return self._by_identity.get(named)
 
     def is_deleted(self, identity: Identity) -> bool:
-        """Whether a request named this timer, in the form of either release."""
-        return bool(self._deletes) and any(key in self._deletes for key in _keys(identity))
+        """Whether a request named this timer."""
+        return identity in self._deletes
 
     def has_named(self, out_ms: set[int]) -> bool:
         """Whether timers of these slot times may be deleted, or wait one by one."""
-        return bool(self._by_key) or not out_ms.isdisjoint(self._delete_times)
+        return bool(self._by_identity) or not out_ms.isdisjoint(self._delete_times)
 
     def forget_finished(self, time_ms: int) -> None:
         """Drop the state of a slot that has nothing left."""

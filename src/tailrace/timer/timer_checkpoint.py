@@ -48,7 +48,7 @@ class TimerCheckpoint:
         """Write and sync when anything changed. Raises OSError."""
         if fields == self.fields:
             return
-        made = not self._file_system.exists(self._path)
+        made = self.fields is None  # or its name is one that an earlier attempt left
         directory = self._path.rpartition("/")[0]
         if made:
             self._file_system.makedirs(directory)

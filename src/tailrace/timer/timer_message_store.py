@@ -45,8 +45,9 @@ from tailrace.timer.dequeue import Dequeue
 from tailrace.timer.enqueue import Enqueue
 from tailrace.timer.properties import (
     REAL_TOPIC,
-    TIMER_DEL_UNIQKEY,
+    Identity,
     identity_of,
+    named_by,
     out_ms,
 )
 from tailrace.timer.put_back import PutBack
@@ -301,9 +302,9 @@ class TimerMessageStore:
             **self.put_back.counters,
         }
 
-    def deleted(self) -> set[tuple[int, str]]:
-        """(slot time, what it says) of every request to delete that is in the wheel."""
-        found = set()
+    def deleted(self) -> set[Identity]:
+        """The timers that requests to delete name which are in the wheel."""
+        found = set[Identity]()
         with self._lock:
             requests = [
                 unit for units in self._pending_units()
@@ -312,7 +313,7 @@ class TimerMessageStore:
             message = self.put_back.read(TimerUnit(*unit))
             out = out_ms(message.properties) if message is not None else None
             if message is not None and out is not None:
-                found.add((out, message.properties.get(TIMER_DEL_UNIQKEY, "")))
+                found.update(named_by(message.properties, out))
         return found
 
     def pending_slots(self) -> Iterator[tuple[int, list[TimerUnit]]]:
@@ -363,7 +364,7 @@ class TimerMessageStore:
                 if self.checkpoint.fields is not None:
                     self.dequeue.frontier_ms = self.checkpoint.fields.last_read_time_ms
                 return False
-            if self.config.timer_stop_dequeue:
+            if self.config.timer_stop_dequeue or self._store.syncs.failed:
                 return False
             if self.queue_offset < self.enqueue.hold_until and not self.config.timer_stop_enqueue:
                 return False

@@ -214,7 +214,6 @@ class TimerWheel:
         return self.write(self.take_dirty())
 
     def _write(self, pages: dict[int, bytes]) -> None:
-        made = not self._file_system.exists(self._path)
         file = self._file_system.open(self._path, writable=True, create=True)
         try:
             if file.size() != self._size:
@@ -226,7 +225,7 @@ class TimerWheel:
             file.sync_data()
         finally:
             file.close()
-        if made:
+        if self._fresh:  # the name may be one that an earlier attempt could not make durable
             self._file_system.sync_dir(self._path.rpartition("/")[0])
 
     def _clear_stale(self, file: Any, pages: dict[int, bytes]) -> None:

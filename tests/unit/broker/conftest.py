@@ -50,6 +50,7 @@ class FakeStore:
         self.path = str(path)
         self.file_system = OsFileSystem()
         self.read_only = ""
+        self.sync_failed = False
         self.config = config or StoreConfig()
         self.config_dir = f"{self.path}/config"
         self.clock = clock or ManualClock()

@@ -48,7 +48,8 @@ class RecallMessageProcessor:
                 ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid")
         until = 0
         for message in recall_messages(
-            handle, now, channel.born_host, request.ext.get("producerGroup", "")
+            handle, now, channel.born_host, request.ext.get("producerGroup", ""),
+            append_topic=self._broker.store.config.append_topic_for_timer_delete_key,
         ):
             result = self._broker.store.put_inner(message)
             if not result.status.appended:

@@ -115,7 +115,12 @@ def pending_timers(spark: SparkSession, path: str, *, config_file: str = "") -> 
         ).where("out is not null")
 
     queue = held([TIMER_TOPIC]).where("topic != ''").cache()
-    deleted = queue.where("deletes is not null").select("out", f.col("deletes").alias("uniqKey"))
+    asked = queue.where("deletes is not null").select("topic", "out", "deletes")
+    # The key of a request is that of a timer of its own topic, with the topic before it or without.
+    whole = f.col("deletes").startswith(f.concat("topic", f.lit("+")))
+    stripped = f.expr("substring(deletes, length(topic) + 2)")
+    deleted = asked.select("topic", "out", f.col("deletes").alias("uniqKey")).unionByName(
+        asked.where(whole).select("topic", "out", stripped.alias("uniqKey")))
     timers = queue.where("deletes is null")
     # The last copy of each; without a unique key nobody can tell which are copies.
     latest = (
@@ -128,11 +133,7 @@ def pending_timers(spark: SparkSession, path: str, *, config_file: str = "") -> 
         identity = ["topic", "uniqKey", "out"]
         delivered = held(topics).select(identity).distinct()
         latest = latest.join(delivered, identity, "left_anti")
-    for key in (f.col("uniqKey"), f.concat("topic", f.lit("+"), "uniqKey")):
-        latest = (
-            latest.withColumn("key", key)
-            .join(deleted.select("out", f.col("uniqKey").alias("key")), ["out", "key"], "left_anti")
-            .drop("key"))
+    latest = latest.join(deleted, ["topic", "uniqKey", "out"], "left_anti")
     return latest.select("topic", "uniqKey", "out", "commitLogOffset").unionByName(plain).select(
         "topic", "uniqKey", f.timestamp_millis("out").alias("slotTime"), "commitLogOffset")
 

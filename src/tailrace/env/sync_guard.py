@@ -1,0 +1,198 @@
+"""Rule F6 in one place: a failed sync is final.
+
+After a failed sync the pages that it was for are clean in memory and not on the disk, so a later sync
+that succeeds proves nothing. `SyncGuard` wraps the files of one store. The first sync that fails is
+reported to ``on_failure`` and raises FatalStorageError; every later sync is refused without a call.
+So nothing that waits for a sync is acknowledged, and nothing that a sync should have covered is
+claimed, whichever caller comes next.
+
+A file of ``hints`` is the exception: it may be stale or missing, and its writer always writes all of
+it again. Its failed sync is logged and counted, and raises the OSError. A directory is never a hint.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable
+from typing import Final, final
+
+from tailrace.env.filesystem import (
+    DiskUsage,
+    File,
+    FileStat,
+    FileSystem,
+    LockHandle,
+    Mapping,
+)
+from tailrace.errors import FatalStorageError
+
+__all__ = ["SyncGuard"]
+
+_log = logging.getLogger(__name__)
+_NOT_TRIED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOENT, errno.ENOTDIR)
+"""Errors of opening a directory to sync it: the sync was not attempted, so nothing is lost."""
+
+
+@final
+class _GuardedFile:
+    __slots__ = ("_file", "_guard", "path")
+
+    def __init__(self, guard: SyncGuard, file: File) -> None:
+        self.path = file.path
+        self._guard = guard
+        self._file = file
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def pread(self, n: int, pos: int) -> bytes:
+        return self._file.pread(n, pos)
+
+    def pread_into(self, buffer: memoryview, pos: int) -> int:
+        return self._file.pread_into(buffer, pos)
+
+    def pwrite(self, data: bytes | bytearray | memoryview, pos: int) -> None:
+        self._file.pwrite(data, pos)
+
+    def allocate(self, pos: int, n: int) -> None:
+        self._file.allocate(pos, n)
+
+    def truncate(self, size: int) -> None:
+        self._file.truncate(size)
+
+    def map(self, size: int, *, writable: bool, private: bool = False) -> Mapping:
+        return self._file.map(size, writable=writable, private=private)
+
+    def data_ranges(self, start: int, until: int) -> list[tuple[int, int]]:
+        return self._file.data_ranges(start, until)
+
+    def punch_hole(self, pos: int, n: int) -> None:
+        self._file.punch_hole(pos, n)
+
+    def sync_data(self) -> None:
+        self._guard.sync_file(self._file)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@final
+class SyncGuard:
+    """A FileSystem over another one; ``hints`` are endings of the paths that are hints."""
+
+    def __init__(self, inner: FileSystem, hints: tuple[str, ...] = ()) -> None:
+        self.on_failure: Callable[[str], None] | None = None
+        """Called with a sentence when a sync has failed that is part of a promise, before the error
+        is raised."""
+        self.hint_failures = 0
+        """How many syncs of hints have failed."""
+        self._inner = inner
+        self._hints = hints
+        self._failure: FatalStorageError | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether a sync has failed that is part of a promise."""
+        return self._failure is not None
+
+    # -- the rule
+
+    def sync_file(self, file: File) -> None:
+        """Make the bytes of a file durable. Raises FatalStorageError, or OSError for a hint."""
+        if not file.path.endswith(self._hints):
+            self._promise(file.path, file.sync_data)
+            return
+        try:
+            file.sync_data()
+        except OSError as error:
+            self.hint_failures += 1
+            _log.warning("a hint cannot be synced, it is written again later file=%s cause=%s",
+                         file.path, error)
+            raise
+
+    def sync_dir(self, path: str) -> None:
+        """Make the names in a directory durable. Raises FatalStorageError, or OSError when the
+        directory could not be opened.
+        """
+        self._promise(path, lambda: self._inner.sync_dir(path), _NOT_TRIED)
+
+    def _promise(self, path: str, sync: Callable[[], None], not_tried: tuple[int, ...] = ()) -> None:
+        self._refuse()
+        try:
+            sync()
+        except OSError as error:
+            if error.errno in not_tried:
+                raise
+            raise self._fail(path, error) from error
+        self._refuse()  # a sync that failed meanwhile may have taken pages of this one
+
+    def _refuse(self) -> None:
+        first = self._failure
+        if first is not None:
+            raise FatalStorageError(first.path, first.cause) from first.__cause__
+
+    def _fail(self, path: str, error: OSError) -> FatalStorageError:
+        failure = FatalStorageError(path, error.strerror or str(error))
+        failure.__cause__ = error
+        if self._failure is None:
+            self._failure = failure
+            _log.critical("a sync failed, the store takes no more writes file=%s cause=%s", path, error)
+        if self.on_failure is not None:
+            self.on_failure(str(failure))
+        return failure
+
+    # -- FileSystem
+
+    def open(self, path: str, *, writable: bool = False, create: bool = False) -> File:
+        """Open a file; ``create`` makes it when it is missing."""
+        file = self._inner.open(path, writable=writable, create=create)
+        return _GuardedFile(self, file) if writable else file
+
+    def exists(self, path: str) -> bool:
+        """Whether the name exists."""
+        return self._inner.exists(path)
+
+    def stat(self, path: str) -> FileStat:
+        """What the name is."""
+        return self._inner.stat(path)
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted; empty when there is no such directory."""
+        return self._inner.list(path)
+
+    def makedirs(self, path: str) -> None:
+        """Make a directory and its parents, each durable in its parent.
+
+        Raises OSError, and FatalStorageError for an input or output error, which may be of a sync.
+        """
+        try:
+            self._inner.makedirs(path)
+        except OSError as error:
+            if error.errno == errno.EIO:
+                raise self._fail(path, error) from error
+            raise
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename atomically, replacing ``new``."""
+        self._inner.rename(old, new)
+
+    def remove(self, path: str) -> None:
+        """Remove a file."""
+        self._inner.remove(path)
+
+    def rmdir(self, path: str) -> None:
+        """Remove an empty directory."""
+        self._inner.rmdir(path)
+
+    def lock(self, path: str) -> LockHandle | None:
+        """Lock the first byte of a file."""
+        return self._inner.lock(path)
+
+    def lock_holder(self, path: str) -> int | None:
+        """Process id of who holds the lock on a file, None when nobody does."""
+        return self._inner.lock_holder(path)
+
+    def disk_usage(self, path: str) -> DiskUsage:
+        """Room of the partition of ``path``."""
+        return self._inner.disk_usage(path)
