@@ -295,7 +295,7 @@ def test_sorting_by_queue_stays_inside_its_rooms(module):
     known, names = np.zeros((4, 4), dtype=np.int64), bytearray(4)
     with pytest.raises(ValueError, match="a table of 12"):
         module.number_queues(b"x", rows, 0, room, 0, known, names, np.zeros(12, dtype=np.int64))
-    with pytest.raises(ValueError, match="4 rows of 28 columns into 3"):
+    with pytest.raises(ValueError, match=f"4 rows of {kernels.record.COLUMNS} columns into 3"):
         module.number_queues(b"x", rows, 0, room[:3], 0, known, names, table)
     with pytest.raises(ValueError, match="5 queues of 4"):
         module.number_queues(b"x", rows, 0, room, 5, known, names, table)
@@ -310,7 +310,7 @@ def test_sorting_by_queue_stays_inside_its_rooms(module):
     rows[2, kernels.record.C_TOPIC_LEN] = 2
     with pytest.raises(ValueError, match="its topic outside of the bytes"):
         module.number_queues(b"x", rows, 0, room, 3, known, names, table)
-    with pytest.raises(ValueError, match="4 rows of 28 columns into 3 of 7"):
+    with pytest.raises(ValueError, match=f"4 rows of {kernels.record.COLUMNS} columns into 3 of 7"):
         module.copy_columns(rows, np.zeros((3, 7), dtype=np.int64))
     with pytest.raises(ValueError, match="queue 3 of 3"):
         module.sort_by_queue(np.array([0, 3]), 3, room, room)
