@@ -200,6 +200,11 @@ _SPARK: Final = (
     _event("warning", "data lost", "store phy_offset until skipped",
            "Records were deleted while a task read them; with failOnDataLoss=false it goes on "
            "without them."),
+    _event("warning", "LMQ queues are left out, their messages are read by their own topics",
+           "store lmq_queues",
+           "Spark does not read light message queues (%LMQ%...). Each message that they name is read by its "
+           "own topic, and its property INNER_MULTI_DISPATCH names the LMQ queues. Messages that were sent "
+           "to an LMQ queue itself are not read. Logged once for each store."),
     _event("warning", "damaged record", "store phy_offset reason",
            "A record that was to be read is damaged; mode says what becomes of it."),
     _event("warning", "damaged records dropped", "store dropped",

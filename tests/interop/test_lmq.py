@@ -7,6 +7,8 @@ import shutil
 import socket
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,8 @@ import pytest
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.client import MessageQueue, Producer, PullConsumer
 from tailrace.errors import RemotingError
+from tailrace.formats import fastjson
+from tailrace.pytest_plugin import TailraceBroker
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop]
 COUNT = 900
@@ -153,28 +157,103 @@ def free_port() -> int:
         return s.getsockname()[1]
 
 
-class _Broker:
-    """One of the two brokers, serving the directory while the test is inside."""
-
-    def __init__(self, command, port: int, log: Path) -> None:
-        self.address, self._command, self._log = f"127.0.0.1:{port}", command, log
-
-    def __enter__(self):
-        with open(self._log, "w") as log:
-            self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
-        until = time.monotonic() + 90
+@contextmanager
+def java_broker(reference, root: Path, tmp_path: Path):
+    """A Java broker on the directory; its address."""
+    port = free_port()
+    conf = properties(tmp_path / "broker.conf", {
+        **CONF, "brokerClusterName": "DefaultCluster", "brokerName": "broker-a", "brokerId": 0,
+        "brokerIP1": "127.0.0.1", "namesrvAddr": "127.0.0.1:9", "listenPort": port,
+        "storePathRootDir": root, "storePathCommitLog": f"{root}/commitlog"})
+    with open(tmp_path / "broker.log", "w") as log:
+        process = subprocess.Popen([reference, "broker", conf], stdout=log, stderr=log)
+    address, until = f"127.0.0.1:{port}", time.monotonic() + 90
+    try:
         while True:
             try:
-                with Producer(broker=self.address) as producer:
-                    producer.create_topic("Parent0", 4)
-                    producer.create_topic("Parent1", 4)
-                return self
+                with Producer(broker=address) as producer:
+                    for n in range(2):
+                        producer.create_topic(f"Parent{n}", 4)
+                break
             except (RemotingError, OSError):
-                if time.monotonic() > until or self._process.poll() is not None:
-                    self.__exit__()
-                    raise AssertionError(self._log.read_text()[-2000:]) from None
+                assert time.monotonic() < until, (tmp_path / "broker.log").read_text()[-2000:]
                 time.sleep(0.5)
+        yield address
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
 
-    def __exit__(self, *_):
-        self._process.terminate()
-        self._process.wait(timeout=60)
+
+@contextmanager
+def our_broker(root: Path, tmp_path: Path):
+    """Our broker on the directory; its address."""
+    conf = properties(tmp_path / "ours.conf", CONF)
+    broker = TailraceBroker(root, "--config", str(conf))
+    broker.start()
+    try:
+        yield broker.broker
+    finally:
+        assert broker.stop() == 0
+
+
+def serve_lmq(address: str, first: int, count: int) -> None:
+    """Send, pull, wait, look for offsets and commit: what any of the two brokers must answer alike."""
+    began = time.time_ns() // 1_000_000
+    with Producer(broker=address) as producer, PullConsumer(broker=address, group="%LMQ%g") as mine, (
+        PullConsumer(broker=address, group="plain")
+    ) as plain:
+        def send(n: int) -> None:
+            names = lmq_names(n)
+            producer.send(Message(
+                topic=f"Parent{n % 2}", body=b"body %d" % n, tags=f"Tag{n % 3}", keys=[f"key{n}"],
+                properties={"INNER_MULTI_DISPATCH": ",".join(names)} if names else {}), queue_id=n % 3)
+
+        for n in range(first, first + count - 1):
+            send(n)
+        last = first + count - 1
+        assert "%LMQ%all" in lmq_names(last)
+        queue = MessageQueue("%LMQ%all", address, 0)
+        before = len(wanted(range(last))["%LMQ%all"])
+        until = time.monotonic() + 30
+        while mine.max_offset(queue) < before and time.monotonic() < until:
+            time.sleep(0.05)
+        with ThreadPoolExecutor(1) as threads:  # a pull that waits is answered by the arrival
+            waiting = threads.submit(mine.pull, queue, before, wait_ms=20_000)
+            time.sleep(1)
+            assert not waiting.done()
+            send(last)
+            (message,) = waiting.result(timeout=15).messages
+            assert message.keys == [f"key{last}"]
+        for name, numbers in wanted(range(first + count)).items():
+            queue, found = MessageQueue(name, address, 0), []
+            while len(found) < len(numbers):
+                result = mine.pull(queue, len(found), wait_ms=5000)
+                assert result.messages
+                found += [int(m.keys[0].removeprefix("key")) for m in result.messages]
+            assert found == numbers
+            assert (mine.min_offset(queue), mine.max_offset(queue)) == (0, len(numbers))
+            assert mine.offset_by_time(queue, began) == len(
+                [n for n in numbers if n < first])
+            plain.pull(queue, 0)  # makes the group
+            at = mine.committed(queue)
+            if first:  # what the other broker was told
+                assert at == plain.committed(queue) == len([n for n in numbers if n < first])
+            else:
+                assert at is None
+            mine.commit(queue, len(numbers))
+            plain.commit(queue, len(numbers))
+            assert mine.committed(queue) == plain.committed(queue) == len(numbers)
+
+
+def test_brokers_in_turn_serve_lmq_queues_alike(reference, tmp_path):
+    root = tmp_path / "store"
+    for round_, serve in enumerate((
+        java_broker(reference, root, tmp_path), our_broker(root, tmp_path),
+        java_broker(reference, root, tmp_path), our_broker(root, tmp_path),
+    )):
+        with serve as address:
+            first, until = max(0, 60 * round_ + 4), 60 * (round_ + 1) + 4  # 63, 123 ...: in %LMQ%all
+            serve_lmq(address, first if round_ else 0, until - (first if round_ else 0))
+        table = fastjson.loads((root / "config/lmqConsumerOffset.json").read_bytes())
+        assert table["lmqOffsetTable"]["%LMQ%all@%LMQ%g"] == table["offsetTable"]["%LMQ%all@plain"]["0"]
+        assert "%LMQ%all" not in (root / "config/topics.json").read_text()
