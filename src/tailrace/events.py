@@ -88,6 +88,12 @@ _ENV_KERNELS: Final = (
     _event("exception", "service step failed", "name failures",
            "A background service met an error that it does not know; the traceback follows, and its "
            "next step is made in time."),
+    _event("warning", "service waits for descriptors or memory", "name cause",
+           "A step of a background service was not possible because the process or the machine has no "
+           "descriptor or memory left. The step is repeated; this line is logged once until it succeeds."),
+    _event("warning", "sync of a directory is put off", "directory cause",
+           "A file was removed and its directory could not be opened for want of descriptors. The "
+           "directory is synced before the next file of it is removed."),
     _event("info", "kernel is not compiled", "name reason",
            "This loop over bytes runs in the interpreter: right, and many times slower."),
     _event("warning", "compiled kernel refused, its source has changed", "name",
@@ -252,6 +258,12 @@ _STORE: Final = (
     _event("critical", "flush failed, the store takes no more writes", "cause",
            "A sync of the log failed. What waited for it is told that it may be lost, and nothing is "
            "tried again: find out what is wrong with the disk, then start again."),
+    _event("warning", "flush waits for descriptors or memory", "cause",
+           "The CommitLog could not be opened for its sync. No sync was tried, so nothing failed; the next "
+           "step tries it. Puts under SYNC_FLUSH wait for that, at most syncFlushTimeout."),
+    _event("warning", "the checkpoint waits for descriptors or memory", "cause",
+           "Queues, index or checkpoint could not be opened for their sync. The old checkpoint stays, which "
+           "makes a recovery longer; the next step tries it."),
     _event("warning", "there is no room for the checkpoint, the old one stays", "cause",
            "The disk is full; a recovery would begin further back, and no message is at stake."),
     _event("warning", "cannot write the geometry hint", "file cause",

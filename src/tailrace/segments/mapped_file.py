@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator
 from typing import final
 
 from tailrace.env.filesystem import File, FileSystem, Mapping
+from tailrace.env.shortage import is_shortage
 from tailrace.errors import DiskFullError, FatalStorageError, StoreClosedError
 from tailrace.segments.lease import Lease
 from tailrace.segments.open_files import OpenFiles
@@ -416,17 +417,22 @@ class MappedFile:
     def flush(self) -> int:
         """Make every written byte durable; the position up to which they are.
 
-        Raises FatalStorageError when the sync fails, and ever after.
+        Raises FatalStorageError when the sync fails, and ever after; OSError when descriptors or
+        memory are short, so that no sync was tried: the next call tries it.
         """
         if self._failed:
             raise FatalStorageError(self.path, self._failed)
         wrote = self.wrote_position
         if wrote == self.flushed_position:
             return wrote
+        tried = False
         try:
             with self._descriptor() as file:
+                tried = True
                 file.sync_data()
         except OSError as error:
+            if not tried and is_shortage(error):
+                raise
             self._failed = str(error)
             raise FatalStorageError(self.path, self._failed) from error
         self.flushed_position = wrote

@@ -21,6 +21,7 @@ from tailrace.config import FlushDiskType, StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import ServiceHandle
+from tailrace.env.shortage import is_shortage
 from tailrace.errors import FatalStorageError
 from tailrace.model import PutMessageStatus
 from tailrace.store.commit_log import CommitLog
@@ -65,6 +66,7 @@ class FlushCommitLogService:
         self.sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self.handle: ServiceHandle | None = None
         self.failed = False
+        self._short = False
 
     def when_durable(self, until: int, callback: DurableCallback) -> None:
         """Call ``callback`` once everything below ``until`` is durable, or will not be."""
@@ -88,13 +90,19 @@ class FlushCommitLogService:
         thorough_ns = self._config.flush_commit_log_thorough_interval * 1_000_000
         now = self._clock.monotonic_ns()
         thorough = self.sync or now - self._last_thorough_ns >= thorough_ns
-        self._flush(0 if thorough else self._config.flush_commit_log_least_pages)
-        if thorough:
-            self._last_thorough_ns = now
+        try:
+            self._flush(0 if thorough else self._config.flush_commit_log_least_pages)
+            self._short = False
+            if thorough:
+                self._last_thorough_ns = now
+        except OSError as error:  # no sync was tried: puts wait for the next step, or time out
+            if not self._short:
+                _log.warning("flush waits for descriptors or memory cause=%s", error)
+            self._short = True
         return self._tell(self._commit_log.queue.flushed_where)
 
     def flush(self) -> None:
-        """Make everything durable now. Raises FatalStorageError."""
+        """Make everything durable now. Raises FatalStorageError; OSError while descriptors are short."""
         self._flush(0)
         self._tell(self._commit_log.queue.flushed_where)
 
@@ -169,6 +177,7 @@ class FlushConsumeQueueService:
         self._last_thorough_ns = -1
         self._took_ns = 0
         self._no_room = False
+        self._short = False
         self._written: Position | None = None
         self._untold: list[Progress] = []
         self._lock = threading.Lock()
@@ -192,7 +201,7 @@ class FlushConsumeQueueService:
         thorough = much or self._last_thorough_ns < 0 or (
             since >= self._config.flush_consume_queue_thorough_interval * 1_000_000)
         self.flush(0 if thorough else self._config.flush_consume_queue_least_pages)
-        if thorough:
+        if thorough and not self._short:
             self._last_thorough_ns = now
             self._took_ns = self._clock.monotonic_ns() - now
 
@@ -219,8 +228,13 @@ class FlushConsumeQueueService:
                 self._untold.append(progress)
                 del self._untold[1 : -_MOST_UNTOLD]  # the first is the one that is told soonest
             self._tell()
-            self._no_room = False
+            self._no_room = self._short = False
         except OSError as error:
+            if is_shortage(error) and not clean:
+                if not self._short:
+                    _log.warning("the checkpoint waits for descriptors or memory cause=%s", error)
+                self._short = True
+                return
             if error.errno in _NO_SPACE and not clean:
                 # A hint that is old makes a recovery longer and no message is at stake: it is
                 # written when there is room again.
