@@ -39,12 +39,23 @@ def _event(level: str, phrase: str, keys: str, meaning: str) -> Event:
 
 
 _BROKER: Final = (
-    _event("info", "ports taken", "broker namesrv",
+    _event("info", "ports taken", "broker namesrv advertised",
            "The broker listens, before its store is open; requests are told so until then."),
     _event("warning", "VIP port left out", "address reason",
            "The port two below the broker's could not be taken; only clients that ask for the VIP "
            "channel miss it."),
-    _event("info", "broker started", "broker namesrv", "Clients are served from now on."),
+    _event("info", "broker started", "broker namesrv advertised",
+           "Clients are served from now on, at these addresses; routes name the advertised one."),
+    _event("warning", "anybody who reaches this address may read, write and delete", "address",
+           "The option `--allow-remote` is given and there is no access control. Allow this address only for machines "
+           "that you trust, for example by a firewall."),
+    _event("info", "stop", "signal", "SIGTERM, SIGINT or SIGHUP came; the server closes its store and ends."),
+    _event("warning", "cannot print", "stream cause",
+           "Nobody reads stdout or stderr any more, for example because its terminal was closed. The server "
+           "goes on and prints nothing more there."),
+    _event("error", "connections cannot be accepted", "cause count",
+           "The process or the machine has no descriptor or memory left for a connection. `count` failed "
+           "since the last such line, of which there is at most one a minute; accepting goes on."),
     _event("info", "broker stopped", "broker",
            "Pending answers are sent, consumer offsets are written and connections are closed; the "
            "store is closed after this."),
@@ -153,6 +164,17 @@ _REMOTING: Final = (
            "is not one of a bad request or of the store."),
     _event("info", "connection closed for idleness", "peer",
            "Nothing came or went over a connection for two minutes."),
+    _event("warning", "connection closed for a limit", "peer reason count connections bytes",
+           "A connection was closed so that others can be served: `connections`, there were more than "
+           "serverSocketMaxConnections and this one was used least recently; `bytes`, all connections took "
+           "more than serverBufferMaxBytes and this one took the most; `incomplete request`, its client "
+           "stopped in the middle of a request; `answers are not read`, its client read nothing for "
+           "serverChannelStallTimeoutSeconds; `slow http`, too many HTTP clients had not sent their request. "
+           "`count` connections were closed for this reason since the last such line, of which there is at "
+           "most one a minute for each reason."),
+    _event("warning", "requests wait for memory", "bytes limit connections",
+           "Incomplete requests and unread answers of all connections take more than "
+           "serverBufferMaxBytes; nothing more is read until the largest connections are closed."),
     _event("warning", "connection aborted", "peer reason",
            "A client does not read its answers; what was written for it is thrown away."),
 )

@@ -138,10 +138,20 @@ READY: Final = _gauge("tailrace_ready", "1 once clients are served, 0 while the 
 RECOVERED_RATIO: Final = _gauge(
     "tailrace_recovered_ratio", "Part of the recovery that is done, where the store can tell.")
 WRITEABLE: Final = _gauge(
-    "tailrace_store_writeable", "0 when the store takes no more writes; the log says why.")
+    "tailrace_store_writeable", "0 when the store takes no writes; /ready and the log say why.")
 READ_ONLY: Final = _gauge(
     "tailrace_store_read_only",
     "1 when nothing could be written as the store was opened; it stays so until it is opened again.")
+CONNECTIONS: Final = _gauge(
+    "tailrace_connections", "Open connections of all ports, also of clients that have not registered.")
+CONNECTIONS_MAX: Final = _gauge(
+    "tailrace_connections_max", "Most connections at a time (serverSocketMaxConnections); 0: no limit.")
+CONNECTIONS_CLOSED: Final = _counter(
+    "tailrace_connections_closed_total",
+    "Connections that were closed because a limit was reached, by reason.", ("reason",))
+CONNECTION_BYTES: Final = _gauge(
+    "tailrace_connection_bytes",
+    "Memory of incomplete and waiting requests and of answers that clients have not read.", unit="bytes")
 RETENTION_DELETED: Final = _counter(
     "tailrace_retention_deleted_files_total", "CommitLog files that retention deleted.", ("forced",))
 RETENTION_LOST: Final = _counter(

@@ -218,6 +218,13 @@ class FakeChannel:
     def close(self):
         self.closed = True
 
+    def hold(self, n):
+        self.held = getattr(self, "held", 0) + n
+
+    def when_reading(self, answer):
+        if not self.closed:
+            answer()
+
 
 def decoded(answer):
     """A processor's answer as a command."""
