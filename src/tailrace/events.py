@@ -117,6 +117,16 @@ _ENV_KERNELS: Final = (
 )
 
 _NODE: Final = (
+    _event("error", "the lock file was deleted while the store is open, it is made again", "file",
+           "Without this file another process could open the same directory and overwrite messages. It was "
+           "made again in time; find out what deletes it."),
+    _event("critical", "the lock file was replaced, the store takes no more writes", "file",
+           "The lock file was deleted and another process made a new one, so that process may have written "
+           "to the directory. The command `tailrace serve` ends with exit code 1. End every process that has "
+           "the directory open, then start one; its recovery looks at the end of the log."),
+    _event("warning", "cannot look at the lock file", "file cause",
+           "The lock file or its directory could not be looked at or made again; it is tried again every "
+           "second."),
     _event("error", "config file unreadable", "file reason",
            "A file of config/ is no JSON object, so its backup (.bak) is read in its stead, and is "
            "not replaced by it."),

@@ -142,6 +142,9 @@ WRITEABLE: Final = _gauge(
 READ_ONLY: Final = _gauge(
     "tailrace_store_read_only",
     "1 when nothing could be written as the store was opened; it stays so until it is opened again.")
+LOCK_MADE_AGAIN: Final = _counter(
+    "tailrace_store_lock_made_again_total",
+    "How often somebody deleted the lock file of the running server.", ())
 CONNECTIONS: Final = _gauge(
     "tailrace_connections", "Open connections of all ports, also of clients that have not registered.")
 CONNECTIONS_MAX: Final = _gauge(

@@ -130,7 +130,7 @@ class BrokerController:
         self._store.set_message_arriving_listener(self._hold)
         self._scheduler.every(
             "ConsumerOffsetPersist", self._config.flush_consumer_offset_interval,
-            self._broker.offsets.persist_if_changed,
+            self._persist_offsets,
         )
         self._every("scan", SCAN_S, self._scan)
 
@@ -249,8 +249,12 @@ class BrokerController:
         await self._wait_durable()
         await self._close_servers()
         self._scheduler.stop_all()
-        self._broker.offsets.persist_if_changed()
+        self._persist_offsets()
         _log.info("broker stopped broker=%s", self.broker_address)
+
+    def _persist_offsets(self) -> None:
+        if not self._store.lost_lock:  # else the file is another process's
+            self._broker.offsets.persist_if_changed()
 
     async def _wait_durable(self) -> None:
         """Let sends that wait for the disk be answered, for as long as their producers wait."""

@@ -115,6 +115,7 @@ class Exposition(Collector):
         writeable = store.is_writeable
         yield self._family(metrics.WRITEABLE, {(): writeable})
         yield self._family(metrics.READ_ONLY, {(): bool(store.read_only)})
+        yield self._family(metrics.LOCK_MADE_AGAIN, {(): stats.get("lockMadeAgain", 0)})
         yield self._family(metrics.BROKER_PERMISSION, {(): 6 if writeable else 4})
         yield self._family(metrics.TOPIC_NUMBER, {(): len(broker.topics.table)})
         yield self._family(metrics.GROUP_NUMBER, {(): len(broker.groups.items())})

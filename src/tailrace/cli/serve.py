@@ -22,6 +22,7 @@ from tailrace.env.descriptors import raise_descriptor_limit
 from tailrace.env.shortage import is_shortage
 from tailrace.errors import StoreError
 from tailrace.formats.filenames import SERVE
+from tailrace.node.lock import LOCK_CHECK_MS
 from tailrace.node.message_store import MessageStore
 from tailrace.remoting.client import split_address
 from tailrace.remoting.limits import ServerLimits
@@ -232,11 +233,15 @@ async def _serve_open_store(
          f"recovered_ms={round(store.recovery_report['ms'])}"
          + (f" advertised={advertised}" if advertised != listeners.listen_address else "")
          + (" read-only" if store.read_only else ""), sys.stdout)
-    await stop.wait()
+    while not (stop.is_set() or store.lost_lock):
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), LOCK_CHECK_MS / 1000)
     _say("stopping", sys.stderr)
     if http is not None:
         http.stopping()
     await controller.stop()
+    if store.lost_lock:
+        raise StoreError(store.lost_lock)
     if not store.read_only:
         with contextlib.suppress(OSError):  # a hint; the store must be closed in any case
             hint.unlink(missing_ok=True)

@@ -110,5 +110,9 @@ class ThreadScheduler:
 
     def stop_all(self) -> None:
         """Stop every service, last started first."""
-        while self._services:
-            self._services.pop().stop()
+        while True:
+            try:
+                service = self._services.pop()
+            except IndexError:  # two threads may call this at the same time
+                return
+            service.stop()

@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, cast, final
 
+from tailrace.env.shortage import is_shortage
 from tailrace.errors import (
     RemotingConnectError,
     RemotingFrameError,
@@ -324,7 +325,7 @@ class Channel(asyncio.Protocol):
     def _failed(self, request: RemotingCommand, error: Exception) -> bytes | None:
         _log.warning(
             "request failed code=%d peer=%s reason=%r", request.code, self.peer, error,
-            exc_info=not isinstance(error, KeyError | ValueError | StoreError),
+            exc_info=not (isinstance(error, KeyError | ValueError | StoreError) or is_shortage(error)),
         )
         if request.flag & ONEWAY_FLAG:
             return None

@@ -118,8 +118,12 @@ class FlushCommitLogService:
             self._checkpoint.update(physic_msg_timestamp=timestamp)
 
     def _fail(self, error: FatalStorageError) -> None:
-        self._flags.set(NOT_WRITEABLE, str(error))
         _log.critical("flush failed, the store takes no more writes cause=%s", error)
+        self.give_up(str(error))
+
+    def give_up(self, reason: str) -> None:
+        """Take no more writes, and answer who waits that its message may not be durable."""
+        self._flags.set(NOT_WRITEABLE, reason)
         with self._lock:
             self.failed = True
             waiting, self._waiting = self._waiting, []

@@ -49,7 +49,7 @@ class FakeStore:
     def __init__(self, path, broker_config=None, config=None, clock=None):
         self.path = str(path)
         self.file_system = OsFileSystem()
-        self.read_only = ""
+        self.read_only = self.lost_lock = ""
         self.config = config or StoreConfig()
         self.config_dir = f"{self.path}/config"
         self.clock = clock or ManualClock()
