@@ -373,3 +373,16 @@ class BrokerConfig(_Config):
     trace_on: bool = _option(True, "Value of TRACE_ON.")
     channel_expired_ms: int = _option(
         120_000, "A client without heartbeat for this long is forgotten.", unit="ms", low=1)
+    server_socket_max_connections: int = _option(
+        0, "Connections of all ports together; when one more comes, the least recently used one is closed. "
+        "0: half of the process's limit of descriptors (`ulimit -n`).", low=0, high=1 << 20)
+    server_buffer_max_bytes: int = _option(
+        256 * MIB, "Memory of incomplete and waiting requests and of unread answers of all connections "
+        "together; above it requests wait and the largest connections are closed.", unit="bytes",
+        low=32 * MIB)
+    write_buffer_high_water_mark: int = _option(
+        256 * KIB, "Unread answers of one connection at which its next requests wait; 0: 256 KiB.",
+        unit="bytes", low=0, high=64 * MIB)
+    server_channel_stall_timeout_seconds: int = _option(
+        30, "A client that stops in the middle of a request, or does not read its answers, for this long "
+        "is disconnected.", unit="s", low=1)

@@ -39,12 +39,23 @@ def _event(level: str, phrase: str, keys: str, meaning: str) -> Event:
 
 
 _BROKER: Final = (
-    _event("info", "ports taken", "broker namesrv",
+    _event("info", "ports taken", "broker namesrv advertised",
            "The broker listens, before its store is open; requests are told so until then."),
     _event("warning", "VIP port left out", "address reason",
            "The port two below the broker's could not be taken; only clients that ask for the VIP "
            "channel miss it."),
-    _event("info", "broker started", "broker namesrv", "Clients are served from now on."),
+    _event("info", "broker started", "broker namesrv advertised",
+           "Clients are served from now on, at these addresses; routes name the advertised one."),
+    _event("warning", "anybody who reaches this address may read, write and delete", "address",
+           "The option `--allow-remote` is given and there is no access control. Allow this address only for machines "
+           "that you trust, for example by a firewall."),
+    _event("info", "stop", "signal", "SIGTERM, SIGINT or SIGHUP came; the server closes its store and ends."),
+    _event("warning", "cannot print", "stream cause",
+           "Nobody reads stdout or stderr any more, for example because its terminal was closed. The server "
+           "goes on and prints nothing more there."),
+    _event("error", "connections cannot be accepted", "cause count",
+           "The process or the machine has no descriptor or memory left for a connection. `count` failed "
+           "since the last such line, of which there is at most one a minute; accepting goes on."),
     _event("info", "broker stopped", "broker",
            "Pending answers are sent, consumer offsets are written and connections are closed; the "
            "store is closed after this."),
@@ -97,6 +108,12 @@ _ENV_KERNELS: Final = (
     _event("exception", "service step failed", "name failures",
            "A background service met an error that it does not know; the traceback follows, and its "
            "next step is made in time."),
+    _event("warning", "service waits for descriptors or memory", "name cause",
+           "A step of a background service was not possible because the process or the machine has no "
+           "descriptor or memory left. The step is repeated; this line is logged once until it succeeds."),
+    _event("warning", "sync of a directory is put off", "directory cause",
+           "A file was removed and its directory could not be opened for want of descriptors. The "
+           "directory is synced before the next file of it is removed."),
     _event("info", "kernel is not compiled", "name reason",
            "This loop over bytes runs in the interpreter: right, and many times slower."),
     _event("warning", "compiled kernel refused, its source has changed", "name",
@@ -109,6 +126,16 @@ _ENV_KERNELS: Final = (
 )
 
 _NODE: Final = (
+    _event("error", "the lock file was deleted while the store is open, it is made again", "file",
+           "Without this file another process could open the same directory and overwrite messages. It was "
+           "made again in time; find out what deletes it."),
+    _event("critical", "the lock file was replaced, the store takes no more writes", "file",
+           "The lock file was deleted and another process made a new one, so that process may have written "
+           "to the directory. The command `tailrace serve` ends with exit code 1. End every process that has "
+           "the directory open, then start one; its recovery looks at the end of the log."),
+    _event("warning", "cannot look at the lock file", "file cause",
+           "The lock file or its directory could not be looked at or made again; it is tried again every "
+           "second."),
     _event("error", "config file unreadable", "file reason",
            "A file of config/ is no JSON object, so its backup (.bak) is read in its stead, and is "
            "not replaced by it."),
@@ -173,6 +200,17 @@ _REMOTING: Final = (
            "is not one of a bad request or of the store."),
     _event("info", "connection closed for idleness", "peer",
            "Nothing came or went over a connection for two minutes."),
+    _event("warning", "connection closed for a limit", "peer reason count connections bytes",
+           "A connection was closed so that others can be served: `connections`, there were more than "
+           "serverSocketMaxConnections and this one was used least recently; `bytes`, all connections took "
+           "more than serverBufferMaxBytes and this one took the most; `incomplete request`, its client "
+           "stopped in the middle of a request; `answers are not read`, its client read nothing for "
+           "serverChannelStallTimeoutSeconds; `slow http`, too many HTTP clients had not sent their request. "
+           "`count` connections were closed for this reason since the last such line, of which there is at "
+           "most one a minute for each reason."),
+    _event("warning", "requests wait for memory", "bytes limit connections",
+           "Incomplete requests and unread answers of all connections take more than "
+           "serverBufferMaxBytes; nothing more is read until the largest connections are closed."),
     _event("warning", "connection aborted", "peer reason",
            "A client does not read its answers; what was written for it is thrown away."),
 )
@@ -295,8 +333,11 @@ _STORE: Final = (
            "A sync of the log failed. What waited for it is told that it may be lost, and nothing is "
            "tried again: find out what is wrong with the disk, then start again."),
     _event("warning", "the checkpoint cannot be written, the old one stays", "cause",
-           "The disk is full or fails. A recovery would begin further back, and no message is at "
-           "stake; the next pass writes the checkpoint again."),
+           "The disk is full or fails, or descriptors or memory are short. A recovery would start further "
+           "back, and no message is at stake; the next pass writes the checkpoint."),
+    _event("warning", "flush waits for descriptors or memory", "cause",
+           "The CommitLog could not be opened for its sync. No sync was tried, so nothing failed; the next "
+           "step tries it. Puts under SYNC_FLUSH wait for that, at most syncFlushTimeout."),
     _event("warning", "cannot write the geometry hint", "file cause",
            "File sizes are recognised from the files at the next open, as in a directory of a Java "
            "broker."),

@@ -138,7 +138,7 @@ READY: Final = _gauge("tailrace_ready", "1 once clients are served, 0 while the 
 RECOVERED_RATIO: Final = _gauge(
     "tailrace_recovered_ratio", "Part of the recovery that is done, where the store can tell.")
 WRITEABLE: Final = _gauge(
-    "tailrace_store_writeable", "0 when the store takes no more writes; the log says why.")
+    "tailrace_store_writeable", "0 when the store takes no writes; /ready and the log say why.")
 HINT_SYNC_FAILURES: Final = _counter(
     "tailrace_hint_sync_failures_total",
     "Failed syncs of files that an open can do without; the log names them.", ())
@@ -149,6 +149,19 @@ OPEN_FILES: Final = _gauge(
     "tailrace_open_segment_files", "Descriptors and mappings of segment files that are open.")
 OPEN_FILES_MAX: Final = _gauge(
     "tailrace_open_segment_files_max", "Number above which idle segment files are closed (maxOpenFiles).")
+LOCK_MADE_AGAIN: Final = _counter(
+    "tailrace_store_lock_made_again_total",
+    "How often somebody deleted the lock file of the running server.", ())
+CONNECTIONS: Final = _gauge(
+    "tailrace_connections", "Open connections of all ports, also of clients that have not registered.")
+CONNECTIONS_MAX: Final = _gauge(
+    "tailrace_connections_max", "Most connections at a time (serverSocketMaxConnections); 0: no limit.")
+CONNECTIONS_CLOSED: Final = _counter(
+    "tailrace_connections_closed_total",
+    "Connections that were closed because a limit was reached, by reason.", ("reason",))
+CONNECTION_BYTES: Final = _gauge(
+    "tailrace_connection_bytes",
+    "Memory of incomplete and waiting requests and of answers that clients have not read.", unit="bytes")
 RETENTION_DELETED: Final = _counter(
     "tailrace_retention_deleted_files_total", "CommitLog files that retention deleted.", ("forced",))
 RETENTION_LOST: Final = _counter(

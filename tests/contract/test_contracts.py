@@ -5,7 +5,7 @@ import pytest
 from tailrace import MessageStore, StoreConfig
 from tailrace.config import FlushDiskType
 from tailrace.env.entropy import SeededEntropy
-from tailrace.env.filesystem import OsFileSystem
+from tailrace.env.filesystem import LockState, OsFileSystem
 from tailrace.env.memory_overlay import OverlayFileSystem
 from tailrace.env.sync_guard import SyncGuard
 from tailrace.testing import CrashFileSystem, FaultyFileSystem, SimClock, SimScheduler
@@ -52,14 +52,24 @@ class TestSyncGuard(FileSystemContract):
         return SyncGuard(OsFileSystem())
 
 
-class TestOverlayOnDisk(FileSystemContract):
+class OverlayContract(FileSystemContract):
+    def test_a_lock_whose_name_is_gone_is_made_again(self, root):
+        """A name that is removed here stays below, where the lock is."""
+        files = self.make(root)
+        handle = files.lock(f"{root}/lock")
+        files.remove(f"{root}/lock")
+        assert handle.check() is LockState.HELD
+        handle.release()
+
+
+class TestOverlayOnDisk(OverlayContract):
     on_disk = True
 
     def make(self, root):
         return OverlayFileSystem(OsFileSystem())
 
 
-class TestOverlayOfSimulatedFiles(FileSystemContract):
+class TestOverlayOfSimulatedFiles(OverlayContract):
     on_disk = False
 
     def make(self, root):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
@@ -55,6 +56,12 @@ def http_address(process):
     raise AssertionError("serve never said where it answers http")
 
 
+def lines_until_http(process):
+    """What it logs after it has said where it answers."""
+    next(line for line in process.stderr if line.startswith("http="))
+    return process.stderr
+
+
 @pytest.fixture
 def started():
     running = []
@@ -106,11 +113,28 @@ def test_requests_while_the_store_is_opened_are_told_so(tmp_path, started):
         assert producer.send(Message(topic="orders", body=b"now")).status == "SEND_OK"
 
 
-def test_a_signal_while_the_store_is_opened_ends_the_process_at_once(tmp_path, started):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_while_the_store_is_opened_ends_the_open_at_its_next_report(tmp_path, started, number):
     process = started(sys.executable, "-c", SLOW, "serve", str(tmp_path / "store"), *PORTS)
     http_address(process)
+    process.send_signal(number)
+    while process.poll() is None:  # the report that comes next after the signal was handled ends it
+        try:
+            process.stdin.write("0.9\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            break
+    assert process.wait(20) == 0
+    assert not (tmp_path / "store" / "abort").exists()
+
+
+def test_a_second_signal_while_the_store_is_opened_ends_the_process_at_once(tmp_path, started):
+    process = started(sys.executable, "-c", SLOW, "serve", str(tmp_path / "store"), *PORTS)
+    lines = lines_until_http(process)
     process.terminate()
-    assert process.wait(5) == -15
+    assert any("stop signal=SIGTERM" in line for line in lines)
+    process.terminate()
+    assert process.wait(20) == -15
 
 
 def test_metrics_count_what_clients_do(tmp_path, started):

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, Protocol, final
 from tailrace.broker.client_manager import ConsumerManager, ProducerManager
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers
-from tailrace.broker.listeners import Address, Listeners
+from tailrace.broker.listeners import Address, Listeners, server_limits
 from tailrace.broker.long_polling import PullRequestHoldService
 from tailrace.broker.name_server import KVConfigManager, NameServer
 from tailrace.broker.processors.admin import AdminProcessor, settings_of
@@ -47,6 +47,7 @@ from tailrace.formats.remoting import VERSION_V5_3_1, ResponseCode
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.remoting.server import HIGH_WATER
 
 if TYPE_CHECKING:
     from tailrace.node.message_store import MessageStore
@@ -94,7 +95,9 @@ class BrokerController:
         vip: bool = False,
     ) -> None:
         """Listen and serve. Raises OSError when an address cannot be taken; then nothing runs."""
-        listeners = Listeners(self._config.broker_ip1)
+        listeners = Listeners(
+            self._config.broker_ip1, limits=server_limits(self._config),
+            high_water=self._config.write_buffer_high_water_mark or HIGH_WATER)
         await listeners.start(listen, namesrv_listen, vip=vip)
         await self.serve_on(listeners)
 
@@ -107,7 +110,8 @@ class BrokerController:
             raise
         self._started = True
         _log.info(
-            "broker started broker=%s namesrv=%s", self.broker_address, self.namesrv_address
+            "broker started broker=%s namesrv=%s advertised=%s", listeners.listen_address,
+            listeners.namesrv_listen_address, self.broker_address
         )
 
     async def _serve_on(self, listeners: Listeners) -> None:
@@ -127,7 +131,7 @@ class BrokerController:
         self._store.set_message_arriving_listener(self._hold)
         self._scheduler.every(
             "ConsumerOffsetPersist", self._config.flush_consumer_offset_interval,
-            self._broker.offsets.persist_if_changed,
+            self._persist_offsets,
         )
         self._every("scan", SCAN_S, self._scan)
 
@@ -248,11 +252,16 @@ class BrokerController:
         await self._wait_durable()
         await self._close_servers()
         self._scheduler.stop_all()
+        self._persist_offsets()
+        _log.info("broker stopped broker=%s", self.broker_address)
+
+    def _persist_offsets(self) -> None:
+        if self._store.lost_lock:
+            return  # the file is another process's
         try:
             self._broker.offsets.persist_if_changed()
         except (StoreError, OSError) as error:  # the store is closed all the same
             _log.error("consumer offsets could not be written at the stop cause=%s", error)
-        _log.info("broker stopped broker=%s", self.broker_address)
 
     async def _wait_durable(self) -> None:
         """Let sends that wait for the disk be answered, for as long as their producers wait."""

@@ -30,6 +30,7 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.formats.remoting import LANGUAGES
 from tailrace.metrics import BASE_LABELS, Metric, MetricKind
 from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX
+from tailrace.remoting.limits import ServerLimits
 
 __all__ = ["Exposition"]
 
@@ -65,6 +66,7 @@ class Exposition(Collector):
     def __init__(self, file_system: FileSystem, cluster: str, broker_name: str) -> None:
         self.broker: BrokerContext | None = None
         self.progress: float | None = None
+        self.limits: ServerLimits | None = None
         self._file_system = file_system
         self._base = cluster, "broker", broker_name
         self._registry = CollectorRegistry(auto_describe=False)
@@ -79,6 +81,8 @@ class Exposition(Collector):
         """The samples of this moment."""
         broker = self.broker
         yield self._family(metrics.READY, {(): broker is not None})
+        if self.limits is not None:
+            yield from self._connections(self.limits)
         if broker is None:
             if self.progress is not None:
                 yield self._family(metrics.RECOVERED_RATIO, {(): self.progress})
@@ -97,6 +101,13 @@ class Exposition(Collector):
             family.add_metric([*self._base, *labels], float(value))
         return family
 
+    def _connections(self, limits: ServerLimits) -> Iterator[Family]:
+        yield self._family(metrics.CONNECTIONS, {(): len(limits)})
+        yield self._family(metrics.CONNECTIONS_MAX, {(): limits.connections_max})
+        yield self._family(
+            metrics.CONNECTIONS_CLOSED, {(reason,): n for reason, n in limits.closed.items()})
+        yield self._family(metrics.CONNECTION_BYTES, {(): limits.bytes})
+
     def _store(self, broker: BrokerContext, stats: Mapping[str, Any]) -> Iterator[Family]:
         store = broker.store
         usage = self._file_system.disk_usage(store.path)
@@ -105,6 +116,7 @@ class Exposition(Collector):
         yield self._family(metrics.WRITEABLE, {(): writeable})
         yield self._family(metrics.HINT_SYNC_FAILURES, {(): stats.get("hintSyncFailures", 0)})
         yield self._family(metrics.READ_ONLY, {(): bool(store.read_only)})
+        yield self._family(metrics.LOCK_MADE_AGAIN, {(): stats.get("lockMadeAgain", 0)})
         yield self._family(metrics.BROKER_PERMISSION, {(): 6 if writeable else 4})
         yield self._family(metrics.TOPIC_NUMBER, {(): len(broker.topics.table)})
         yield self._family(metrics.GROUP_NUMBER, {(): len(broker.groups.items())})

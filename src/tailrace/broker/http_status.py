@@ -1,9 +1,13 @@
 """``serve --http``: a small HTTP server for ``/ready`` and ``/metrics``.
 
 It answers from the first moment of the process, before and while the store is opened. ``/ready`` is
-200 once clients are served, with the reason when the store is read-only, else 503 with what is going
-on and, where the store can tell, how many percent of the recovery are done. It answers GET and HEAD,
-one request a connection, and closes connections that do not ask within 5 s.
+200 once clients are served, also if the store was opened read-only, which the text then says. It is 503
+before that, with what is going on and, if the store reports it, the percentage of the recovery. It is
+503 again, with the reason, while a store that was opened for writing takes no more writes.
+
+The server answers GET and HEAD, one request a connection, and closes connections that send no complete
+request within 5 s. When too many connections are open, it closes the oldest one that has not sent its
+request yet, so slow clients do not keep others out.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from tailrace.broker.context import BrokerContext
 from tailrace.broker.exposition import Exposition
 from tailrace.config import BrokerConfig
 from tailrace.env.filesystem import FileSystem, OsFileSystem
+from tailrace.remoting.limits import SLOW_HTTP, ServerLimits
 from tailrace.remoting.server import one_address
 
 __all__ = ["HttpStatusServer", "RecoveryProgress", "unknown_progress"]
@@ -28,6 +33,7 @@ _log = logging.getLogger(__name__)
 REQUEST_TIMEOUT_S: Final = 5.0
 REQUEST_MAX: Final = 8192
 CONNECTIONS_MAX: Final = 64
+BACKLOG: Final = 100
 TEXT: Final = "text/plain; charset=utf-8"
 METRICS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -46,16 +52,43 @@ def unknown_progress() -> float | None:
 
 
 @final
+class _HttpConnection:
+    """A connection as `ServerLimits` sees it."""
+
+    __slots__ = ("_writer", "counted", "last_active", "peer", "served")
+
+    def __init__(self, writer: asyncio.StreamWriter, now: float) -> None:
+        self._writer = writer
+        self.counted = 0
+        self.last_active = now
+        self.served = False
+        host, port = (writer.get_extra_info("peername") or ("", 0))[:2]
+        self.peer = f"{host}:{port}"
+
+    def abort(self) -> None:
+        self._writer.transport.abort()
+
+    def held_bytes(self) -> int:
+        return 0  # at most REQUEST_MAX and one answer, which is not worth counting
+
+    def wait_for_memory(self) -> None:
+        """Nothing: what asks how the broker is must be answered."""
+
+
+@final
 class HttpStatusServer:
     """Answers ``/ready`` and ``/metrics``. ``serving`` is called once clients are served."""
 
     def __init__(
         self, config: BrokerConfig, progress: RecoveryProgress = unknown_progress,
         file_system: FileSystem | None = None, request_timeout_s: float = REQUEST_TIMEOUT_S,
+        limits: ServerLimits | None = None,
     ) -> None:
         self._progress = progress
         self._exposition = Exposition(
             file_system or OsFileSystem(), config.broker_cluster_name, config.broker_name)
+        self._limits = self._exposition.limits = ServerLimits() if limits is None else limits
+        self._open: dict[_HttpConnection, None] = {}
         self._state = "starting"
         self._timeout_s = request_timeout_s
         self._server: asyncio.Server | None = None
@@ -65,7 +98,8 @@ class HttpStatusServer:
         """Listen; the address taken. Raises OSError."""
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         self._server = await asyncio.start_server(
-            self._accepted, one_address(found), port, limit=REQUEST_MAX)
+            self._accepted, one_address(found), port, limit=REQUEST_MAX,
+            backlog=self._limits.backlog(BACKLOG))
         taken = self._server.sockets[0].getsockname()
         return str(taken[0]), int(taken[1])
 
@@ -98,13 +132,15 @@ class HttpStatusServer:
         assert task is not None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        loop = asyncio.get_running_loop()
+        connection = _HttpConnection(writer, loop.time())
         try:
-            if len(self._tasks) > CONNECTIONS_MAX:
-                writer.write(_response(HTTPStatus.SERVICE_UNAVAILABLE, b"too many connections\n"))
-            else:
-                async with asyncio.timeout(self._timeout_s):
-                    head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(await self._answer(head))
+            if not self._take(connection):
+                return
+            async with asyncio.timeout(self._timeout_s):
+                head = await reader.readuntil(b"\r\n\r\n")
+            connection.served, connection.last_active = True, loop.time()
+            writer.write(await self._answer(head))
             async with asyncio.timeout(self._timeout_s):
                 await writer.drain()
         except asyncio.LimitOverrunError:
@@ -112,7 +148,21 @@ class HttpStatusServer:
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             writer.transport.abort()
         finally:
+            self._open.pop(connection, None)
+            self._limits.lost(connection)
             writer.close()
+
+    def _take(self, connection: _HttpConnection) -> bool:
+        """Have room for a connection: close the oldest one that has not asked yet, else the oldest."""
+        self._open[connection] = None
+        if not self._limits.opened(connection, connection.last_active):
+            return False
+        if len(self._open) > CONNECTIONS_MAX:
+            slow = next((c for c in self._open if not c.served), connection)
+            oldest = next(iter(self._open)) if slow is connection else slow
+            del self._open[oldest]
+            self._limits.close(oldest, SLOW_HTTP, connection.last_active)
+        return True
 
     async def _answer(self, head: bytes) -> bytes:
         line = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
@@ -137,11 +187,11 @@ class HttpStatusServer:
     def _ready(self) -> bytes:
         if self._state == "ready":
             broker = self._exposition.broker
-            store = broker.store if broker is not None else None
-            if store is not None and store.sync_failed:
-                return _response(HTTPStatus.SERVICE_UNAVAILABLE,
-                                 f"not ready, {store.not_writeable_reason}\n".encode())
-            read_only = store.read_only if store is not None else ""
+            read_only = broker.store.read_only if broker is not None else ""
+            if broker is not None and not read_only and not broker.store.is_writeable:
+                reason = broker.store.not_writeable_reason
+                return _response(
+                    HTTPStatus.SERVICE_UNAVAILABLE, f"the store takes no writes: {reason}\n".encode())
             text = f"ready, {read_only}" if read_only else "ready"
             return _response(HTTPStatus.OK, f"{text}\n".encode())
         text, done = self._state, self._done()

@@ -21,12 +21,17 @@ import socket
 from collections.abc import Callable
 from typing import Final, final
 
+from tailrace.config import BrokerConfig
+from tailrace.env.descriptors import descriptor_limit
 from tailrace.env.processes import listener_of
+from tailrace.errors import ConfigError
 from tailrace.formats.remoting import RemotingCommand, ResponseCode
 from tailrace.kernels import header as header_kernel
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.remoting.limits import ServerLimits
+from tailrace.remoting.server import HIGH_WATER
 
-__all__ = ["Address", "Listeners", "why_not_listening"]
+__all__ = ["Address", "Listeners", "server_limits", "why_not_listening"]
 
 _log = logging.getLogger(__name__)
 
@@ -40,14 +45,22 @@ class Listeners:
 
     def __init__(
         self, broker_ip: str = "", progress: Callable[[], float | None] = lambda: None,
-        names: tuple[str, str] = ("", ""),
+        names: tuple[str, str] = ("", ""), limits: ServerLimits | None = None,
+        high_water: int = HIGH_WATER,
     ) -> None:
+        self.limits = ServerLimits() if limits is None else limits
+        """What all connections may take together."""
+        self._high_water = high_water
         self.advertised = broker_ip
         """Host that clients are told."""
+        self.host = ""
+        """Host that the broker listens on, as an address."""
         self.port = 0
         """Port of the broker."""
         self.namesrv_address = ""
-        """``ip:port`` of the name server; empty without one."""
+        """``ip:port`` of the name server that clients can use; empty without one."""
+        self.namesrv_listen_address = ""
+        """``ip:port`` that the name server listens on; empty without one."""
         self.broker = self._server()
         self.vip: RemotingServer | None = None
         """On the broker's port minus 2, where old clients send to; None when that is not free."""
@@ -58,18 +71,20 @@ class Listeners:
     async def start(self, listen: Address, namesrv_listen: Address | None, *, vip: bool = False) -> None:
         """Take the ports. Raises OSError that names the one that cannot be taken; then none is."""
         try:
-            host, self.port = await _listening(self.broker, listen, self._names[0])
-            self.advertised = self.advertised or _reachable(host)
+            self.host, self.port = await _listening(self.broker, listen, self._names[0])
+            self.advertised = self.advertised or _reachable(self.host)
             if namesrv_listen is not None:
                 self.namesrv = self._server()
                 host, port = await _listening(self.namesrv, namesrv_listen, self._names[1])
                 self.namesrv_address = f"{_reachable(host)}:{port}"
+                self.namesrv_listen_address = f"{host}:{port}"
             if vip and listen[1] > VIP_DISTANCE:
                 await self._start_vip(listen[0], listen[1] - VIP_DISTANCE)
         except BaseException:
             await self.stop()
             raise
-        _log.info("ports taken broker=%s namesrv=%s", self.broker_address, self.namesrv_address)
+        _log.info("ports taken broker=%s namesrv=%s advertised=%s", self.listen_address,
+                  self.namesrv_listen_address, self.broker_address)
 
     async def _start_vip(self, host: str, port: int) -> None:
         server = self._server()
@@ -80,6 +95,19 @@ class Listeners:
                 "VIP port left out address=%s:%d reason=%s", host, port, why_not_listening(error, port))
         else:
             self.vip = server
+
+    @property
+    def listen_address(self) -> str:
+        """``ip:port`` that the broker listens on."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def local_address(self) -> str:
+        """``ip:port`` at which processes of this machine reach the broker."""
+        address = ipaddress.ip_address(self.host)
+        if not address.is_unspecified:
+            return self.listen_address
+        return f"{'127.0.0.1' if address.version == 4 else '::1'}:{self.port}"
 
     @property
     def broker_address(self) -> str:
@@ -107,7 +135,8 @@ class Listeners:
             await server.stop(0.0)
 
     def _server(self) -> RemotingServer:
-        server = RemotingServer(decode_header=header_kernel.decode_header)
+        server = RemotingServer(
+            decode_header=header_kernel.decode_header, limits=self.limits, high_water=self._high_water)
         server.default_processor = self._not_yet
         return server
 
@@ -116,6 +145,23 @@ class Listeners:
         how_far = "" if done is None else f", {done * 100:.0f} % done"
         return request.answer(
             ResponseCode.SERVICE_NOT_AVAILABLE, f"the broker is opening its store{how_far}")
+
+
+def server_limits(config: BrokerConfig) -> ServerLimits:
+    """Return what the clients of this process may take, by the settings and its limit of descriptors.
+
+    A quarter of the descriptors is for the segment files of the store and a quarter for everything else,
+    so connections get half. Raises ConfigError if serverSocketMaxConnections asks for more than three
+    quarters.
+    """
+    limit, most = descriptor_limit(), config.server_socket_max_connections
+    if most > limit * 3 // 4:
+        raise ConfigError(
+            f"serverSocketMaxConnections={most} is more than three quarters of the process's limit of "
+            f"{limit} descriptors; raise `ulimit -n`")
+    return ServerLimits(
+        most or max(limit // 2, 1), config.server_buffer_max_bytes,
+        config.server_channel_stall_timeout_seconds)
 
 
 def why_not_listening(error: OSError, port: int) -> str:

@@ -13,6 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, final
 
 from tailrace.formats.remoting import RemotingCommand
@@ -63,6 +64,7 @@ class PullRequestHoldService:
         """Park a pull; it may run again before this returns."""
         key = pull.topic, pull.queue_id
         self._held.setdefault(key, []).append(pull)
+        pull.channel.hold(1)
         if self._timer is None:
             self._next_recheck = self._loop.time() + RECHECK_S
             self._timer = self._loop.call_later(TICK_S, self._tick)
@@ -90,6 +92,8 @@ class PullRequestHoldService:
         if self._timer is not None:
             self._timer.cancel()
         held = [pull for pulls in self._held.values() for pull in pulls]
+        for pull in held:
+            pull.channel.hold(-1)
         self._held.clear()
         return held
 
@@ -119,8 +123,11 @@ class PullRequestHoldService:
         else:
             del self._held[key]
         for pull in pulls:
-            if not pull.channel.closed:
-                self._run_again(pull)
+            pull.channel.when_reading(partial(self._answer, pull))
+
+    def _answer(self, pull: HeldPull) -> None:
+        pull.channel.hold(-1)
+        self._run_again(pull)
 
     def _tick(self) -> None:
         self._timer = None

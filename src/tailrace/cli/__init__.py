@@ -13,9 +13,22 @@ def main() -> None:
     if not __debug__:
         print("tailrace: does not run under python -O: its assertions guard data", file=sys.stderr)
         raise SystemExit(3)
+    _open_standard_streams()
     # NumPy starts a thread a processor for linear algebra, which nothing here does; each spins for
     # a tenth of a second, just when a store is opened.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from tailrace.cli.app import run  # noqa: PLC0415 - after the check, and only when it is run
 
     run()
+
+
+def _open_standard_streams() -> None:
+    """Open stdin, stdout and stderr on /dev/null if they are closed, as after ``2>&-``.
+
+    Otherwise a file of the store would get their number, and what is printed would be written into it.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the least free number, which is this one

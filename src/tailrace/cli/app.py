@@ -12,6 +12,7 @@ import typer
 
 from tailrace import __version__
 from tailrace.cli.problems import explained, read_config_file, unknown_settings
+from tailrace.cli.signals import Stopped, stop_at_signals
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.errors import StoreError
 
@@ -43,7 +44,11 @@ Create = Annotated[
 
 
 def run() -> None:
-    """Run the command; an error that is ours is one line and exit code 1."""
+    """Run the command; an error that is ours is one line and exit code 1.
+
+    SIGINT, SIGTERM and SIGHUP end it after everything that is open was closed, see `signals`.
+    """
+    stop_at_signals()
     try:
         app(prog_name="tailrace")
     except BrokenPipeError:
@@ -135,8 +140,12 @@ def serve(
 
     Broker and name server are one process. The directory is made when it is missing. The first line
     on stdout, once clients can be served, is: ready broker=H:P namesrv=H:P recovered_ms=N
+
+    H:P are the addresses that it listens on. If clients get another one (brokerIP1), advertised=H:P
+    follows. SIGTERM, SIGINT and SIGHUP close the store cleanly; a second one while the store is still
+    being opened ends the process immediately, as a crash would.
     """
-    from tailrace.cli.serve import parse_address, serve_store  # noqa: PLC0415 - asyncio and the broker
+    from tailrace.cli.serve import LOOPBACK, parse_address, serve_store  # noqa: PLC0415 - asyncio and the broker
 
     level = logging.getLevelNamesMapping().get(log_level.upper())
     if level is None:
@@ -151,7 +160,7 @@ def serve(
     if addresses[0] == addresses[1] and addresses[0][1]:
         raise usage(f"--listen and --namesrv-listen are both {listen}")
     for host, _ in (*addresses, *([http_address] if http_address else [])):
-        if not allow_remote and host not in {"127.0.0.1", "::1", "localhost"}:
+        if not allow_remote and host not in LOOPBACK:
             raise usage(
                 f"{host} can be reached by other machines and there is no access control yet; "
                 "say --allow-remote if that is meant")
@@ -159,7 +168,7 @@ def serve(
         values = read_properties(config)
         serve_store(
             str(store), *addresses, StoreConfig.from_properties(values),
-            BrokerConfig.from_properties(values), http_address)
+            BrokerConfig.from_properties(values), http_address, allow_remote=allow_remote)
 
 
 @app.command()
@@ -451,7 +460,7 @@ def tail(
                 print_lines([line])
                 if number == most:
                     return
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Stopped):  # the usual end of a command that follows
             return
 
 

@@ -3,27 +3,40 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import logging
 import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from tailrace.broker.controller import BrokerController
-from tailrace.broker.listeners import Address, Listeners, why_not_listening
+from tailrace.broker.listeners import Address, Listeners, server_limits, why_not_listening
+from tailrace.cli.signals import ending_signals
 from tailrace.config import BrokerConfig, StoreConfig
+from tailrace.env.descriptors import raise_descriptor_limit
+from tailrace.env.shortage import is_shortage
 from tailrace.errors import StoreError
 from tailrace.formats.filenames import SERVE
+from tailrace.node.lock import LOCK_CHECK_MS
 from tailrace.node.message_store import MessageStore
 from tailrace.remoting.client import split_address
+from tailrace.remoting.limits import ServerLimits
+from tailrace.remoting.server import HIGH_WATER
 
 if TYPE_CHECKING:
     from tailrace.broker.http_status import HttpStatusServer
 
-__all__ = ["parse_address", "serve_store"]
+__all__ = ["LOOPBACK", "parse_address", "serve_store"]
+
+_log = logging.getLogger(__name__)
+LOOPBACK: Final = frozenset(("127.0.0.1", "::1", "localhost"))
+"""Hosts that only this machine reaches."""
+ERROR_PERIOD_S: Final = 60.0
 
 
 def parse_address(text: str, option: str) -> Address:
@@ -34,37 +47,92 @@ def parse_address(text: str, option: str) -> Address:
     return place
 
 
+class _OpeningStoppedError(StoreError):
+    """A signal came while the store was being opened."""
+
+    def __init__(self) -> None:
+        super().__init__("stopped by a signal while the store was being opened; the next start goes on")
+
+
 class _Progress:
-    """How far the opening of the store has come; the store says it, ``/ready`` asks."""
+    """How far the opening of the store has come, and whether it should end."""
 
     def __init__(self) -> None:
         self.done: float | None = None
+        self.stopping = False
 
     def say(self, done: float) -> None:
+        """Note it; called by the thread that opens, about once a second."""
         self.done = done
+        self.check()
+
+    def check(self) -> None:
+        """Raise _OpeningStoppedError after a signal: the open then closes everything again."""
+        if self.stopping:
+            raise _OpeningStoppedError
 
     def ask(self) -> float | None:
         return self.done
 
 
+class _Stop:
+    """Signals that end the server.
+
+    The first one sets ``asked``. A later one does nothing, because the store is being closed; while the
+    store is still being opened it ends the process, as a crash would.
+    """
+
+    def __init__(self, progress: _Progress) -> None:
+        self.asked = asyncio.Event()
+        self.opening = True
+        self._progress = progress
+        for number in ending_signals(always=(signal.SIGINT, signal.SIGTERM)):
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
+
+    def _on_signal(self, number: signal.Signals) -> None:
+        if not self.asked.is_set():
+            _log.info("stop signal=%s", number.name)
+            self._progress.stopping = True
+            self.asked.set()
+        elif self.opening:
+            asyncio.get_running_loop().remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+
+def _say(text: str, stream: TextIO | None) -> None:
+    """Print a line; nobody may read it any more, which is no reason to end or not to close the store."""
+    if stream is None:
+        return
+    try:
+        print(text, file=stream, flush=True)
+    except (OSError, ValueError) as error:
+        _log.warning("cannot print stream=%s cause=%s", stream.name, error)
+        with contextlib.suppress(OSError, ValueError):  # or the interpreter fails on it when it ends
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def serve_store(
     path: str, listen: Address, namesrv_listen: Address, store_config: StoreConfig,
-    broker_config: BrokerConfig, http_listen: Address | None = None,
+    broker_config: BrokerConfig, http_listen: Address | None = None, *, allow_remote: bool = False,
 ) -> None:
-    """Serve until SIGTERM or SIGINT; raises StoreError or OSError.
+    """Serve until SIGTERM, SIGINT or SIGHUP; raises StoreError or OSError.
 
-    Until the store is open such a signal ends the process at once, as a crash would: there is
-    nothing to close yet, and the next start recovers as this one did.
+    A signal while the store is being opened ends a long recovery at its next report, within about a
+    second. The abort file then stays and the next start goes on with the recovery.
     """
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)
+    raise_descriptor_limit()
     progress = _Progress()
+    limits = server_limits(broker_config)
     listeners = Listeners(
-        broker_config.broker_ip1, progress.ask, names=("--listen", "--namesrv-listen"))
+        broker_config.broker_ip1, progress.ask, names=("--listen", "--namesrv-listen"), limits=limits,
+        high_water=broker_config.write_buffer_high_water_mark or HIGH_WATER)
     opening = partial(
         MessageStore.open, path, config=store_config, broker_config=broker_config,
         on_recovery=progress.say)
     take_ports = partial(listeners.start, listen, namesrv_listen, vip=listen[1] > 2)
+    if allow_remote:
+        _warn_about_remote(listen, namesrv_listen, http_listen)
     serving = _serve(opening, progress, listeners, take_ports, broker_config, http_listen)
     try:
         import uvloop  # noqa: PLC0415 - not everywhere
@@ -74,27 +142,57 @@ def serve_store(
         uvloop.run(serving)
 
 
+def _warn_about_remote(*addresses: Address | None) -> None:
+    for address in addresses:
+        if address is not None and address[0] not in LOOPBACK:
+            _log.warning("anybody who reaches this address may read, write and delete address=%s:%d", *address)
+
+
+def _on_loop_error() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
+    """A handler for errors that no code of ours gets, such as a failed accept: one line a minute."""
+    last = {"s": -ERROR_PERIOD_S, "count": 0.0}
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not is_shortage(error):
+            loop.default_exception_handler(context)
+            return
+        last["count"] += 1
+        if loop.time() - last["s"] >= ERROR_PERIOD_S:
+            _log.error("connections cannot be accepted cause=%s count=%d", error, last["count"])
+            last["s"], last["count"] = loop.time(), 0
+
+    return handle
+
+
 async def _serve(
     opening: partial[MessageStore], progress: _Progress, listeners: Listeners,
     take_ports: Callable[[], Coroutine[Any, Any, None]], broker_config: BrokerConfig,
     http_listen: Address | None,
 ) -> None:
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(_on_loop_error())
+    stop = _Stop(progress)
 
     def locked() -> None:  # in the thread of the open: first the lock, then the ports, then recovery
+        progress.check()
         try:
             asyncio.run_coroutine_threadsafe(take_ports(), loop).result()
         except OSError as error:
             raise StoreError(error.strerror or str(error)) from error
 
     http = None if http_listen is None else await _start_http(
-        http_listen, broker_config, progress)
+        http_listen, broker_config, progress, listeners.limits)
     try:
         store = await loop.run_in_executor(None, partial(opening, on_lock=locked))
+        stop.opening = False
         try:
-            await _serve_open_store(store, listeners, broker_config, http)
+            if not stop.asked.is_set():
+                await _serve_open_store(store, listeners, broker_config, http, stop.asked)
         finally:
             await loop.run_in_executor(None, store.close)
+    except _OpeningStoppedError as error:
+        _say(f"tailrace: {error}", sys.stderr)
     finally:
         await listeners.stop()
         if http is not None:
@@ -102,58 +200,61 @@ async def _serve(
 
 
 async def _start_http(
-    listen: Address, broker_config: BrokerConfig, progress: _Progress
+    listen: Address, broker_config: BrokerConfig, progress: _Progress, limits: ServerLimits
 ) -> HttpStatusServer:
     from tailrace.broker.http_status import HttpStatusServer  # noqa: PLC0415 - only with --http
 
-    http = HttpStatusServer(broker_config, progress.ask)
+    http = HttpStatusServer(broker_config, progress.ask, limits=limits)
     try:
         host, port = await http.start(*listen)
     except OSError as error:
         raise StoreError(
             f"cannot listen on --http {listen[0]}:{listen[1]}: {why_not_listening(error, listen[1])}"
         ) from error
-    print(f"http={host}:{port}", file=sys.stderr, flush=True)
+    _say(f"http={host}:{port}", sys.stderr)
     return http
 
 
 async def _serve_open_store(
     store: MessageStore, listeners: Listeners, broker_config: BrokerConfig,
-    http: HttpStatusServer | None,
+    http: HttpStatusServer | None, stop: asyncio.Event,
 ) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
     controller = BrokerController(store, broker_config)
     await controller.serve_on(listeners)
     hint = Path(store.path) / SERVE
     if store.read_only:
-        print(f"the store is {store.read_only}", file=sys.stderr)
+        _say(f"the store is {store.read_only}", sys.stderr)
     else:
-        _leave_hint(hint, controller)
+        _leave_hint(hint, listeners)
     if http is not None:
         http.serving(controller.broker)
-    print(f"ready broker={controller.broker_address} namesrv={controller.namesrv_address} "
-          f"recovered_ms={round(store.recovery_report['ms'])}"
-          + (" read-only" if store.read_only else ""), flush=True)
-    await stop.wait()
-    print("stopping", file=sys.stderr)
+    advertised = listeners.broker_address
+    _say(f"ready broker={listeners.listen_address} namesrv={listeners.namesrv_listen_address} "
+         f"recovered_ms={round(store.recovery_report['ms'])}"
+         + (f" advertised={advertised}" if advertised != listeners.listen_address else "")
+         + (" read-only" if store.read_only else ""), sys.stdout)
+    while not (stop.is_set() or store.lost_lock):
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), LOCK_CHECK_MS / 1000)
+    _say("stopping", sys.stderr)
     if http is not None:
         http.stopping()
     await controller.stop()
+    if store.lost_lock:
+        raise StoreError(store.lost_lock)
     if not store.read_only:
-        hint.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a hint; the store must be closed in any case
+            hint.unlink(missing_ok=True)
 
 
-def _leave_hint(hint: Path, controller: BrokerController) -> None:
+def _leave_hint(hint: Path, listeners: Listeners) -> None:
     """Note who serves the directory, for commands that find it locked; a full disk is no reason."""
     try:
         hint.parent.mkdir(exist_ok=True)
         hint.write_text(json.dumps({
-            "pid": os.getpid(), "broker": controller.broker_address,
-            "namesrv": controller.namesrv_address,
+            "pid": os.getpid(), "broker": listeners.local_address,
+            "namesrv": listeners.namesrv_address,
         }))
     except OSError as error:
-        print(f"tailrace: {hint}: {error.strerror}; commands on the directory will not find this server",
-              file=sys.stderr, flush=True)
+        _say(f"tailrace: {hint}: {error.strerror}; commands on the directory will not find this server",
+             sys.stderr)

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import ctypes
+import enum
 import errno
 import fcntl
 import mmap
@@ -17,7 +18,7 @@ import stat
 import struct
 from typing import Protocol, final
 
-__all__ = ["DiskUsage", "File", "FileSystem", "FileStat", "LockHandle", "OsFileSystem"]
+__all__ = ["DiskUsage", "File", "FileSystem", "FileStat", "LockHandle", "LockState", "OsFileSystem"]
 
 
 class FileStat(Protocol):
@@ -129,8 +130,27 @@ class File(Protocol):
         ...
 
 
+class LockState(enum.Enum):
+    """What a look at a lock that is held has found."""
+
+    HELD = "held"
+    """The name stands for the locked file."""
+    MADE_AGAIN = "made again"
+    """The name was gone. It stands for a new file now, which is locked."""
+    LOST = "lost"
+    """The name stands for another file: another process may have it locked, or had."""
+
+
 class LockHandle(Protocol):
     """A lock that is held."""
+
+    def check(self) -> LockState:
+        """Look whether the name still stands for the locked file; make and lock it again if it is gone.
+
+        A lock belongs to a file and not to its name: once somebody removed the name, another process
+        can make it and lock it. Raises OSError, and then nothing is known.
+        """
+        ...
 
     def release(self) -> None:
         """Give it back."""
@@ -332,18 +352,51 @@ class _OsFile:
 # A POSIX record lock does not exclude its own process, and closing *any* descriptor of the file
 # gives it up: hence this registry, and `lock` is opened nowhere else.
 _held: dict[tuple[int, int], int] = {}
+_LOCK_TEXT = b"lock"
 _FLOCK = struct.Struct("hhqqi4x")
 """``struct flock`` of 64-bit Linux."""
 
 
 @final
 class _OsLock:
-    __slots__ = ("_fd", "_key")
+    __slots__ = ("_fd", "_key", "_path")
 
-    def __init__(self, fd: int, key: tuple[int, int]) -> None:
+    def __init__(self, path: str, fd: int) -> None:
+        self._path = path
+        self._hold(fd)
+
+    def _hold(self, fd: int) -> None:
+        made = os.fstat(fd)
         self._fd = fd
-        self._key = key
-        _held[key] = os.getpid()
+        self._key = made.st_dev, made.st_ino
+        _held[self._key] = os.getpid()
+
+    def check(self) -> LockState:
+        try:
+            found = os.stat(self._path)
+        except FileNotFoundError:
+            return self._make_again()
+        return LockState.HELD if (found.st_dev, found.st_ino) == self._key else LockState.LOST
+
+    def _make_again(self) -> LockState:
+        """Give the name a new file that is locked before it has the name, so nobody is faster."""
+        temporary = f"{self._path}.{os.getpid()}"
+        fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            os.pwrite(fd, _LOCK_TEXT, 0)
+            os.link(temporary, self._path)
+        except OSError as error:
+            os.close(fd)
+            if error.errno == errno.EEXIST:
+                return LockState.LOST
+            raise
+        finally:
+            os.unlink(temporary)
+        _held.pop(self._key, None)
+        os.close(self._fd)
+        self._hold(fd)
+        return LockState.MADE_AGAIN
 
     def release(self) -> None:
         if self._fd >= 0 and _held.get(self._key) == os.getpid():
@@ -439,11 +492,10 @@ class OsFileSystem:
             raise
         if os.fstat(fd).st_size == 0:
             try:
-                os.pwrite(fd, b"lock", 0)
+                os.pwrite(fd, _LOCK_TEXT, 0)
             except OSError:
                 pass  # a full disk: what counts is the lock, not what the file says
-        made = os.fstat(fd)
-        return _OsLock(fd, (made.st_dev, made.st_ino))
+        return _OsLock(path, fd)
 
     def lock_holder(self, path: str) -> int | None:
         """Process id of who holds the lock on a file, None when nobody does."""

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol, final
 
+from tailrace.env.shortage import is_shortage
 from tailrace.errors import FatalStorageError
 
 __all__ = ["Scheduler", "ServiceHandle", "Step", "ThreadScheduler"]
@@ -59,7 +60,7 @@ class _ThreadService:
         self._thread.start()
 
     def _run(self) -> None:
-        again = False
+        again = short = False
         while True:
             if not again:
                 self._woken.wait(self._period_s)
@@ -68,14 +69,20 @@ class _ThreadService:
                 return
             try:
                 again = bool(self._step())
+                short = False
             except FatalStorageError:
                 # The step has already closed the store for writing; nothing is left to retry.
                 self.failures += 1
                 _log.critical("service stopped after a failed sync name=%s", self.name)
                 return
-            except Exception:  # noqa: BLE001 - the outermost step of a service: log, count, go on
+            except Exception as error:  # noqa: BLE001 - the outermost step of a service: log, count, go on
                 self.failures += 1
                 again = False
+                if is_shortage(error):  # every step fails until it ends: one line, no traceback
+                    if not short:
+                        _log.warning("service waits for descriptors or memory name=%s cause=%s", self.name, error)
+                    short = True
+                    continue
                 _log.exception("service step failed name=%s failures=%d", self.name, self.failures)
 
     def wake(self) -> None:
@@ -103,5 +110,9 @@ class ThreadScheduler:
 
     def stop_all(self) -> None:
         """Stop every service, last started first."""
-        while self._services:
-            self._services.pop().stop()
+        while True:
+            try:
+                service = self._services.pop()
+            except IndexError:  # two threads may call this at the same time
+                return
+            service.stop()

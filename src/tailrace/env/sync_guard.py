@@ -30,7 +30,7 @@ from tailrace.errors import FatalStorageError
 __all__ = ["SyncGuard"]
 
 _log = logging.getLogger(__name__)
-_NOT_TRIED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOENT, errno.ENOTDIR)
+_NOT_TRIED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOENT, errno.ENOTDIR)  # ENOMEM may be the sync's
 """Errors of opening a directory to sync it: the sync was not attempted, so nothing is lost."""
 
 

@@ -58,7 +58,7 @@ from tailrace.node.directory_opening import (
     remove_abort,
     write_abort,
 )
-from tailrace.node.lock import lock_store
+from tailrace.node.lock import LOCK_CHECK_MS, LockWatch, lock_store
 from tailrace.node.put_forms import (
     PutResults,
     plain_items,
@@ -96,8 +96,8 @@ class MessageStore:
 
     def __init__(
         self, path: str, store: DefaultMessageStore, topics: TopicConfigManager, retention: Retention,
-        timers: Timers, lock: LockHandle, file_system: FileSystem, clock: Clock, entropy: Entropy,
-        scheduler: Scheduler | None, read_only: str,
+        timers: Timers, lock: LockHandle, lock_watch: LockWatch, file_system: FileSystem,
+        clock: Clock, entropy: Entropy, scheduler: Scheduler | None, read_only: str,
     ) -> None:
         self.path = path
         self.read_only = read_only
@@ -108,6 +108,7 @@ class MessageStore:
         self._store = store
         self._timers = timers
         self._lock = lock
+        self._lock_watch = lock_watch
         self.file_system = file_system
         """Where it has its files; those of a broker on it belong there, too."""
         self._clock = clock
@@ -216,15 +217,18 @@ class MessageStore:
             timers = Timers(clock, file_system, entropy, config, store, topics, broker.broker_name)
             timers.load()
             retention.follow_timers(timers.pending(), timers.schedule)
+            watch = LockWatch(lock, root, store.flush_commit_log.give_up)
             if make_scheduler is not None:
                 running = make_scheduler()
                 store.start(running, os.getpid())
                 if not read_only:  # else nothing may be deleted, and nothing be delivered
+                    watch.stop_services = running.stop_all
+                    running.every("StoreLockService", LOCK_CHECK_MS, watch.step)
                     retention.start(running)
                     timers.start(running)
             return cls(
-                root, store, topics, retention, timers, lock, file_system, clock, entropy, running,
-                read_only)
+                root, store, topics, retention, timers, lock, watch, file_system, clock, entropy,
+                running, read_only)
         except BaseException:
             if running is not None:
                 running.stop_all()
@@ -245,6 +249,10 @@ class MessageStore:
             self._scheduler.stop_all()
         self._store.flush_commit_log.handle = None
         try:
+            if self.lost_lock:  # nothing may be written, the directory is another process's
+                self._timers.release()
+                self._store.release()
+                return
             timers_clean = self._timers.close()
             self.retention.topics.close()
             clean = self._store.close() and timers_clean and remove_abort(self.file_system, self.path)
@@ -312,6 +320,11 @@ class MessageStore:
         return self._store.reput.behind_bytes()
 
     @property
+    def lost_lock(self) -> str:
+        """Why this process must not write to the directory any more; empty while it may."""
+        return self._lock_watch.lost
+
+    @property
     def is_writeable(self) -> bool:
         """Whether messages may be put."""
         return not self._closed and self._store.flags.is_writeable()
@@ -320,11 +333,6 @@ class MessageStore:
     def not_writeable_reason(self) -> str:
         """Why not."""
         return "the store is closed" if self._closed else self._store.flags.reason
-
-    @property
-    def sync_failed(self) -> bool:
-        """Whether a sync failed: the store takes no more writes until it is opened again."""
-        return self._store.syncs.failed
 
     @property
     def delay_offsets(self) -> DelayOffsetManager:
@@ -337,7 +345,8 @@ class MessageStore:
 
     def stats(self) -> dict[str, Any]:
         """Counters and positions, as RocketMQ's StoreStatsService has them."""
-        return {**self._store.stats_dict(), **self.retention.stats(), **self._timers.stats()}
+        return {**self._store.stats_dict(), **self.retention.stats(), **self._timers.stats(),
+                "lockMadeAgain": self._lock_watch.made_again}
 
     def queues(self) -> list[tuple[str, int, int, int]]:
         """(topic, queue id, least offset, next offset) of every queue."""

@@ -6,8 +6,12 @@ that can be answered at once is answered with one write. A processor is a plain 
 answer comes later through `Channel.answer`; one-way requests are never answered, whatever it
 returns. Everything here runs in the thread of the event loop.
 
-Bytes that are no frame close their connection, and only that one, with one line in the log. A
-client that does not read its answers is not read from either, until it does.
+Bytes that are no frame close their connection, and only that one, with one line in the log.
+
+Memory is bounded, see `tailrace.remoting.limits`. A client that does not read its answers is paused:
+its requests wait and it is not read from, until the answers that are written are below
+``high_water`` again. A client that stops in the middle of a frame, or that does not read, is closed
+after ``limits.stall_s``.
 """
 
 from __future__ import annotations
@@ -16,9 +20,11 @@ import asyncio
 import ipaddress
 import logging
 import socket
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, cast, final
 
+from tailrace.env.shortage import is_shortage
 from tailrace.errors import (
     RemotingConnectError,
     RemotingFrameError,
@@ -39,6 +45,7 @@ from tailrace.formats.remoting import (
     decode_json_header,
     encode,
 )
+from tailrace.remoting.limits import STALLED_FRAME, UNREAD, ServerLimits
 
 __all__ = ["Channel", "Processor", "RemotingServer"]
 
@@ -46,7 +53,10 @@ _log = logging.getLogger(__name__)
 
 BACKLOG: Final = 1024
 IDLE_S: Final = 120.0
-IDLE_CHECK_S: Final = 5.0
+IDLE_CHECK_S: Final = 1.0
+HIGH_WATER: Final = 256 << 10
+HELD_REQUEST_BYTES: Final = 2048
+"""Memory that a request takes which is held, and its decoded fields."""
 DRAIN_S: Final = 0.2
 
 
@@ -64,19 +74,25 @@ class Channel(asyncio.Protocol):
 
     __slots__ = (
         "__weakref__",
+        "_held",
+        "_later",
+        "_limits",
         "_need",
         "_opaque",
-        "_reading",
         "_server",
+        "_stall",
         "_tail",
         "_transport",
         "_waiting",
+        "_waits",
         "born_host",
         "closed",
+        "counted",
         "last_active",
         "paused",
         "peer",
         "peer_ip",
+        "served",
     )
 
     def __init__(self, server: RemotingServer) -> None:
@@ -84,12 +100,20 @@ class Channel(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._tail = bytearray()
         self._need = 0
+        self._limits = server.limits
+        self._later: deque[Callable[[], None]] = deque()
+        self._held = 0
+        self._waits = False
+        self._stall = (0, 0, 0.0)
         self._opaque = 0
         self._waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
         self.last_active = 0.0
+        self.counted = 0
         self.closed = False
         self.paused = False
         """Whether the client lets answers pile up."""
+        self.served = False
+        """Whether a whole request came from the client."""
         self.peer = ""
         """Address of the client, ``ip:port``."""
         self.peer_ip = ""
@@ -101,6 +125,7 @@ class Channel(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take over a new connection."""
         self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=self._server.high_water)
         host, port = (transport.get_extra_info("peername") or ("0.0.0.0", 0))[:2]
         address = ipaddress.ip_address(str(host).partition("%")[0])
         if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
@@ -114,6 +139,9 @@ class Channel(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection; whoever waits for an answer of the client gets an error."""
         self.closed = True
+        self._transport = None
+        self._later.clear()
+        self._tail = bytearray()
         waiting, self._waiting = self._waiting, {}
         for future in waiting.values():
             if not future.done():
@@ -123,13 +151,54 @@ class Channel(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Stop reading requests of a client that does not read its answers."""
         self.paused = True
-        if self._transport is not None:
+        if self._transport is not None and not self.closed:
             self._transport.pause_reading()
+            self._count()
 
     def resume_writing(self) -> None:
-        """Read again."""
+        """Serve what has waited, then read again."""
         self.paused = False
-        if self._transport is not None and not self.closed:
+        if self.closed:
+            return
+        self._count()
+        self._go_on()
+
+    def _must_wait(self) -> bool:
+        """Whether requests have to wait; then `_go_on` is called later."""
+        if self.paused:
+            return True
+        if not self._limits.tight:
+            return False
+        self.wait_for_memory()
+        return True
+
+    def wait_for_memory(self) -> None:
+        """Read no further until the limits say that there is memory again."""
+        if not self._waits and not self.closed:
+            self._waits = True
+            self._limits.wait(self._memory_is_there)
+            if self._transport is not None:
+                self._transport.pause_reading()
+
+    def _memory_is_there(self) -> None:
+        self._waits = False
+        if not self.paused and not self.closed:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Answer held requests, then the frames that wait, for as long as the client reads."""
+        while self._later and not self._must_wait():
+            self._later.popleft()()
+        if self._must_wait() or self.closed:
+            return
+        if self._tail and len(self._tail) >= self._need:
+            data = bytes(self._tail)
+            self._tail = bytearray()
+            self._take(data)
+            if self._must_wait() or self.closed:
+                return
+        self._count()
+        if self._transport is not None:
             self._transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
@@ -138,9 +207,22 @@ class Channel(asyncio.Protocol):
         if self._tail:
             self._tail += data
             if len(self._tail) < self._need:
+                self._count()
+                if self._limits.tight:
+                    self._must_wait()
                 return
             data = bytes(self._tail)
             self._tail = bytearray()
+            if not self.paused:
+                self._count()
+        self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        if (self.paused or self._limits.tight) and self._must_wait():
+            self._tail += data
+            self._need = 0
+            self._count()
+            return
         out: list[bytes] = []
         problem: Exception | None = None
         try:
@@ -161,10 +243,16 @@ class Channel(asyncio.Protocol):
             self._need = 4 + cast("int", INT32.unpack_from(self._tail, 0)[0])
         else:
             self._need = 8
+        if self._need <= len(self._tail):
+            self._need = 0  # whole frames, which wait
+        self._count()
+        if self._limits.tight:
+            self._must_wait()
 
     def _serve_frames(self, data: bytes, out: list[bytes]) -> int:
         """Serve the frames of ``data``; where the first incomplete one begins."""
         pos, until = 0, len(data)
+        room = high_water = self._server.high_water
         serve = self._serve
         decode_binary = self._server.decode_header
         while until - pos >= 8 and not self.closed:
@@ -194,9 +282,17 @@ class Channel(asyncio.Protocol):
                     language=language, version=version, serialize_type=kind,
                 )
             )
+            pos = end
             if answer is not None:
                 out.append(answer)
-            pos = end
+                room -= len(answer)
+                if room < 0:
+                    self.write(b"".join(out))
+                    out.clear()
+                    room = high_water
+                    if self._must_wait():
+                        return pos
+        self.served = self.served or pos > 0
         if 4 <= until - pos < 8:
             check_length(INT32.unpack_from(data, pos)[0])
         return pos
@@ -229,7 +325,7 @@ class Channel(asyncio.Protocol):
     def _failed(self, request: RemotingCommand, error: Exception) -> bytes | None:
         _log.warning(
             "request failed code=%d peer=%s reason=%r", request.code, self.peer, error,
-            exc_info=not isinstance(error, KeyError | ValueError | StoreError),
+            exc_info=not (isinstance(error, KeyError | ValueError | StoreError) or is_shortage(error)),
         )
         if request.flag & ONEWAY_FLAG:
             return None
@@ -286,6 +382,49 @@ class Channel(asyncio.Protocol):
         finally:
             self._waiting.pop(opaque, None)
 
+    def when_reading(self, answer: Callable[[], None]) -> None:
+        """Call ``answer`` now, or later if the client does not read what was written for it.
+
+        It is not called on a connection that closes before.
+        """
+        if self._later or ((self.paused or self._limits.tight) and self._must_wait()):
+            self._later.append(answer)
+        elif not self.closed:
+            answer()
+
+    def hold(self, n: int) -> None:
+        """Note that ``n`` more requests are held, or fewer if it is negative."""
+        self._held += n
+        if not self.closed:
+            self._count()
+
+    # --- limits
+
+    def held_bytes(self) -> int:
+        """Bytes of memory that the connection takes."""
+        return len(self._tail) + self._unread() + self._held * HELD_REQUEST_BYTES
+
+    def _unread(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def _count(self) -> None:
+        self._limits.count(
+            self,
+            len(self._tail) + self._held * HELD_REQUEST_BYTES + (self._unread() if self.paused else 0),
+            self.last_active)
+
+    def stalled(self, now: float) -> str:
+        """Why the connection should be closed: nothing moved for too long in the middle of something."""
+        tail, unread = len(self._tail), self._unread()
+        if not (tail or unread) or self._waits:
+            self._stall = (0, 0, now)
+            return ""
+        if (tail, unread) != self._stall[:2]:
+            self._stall = (tail, unread, now)
+        elif now - self._stall[2] >= self._limits.stall_s:
+            return UNREAD if unread else STALLED_FRAME
+        return ""
+
     def close(self) -> None:
         """Close the connection; what was written is still sent."""
         if self._transport is not None and not self.closed:
@@ -308,7 +447,8 @@ class RemotingServer:
     """Listens on a port and hands requests to processors.
 
     ``decode_header`` reads ROCKETMQ headers (a compiled reader may be given), ``on_close`` hears of
-    every connection that has gone.
+    every connection that has gone. ``limits`` may be shared with other servers; ``high_water`` is the
+    number of unread answer bytes of a connection at which its next requests wait.
     """
 
     def __init__(
@@ -317,6 +457,8 @@ class RemotingServer:
         decode_header: DecodeHeader = decode_binary_header,
         on_close: Callable[[Channel], None] | None = None,
         idle_s: float = IDLE_S,
+        limits: ServerLimits | None = None,
+        high_water: int = HIGH_WATER,
     ) -> None:
         self.processors: dict[int, Processor] = {}
         self.default_processor: Processor | None = None
@@ -325,6 +467,8 @@ class RemotingServer:
         self.channels: set[Channel] = set()
         self.loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]  # set by start
         self.on_close = on_close
+        self.limits = ServerLimits() if limits is None else limits
+        self.high_water = high_water
         self._idle_s = idle_s
         self._server: asyncio.Server | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -339,7 +483,7 @@ class RemotingServer:
         self.loop = asyncio.get_running_loop()
         found = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         self._server = await self.loop.create_server(
-            lambda: Channel(self), one_address(found), port, backlog=BACKLOG
+            lambda: Channel(self), one_address(found), port, backlog=self.limits.backlog(BACKLOG)
         )
         self._idle_timer = self.loop.call_later(
             min(IDLE_CHECK_S, self._idle_s), self._close_idle
@@ -372,15 +516,22 @@ class RemotingServer:
     def opened(self, channel: Channel) -> None:
         """Hear of a new connection."""
         self.channels.add(channel)
+        self.limits.opened(channel, channel.last_active)
 
     def lost(self, channel: Channel) -> None:
         """Hear of a connection that has gone."""
         self.channels.discard(channel)
+        self.limits.lost(channel)
         if self.on_close is not None:
             self.on_close(channel)
 
     def _close_idle(self) -> None:
-        limit = self.loop.time() - self._idle_s
+        now = self.loop.time()
+        limit = now - self._idle_s
+        for channel in list(self.channels):
+            self.limits.count(channel, channel.held_bytes(), now)
+            if reason := channel.stalled(now):
+                self.limits.close(channel, reason, now)
         for channel in [c for c in self.channels if c.last_active < limit]:
             if channel.closed or channel.paused:
                 # Its client does not read: waiting for that would keep what was written for ever.

@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import final
 
 from tailrace.env.filesystem import FileSystem
+from tailrace.env.shortage import DirectorySyncs
 from tailrace.errors import CorruptionError, DiskFullError
 from tailrace.formats.filenames import file_name_to_offset, offset_to_file_name
 from tailrace.segments.allocate_service import AllocateMappedFileService
@@ -56,6 +57,7 @@ class MappedFileQueue:
         self.files: tuple[MappedFile, ...] = ()
         self.flushed_where = 0
         self._file_system = file_system
+        self._removals = DirectorySyncs(file_system)
         self._mapped = mapped
         self._step = allocate_step
         self._open_files = open_files
@@ -209,10 +211,10 @@ class MappedFileQueue:
 
         Raises OSError; FatalStorageError when a sync fails.
         """
+        self._removals.settle()  # its file must not go from the disk after this one
         file.flush()  # a flusher that has the old list must find nothing to do
         self._file_system.remove(file.path)
-        directory = file.path.rpartition("/")[0]
-        self._file_system.sync_dir(directory)
+        self._removals.sync(file.path.rpartition("/")[0])
         self.drop_head(file)
         file.close()
 

@@ -442,7 +442,11 @@ class ConsumeQueueStore:
         for queue in sorted(self.dirty, key=lambda queue: (queue.topic, queue.queue_id)):
             self.dirty.discard(queue)  # first: what is written during the sync makes it dirty again
             if queue.files.dirty_bytes() >= least_pages * 4096:
-                queue.files.flush(0)
+                try:
+                    queue.files.flush(0)
+                except OSError:  # not synced for want of descriptors: it must not pass for durable
+                    self.dirty.add(queue)
+                    raise
             else:
                 self.dirty.add(queue)
                 everything = False

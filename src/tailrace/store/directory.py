@@ -35,8 +35,8 @@ from tailrace.store.geometry import recognise
 from tailrace.store.log_paths import log_paths
 from tailrace.store.log_scan import LogEnd, scan_files
 from tailrace.store.log_walk import Damage, LogWalk, RecordClaim
-from tailrace.store.own_settings import remembered
 from tailrace.store.multi_dispatch import rows_with_lmq
+from tailrace.store.own_settings import remembered
 from tailrace.store.record_batch import rows_by_queue
 from tailrace.store.sealing import sealed_rows
 from tailrace.store.store_checkpoint import read_checkpoint

@@ -21,6 +21,7 @@ from tailrace.config import FlushDiskType, StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import ServiceHandle
+from tailrace.env.shortage import is_shortage
 from tailrace.errors import FatalStorageError
 from tailrace.model import PutMessageStatus
 from tailrace.store.commit_log import CommitLog
@@ -65,6 +66,7 @@ class FlushCommitLogService:
         self.sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self.handle: ServiceHandle | None = None
         self.failed = False
+        self._short = False
 
     def when_durable(self, until: int, callback: DurableCallback) -> None:
         """Call ``callback`` once everything below ``until`` is durable, or will not be."""
@@ -88,13 +90,19 @@ class FlushCommitLogService:
         thorough_ns = self._config.flush_commit_log_thorough_interval * 1_000_000
         now = self._clock.monotonic_ns()
         thorough = self.sync or now - self._last_thorough_ns >= thorough_ns
-        self._flush(0 if thorough else self._config.flush_commit_log_least_pages)
-        if thorough:
-            self._last_thorough_ns = now
+        try:
+            self._flush(0 if thorough else self._config.flush_commit_log_least_pages)
+            self._short = False
+            if thorough:
+                self._last_thorough_ns = now
+        except OSError as error:  # no sync was tried: puts wait for the next step, or time out
+            if not self._short:
+                _log.warning("flush waits for descriptors or memory cause=%s", error)
+            self._short = True
         return self._tell(self._commit_log.queue.flushed_where)
 
     def flush(self) -> None:
-        """Make everything durable now. Raises FatalStorageError."""
+        """Make everything durable now. Raises FatalStorageError; OSError while descriptors are short."""
         self._flush(0)
         self._tell(self._commit_log.queue.flushed_where)
 
@@ -110,8 +118,12 @@ class FlushCommitLogService:
             self._checkpoint.update(physic_msg_timestamp=timestamp)
 
     def _fail(self, error: FatalStorageError) -> None:
-        self._flags.set(NOT_WRITEABLE, str(error))
         _log.critical("flush failed, waiting puts are not acknowledged cause=%s", error)
+        self.give_up(str(error))
+
+    def give_up(self, reason: str) -> None:
+        """Take no more writes, and answer who waits that its message may not be durable."""
+        self._flags.set(NOT_WRITEABLE, reason)
         with self._lock:
             self.failed = True
             waiting, self._waiting = self._waiting, []
@@ -192,7 +204,7 @@ class FlushConsumeQueueService:
         thorough = much or self._last_thorough_ns < 0 or (
             since >= self._config.flush_consume_queue_thorough_interval * 1_000_000)
         self.flush(0 if thorough else self._config.flush_consume_queue_least_pages)
-        if thorough:
+        if thorough and not self._put_off:
             self._last_thorough_ns = now
             self._took_ns = self._clock.monotonic_ns() - now
 
@@ -222,7 +234,7 @@ class FlushConsumeQueueService:
             self._tell()
             self._put_off = False
         except OSError as error:
-            if (at_hints or error.errno in _NO_SPACE) and not clean:
+            if (at_hints or error.errno in _NO_SPACE or is_shortage(error)) and not clean:
                 # A hint that is old makes a recovery longer and no message is at stake: all of it
                 # is written again by the next pass.
                 if not self._put_off:

@@ -17,6 +17,7 @@ import numpy as np
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
+from tailrace.env.shortage import DirectorySyncs
 from tailrace.formats.indexfile import (
     INDEX_ENTRY,
     INDEX_HEADER,
@@ -73,6 +74,7 @@ class IndexService:
     ) -> None:
         self._clock = clock
         self._file_system = file_system
+        self._removals = DirectorySyncs(file_system)
         self._directory = directory
         self._open_files = open_files
         self._slots = config.max_hash_slot_num
@@ -261,7 +263,8 @@ class IndexService:
             file.close()
             count += 1
         if count:
-            self._file_system.sync_dir(self._directory)
+            # A name that a crash brings back is an expired file again, and is deleted by a later pass.
+            self._removals.sync(self._directory)
         return count
 
     def clear(self) -> None:

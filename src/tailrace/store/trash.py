@@ -20,6 +20,7 @@ from typing import Final, final
 
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
+from tailrace.env.shortage import DirectorySyncs
 from tailrace.formats import filenames
 from tailrace.segments import MappedFile
 
@@ -55,6 +56,7 @@ class Trash:
     ) -> None:
         self._clock = clock
         self._file_system = file_system
+        self._removals = DirectorySyncs(file_system)
         self._shared = f"{root}/{filenames.TRASH}"
         self._directories = tuple(directories)
         self._rate = rate
@@ -108,20 +110,15 @@ class Trash:
         the file stays as it is, FatalStorageError when nobody knows whether its name is durably
         gone: then no file behind it may go, or a power loss would leave a hole in the log.
         """
-        path = file.path
-        directory, _, name = path.rpartition("/")
+        directory, _, name = file.path.rpartition("/")
+        self._removals.settle()
         try:
             self._rename(file, directory, name)
         except OSError as error:
             if error.errno not in _NO_SPACE:
                 raise
             self._file_system.remove(file.path)
-        try:
-            self._file_system.sync_dir(directory)
-        except OSError:  # the directory could not be opened: the sync was not tried
-            if file.path != path:
-                file.move_to(path)
-            raise
+        self._removals.sync(directory)
 
     def _rename(self, file: MappedFile, directory: str, name: str) -> None:
         if directory not in self._elsewhere:

@@ -10,7 +10,7 @@ import errno
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tailrace.env.filesystem import File, FileSystem
+from tailrace.env.filesystem import File, FileSystem, LockState
 from tailrace.errors import (
     MessageIllegalError,
     NotAStoreError,
@@ -207,6 +207,23 @@ class FileSystemContract:
         handle.release()
         handle.release()
         assert files.lock_holder(path) is None
+        again = files.lock(path)
+        assert again is not None
+        again.release()
+
+    def test_a_lock_whose_name_is_gone_is_made_again(self, root: str) -> None:
+        """Nobody else can take it then, as before."""
+        files = self.make(root)
+        path = f"{root}/lock"
+        handle = files.lock(path)
+        assert handle is not None
+        assert handle.check() is LockState.HELD
+        files.remove(path)
+        assert handle.check() is LockState.MADE_AGAIN
+        assert handle.check() is LockState.HELD
+        assert files.exists(path)
+        assert files.lock(path) is None
+        handle.release()
         again = files.lock(path)
         assert again is not None
         again.release()

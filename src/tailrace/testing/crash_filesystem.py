@@ -18,6 +18,7 @@ from zlib import crc32
 
 from tailrace.env.clock import Clock
 from tailrace.env.entropy import Entropy
+from tailrace.env.filesystem import LockState
 
 __all__ = ["CrashFileSystem", "SimulatedCrash"]
 
@@ -149,6 +150,12 @@ class _Lock:
     def __init__(self, owner: CrashFileSystem, path: str) -> None:
         self._owner = owner
         self._path = path
+
+    def check(self) -> LockState:
+        if self._owner.exists(self._path):
+            return LockState.HELD
+        self._owner.open(self._path, writable=True, create=True)
+        return LockState.MADE_AGAIN
 
     def release(self) -> None:
         self._owner.locked.discard(self._path)

@@ -50,7 +50,7 @@ class FakeStore:
         self.path = str(path)
         self.file_system = OsFileSystem()
         self.read_only = ""
-        self.sync_failed = False
+        self.read_only = self.lost_lock = ""
         self.config = config or StoreConfig()
         self.config_dir = f"{self.path}/config"
         self.clock = clock or ManualClock()
@@ -218,6 +218,13 @@ class FakeChannel:
 
     def close(self):
         self.closed = True
+
+    def hold(self, n):
+        self.held = getattr(self, "held", 0) + n
+
+    def when_reading(self, answer):
+        if not self.closed:
+            answer()
 
 
 def decoded(answer):

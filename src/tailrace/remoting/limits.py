@@ -1,0 +1,204 @@
+"""What all clients of a process may take together: connections, and bytes in memory.
+
+One `ServerLimits` is shared by every server of a process, also by the one for HTTP. Everything runs in
+the thread of the event loop.
+
+Connections. At most ``connections_max`` are open, so that the store always finds a descriptor. When one
+more comes, the least recently used connection is closed, first among those that have not sent a whole
+request yet. If every connection was used within the last second, the new one is closed instead.
+
+Bytes. A connection takes memory for an incomplete frame, for requests that wait, for answers that its
+client has not read, and for pulls that are held. When all of them together take more than ``bytes_max``,
+no request is served and no frame is read further, and connections that have kept bytes for half a second
+are closed, the largest first, until there is room. `ServerLimits.tight` says that this is the case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, Protocol, final
+
+__all__ = ["Connection", "ServerLimits"]
+
+_log = logging.getLogger(__name__)
+
+BYTES_MAX: Final = 256 << 20
+STALL_S: Final = 30.0
+RECENT_S: Final = 1.0
+KEPT_S: Final = 0.5
+RELIEF_S: Final = 0.1
+LOG_PERIOD_S: Final = 60.0
+CANDIDATES: Final = 64
+
+CAP: Final = "connections"
+BYTES: Final = "bytes"
+STALLED_FRAME: Final = "incomplete request"
+UNREAD: Final = "answers are not read"
+SLOW_HTTP: Final = "slow http"
+
+
+class Connection(Protocol):
+    """A connection, of whatever protocol."""
+
+    last_active: float
+    """Time of the loop when bytes were last received or sent."""
+
+    counted: int
+    """Bytes that it was last counted with."""
+
+    @property
+    def peer(self) -> str:
+        """Address of the client."""
+        ...
+
+    @property
+    def served(self) -> bool:
+        """Whether a whole request came over it."""
+        ...
+
+    def abort(self) -> None:
+        """Close it now."""
+        ...
+
+    def held_bytes(self) -> int:
+        """Bytes of memory that it takes now."""
+        ...
+
+    def wait_for_memory(self) -> None:
+        """Read no further, and give `ServerLimits.wait` what reads again."""
+        ...
+
+
+@final
+class ServerLimits:
+    """Counts connections and bytes, and closes what is too much. ``connections_max`` 0: no limit."""
+
+    def __init__(
+        self, connections_max: int = 0, bytes_max: int = BYTES_MAX, stall_s: float = STALL_S
+    ) -> None:
+        self.connections_max = connections_max
+        self.bytes_max = bytes_max
+        self.stall_s = stall_s
+        self.tight = False
+        """Whether requests have to wait until there is memory again."""
+        self.bytes = 0
+        """Bytes that all connections take, as they were last counted."""
+        self.closed: Counter[str] = Counter(
+            dict.fromkeys((CAP, BYTES, STALLED_FRAME, UNREAD, SLOW_HTTP), 0))
+        """Connections that were closed for their sake or for others', by reason."""
+        self._connections: dict[Connection, None] = {}
+        self._keeping: dict[Connection, float] = {}
+        self._candidates: list[tuple[tuple[bool, float], Connection]] = []
+        self._waiting: dict[Callable[[], None], None] = {}
+        self._said: dict[str, float] = {}
+        self._unsaid: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def backlog(self, most: int) -> int:
+        """Connections that a listener may take in one turn of the loop, before they are counted."""
+        return min(most, max(16, self.connections_max // 8)) if self.connections_max else most
+
+    # -- connections
+
+    def opened(self, connection: Connection, now: float) -> bool:
+        """Take a new connection; False if it was closed because there are too many busy ones."""
+        self._connections[connection] = None
+        while self.connections_max and len(self._connections) > self.connections_max:
+            victim = self._least_recently_used(connection, now)
+            self.close(victim, CAP, now)
+            if victim is connection:
+                return False
+        return True
+
+    def lost(self, connection: Connection) -> None:
+        """Forget a connection and its bytes."""
+        self._connections.pop(connection, None)
+        self.count(connection, 0, 0.0)
+
+    def close(self, connection: Connection, reason: str, now: float) -> None:
+        """Close a connection for a limit; one line a minute is logged for each reason."""
+        self.closed[reason] += 1
+        self._connections.pop(connection, None)
+        self._unsaid[reason] += 1
+        if now - self._said.get(reason, -LOG_PERIOD_S) >= LOG_PERIOD_S:
+            _log.warning(
+                "connection closed for a limit peer=%s reason=%s count=%d connections=%d bytes=%d",
+                connection.peer, reason, self._unsaid[reason], len(self._connections), self.bytes)
+            self._said[reason] = now
+            self._unsaid[reason] = 0
+        self.count(connection, 0, now)
+        connection.abort()
+
+    def _least_recently_used(self, newcomer: Connection, now: float) -> Connection:
+        while True:
+            if not self._candidates:
+                found = heapq.nsmallest(
+                    CANDIDATES,
+                    ((_use(c), n, c) for n, c in enumerate(self._connections) if c is not newcomer),
+                    key=lambda entry: entry[:2])
+                self._candidates = [(use, c) for use, _, c in reversed(found)]
+                if not found:
+                    return newcomer
+            use, candidate = self._candidates.pop()
+            if candidate in self._connections and use == _use(candidate):
+                served, last_active = use
+                return newcomer if served and now - last_active < RECENT_S else candidate
+
+    # -- bytes
+
+    def count(self, connection: Connection, size: int, now: float) -> None:
+        """Note that a connection takes ``size`` bytes now."""
+        self.bytes += size - connection.counted
+        connection.counted = size
+        if not size:
+            self._keeping.pop(connection, None)
+        elif connection not in self._keeping:
+            self._keeping[connection] = now
+        if self.bytes > self.bytes_max and not self.tight:
+            self._tighten()
+
+    def wait(self, go_on: Callable[[], None]) -> None:
+        """Call ``go_on`` when it is not `tight` any more."""
+        self._waiting[go_on] = None
+
+    def _tighten(self) -> None:
+        self.tight = True
+        _log.warning("requests wait for memory bytes=%d limit=%d connections=%d",
+                     self.bytes, self.bytes_max, len(self._connections))
+        asyncio.get_running_loop().call_later(RELIEF_S, self._relieve)
+        for connection in list(self._connections):
+            connection.wait_for_memory()
+
+    def _relieve(self) -> None:
+        """Close the largest connections until there is room, then let requests go on."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for connection in list(self._keeping):
+            self.count(connection, connection.held_bytes(), now)
+        room = self.bytes_max - self.bytes_max // 8
+        if self.bytes > room:
+            old = [c for c, since in self._keeping.items() if now - since >= KEPT_S]
+            for connection in sorted(old, key=lambda c: c.counted, reverse=True):
+                if self.bytes <= room:
+                    break
+                self.close(connection, BYTES, now)
+        if self.bytes > room:
+            loop.call_later(RELIEF_S, self._relieve)
+            return
+        self.tight = False
+        waiting, self._waiting = self._waiting, {}
+        for go_on in waiting:
+            if self.tight:
+                self._waiting[go_on] = None
+            else:
+                go_on()
+
+
+def _use(connection: Connection) -> tuple[bool, float]:
+    return connection.served, connection.last_active
