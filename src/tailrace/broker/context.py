@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tailrace.broker.broker_stats import BrokerStatsManager
 from tailrace.broker.client_manager import ConsumerManager, ProducerManager
 from tailrace.broker.rebalance_lock import RebalanceLockManager
 from tailrace.broker.traffic import Traffic
@@ -42,8 +43,13 @@ class BrokerContext:
     """``ip:port`` that clients are told."""
     namesrv_address: str = ""
     boot_ms: int = 0
-    traffic: Traffic = field(default_factory=Traffic)
+    traffic: Traffic = field(init=False)
+    stats: BrokerStatsManager = field(init=False)
     waiting_sends: Callable[[], int] = int
     """How many sends wait for the disk."""
     waiting_pulls: Callable[[], int] = int
     """How many pulls wait for a message."""
+
+    def __post_init__(self) -> None:
+        self.traffic = Traffic(self.topics.is_system_topic)
+        self.stats = BrokerStatsManager(self.clock, self.traffic, self.config.broker_cluster_name)

@@ -19,6 +19,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol, final
 
+from tailrace.broker.broker_stats import SAMPLE_MS
 from tailrace.broker.client_manager import ConsumerManager, ProducerManager
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers
@@ -35,8 +36,10 @@ from tailrace.broker.processors.reset_offset import ResetOffsetProcessor
 from tailrace.broker.processors.retention import RetentionProcessor
 from tailrace.broker.processors.send import SendMessageProcessor
 from tailrace.broker.processors.send_back import SendBackProcessor
+from tailrace.broker.processors.stats import StatsProcessor
 from tailrace.broker.rebalance_lock import RebalanceLockManager
 from tailrace.broker.runtime_info import RuntimeInfo
+from tailrace.broker.traffic import CountedArrivals
 from tailrace.config import BrokerConfig, FlushDiskType
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.entropy import Entropy, SystemEntropy
@@ -123,11 +126,13 @@ class BrokerController:
         self._register(listeners)
         listeners.serving()
         self._servers = listeners.servers
-        self._store.set_message_arriving_listener(self._hold)
+        self._store.set_message_arriving_listener(
+            CountedArrivals(self._broker.traffic, self._hold))
         self._scheduler.every(
             "ConsumerOffsetPersist", self._config.flush_consumer_offset_interval,
             self._broker.offsets.persist_if_changed,
         )
+        self._scheduler.every("BrokerStats", SAMPLE_MS, self._broker.stats.step)
         self._every("scan", SCAN_S, self._scan)
 
     def _context(self) -> BrokerContext:
@@ -191,7 +196,7 @@ class BrokerController:
         self._processors: list[_Registers] = [
             send, SendBackProcessor(broker, durable), RecallMessageProcessor(broker, durable),
             QueryProcessor(broker), ClientManageProcessor(broker), AdminTopicsProcessor(broker),
-            RetentionProcessor(broker), ResetOffsetProcessor(broker),
+            RetentionProcessor(broker), ResetOffsetProcessor(broker), StatsProcessor(broker),
             AdminProcessor(broker, RuntimeInfo(broker, self._file_system), self._settings),
         ]
         return send

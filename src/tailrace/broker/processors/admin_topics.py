@@ -170,7 +170,8 @@ class AdminTopicsProcessor:
                 {"lastUpdateTimestamp": timestamp, "maxOffset": until, "minOffset": first},
             ))
         table = fastjson.object_keyed(entries)
-        return request.answer(body=b'{"offsetTable":%b,"topicPutTps":0.0}' % table)
+        rate = fastjson.dumps(self._broker.stats.topic_put_tps(name))
+        return request.answer(body=b'{"offsetTable":%b,"topicPutTps":%b}' % (table, rate))
 
     def system_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Names that belong to the broker: request 305."""
@@ -247,8 +248,10 @@ class AdminTopicsProcessor:
             if info is not None and info.subscriptions:  # what it has left is not its backlog
                 topics = [topic for topic in topics if topic in info.subscriptions]
         entries = [e for name in topics for e in self._consumed(group, name)]
+        rate = sum(self._broker.stats.group_get_tps(group, name) for name in topics)
         return request.answer(
-            body=b'{"consumeTps":0.0,"offsetTable":%b}' % fastjson.object_keyed(entries)
+            body=b'{"consumeTps":%b,"offsetTable":%b}'
+            % (fastjson.dumps(float(rate)), fastjson.object_keyed(entries))
         )
 
     def _consumed(self, group: str, topic: str) -> list[tuple[dict[str, Any], dict[str, int]]]:
@@ -285,9 +288,11 @@ class AdminTopicsProcessor:
                     continue
                 entries = self._consumed(config.group_name, topic)
                 total += sum(v["brokerOffset"] - v["consumerOffset"] for _, v in entries)
+                rate = self._broker.stats.group_get_tps(config.group_name, topic)
                 parts.append(
-                    b'{%b:[{"consumeTps":0.0,"offsetTable":%b}]}'
-                    % (fastjson.dumps(config.group_name), fastjson.object_keyed(entries))
+                    b'{%b:[{"consumeTps":%b,"offsetTable":%b}]}'
+                    % (fastjson.dumps(config.group_name), fastjson.dumps(rate),
+                       fastjson.object_keyed(entries))
                 )
         return request.answer(
             body=b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":0}'
