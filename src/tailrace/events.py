@@ -61,6 +61,9 @@ _BROKER: Final = (
     _event("warning", "consumer group unknown", "group client",
            "A heartbeat names a group that is not there, and groups are not made by themselves "
            "(autoCreateSubscriptionGroup=false) or its name is not allowed; it is not registered."),
+    _event("warning", "group pulls although its mode is POP, which is not supported", "group topic file",
+           "A Java broker left this mode. The consumers of the group pull their queues instead; what "
+           "the group popped and did not acknowledge there is not delivered again."),
     _event("info", "subscription added", "group topic", "A group began to want a topic."),
     _event("info", "subscription removed", "group topic", "A group does not want a topic any more."),
     _event("error", "cannot wait for the disk", "sends reason",

@@ -31,6 +31,7 @@ from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
 from tailrace.broker.processors.client_manage import ClientManageProcessor
 from tailrace.broker.processors.pull import PullMessageProcessor
 from tailrace.broker.processors.query import QueryProcessor
+from tailrace.broker.processors.query_assignment import QueryAssignmentProcessor
 from tailrace.broker.processors.recall import RecallMessageProcessor
 from tailrace.broker.processors.reset_offset import ResetOffsetProcessor
 from tailrace.broker.processors.retention import RetentionProcessor
@@ -47,6 +48,7 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler, ThreadScheduler
 from tailrace.formats.remoting import VERSION_V5_3_1, ResponseCode
 from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.message_request_mode import MessageRequestModeManager
 from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.remoting import Channel, RemotingServer
 
@@ -193,10 +195,13 @@ class BrokerController:
             broker, self._durable, wait_durable=sync,
             max_message_size=store_config.max_message_size,
         )
+        modes = MessageRequestModeManager(self._file_system, self._store.config_dir)
+        modes.load()
         self._processors: list[_Registers] = [
             send, SendBackProcessor(broker, durable), RecallMessageProcessor(broker, durable),
             QueryProcessor(broker), ClientManageProcessor(broker), AdminTopicsProcessor(broker),
             RetentionProcessor(broker), ResetOffsetProcessor(broker), StatsProcessor(broker),
+            QueryAssignmentProcessor(broker, modes),
             AdminProcessor(broker, RuntimeInfo(broker, self._file_system), self._settings),
         ]
         return send
@@ -221,6 +226,7 @@ class BrokerController:
             self._config.broker_cluster_name, self._config.broker_name, self.broker_address,
             self._broker.topics.table,
         )
+        self._broker.route = name_server.route
         server.on_close = name_server.closed
         name_server.register(server)
         self.namesrv_address = self._broker.namesrv_address = address

@@ -8,7 +8,11 @@ from tailrace.broker.context import BrokerContext
 from tailrace.broker.processors._bodies import json_object
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
-from tailrace.node.subscription_group import SubscriptionGroupConfig, validate_group
+from tailrace.node.subscription_group import (
+    SubscriptionGroupConfig,
+    merged_group_attributes,
+    validate_group,
+)
 from tailrace.node.topic_config import (
     TopicConfig,
     merged_attributes,
@@ -207,6 +211,12 @@ class AdminTopicsProcessor:
         for config in configs:
             if reason := validate_group(config.group_name) or _unreadable_by_java(config):
                 return request.answer(ResponseCode.INVALID_PARAMETER, reason)
+            present = self._broker.groups.select(config.group_name)
+            try:
+                config.attributes = merged_group_attributes(
+                    present.attributes if present else {}, config.attributes, creating=present is None)
+            except ValueError as error:
+                return request.answer(ResponseCode.SYSTEM_ERROR, f"{config.group_name}: {error}")
         self._broker.groups.update_all(configs)
         return request.answer()
 
