@@ -102,6 +102,14 @@ _ENV_KERNELS: Final = (
            "ISA-L's checksum gave another value than zlib's, so it is not used."),
 )
 
+_FILES: Final = (
+    _event("warning", "hint cannot be read, it counts as damaged", "file cause",
+           "A file that the store can do without is not a regular file, is too large, or may not be "
+           "read. The store works as if the file were missing; recovery may take longer."),
+    _event("warning", "odd file replaced", "file cause",
+           "A name that the store writes a hint to was a FIFO, a socket, a device or a symbolic link to "
+           "nothing. The name was removed and a regular file is written there."),
+)
 _NODE: Final = (
     _event("error", "config file unreadable", "file reason",
            "A file of config/ is no JSON object, so its backup (.bak) is read in its stead, and is "
@@ -389,7 +397,7 @@ _TIMER: Final = (
 )
 
 EVENTS: Final = (
-    *_BROKER, *_ENV_KERNELS, *_NODE, *_REMOTING, *_SEGMENTS, *_SPARK, *_RETENTION, *_STORE,
+    *_BROKER, *_ENV_KERNELS, *_FILES, *_NODE, *_REMOTING, *_SEGMENTS, *_SPARK, *_RETENTION, *_STORE,
     *_RECOVERY, *_TIMER,
 )
 """All of them."""

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from tailrace.broker.controller import BrokerController
 from tailrace.broker.listeners import Address, Listeners, why_not_listening
 from tailrace.config import BrokerConfig, StoreConfig
+from tailrace.env.filesystem import OsFileSystem
+from tailrace.env.whole_files import replace_file
 from tailrace.errors import StoreError
 from tailrace.formats.filenames import SERVE
 from tailrace.node.message_store import MessageStore
@@ -150,10 +152,10 @@ def _leave_hint(hint: Path, controller: BrokerController) -> None:
     """Note who serves the directory, for commands that find it locked; a full disk is no reason."""
     try:
         hint.parent.mkdir(exist_ok=True)
-        hint.write_text(json.dumps({
+        replace_file(OsFileSystem(), str(hint), json.dumps({
             "pid": os.getpid(), "broker": controller.broker_address,
             "namesrv": controller.namesrv_address,
-        }))
+        }).encode())
     except OSError as error:
         print(f"tailrace: {hint}: {error.strerror}; commands on the directory will not find this server",
               file=sys.stderr, flush=True)

@@ -17,6 +17,7 @@ from tailrace.config import FlushDiskType, StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import File, FileSystem
 from tailrace.env.scheduler import Scheduler, ServiceHandle
+from tailrace.env.whole_files import open_hint
 from tailrace.errors import StoreError
 from tailrace.formats import filenames
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
@@ -144,8 +145,8 @@ class DefaultMessageStore:
         """Write the hint up to where another process may show records; see design of reading."""
         if self._flushed_file is None:
             self._file_system.makedirs(f"{self.root}/{filenames.OWN}")
-            self._flushed_file = self._file_system.open(
-                f"{self.root}/{filenames.FLUSHED}", writable=True, create=True)
+            self._flushed_file = open_hint(
+                self._file_system, f"{self.root}/{filenames.FLUSHED}")
         text = orjson.dumps({"pid": self._pid, "flushed": self.commit_log.queue.flushed_where})
         self._flushed_file.pwrite(text.ljust(_FLUSHED_WIDTH), 0)
 

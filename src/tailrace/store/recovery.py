@@ -28,8 +28,10 @@ from typing import Final, final
 
 from tailrace.config import RecoveryMode
 from tailrace.env.clock import Clock
-from tailrace.env.filesystem import FileSystem
+from tailrace.env.filesystem import File, FileSystem
 from tailrace.env.read_ahead import in_background
+from tailrace.env.whole_files import WHOLE_FILE_MAX
+from tailrace.errors import OddFileError
 from tailrace.formats.filenames import file_name_to_offset
 from tailrace.kernels import record
 from tailrace.segments import MappedFile
@@ -182,7 +184,7 @@ class Recovery:
             file = self._file_system.open(path, writable=True)
             try:
                 if stat.size > log.file_size:
-                    more = file.pread(stat.size - log.file_size, log.file_size)
+                    more = _data_after(file, log.file_size, stat.size)
                     self._keep(path, log.file_size, int(name) + log.file_size, more, "file too long")
                 _log.error("segment file of a wrong length is mended file=%s expected=%d actual=%d",
                            path, log.file_size, stat.size)
@@ -521,3 +523,17 @@ class Recovery:
         for key, queue in self._queues.table.items():
             queue.correct_min_offset(low if low >= 0 else 1 << 62)
             self._commit_log.queue_offsets[key] = queue.max_offset
+
+
+def _data_after(file: File, length: int, size: int) -> bytes:
+    """Return the bytes of a file after ``length``, without the hole at its end.
+
+    Raises OddFileError if there are more than fit into memory: nothing is cut off without a copy.
+    """
+    ranges = file.data_ranges(length, size)
+    more = ranges[-1][1] - length if ranges else 0
+    if more > WHOLE_FILE_MAX:
+        raise OddFileError(
+            file.path, f"is a segment of {length} bytes followed by {more} bytes, "
+            f"at most {WHOLE_FILE_MAX} can go to quarantine")
+    return file.pread(more, length)
