@@ -107,6 +107,7 @@ class BrokerStatsManager:
         self._clock = clock
         self._traffic = traffic
         self._cluster = cluster
+        self._find = self._finders()
         self._items: dict[tuple[str, str], _StatsItem] = {}
         self._sampled_ns: list[int | None] = [None] * len(_PERIODS_NS)
         self._today: date | None = None
@@ -138,7 +139,7 @@ class BrokerStatsManager:
             return None
         if what == "SIZE" and kind not in {"TOPIC_PUT", "GROUP_GET"}:
             return None
-        find = self._finders().get(kind)
+        find = self._find.get(kind)
         flow = None if find is None else find(key)
         if flow is None:
             return None

@@ -18,6 +18,8 @@ __all__ = ["NORMAL", "CountedArrivals", "Flow", "Traffic", "message_type"]
 
 _BUCKETS: Final = MESSAGE_SIZE.buckets
 NORMAL: Final = "normal"
+LMQ_PREFIX: Final = "%LMQ%"
+"""Topics with this prefix count as one, as in LmqBrokerStatsManager."""
 # In the order that the reference asks (BrokerMetricsManager.getMessageType).
 _TYPES: Final = (
     ("TRAN_MSG\x01true\x02", "transaction"), ("__SHARDINGKEY\x01", "fifo"), ("DELAY\x01", "delay"),
@@ -95,6 +97,8 @@ class Traffic:
 
     def arrived(self, topic: str, count: int, size: int) -> None:
         """Count messages that have become readable; from the dispatch thread."""
+        if topic.startswith(LMQ_PREFIX):
+            topic = LMQ_PREFIX  # there may be millions of them, one for each device
         flow = self.by_topic.get(topic)
         if flow is None:
             flow = self.by_topic.setdefault(topic, Flow())
@@ -105,6 +109,10 @@ class Traffic:
 
     def hand_out(self, topic: str, group: str, count: int, size: int) -> None:
         """Count messages handed to a consumer."""
+        if topic.startswith(LMQ_PREFIX):
+            topic = LMQ_PREFIX
+        if group.startswith(LMQ_PREFIX):
+            group = LMQ_PREFIX
         key = topic, group
         flow = self.went_out.get(key)
         if flow is None:

@@ -198,3 +198,13 @@ def test_arrivals_are_counted_and_passed_on(broker):
     assert heard.calls == [("orders", 2, 9, [0, 0, 0], 300)]
     assert broker.traffic.by_topic["orders"].messages == 3
     assert broker.traffic.by_topic["orders"].throughput == 300
+
+
+def test_light_queues_count_as_one_topic_and_one_group(broker, stats, clock):
+    for device in range(3):
+        broker.traffic.arrived(f"%LMQ%{device}", 1, 100)
+        broker.traffic.hand_out(f"%LMQ%{device}", f"%LMQ%g{device}", 1, 100)
+    after(clock, stats, 10)
+    assert stats.view("TOPIC_PUT_NUMS", "%LMQ%").minute.sum == 3
+    assert stats.view("GROUP_GET_NUMS", "%LMQ%@%LMQ%").minute.sum == 3
+    assert list(broker.traffic.by_topic) == ["%LMQ%"]
