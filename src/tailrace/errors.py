@@ -12,6 +12,7 @@
     │  ├─ ChecksumMismatchError
     │  ├─ ImpossibleLengthError
     │  └─ UnsupportedVersionError
+    ├─ OddFileError                not a regular file, or too large; an OSError as well
     ├─ FatalStorageError           a sync failed; the process must stop writing
     ├─ TransientError              worth trying again
     │  ├─ DiskFullError
@@ -31,6 +32,8 @@ exceptions.
 
 from __future__ import annotations
 
+import errno
+
 __all__ = [
     "BadMagicError",
     "ChecksumMismatchError",
@@ -43,6 +46,7 @@ __all__ = [
     "ImpossibleLengthError",
     "MessageIllegalError",
     "NotAStoreError",
+    "OddFileError",
     "RemotingCommandError",
     "RemotingConnectError",
     "RemotingError",
@@ -147,6 +151,23 @@ class ImpossibleLengthError(CorruptionError):
 
 class UnsupportedVersionError(CorruptionError):
     """A version that is newer than this software."""
+
+
+class OddFileError(StoreError, OSError):
+    """``path`` cannot be a file of a store; nothing of it was read or written.
+
+    It is an OSError too, so that code that can do without a file treats it as one that cannot be read.
+    """
+
+    def __init__(self, path: str, what: str, number: int = errno.EINVAL) -> None:
+        self.path, self.what = path, what
+        OSError.__init__(self, number, f"{what}; move it away or put the right file there", path)
+
+    def __str__(self) -> str:
+        return f"{self.path} {self.strerror}"
+
+    def __reduce__(self) -> tuple[type[OddFileError], tuple[str, str, int]]:
+        return OddFileError, (self.path, self.what, self.errno or errno.EINVAL)
 
 
 class FatalStorageError(StoreError):

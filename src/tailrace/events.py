@@ -74,6 +74,9 @@ _BROKER: Final = (
     _event("warning", "consumer group unknown", "group client",
            "A heartbeat names a group that is not there, and groups are not made by themselves "
            "(autoCreateSubscriptionGroup=false) or its name is not allowed; it is not registered."),
+    _event("warning", "group pulls although its mode is POP, which is not supported", "group topic file",
+           "A Java broker left this mode. The consumers of the group pull their queues instead; what "
+           "the group popped and did not acknowledge there is not delivered again."),
     _event("info", "subscription added", "group topic", "A group began to want a topic."),
     _event("info", "subscription removed", "group topic", "A group does not want a topic any more."),
     _event("error", "cannot wait for the disk", "sends reason",
@@ -125,6 +128,14 @@ _ENV_KERNELS: Final = (
            "ISA-L's checksum gave another value than zlib's, so it is not used."),
 )
 
+_FILES: Final = (
+    _event("warning", "hint cannot be read, it counts as damaged", "file cause",
+           "A file that the store can do without is not a regular file, is too large, or may not be "
+           "read. The store works as if the file were missing; recovery may take longer."),
+    _event("warning", "odd file replaced", "file cause",
+           "A name that the store writes a hint to was a FIFO, a socket, a device or a symbolic link to "
+           "nothing. The name was removed and a regular file is written there."),
+)
 _NODE: Final = (
     _event("error", "the lock file was deleted while the store is open, it is made again", "file",
            "Without this file another process could open the same directory and overwrite messages. It was "
@@ -474,7 +485,7 @@ _TIMER: Final = (
 )
 
 EVENTS: Final = (
-    *_BROKER, *_ENV_KERNELS, *_NODE, *_REMOTING, *_SEGMENTS, *_SPARK, *_RETENTION, *_STORE,
+    *_BROKER, *_ENV_KERNELS, *_FILES, *_NODE, *_REMOTING, *_SEGMENTS, *_SPARK, *_RETENTION, *_STORE,
     *_RECOVERY, *_TIMER,
 )
 """All of them."""

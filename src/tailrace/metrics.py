@@ -113,17 +113,17 @@ RESERVE_TIME: Final = _gauge(
     "rocketmq_storage_message_reserve_time", "Age of the oldest message of the log.", _STORAGE,
     unit="milliseconds")
 TIMER_ENQUEUE_LAG: Final = _gauge(
-    "rocketmq_timer_enqueue_lag", "Timer messages that are not in the wheel yet.")
+    "rocketmq_timer_enqueue_lag", "Timer messages that are not in the wheel yet.", _STORAGE)
 TIMER_DEQUEUE_LAG: Final = _gauge(
-    "rocketmq_timer_dequeue_lag", "Timers that are out of the wheel and not put back yet.")
+    "rocketmq_timer_dequeue_lag", "Timers that are out of the wheel and not put back yet.", _STORAGE)
 TIMER_DEQUEUE_LATENCY: Final = _gauge(
     "rocketmq_timer_dequeue_latency", "How far the reading of the wheel is behind the clock.",
-    unit="milliseconds")
+    _STORAGE, unit="milliseconds")
 TIMING_MESSAGES: Final = _gauge("rocketmq_timing_messages", "Pending timers.", ("topic",))
 TIMER_SNAPSHOT: Final = _gauge(
     "rocketmq_timer_message_snapshot",
     "Pending timers by the time until they are due: up to the bound, above the one before.",
-    ("timer_bound_s",))
+    (*_STORAGE, "timer_bound_s"))
 TIMER_LATENESS: Final = Metric(
     name="tailrace_timer_lateness", kind=MetricKind.HISTOGRAM, labels=("kind",), unit="milliseconds",
     description="Put time minus due time of timers (`timer`) and of delay levels (`level`).",

@@ -45,3 +45,11 @@ def test_push_consumers_share_queues_at_once_and_take_over_and_keep_order(
     names = ("shared", "all", "apart", "takes-over", "alone", "ordered-all", "ordered", "done")
     assert said_by(reference, "push-clients", tailrace_broker, "pushed") == {
         name: ["true"] for name in names}
+
+
+def test_push_consumers_whose_queues_the_broker_allocates_get_every_message(
+    reference, tailrace_broker
+):
+    names = ("shared", "apart", "all", "retried", "takes-over", "done")
+    assert said_by(reference, "assigned-clients", tailrace_broker, "assigned") == {
+        name: ["true"] for name in names}

@@ -19,6 +19,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol, final
 
+from tailrace.broker.broker_stats import SAMPLE_MS
 from tailrace.broker.client_manager import ConsumerManager, ProducerManager
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers
@@ -30,13 +31,16 @@ from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
 from tailrace.broker.processors.client_manage import ClientManageProcessor
 from tailrace.broker.processors.pull import PullMessageProcessor
 from tailrace.broker.processors.query import QueryProcessor
+from tailrace.broker.processors.query_assignment import QueryAssignmentProcessor
 from tailrace.broker.processors.recall import RecallMessageProcessor
 from tailrace.broker.processors.reset_offset import ResetOffsetProcessor
 from tailrace.broker.processors.retention import RetentionProcessor
 from tailrace.broker.processors.send import SendMessageProcessor
 from tailrace.broker.processors.send_back import SendBackProcessor
+from tailrace.broker.processors.stats import StatsProcessor
 from tailrace.broker.rebalance_lock import RebalanceLockManager
 from tailrace.broker.runtime_info import RuntimeInfo
+from tailrace.broker.traffic import CountedArrivals
 from tailrace.config import BrokerConfig, FlushDiskType
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.entropy import Entropy, SystemEntropy
@@ -45,6 +49,7 @@ from tailrace.env.scheduler import Scheduler, ThreadScheduler
 from tailrace.errors import StoreError
 from tailrace.formats.remoting import VERSION_V5_3_1, ResponseCode
 from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.message_request_mode import MessageRequestModeManager
 from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.remoting.server import HIGH_WATER
@@ -128,11 +133,13 @@ class BrokerController:
         self._register(listeners)
         listeners.serving()
         self._servers = listeners.servers
-        self._store.set_message_arriving_listener(self._hold)
+        self._store.set_message_arriving_listener(
+            CountedArrivals(self._broker.traffic, self._hold))
         self._scheduler.every(
             "ConsumerOffsetPersist", self._config.flush_consumer_offset_interval,
             self._persist_offsets,
         )
+        self._scheduler.every("BrokerStats", SAMPLE_MS, self._broker.stats.step)
         self._every("scan", SCAN_S, self._scan)
 
     def _context(self) -> BrokerContext:
@@ -195,10 +202,13 @@ class BrokerController:
             broker, self._durable, wait_durable=sync,
             max_message_size=store_config.max_message_size,
         )
+        modes = MessageRequestModeManager(self._file_system, self._store.config_dir)
+        modes.load()
         self._processors: list[_Registers] = [
             send, SendBackProcessor(broker, durable), RecallMessageProcessor(broker, durable),
             QueryProcessor(broker), ClientManageProcessor(broker), AdminTopicsProcessor(broker),
-            RetentionProcessor(broker), ResetOffsetProcessor(broker),
+            RetentionProcessor(broker), ResetOffsetProcessor(broker), StatsProcessor(broker),
+            QueryAssignmentProcessor(broker, modes),
             AdminProcessor(broker, RuntimeInfo(broker, self._file_system), self._settings),
         ]
         return send
@@ -223,6 +233,7 @@ class BrokerController:
             self._config.broker_cluster_name, self._config.broker_name, self.broker_address,
             self._broker.topics.table,
         )
+        self._broker.route = name_server.route
         server.on_close = name_server.closed
         name_server.register(server)
         self.namesrv_address = self._broker.namesrv_address = address

@@ -1,5 +1,8 @@
 """The text of ``/metrics``: the state of a broker as samples of the metrics in tailrace.metrics.
 
+A client that accepts ``application/openmetrics-text`` gets OpenMetrics 1.0.0, every other one the
+classic text format 0.0.4 of Prometheus.
+
 Everything is read when it is asked for. The tables are copied in one step each, so the text may be
 made in another thread than that of the event loop, and should be: the age of a lagging queue is a
 read of its oldest message.
@@ -22,6 +25,7 @@ from prometheus_client.core import (
 from prometheus_client.core import (
     Metric as Family,
 )
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.registry import Collector
 
 from tailrace import metrics
@@ -36,6 +40,8 @@ __all__ = ["Exposition"]
 
 Labels = tuple[str, ...]
 Samples = Mapping[Labels, float]
+CLASSIC: Final = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _LOCAL_DISK: Final = ("local", "disk")
 _SYSTEM_GROUP_PREFIX: Final = "cid_rmq_sys_"
 _TIMER_EVENTS: Final = (
@@ -73,9 +79,12 @@ class Exposition(Collector):
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
 
-    def text(self) -> bytes:
-        """What Prometheus reads, in its text format 0.0.4."""
-        return generate_latest(self._registry)
+    def text(self, accept: str = "") -> tuple[bytes, str]:
+        """Return the samples in the format that an ``Accept`` header asks for, and its content type."""
+        if any(part.partition(";")[0].strip().lower() == "application/openmetrics-text"
+               for part in accept.split(",")):
+            return generate_openmetrics(self._registry), OPENMETRICS
+        return generate_latest(self._registry), CLASSIC
 
     def collect(self) -> Iterator[Family]:
         """The samples of this moment."""
@@ -96,7 +105,8 @@ class Exposition(Collector):
 
     def _family(self, metric: Metric, samples: Samples) -> Family:
         family = _FAMILIES[metric.kind](
-            metric.exposed, metric.description, labels=(*BASE_LABELS, *metric.labels))
+            metric.exposed, metric.description, labels=(*BASE_LABELS, *metric.labels),
+            unit=metric.unit)
         for labels, value in samples.items():
             family.add_metric([*self._base, *labels], float(value))
         return family
@@ -144,18 +154,19 @@ class Exposition(Collector):
             (metrics.TIMER_DEQUEUE_LAG, "timerWaiting"),
             (metrics.TIMER_DEQUEUE_LATENCY, "timerReadBehindMs"),
         ):
-            yield self._family(metric, {(): stats.get(name, 0)})
+            yield self._family(metric, {_LOCAL_DISK: stats.get(name, 0)})
         yield self._family(metrics.TIMING_MESSAGES, {
             (topic,): count for topic, count in stats.get("timerPendingByTopic", {}).items()})
         yield self._family(metrics.TIMER_SNAPSHOT, {
-            (str(bound),): count for bound, count in stats.get("timerPendingWithin", {}).items()})
+            (*_LOCAL_DISK, str(bound)): count for bound, count in stats.get("timerPendingWithin", {}).items()})
         yield self._family(metrics.LEVEL_PENDING, {
             (str(level),): n for level, n in stats.get("schedulePendingByLevel", {}).items()})
         yield self._family(metrics.TIMER_EVENTS, {
             (event,): stats[event] for event in _TIMER_EVENTS if event in stats})
         lateness = metrics.TIMER_LATENESS
         family = HistogramMetricFamily(
-            lateness.exposed, lateness.description, labels=(*BASE_LABELS, *lateness.labels))
+            lateness.exposed, lateness.description, labels=(*BASE_LABELS, *lateness.labels),
+            unit=lateness.unit)
         bounds = [*(f"{float(bound)}" for bound in lateness.buckets), "+Inf"]
         for kind, name in (("timer", "timerLateness"), ("level", "scheduleLateness")):
             if name in stats:

@@ -16,6 +16,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Final, Protocol, final
 
@@ -35,7 +36,6 @@ REQUEST_MAX: Final = 8192
 CONNECTIONS_MAX: Final = 64
 BACKLOG: Final = 100
 TEXT: Final = "text/plain; charset=utf-8"
-METRICS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class RecoveryProgress(Protocol):
@@ -169,7 +169,9 @@ class HttpStatusServer:
         if len(line) != 3 or not line[2].startswith("HTTP/1."):
             return _response(HTTPStatus.BAD_REQUEST, b"not an HTTP/1 request\n")
         method, target, _ = line
-        answers: dict[str, Callable[[], bytes]] = {"/ready": self._ready, "/metrics": self._metrics}
+        answers: dict[str, Callable[[], bytes]] = {
+            "/ready": self._ready, "/metrics": partial(self._metrics, _accepted(head)),
+        }
         answer = answers.get(target.split("?", 1)[0])
         if answer is None:
             return _response(HTTPStatus.NOT_FOUND, b"known are /ready and /metrics\n")
@@ -199,13 +201,19 @@ class HttpStatusServer:
             text = f"recovering {done * 100:.0f} %"
         return _response(HTTPStatus.SERVICE_UNAVAILABLE, f"{text}\n".encode())
 
-    def _metrics(self) -> bytes:
+    def _metrics(self, accept: str) -> bytes:
         self._exposition.progress = self._done()
-        return _response(HTTPStatus.OK, self._exposition.text(), METRICS_TEXT)
+        return _response(HTTPStatus.OK, *self._exposition.text(accept))
 
     def _done(self) -> float | None:
         done = self._progress()
         return None if done is None else min(1.0, max(0.0, done))
+
+
+def _accepted(head: bytes) -> str:
+    """Return the values of all ``Accept`` fields of a request's head, separated by commas."""
+    fields = (line.partition(":") for line in head.decode("latin-1").split("\r\n")[1:])
+    return ",".join(value for name, _, value in fields if name.lower() == "accept")
 
 
 def _response(

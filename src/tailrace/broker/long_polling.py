@@ -73,7 +73,7 @@ class PullRequestHoldService:
             self._wake(key, [pull])
 
     def arriving(
-        self, topic: str, queue_id: int, next_offset: int, tags_codes: Sequence[int]
+        self, topic: str, queue_id: int, next_offset: int, tags_codes: Sequence[int], size: int
     ) -> None:
         """Hear of messages that have become visible; from any thread."""
         key = topic, queue_id

@@ -32,7 +32,7 @@ class RuntimeInfo:
         stats = store.stats()
         found, miss = stats.get("getFoundTps", ()), stats.get("getMissTps", ())
         puts = stats.get("putMessageTimesTotal", 0)
-        gets = stats.get("getMessageTransferredMsgCount", 0)
+        days = broker.stats.day_totals()
         distribution = stats.get("putMessageDistributeTime", {})
         disk = self._file_system.disk_usage(store.path)
         disk_ratio = 1.0 - disk.usable / disk.total if disk.total else 0.0
@@ -63,10 +63,10 @@ class RuntimeInfo:
             "timerCongestNum": stats.get("timerPending", 0),
             "timerEnqueueTps": 0.0, "timerDequeueTps": 0.0,
         }
-        for kind, value in (("Put", puts), ("Get", gets)):
-            figures[f"msg{kind}TotalYesterdayMorning"] = 0
-            figures[f"msg{kind}TotalTodayMorning"] = 0
-            figures[f"msg{kind}TotalTodayNow"] = value
+        for place, kind in enumerate(("Put", "Get")):
+            figures[f"msg{kind}TotalYesterdayMorning"] = days.yesterday_morning[place]
+            figures[f"msg{kind}TotalTodayMorning"] = days.today_morning[place]
+            figures[f"msg{kind}TotalTodayNow"] = days.now[place]
         for level, offset, until in store.delay_levels():
             figures[f"scheduleMessageOffset_{level}"] = f"{offset},{until}"
         for pool, capacity in CAPACITIES.items():

@@ -1,21 +1,25 @@
-"""What has gone in and out since the start, by topic: the counters behind ``/metrics``.
+"""What has gone in and out since the start: the counters behind ``/metrics`` and request 315.
 
-Everything is counted on the event loop and read from anywhere; a reader may see a message counted
-whose bytes are not yet.
+What the dispatch thread and the event loop count is read from anywhere. A reader may see a message
+that is counted and bytes that are not counted yet.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from typing import Final, final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, final
 
 from tailrace.metrics import MESSAGE_SIZE
+from tailrace.store.hooks import MessageArrivingListener
 
-__all__ = ["NORMAL", "Flow", "Traffic", "message_type"]
+__all__ = ["NORMAL", "CountedArrivals", "Flow", "Traffic", "message_type"]
 
 _BUCKETS: Final = MESSAGE_SIZE.buckets
 NORMAL: Final = "normal"
+LMQ_PREFIX: Final = "%LMQ%"
+"""Topics with this prefix count as one, as in LmqBrokerStatsManager."""
 # In the order that the reference asks (BrokerMetricsManager.getMessageType).
 _TYPES: Final = (
     ("TRAN_MSG\x01true\x02", "transaction"), ("__SHARDINGKEY\x01", "fifo"), ("DELAY\x01", "delay"),
@@ -23,15 +27,31 @@ _TYPES: Final = (
 )
 
 
-@final
 class Flow:
-    """Messages and bytes; ``sizes`` counts messages by bucket, the last one being all above."""
+    """Messages and bytes since the start, and the number of ``times`` that they were counted."""
 
-    __slots__ = ("messages", "sizes", "throughput")
+    __slots__ = ("messages", "throughput", "times")
 
     def __init__(self) -> None:
         self.messages = 0
         self.throughput = 0
+        self.times = 0
+
+    def add(self, count: int, size: int, times: int = 1) -> None:
+        """Count messages of together ``size`` bytes."""
+        self.messages += count
+        self.throughput += size
+        self.times += times
+
+
+@final
+class SizedFlow(Flow):
+    """A flow that also counts messages by bucket of their size; the last bucket has no bound."""
+
+    __slots__ = ("sizes",)
+
+    def __init__(self) -> None:
+        super().__init__()
         self.sizes = [0] * (len(_BUCKETS) + 1)
 
 
@@ -43,13 +63,27 @@ def message_type(properties: str) -> str:
     return NORMAL
 
 
+def _no_system_topics(topic: str) -> bool:
+    return False
+
+
 @final
 class Traffic:
-    """Counters by topic and message type, by topic and group, and dead letters by group."""
+    """Counters by topic and message type, by topic and group, and dead letters by group.
 
-    def __init__(self) -> None:
-        self.came_in: dict[tuple[str, str], Flow] = {}
+    ``came_in`` counts what producers sent, under the topic that they named. ``by_topic`` counts what
+    became readable on a topic, whoever stored it: producers, timers, delay levels and retries.
+    """
+
+    def __init__(self, is_system_topic: Callable[[str], bool] = _no_system_topics) -> None:
+        self._is_system_topic = is_system_topic
+        self.came_in: dict[tuple[str, str], SizedFlow] = {}
         self.went_out: dict[tuple[str, str], Flow] = {}
+        self.went_back: dict[tuple[str, str], Flow] = {}
+        self.by_topic: dict[str, Flow] = {}
+        self.all_arrived, self.all_out = Flow(), Flow()
+        self.user_arrived, self.user_out = Flow(), Flow()
+        """As ``all_arrived`` and ``all_out``, without system topics."""
         self.dead_letters: Counter[str] = Counter()
 
     def take_in(self, topic: str, kind: str, count: int, size: int) -> None:
@@ -57,28 +91,71 @@ class Traffic:
         key = topic, kind
         flow = self.came_in.get(key)
         if flow is None:
-            flow = self.came_in[key] = Flow()
-        flow.messages += count
-        flow.throughput += size
+            flow = self.came_in[key] = SizedFlow()
+        flow.add(count, size)
         flow.sizes[bisect_left(_BUCKETS, size // count)] += count
+
+    def arrived(self, topic: str, count: int, size: int) -> None:
+        """Count messages that have become readable; from the dispatch thread."""
+        if topic.startswith(LMQ_PREFIX):
+            topic = LMQ_PREFIX  # there may be millions of them, one for each device
+        flow = self.by_topic.get(topic)
+        if flow is None:
+            flow = self.by_topic.setdefault(topic, Flow())
+        flow.add(count, size, count)
+        self.all_arrived.add(count, size)
+        if not self._is_system_topic(topic):
+            self.user_arrived.add(count, size)
 
     def hand_out(self, topic: str, group: str, count: int, size: int) -> None:
         """Count messages handed to a consumer."""
+        if topic.startswith(LMQ_PREFIX):
+            topic = LMQ_PREFIX
+        if group.startswith(LMQ_PREFIX):
+            group = LMQ_PREFIX
         key = topic, group
         flow = self.went_out.get(key)
         if flow is None:
             flow = self.went_out[key] = Flow()
-        flow.messages += count
-        flow.throughput += size
+        flow.add(count, size)
+        self.all_out.add(count, size)
+        if not self._is_system_topic(topic):
+            self.user_out.add(count, size)
+
+    def sent_back(self, topic: str, group: str) -> None:
+        """Count a message that a consumer sent back."""
+        flow = self.went_back.get((topic, group))
+        if flow is None:
+            flow = self.went_back[topic, group] = Flow()
+        flow.add(1, 0)
 
     def forget_topic(self, topic: str) -> None:
         """Drop what was counted of a topic that is deleted."""
-        for table in (self.came_in, self.went_out):
-            for key in [key for key in table if key[0] == topic]:
-                del table[key]
+        self.by_topic.pop(topic, None)
+        self._forget(0, topic, self.came_in, self.went_out, self.went_back)
 
     def forget_group(self, group: str) -> None:
         """Drop what was counted of a group that is deleted."""
-        for key in [key for key in self.went_out if key[1] == group]:
-            del self.went_out[key]
+        self._forget(1, group, self.went_out, self.went_back)
         self.dead_letters.pop(group, None)
+
+    def _forget(self, place: int, name: str, *tables: dict[tuple[str, str], Any]) -> None:
+        for table in tables:
+            for key in [key for key in list(table) if key[place] == name]:
+                del table[key]
+
+
+@final
+class CountedArrivals:
+    """Counts messages that have become readable, and passes the news on to ``then``."""
+
+    def __init__(self, traffic: Traffic, then: MessageArrivingListener) -> None:
+        self._traffic = traffic
+        self._then = then
+
+    def arriving(
+        self, topic: str, queue_id: int, next_offset: int, tags_codes: Sequence[int], size: int
+    ) -> None:
+        """Count, then pass on; from the dispatch thread."""
+        self._traffic.arrived(topic, len(tags_codes), size)
+        self._then.arriving(topic, queue_id, next_offset, tags_codes, size)

@@ -10,13 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tailrace.cli.problems import serve_hint
 from tailrace.errors import (
     NotAStoreError,
     RemotingCommandError,
     StoreError,
     StoreLockedError,
 )
-from tailrace.formats.filenames import LOCK, SERVE
+from tailrace.formats.filenames import LOCK
 from tailrace.model import Message, MessageExt
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ __all__ = ["create_topic", "list_topics", "purge_topic", "send_message", "tail_m
 def _server_of(store: str, error: StoreLockedError) -> str:
     """The broker that serves a locked directory, by the hint it left."""
     try:
-        return str(json.loads((Path(store) / SERVE).read_text())["broker"])
-    except (OSError, ValueError, KeyError):
+        return str(serve_hint(store)["broker"])
+    except KeyError:
         raise error from None
 
 

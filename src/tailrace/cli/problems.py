@@ -8,13 +8,17 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from tailrace.config import option_name, parse_properties
+from tailrace.env.filesystem import OsFileSystem
+from tailrace.env.whole_files import read_hint
 from tailrace.errors import ConfigError, RemotingCommandError, StoreLockedError
 from tailrace.formats.filenames import SERVE
 
-__all__ = ["explained", "read_config_file", "unknown_settings"]
+__all__ = ["explained", "read_config_file", "serve_hint", "unknown_settings"]
 
+SERVE_HINT_MAX = 4096
 NOT_SUPPORTED = 3
 """Response code of a peer that does not know a request."""
 
@@ -35,11 +39,19 @@ def explained(error: Exception) -> str:
 
 def _server(path: str) -> str:
     """Who serves a locked directory, where its server has left a note of that."""
-    try:
-        hint = json.loads((Path(path) / SERVE).read_text())
-        return f"; tailrace serve, process {hint['pid']}, serves it at {hint['broker']}"
-    except (OSError, ValueError, KeyError, TypeError):
+    hint = serve_hint(path)
+    if "pid" not in hint or "broker" not in hint:
         return ""
+    return f"; tailrace serve, process {hint['pid']}, serves it at {hint['broker']}"
+
+
+def serve_hint(store: str) -> dict[str, Any]:
+    """Return what a running ``tailrace serve`` noted in its directory; empty if there is no note."""
+    try:
+        hint = json.loads(read_hint(OsFileSystem(), f"{store}/{SERVE}", SERVE_HINT_MAX) or b"{}")
+    except (OSError, ValueError):
+        return {}
+    return hint if isinstance(hint, dict) else {}
 
 
 def read_config_file(path: Path) -> dict[str, str]:

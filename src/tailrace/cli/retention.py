@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from tailrace.cli.problems import serve_hint
 from tailrace.config import StoreConfig
 from tailrace.doctor.retention import RetentionView, explain_directory
 from tailrace.env import OsFileSystem, SystemClock
 from tailrace.errors import RemotingCommandError, StoreLockedError
-from tailrace.formats.filenames import SERVE
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_store import MessageStore
@@ -73,8 +72,8 @@ def _wait_until_done(store: str, config: StoreConfig, before: list[str]) -> None
 
 def _ask_server(store: str) -> str:
     try:
-        address = str(json.loads((Path(store) / SERVE).read_text())["broker"])
-    except (OSError, ValueError, KeyError):
+        address = str(serve_hint(store)["broker"])
+    except KeyError:
         raise StoreLockedError(
             store, "a process that is no server of Tailrace; a Java broker is asked to delete by mqadmin "
             "deleteExpiredCommitLog") from None

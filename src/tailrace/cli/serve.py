@@ -19,7 +19,9 @@ from tailrace.broker.listeners import Address, Listeners, server_limits, why_not
 from tailrace.cli.signals import ending_signals
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.descriptors import raise_descriptor_limit
+from tailrace.env.filesystem import OsFileSystem
 from tailrace.env.shortage import is_shortage
+from tailrace.env.whole_files import replace_file
 from tailrace.errors import StoreError
 from tailrace.formats.filenames import SERVE
 from tailrace.node.lock import LOCK_CHECK_MS
@@ -251,10 +253,10 @@ def _leave_hint(hint: Path, listeners: Listeners) -> None:
     """Note who serves the directory, for commands that find it locked; a full disk is no reason."""
     try:
         hint.parent.mkdir(exist_ok=True)
-        hint.write_text(json.dumps({
+        replace_file(OsFileSystem(), str(hint), json.dumps({
             "pid": os.getpid(), "broker": listeners.local_address,
             "namesrv": listeners.namesrv_address,
-        }))
+        }).encode())
     except OSError as error:
         _say(f"tailrace: {hint}: {error.strerror}; commands on the directory will not find this server",
              sys.stderr)

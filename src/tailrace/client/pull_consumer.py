@@ -156,11 +156,20 @@ class AsyncPullConsumer:
         return int(answer.ext["offset"]) if answer.code == ResponseCode.SUCCESS else None
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Set the group's offset of a queue; the broker writes it to disk every few seconds."""
-        await self._call(
-            queue, RequestCode.UPDATE_CONSUMER_OFFSET,
-            {"consumerGroup": self._group, "topic": queue.topic, "queueId": str(queue.queue_id),
-             "commitOffset": str(offset)})
+        """Set the group's offset of a queue; the broker writes it to disk every few seconds.
+
+        A broker takes offsets of known groups only. A group without a pull so far is created first,
+        if the broker allows it. Raises RemotingCommandError otherwise.
+        """
+        ext = {"consumerGroup": self._group, "topic": queue.topic, "queueId": str(queue.queue_id),
+               "commitOffset": str(offset)}
+        unknown = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        answer = await self._call(
+            queue, RequestCode.UPDATE_CONSUMER_OFFSET, ext, ok=(ResponseCode.SUCCESS, unknown))
+        if answer.code == unknown:
+            await self._call(
+                queue, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": self._group})
+            await self._call(queue, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
 
     async def query(
         self, topic: str, key: str, *, max_count: int = 32

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tailrace.env.filesystem import File
 from tailrace.errors import CorruptionError
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.filenames import TIMERLOG
@@ -99,7 +100,7 @@ def _log_positions(directory: StoreDirectory, phy_offsets: list[int]) -> dict[in
     for name in sorted(names):
         file = files.open(f"{root}/{name}")
         try:
-            for at in range(0, file.size() - TIMER_UNIT.size + 1, _READ):
+            for at in _reads(file):
                 data = file.pread(_READ, at)
                 units = TIMER_UNIT.view(data[: len(data) - len(data) % TIMER_UNIT.size])
                 good = (units["size"] == TIMER_UNIT.size) & (units["magic"] & ~MAGIC_MASK == 0)
@@ -110,6 +111,12 @@ def _log_positions(directory: StoreDirectory, phy_offsets: list[int]) -> dict[in
         finally:
             file.close()
     return found
+
+
+def _reads(file: File) -> Iterator[int]:
+    """Positions from which `_READ` bytes of a timer log file are read: holes are left out."""
+    for low, high in file.data_ranges(0, file.size()):
+        yield from range(low // TIMER_UNIT.size * TIMER_UNIT.size, high, _READ)
 
 
 def _queues(directory: StoreDirectory, topics: set[str]) -> list[QueueView]:

@@ -4,6 +4,10 @@
 ``FileSystem.sync_dir`` makes names durable. ``rename`` is atomic, and durable only after
 ``sync_dir``. Blocks are allocated ahead of stores through a mapping, so that a full disk is an
 ``OSError`` of ``allocate`` and never a signal at a store.
+
+Every file is opened here, so this is the place that refuses what is not a regular file: a directory, a
+FIFO, a socket, a device, or a symbolic link to one of them or to nothing. No call waits for a peer of a
+FIFO or for a device. Links to regular files and directories are followed.
 """
 
 from __future__ import annotations
@@ -16,7 +20,9 @@ import mmap
 import os
 import stat
 import struct
-from typing import Protocol, final
+from typing import Final, Protocol, final
+
+from tailrace.errors import OddFileError
 
 __all__ = ["DiskUsage", "File", "FileSystem", "FileStat", "LockHandle", "LockState", "OsFileSystem"]
 
@@ -219,6 +225,48 @@ _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 """Flags of Linux' ``fallocate``, which Python has no face for."""
 
 
+_KINDS: Final = (
+    (stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a character device"), (stat.S_ISBLK, "a block device"),
+)
+_NO_WAIT: Final = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+"""Opening a FIFO or a device must not wait. Regular files do not heed these flags."""
+
+
+def _odd(path: str, mode: int) -> OddFileError:
+    kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "of an unknown type")
+    number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+    return OddFileError(path, f"is {kind}, not a regular file", number)
+
+
+def _dangling(path: str) -> OddFileError | None:
+    """The error for a symbolic link to nothing, None for any other name."""
+    if not os.path.islink(path) or os.path.exists(path):
+        return None
+    return OddFileError(path, f"is a symbolic link to {os.readlink(path)}, which does not exist")
+
+
+def _open_regular(path: str, flags: int) -> int:
+    """Open a regular file without waiting; raises OddFileError, which names the path, or OSError."""
+    if flags & os.O_CREAT and (odd := _dangling(path)) is not None:
+        raise odd  # the file would be created where the link points to
+    try:
+        fd = os.open(path, flags | _NO_WAIT, 0o644)
+    except FileNotFoundError:
+        if (odd := _dangling(path)) is not None:
+            raise odd from None
+        raise
+    except OSError as error:
+        if error.errno in (errno.EISDIR, errno.ENXIO, errno.ENODEV):  # ENXIO is what a socket says
+            raise _odd(path, os.stat(path).st_mode) from None
+        raise
+    mode = os.fstat(fd).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(fd)
+        raise _odd(path, mode)
+    return fd
+
+
 @final
 class _OsStat:
     __slots__ = ("allocated", "is_dir", "mtime_ms", "size")
@@ -413,18 +461,26 @@ class OsFileSystem:
 
     def open(self, path: str, *, writable: bool = False, create: bool = False) -> File:
         """Open a file; ``create`` makes it when it is missing."""
-        flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC
+        flags = os.O_RDWR if writable else os.O_RDONLY
         if create:
             flags |= os.O_CREAT
-        return _OsFile(path, os.open(path, flags, 0o644))
+        return _OsFile(path, _open_regular(path, flags))
 
     def exists(self, path: str) -> bool:
         """Whether the name exists."""
         return os.path.lexists(path)
 
     def stat(self, path: str) -> FileStat:
-        """What the name is."""
-        return _OsStat(os.stat(path))
+        """What the name is; raises OddFileError unless it is a regular file or a directory."""
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            if (odd := _dangling(path)) is not None:
+                raise odd from None
+            raise
+        if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
+            raise _odd(path, found.st_mode)
+        return _OsStat(found)
 
     def list(self, path: str) -> list[str]:
         """Names in a directory, sorted; empty when there is no such directory."""
@@ -443,6 +499,8 @@ class OsFileSystem:
             try:
                 os.mkdir(name)
             except FileExistsError:
+                if not os.path.isdir(name):
+                    raise OddFileError(name, "is not a directory") from None
                 continue
             try:
                 self.sync_dir(os.path.dirname(name) or ".")
@@ -452,7 +510,10 @@ class OsFileSystem:
 
     def rename(self, old: str, new: str) -> None:
         """Rename atomically, replacing ``new``."""
-        os.replace(old, new)
+        try:
+            os.replace(old, new)
+        except IsADirectoryError:
+            raise _odd(new, os.stat(new).st_mode) from None
 
     def remove(self, path: str) -> None:
         """Remove a file."""
@@ -482,7 +543,7 @@ class OsFileSystem:
             # Ask the registry before opening: closing a second descriptor would drop our lock.
             if _held.get((found.st_dev, found.st_ino)) == os.getpid():
                 return None
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = _open_regular(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except OSError as error:
@@ -506,7 +567,7 @@ class OsFileSystem:
         # Opening and closing the file here would give up a lock that this process holds.
         if _held.get((found.st_dev, found.st_ino)) == os.getpid():
             return os.getpid()
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = _open_regular(path, os.O_RDONLY)
         try:
             asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
             kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))

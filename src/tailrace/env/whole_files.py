@@ -2,16 +2,49 @@
 
 from __future__ import annotations
 
-from tailrace.env.filesystem import FileSystem
+import logging
+from typing import Final
 
-__all__ = ["read_file", "read_if_there", "replace_file", "write_file"]
+from tailrace.env.filesystem import File, FileSystem
+from tailrace.errors import OddFileError
+
+__all__ = [
+    "WHOLE_FILE_MAX", "is_directory", "open_hint", "read_file", "read_hint", "read_if_there",
+    "replace_file", "write_file",
+]
+
+_log = logging.getLogger(__name__)
+
+WHOLE_FILE_MAX: Final = 512 << 20
+"""Bytes of a file that is read as a whole.
+
+The largest such files are tables of topics, groups and offsets in JSON, about 300 bytes an entry: a
+million topics are 300 MB. A larger file is damaged, or sparse, and reading it would take the memory of
+the machine.
+"""
+
+
+def is_directory(file_system: FileSystem, path: str) -> bool:
+    """Return True if there is a directory of this name."""
+    try:
+        return file_system.stat(path).is_dir
+    except (FileNotFoundError, NotADirectoryError, OddFileError, PermissionError):
+        return False
 
 
 def read_file(file_system: FileSystem, path: str, most: int | None = None) -> bytes:
-    """All bytes of a file, or its first ``most``. Raises OSError."""
+    """Return all bytes of a file, or its first ``most``.
+
+    Raises OddFileError if it is not a regular file or larger than `WHOLE_FILE_MAX`; OSError.
+    """
     file = file_system.open(path)
     try:
-        return file.pread(file.size() if most is None else most, 0)
+        if most is None:
+            most = file.size()
+            if most > WHOLE_FILE_MAX:
+                raise OddFileError(
+                    path, f"has {most} bytes, a file of its kind has at most {WHOLE_FILE_MAX}")
+        return file.pread(most, 0)
     finally:
         file.close()
 
@@ -24,6 +57,35 @@ def read_if_there(file_system: FileSystem, path: str, most: int | None = None) -
         return None
 
 
+def read_hint(file_system: FileSystem, path: str, most: int | None = None) -> bytes | None:
+    """The same for a file that the store can do without: None also if it cannot be read.
+
+    An odd file and one without permission count as damaged, with one line in the log.
+    """
+    try:
+        return read_if_there(file_system, path, most)
+    except (OddFileError, PermissionError) as error:
+        _log.warning("hint cannot be read, it counts as damaged file=%s cause=%s", path, error.strerror)
+        return None
+
+
+def open_hint(file_system: FileSystem, path: str) -> File:
+    """Open a file for writing that the store can do without, creating it.
+
+    A name that is not a regular file, such as a FIFO or a symbolic link to nothing, is replaced. A
+    directory is not, because files of others may be in it. Raises OddFileError or OSError.
+    """
+    try:
+        return file_system.open(path, writable=True, create=True)
+    except OddFileError as error:
+        try:
+            file_system.remove(path)  # the name only: a link's target and a device stay
+        except OSError:
+            raise error from None
+        _log.warning("odd file replaced file=%s cause=%s", path, error.what)
+    return file_system.open(path, writable=True, create=True)
+
+
 def write_file(
     file_system: FileSystem, path: str, data: bytes, size: int | None = None
 ) -> None:
@@ -32,7 +94,7 @@ def write_file(
     With a ``size`` that the file has already, bytes behind ``data`` stay as they are. The name is
     durable once its directory is synced. Raises OSError; the file may then be neither.
     """
-    file = file_system.open(path, writable=True, create=True)
+    file = open_hint(file_system, path)
     try:
         if size is None:
             file.truncate(0)

@@ -43,6 +43,7 @@ SEGMENT_TRASH: Final = ".tailrace-trash"
 segment: a Java broker deletes or refuses what follows a last file of length zero."""
 
 _DIGITS: Final = 20
+_OFFSET_MAX: Final = (1 << 63) - 1
 
 
 def offset_to_file_name(offset: int) -> str:
@@ -51,5 +52,11 @@ def offset_to_file_name(offset: int) -> str:
 
 
 def file_name_to_offset(name: str) -> int | None:
-    """The position a segment file's name says, or None when it is no such name."""
-    return int(name) if len(name) == _DIGITS and name.isascii() and name.isdigit() else None
+    """Return the position that a segment file's name says, None if it is not such a name.
+
+    20 digits can say more than a position can be: those names are not names of segment files either.
+    """
+    if len(name) != _DIGITS or not name.isascii() or not name.isdigit():
+        return None
+    offset = int(name)
+    return offset if offset <= _OFFSET_MAX else None

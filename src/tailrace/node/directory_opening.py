@@ -10,8 +10,8 @@ from typing import Final
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
-from tailrace.env.whole_files import write_file
-from tailrace.errors import DiskFullError, FatalStorageError, NotAStoreError
+from tailrace.env.whole_files import is_directory, write_file
+from tailrace.errors import DiskFullError, FatalStorageError, NotAStoreError, OddFileError
 from tailrace.formats import filenames
 from tailrace.node.foreign_engines import name_rocksdb_configs
 from tailrace.node.topic_config import TopicConfigManager
@@ -27,6 +27,12 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 _UNKNOWN_DIRECTORIES: Final = ("batchconsumequeue", "consumequeue_ext")
+_FILES: Final = (
+    filenames.ABORT, filenames.CHECKPOINT, filenames.LOCK, filenames.TIMERWHEEL,
+    f"{filenames.CONFIG}/{filenames.TIMERCHECK}", f"{filenames.CONFIG}/{filenames.TIMERMETRICS}",
+    filenames.FLUSHED, filenames.FORCED_DELETIONS, filenames.GEOMETRY, f"{filenames.PROGRESS}.0",
+    f"{filenames.PROGRESS}.1", filenames.SERVE, f"{filenames.OWN}/timer.json",
+)
 DEFAULT_QUEUES: Final = 4
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 _NOT_WRITTEN: Final = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, *_NO_SPACE)
@@ -35,7 +41,11 @@ _NOT_WRITTEN: Final = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, *_NO_S
 def check_directory(
     file_system: FileSystem, root: str, config: StoreConfig, *, create: bool
 ) -> None:
-    """Raises NotAStoreError unless ``root`` is a store, or may become one."""
+    """Raises NotAStoreError unless ``root`` is a store, or may become one.
+
+    Raises OddFileError if there is a directory in the place of a file that a running store writes: the
+    writes would fail later, again and again. Other odd files are replaced when they are written.
+    """
     elsewhere = any(segment_files(file_system, (path,)) for path in log_paths(config, root).all)
     names = [] if not file_system.exists(root) else file_system.list(root)
     if not file_system.exists(root):
@@ -50,6 +60,9 @@ def check_directory(
         raise NotAStoreError(root, "it is not empty and has no commitlog, here or where storePathCommitLog says")
     if not create and not elsewhere and not set(names) - {filenames.LOCK}:
         raise NotAStoreError(root, "it is empty")
+    for name in _FILES:
+        if is_directory(file_system, f"{root}/{name}"):
+            raise OddFileError(f"{root}/{name}", "is a directory, not a regular file", errno.EISDIR)
     for name in _UNKNOWN_DIRECTORIES:
         if file_system.list(f"{root}/{name}"):
             raise NotAStoreError(root, f"it uses {name}, which is not supported")

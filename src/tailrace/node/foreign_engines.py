@@ -19,7 +19,7 @@ from typing import Final, final
 import orjson
 
 from tailrace.env.filesystem import FileSystem
-from tailrace.env.whole_files import read_if_there, replace_file
+from tailrace.env.whole_files import read_hint, replace_file
 from tailrace.formats.filenames import CONFIG, OWN
 
 __all__ = ["RocksDBStore", "name_rocksdb_configs"]
@@ -81,6 +81,6 @@ class RocksDBStore:
 
     def _known(self) -> object:
         try:
-            return orjson.loads(read_if_there(self._file_system, self._path, _MOST) or b"{}")
+            return orjson.loads(read_hint(self._file_system, self._path, _MOST) or b"{}")
         except ValueError:
             return None

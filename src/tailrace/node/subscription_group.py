@@ -11,7 +11,9 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.formats.commitlog import LMQ_PREFIX
 from tailrace.node.config_manager import ConfigManager
 
-__all__ = ["SubscriptionGroupConfig", "SubscriptionGroupManager", "validate_group"]
+__all__ = [
+    "SubscriptionGroupConfig", "SubscriptionGroupManager", "merged_group_attributes", "validate_group",
+]
 
 GROUP_MAX_LENGTH: Final = 120
 SYSTEM_GROUPS: Final = (
@@ -76,6 +78,7 @@ class SubscriptionGroupConfig:
             member = value.get(name)
             if member is not None and isinstance(member, type(getattr(made, attribute))):
                 setattr(made, attribute, member)
+        made.attributes = {str(name): str(text) for name, text in made.attributes.items()}
         made.extra = {k: v for k, v in value.items() if k not in _MEMBERS}
         return made
 
@@ -89,6 +92,64 @@ def validate_group(group: str) -> str:
     if not all(c.isascii() and (c.isalnum() or c in "%|_-") for c in group):
         return f"the specified group[{group}] contains illegal characters"
     return ""
+
+
+_LONG_MAX: Final = (1 << 63) - 1
+_BOOLEAN: Final = frozenset({"true", "false"})
+_ATTRIBUTES: Final[dict[str, tuple[int, int] | frozenset[str] | None]] = {
+    "priority.factor": (0, 100),
+    "lite.bind.topic": None,
+    "lite.sub.model": frozenset({"Shared", "Exclusive"}),
+    "lite.sub.reset.offset.exclusive": _BOOLEAN,
+    "lite.sub.reset.offset.unsubscribe": _BOOLEAN,
+    "lite.sub.client.quota": (-1, _LONG_MAX),
+    "lite.sub.client.max.event.cnt": (10, _LONG_MAX),
+    "lite.sub.wildcard": None,
+}
+"""RocketMQ's SubscriptionGroupAttributes: least and greatest number, values, or any text.
+
+They are settings of POP consumers, which Tailrace keeps for a Java broker and does not use.
+"""
+
+
+def merged_group_attributes(
+    present: dict[str, str], changes: dict[str, str], *, creating: bool
+) -> dict[str, str]:
+    """Attributes after changes by ``+name`` and ``-name``; raises ValueError that says what is wrong."""
+    merged, seen = dict(present), set[str]()
+    for key, value in changes.items():
+        sign, name = key[:1], key[1:]
+        if sign not in {"+", "-"} or not name or "+" in name or "-" in name:
+            raise ValueError(f"wrong format key: {key}; it begins with + to set and - to remove")
+        if name in seen:
+            raise ValueError(f"alter duplication key. key: {name}")
+        seen.add(name)
+        if name not in _ATTRIBUTES:
+            raise ValueError(f"unsupported key: {name}; known are {', '.join(sorted(_ATTRIBUTES))}")
+        if sign == "+":
+            _check_value(name, value)
+            merged[name] = value
+        elif creating:
+            raise ValueError(f"only add attribute is supported while creating a group. key: {name}")
+        elif name not in present:
+            raise ValueError(f"attempt to delete a nonexistent key: {name}")
+        else:
+            del merged[name]
+    return merged
+
+
+def _check_value(name: str, value: str) -> None:
+    known = _ATTRIBUTES[name]
+    if isinstance(known, tuple):
+        low, high = known
+        # Java's Long.parseLong takes ASCII digits only.
+        if not (value.isascii() and value.removeprefix("-").isdigit() and low <= int(value) <= high):
+            raise ValueError(f"{name}={value} is not a number from {low} to {high}")
+    elif known is _BOOLEAN:
+        if value.lower() not in _BOOLEAN:
+            raise ValueError(f"{name}={value} is neither true nor false")
+    elif known is not None and value not in known:
+        raise ValueError(f"{name}={value} is not supported; known are {', '.join(sorted(known))}")
 
 
 class SubscriptionGroupManager(ConfigManager):
@@ -168,6 +229,8 @@ class SubscriptionGroupManager(ConfigManager):
             for name, member in (found or {}).items()
             if isinstance(member, dict)
         }
+        for config in self._table.values():  # earlier releases of Tailrace stored the + as well
+            config.attributes = {k.removeprefix("+"): v for k, v in config.attributes.items()}
 
     def _encode(self) -> dict[str, Any]:
         return {

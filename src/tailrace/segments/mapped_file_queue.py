@@ -21,7 +21,7 @@ from typing import final
 
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.shortage import DirectorySyncs
-from tailrace.errors import CorruptionError, DiskFullError
+from tailrace.errors import CorruptionError, DiskFullError, OddFileError
 from tailrace.formats.filenames import file_name_to_offset, offset_to_file_name
 from tailrace.segments.allocate_service import AllocateMappedFileService
 from tailrace.segments.mapped_file import MappedFile
@@ -80,18 +80,16 @@ class MappedFileQueue:
             for directory in self.directories
             for name in self._file_system.list(directory)
         )
-        entries = [
-            (name, directory)
+        sized = [
+            (name, f"{directory}/{name}", size)
             for name, directory in entries
-            if not self._file_system.stat(f"{directory}/{name}").is_dir
+            if (size := self._size(name, f"{directory}/{name}")) is not None
         ]
-        tail = len(entries)
-        while tail and not self._file_system.stat("/".join(entries[tail - 1][::-1])).size:
+        tail = len(sized)
+        while tail and not sized[tail - 1][2]:
             tail -= 1
-        for place, (name, directory) in enumerate(entries):
-            path = f"{directory}/{name}"
+        for place, (name, path, size) in enumerate(sized):
             offset = file_name_to_offset(name)
-            size = self._file_system.stat(path).size
             if offset is None:
                 _log.warning("not a segment file, it is left alone file=%s", path)
                 continue
@@ -119,6 +117,20 @@ class MappedFileQueue:
             files.append(file)
         self.files = tuple(files)
         self.flushed_where = self.max_offset
+
+    def _size(self, name: str, path: str) -> int | None:
+        """Length of a file; None for a sub-directory. Raises OddFileError for an odd segment file."""
+        try:
+            stat = self._file_system.stat(path)
+        except OddFileError:
+            if file_name_to_offset(name) is not None:
+                raise
+            return 0  # not a file of ours
+        if not stat.is_dir:
+            return stat.size
+        if file_name_to_offset(name) is not None:
+            raise OddFileError(path, "is a directory, not a regular file")
+        return None
 
     def close(self) -> None:
         """Close every file."""

@@ -21,6 +21,7 @@ from tailrace.env.memory_overlay import OverlayFileSystem
 from tailrace.env.processes import share_of_descriptors
 from tailrace.env.scheduler import Scheduler, ServiceHandle
 from tailrace.env.sync_guard import SyncGuard
+from tailrace.env.whole_files import open_hint
 from tailrace.errors import StoreError
 from tailrace.formats import filenames
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
@@ -180,8 +181,8 @@ class DefaultMessageStore:
         """Write the hint up to where another process may show records; see design of reading."""
         if self._flushed_file is None:
             self._file_system.makedirs(f"{self.root}/{filenames.OWN}")
-            self._flushed_file = self._file_system.open(
-                f"{self.root}/{filenames.FLUSHED}", writable=True, create=True)
+            self._flushed_file = open_hint(
+                self._file_system, f"{self.root}/{filenames.FLUSHED}")
         text = orjson.dumps({"pid": self._pid, "flushed": self.commit_log.queue.flushed_where})
         self._flushed_file.pwrite(text.ljust(_FLUSHED_WIDTH), 0)
 

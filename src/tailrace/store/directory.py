@@ -19,8 +19,8 @@ import orjson
 
 from tailrace.config import StoreConfig
 from tailrace.env.filesystem import FileSystem, OsFileSystem
-from tailrace.env.whole_files import read_if_there
-from tailrace.errors import NotAStoreError
+from tailrace.env.whole_files import read_hint
+from tailrace.errors import NotAStoreError, OddFileError
 from tailrace.formats import filenames
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE
 from tailrace.formats.indexfile import INDEX_HEADER
@@ -159,7 +159,7 @@ class StoreDirectory:
 
     ``raw`` takes queues as their files are, also when recovery would make others of them.
 
-    Raises NotAStoreError when ``path`` is no store.
+    Raises NotAStoreError when ``path`` is no store, OddFileError when its CommitLog is no directory.
     """
 
     def __init__(
@@ -176,6 +176,9 @@ class StoreDirectory:
         self.log_paths = log_paths(config, self.path)
         if not any(self.file_system.exists(path) for path in self.log_paths.all):
             raise NotAStoreError(self.path, "it has no commitlog, here or where storePathCommitLog says")
+        for place in self.log_paths.all:
+            if self.file_system.exists(place) and not self.file_system.stat(place).is_dir:
+                raise OddFileError(place, "is not a directory")
         self.config = recognise(self.file_system, self.path, config)
         self.deleted_topics = read_deleted(self.file_system, self.path)
         """Topics that were deleted, and the position of the log that all their messages are before."""
@@ -217,8 +220,10 @@ class StoreDirectory:
         return DirectoryState.LIVE_JAVA, _FOREVER, checkpoint.physic_msg_timestamp
 
     def _text(self, path: str) -> bytes | None:
-        text = read_if_there(self.file_system, path, 4096)
-        return None if text is None else text.strip()
+        text = read_hint(self.file_system, path, 4096)
+        if text is None:  # an abort file that cannot be read is one, too
+            return b"" if self.file_system.exists(path) else None
+        return text.strip()
 
     def _files(self, directory: str, size: int) -> list[FileView]:
         found = []

@@ -181,9 +181,10 @@ class Dispatcher:
         queue.last_store_timestamp = int(rows[last, record.C_STORE_TIMESTAMP])
         queue.last_phy_offset = int(rows[last, record.C_PHY])
         if self.listener is not None:
+            written = chosen[skip:]
             self.listener.arriving(
                 queue.topic, queue.queue_id, queue.max_offset,
-                rows[chosen[skip:], record.C_TAGS_CODE].tolist())
+                rows[written, record.C_TAGS_CODE].tolist(), int(rows[written, record.C_SIZE].sum()))
 
     def _known(
         self, queue: ConsumeQueue, rows: Rows, chosen: Rows, start: int, following: int

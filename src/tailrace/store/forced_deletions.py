@@ -12,7 +12,7 @@ from typing import Any, Final, final
 import orjson
 
 from tailrace.env.filesystem import FileSystem
-from tailrace.env.whole_files import read_if_there
+from tailrace.env.whole_files import open_hint, read_hint
 from tailrace.formats.filenames import FORCED_DELETIONS
 
 __all__ = ["ForcedDeletions"]
@@ -42,14 +42,14 @@ class ForcedDeletions:
         return found
 
     def _lines(self) -> list[bytes]:
-        return (read_if_there(self._file_system, self._path) or b"").splitlines()
+        return (read_hint(self._file_system, self._path) or b"").splitlines()
 
     def note(self, entry: dict[str, Any]) -> None:
         """Add a line; the oldest goes when there are too many."""
         try:
             lines = [*self._lines()[1 - _MOST_LINES :], orjson.dumps(entry)]
             self._file_system.makedirs(self._path.rpartition("/")[0])
-            file = self._file_system.open(self._path, writable=True, create=True)
+            file = open_hint(self._file_system, self._path)
             try:
                 data = b"\n".join(lines) + b"\n"
                 file.pwrite(data, 0)

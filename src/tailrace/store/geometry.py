@@ -12,7 +12,7 @@ import orjson
 
 from tailrace.config import StoreConfig
 from tailrace.env.filesystem import FileSystem
-from tailrace.env.whole_files import read_if_there
+from tailrace.env.whole_files import open_hint, read_hint
 from tailrace.formats import filenames
 from tailrace.formats.consumequeue import CQ_UNIT
 from tailrace.formats.indexfile import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT, index_file_size
@@ -72,7 +72,7 @@ def write_geometry(file_system: FileSystem, root: str, config: StoreConfig) -> N
     path = f"{root}/{filenames.GEOMETRY}"
     try:
         file_system.makedirs(f"{root}/{filenames.OWN}")
-        file = file_system.open(path, writable=True, create=True)
+        file = open_hint(file_system, path)
         try:
             file.truncate(0)
             file.pwrite(orjson.dumps({**sizes, _PLACES: places}), 0)
@@ -86,7 +86,7 @@ def _read_hint(file_system: FileSystem, root: str) -> tuple[dict[str, int], tupl
     """Sizes, and where the CommitLog lay."""
     path = f"{root}/{filenames.GEOMETRY}"
     try:
-        found = orjson.loads(read_if_there(file_system, path, 65_536) or b"")
+        found = orjson.loads(read_hint(file_system, path, 65_536) or b"")
     except ValueError:
         return {}, ()
     if not isinstance(found, dict):

@@ -12,7 +12,10 @@ class MessageArrivingListener(Protocol):
     """Told after messages can be read; called from the dispatch thread."""
 
     def arriving(
-        self, topic: str, queue_id: int, next_offset: int, tags_codes: Sequence[int]
+        self, topic: str, queue_id: int, next_offset: int, tags_codes: Sequence[int], size: int
     ) -> None:
-        """The queue now ends at ``next_offset``; ``tags_codes`` are those of the new messages."""
+        """Hear of new messages: their queue now ends at ``next_offset``.
+
+        ``tags_codes`` has one code for each new message; ``size`` is their bytes in the CommitLog.
+        """
         ...

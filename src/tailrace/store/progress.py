@@ -19,7 +19,7 @@ import orjson
 from isal import isal_zlib
 
 from tailrace.env.filesystem import FileSystem
-from tailrace.env.whole_files import read_if_there
+from tailrace.env.whole_files import open_hint, read_hint
 from tailrace.formats.checkpoint import CHECKPOINT
 from tailrace.formats.filenames import PROGRESS
 
@@ -76,7 +76,7 @@ class Progress:
 
 def checkpoint_bytes(file_system: FileSystem, path: str) -> str:
     """The checkpoint file's fields as hexadecimal digits, empty when there is none."""
-    return (read_if_there(file_system, path, CHECKPOINT.size) or b"").hex()
+    return (read_hint(file_system, path, CHECKPOINT.size) or b"").hex()
 
 
 @final
@@ -97,7 +97,7 @@ class ProgressFile:
         return newest
 
     def _read_slot(self, path: str) -> Progress | None:
-        data = read_if_there(self._file_system, path)
+        data = read_hint(self._file_system, path)
         if data is None:
             return None
         checksum, _, text = data.rstrip(b"\n\0").partition(b" ")
@@ -117,7 +117,7 @@ class ProgressFile:
         path = self._paths[seq % _SLOTS]
         self._file_system.makedirs(self._directory)
         made = not self._file_system.exists(path)
-        file = self._file_system.open(path, writable=True, create=True)
+        file = open_hint(self._file_system, path)
         try:
             file.pwrite(data, 0)
             if file.size() != len(data):

@@ -15,6 +15,7 @@ from isal import isal_zlib
 
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
+from tailrace.env.whole_files import open_hint
 
 __all__ = ["Quarantine"]
 
@@ -74,7 +75,7 @@ class Quarantine:
             total -= size
 
     def _write(self, path: str, data: bytes, *, at_end: bool) -> None:
-        file = self._file_system.open(path, writable=True, create=True)
+        file = open_hint(self._file_system, path)
         try:
             file.pwrite(data, file.size() if at_end else 0)
             file.sync_data()

@@ -30,8 +30,10 @@ import numpy as np
 
 from tailrace.config import RecoveryMode
 from tailrace.env.clock import Clock
-from tailrace.env.filesystem import FileSystem
+from tailrace.env.filesystem import File, FileSystem
 from tailrace.env.read_ahead import in_background
+from tailrace.env.whole_files import WHOLE_FILE_MAX
+from tailrace.errors import OddFileError
 from tailrace.formats.filenames import file_name_to_offset
 from tailrace.kernels import record
 from tailrace.segments import MappedFile
@@ -202,7 +204,7 @@ class Recovery:
             file = self._file_system.open(path, writable=True)
             try:
                 if stat.size > log.file_size:
-                    more = file.pread(stat.size - log.file_size, log.file_size)
+                    more = _data_after(file, log.file_size, stat.size)
                     if more.strip(b"\0"):
                         refuse_more(self._mode, path, int(name) + log.file_size,
                                     is_last=number == len(paths) - 1)
@@ -552,3 +554,17 @@ class Recovery:
         for key, queue in self._queues.table.items():
             queue.correct_min_offset(low if low >= 0 else 1 << 62)
             self._commit_log.queue_offsets[key] = queue.max_offset
+
+
+def _data_after(file: File, length: int, size: int) -> bytes:
+    """Return the bytes of a file after ``length``, without the hole at its end.
+
+    Raises OddFileError if there are more than fit into memory: nothing is cut off without a copy.
+    """
+    ranges = file.data_ranges(length, size)
+    more = ranges[-1][1] - length if ranges else 0
+    if more > WHOLE_FILE_MAX:
+        raise OddFileError(
+            file.path, f"is a segment of {length} bytes followed by {more} bytes, "
+            f"at most {WHOLE_FILE_MAX} can go to quarantine")
+    return file.pread(more, length)

@@ -10,7 +10,7 @@ import threading
 from typing import final
 
 from tailrace.env.filesystem import FileSystem
-from tailrace.env.whole_files import read_if_there, write_file
+from tailrace.env.whole_files import read_hint, write_file
 from tailrace.formats.checkpoint import CHECKPOINT, CHECKPOINT_FILE_SIZE, Checkpoint
 
 __all__ = ["StoreCheckpoint", "read_checkpoint"]
@@ -19,7 +19,7 @@ __all__ = ["StoreCheckpoint", "read_checkpoint"]
 def read_checkpoint(file_system: FileSystem, path: str) -> Checkpoint:
     """The checkpoint of a directory, all zero when it is missing, short or impossible."""
     nothing = Checkpoint(0, 0, 0, 0, 0, 0)
-    data = read_if_there(file_system, path, CHECKPOINT.size) or b""
+    data = read_hint(file_system, path, CHECKPOINT.size) or b""
     if len(data) < CHECKPOINT.size:
         return nothing
     found = CHECKPOINT.unpack_from(data)

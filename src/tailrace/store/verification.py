@@ -26,6 +26,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from tailrace.env.whole_files import read_file
+from tailrace.errors import OddFileError
 from tailrace.formats import fastjson, filenames
 from tailrace.formats.commitlog import (
     NAME_VALUE_SEPARATOR,
@@ -357,7 +358,7 @@ def state_findings(directory: StoreDirectory, end: int) -> Iterator[Finding]:
             continue
         try:
             fastjson.loads(read_file(file_system, f"{root}/{name}"))
-        except ValueError as error:
+        except (ValueError, OddFileError, PermissionError) as error:
             yield Finding("config-unreadable", f"{root}/{name}", 0, str(error))
 
 

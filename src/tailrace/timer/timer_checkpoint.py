@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import final
 
 from tailrace.env.filesystem import FileSystem
-from tailrace.env.whole_files import read_if_there, write_file
+from tailrace.env.whole_files import read_hint, write_file
 from tailrace.formats.timercheckpoint import (
     TIMER_CHECKPOINT,
     TIMER_CHECKPOINT_FILE_SIZE,
@@ -21,7 +21,7 @@ __all__ = ["TimerCheckpoint", "read_timer_checkpoint"]
 
 def read_timer_checkpoint(file_system: FileSystem, path: str) -> TimerCheckpointFields | None:
     """The timer checkpoint of a directory, None when there is none that could be meant."""
-    data = read_if_there(file_system, path, TIMER_CHECKPOINT.size) or b""
+    data = read_hint(file_system, path, TIMER_CHECKPOINT.size) or b""
     if len(data) < TIMER_CHECKPOINT.size:
         return None
     found = TIMER_CHECKPOINT.unpack_from(data)

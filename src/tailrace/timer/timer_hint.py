@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import orjson
 
 from tailrace.env.filesystem import FileSystem
-from tailrace.env.whole_files import read_if_there, replace_file
+from tailrace.env.whole_files import read_hint, replace_file
 from tailrace.formats.filenames import OWN
 
 __all__ = ["Geometry", "grain_ms", "read_geometry", "read_suspicious_until_ms", "write_timer_hint"]
@@ -24,7 +24,7 @@ _NAME: Final = f"{OWN}/timer.json"
 def read_suspicious_until_ms(file_system: FileSystem, root: str) -> int:
     """The slot time before which timers may have been delivered; 0 when nobody knows of any."""
     try:
-        value = orjson.loads(read_if_there(file_system, f"{root}/{_NAME}", 4096) or b"")[
+        value = orjson.loads(read_hint(file_system, f"{root}/{_NAME}", 4096) or b"")[
             "suspiciousUntilMs"]
     except (ValueError, KeyError, TypeError):
         return 0
@@ -43,7 +43,7 @@ class Geometry(NamedTuple):
 def read_geometry(file_system: FileSystem, root: str) -> Geometry | None:
     """The geometry that was written last; None when nobody knows."""
     try:
-        value = orjson.loads(read_if_there(file_system, f"{root}/{_NAME}", 4096) or b"")
+        value = orjson.loads(read_hint(file_system, f"{root}/{_NAME}", 4096) or b"")
         found = [value["precisionMs"], value["slotsTotal"]]
         found.append(value.get("grainMs", found[0]))
     except (ValueError, KeyError, TypeError):

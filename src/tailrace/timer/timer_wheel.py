@@ -18,6 +18,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from tailrace.env.filesystem import FileSystem
+from tailrace.env.whole_files import open_hint
 from tailrace.formats.timerwheel import SLOT, SLOTS_TOTAL, Slot, wheel_file_size
 from tailrace.kernels import timer_replay
 
@@ -214,7 +215,7 @@ class TimerWheel:
         return self.write(self.take_dirty())
 
     def _write(self, pages: dict[int, bytes]) -> None:
-        file = self._file_system.open(self._path, writable=True, create=True)
+        file = open_hint(self._file_system, self._path)
         try:
             if file.size() != self._size:
                 file.truncate(self._size)

@@ -93,7 +93,7 @@ class FakeStore:
         self.log.append(record)
         self.max_phy_offset += size
         if self.listener is not None:
-            self.listener.arriving(m.topic, m.queue_id, len(queue), [code])
+            self.listener.arriving(m.topic, m.queue_id, len(queue), [code], size)
         return PutMessageResult(
             PutMessageStatus.PUT_OK, phy, phy + size, m.queue_id, len(queue) - 1,
             self.clock.now_ms(), 1, (phy,),

@@ -168,6 +168,7 @@ def test_one_group_that_the_broker_does_not_know_is_a_change_whatever_the_others
 
 def test_offsets_that_no_java_broker_could_read_are_refused(clients, kit, channel, broker):
     broker.topics.create_if_missing("orders", 1)
+    broker.groups.find_or_create("g")
     for queue_id, offset in ((0, 1 << 63), (1 << 31, 5), (-1, 5)):
         answer = clients.update_offset(channel, kit.request(15, {
             "consumerGroup": "g", "topic": "orders", "queueId": str(queue_id),
@@ -231,8 +232,20 @@ def commit(clients, kit, channel, offset, topic="orders"):
     return clients.update_offset(channel, kit.request(15, fields))
 
 
+def test_an_offset_of_an_unknown_group_is_refused_and_not_kept(clients, kit, channel, broker):
+    broker.topics.update(TopicConfig(topic_name="orders"))
+    for topic in ("orders", "nothing"):
+        answer = commit(clients, kit, channel, 200, topic)
+        assert (answer.code, answer.remark) == (26, "Group g not exist!")
+    assert broker.offsets.entries() == []
+    assert broker.groups.select("g") is None
+    clients.heartbeat(channel, heartbeat(kit))
+    assert commit(clients, kit, channel, 200).code == 0
+
+
 def test_offsets_come_back_and_any_value_is_taken(clients, kit, channel, broker):
     broker.topics.update(TopicConfig(topic_name="orders"))
+    broker.groups.find_or_create("g")
     assert commit(clients, kit, channel, 200).code == 0
     assert clients.query_offset(channel, offset_request(kit)).ext == {"offset": "200"}
     assert commit(clients, kit, channel, -1).code == 0

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as openmetrics_families,
+)
 from prometheus_client.parser import text_string_to_metric_families
 
 from tailrace.broker.exposition import _consumed
@@ -247,3 +252,129 @@ def test_a_store_that_fails_while_asked_is_a_500(store, broker):
             assert (await ask("/ready")).status == 200
 
     run(test)
+
+
+OPENMETRICS = "application/openmetrics-text"
+PROMETHEUS = (  # what Prometheus 2.53 asks for
+    "application/openmetrics-text;version=1.0.0;q=0.5,application/openmetrics-text;version=0.0.1;q=0.4,"
+    "text/plain;version=0.0.4;q=0.3,*/*;q=0.2")
+
+
+def full(store, broker, kit):
+    """A broker that has something to say for every metric."""
+    broker.traffic.take_in("orders", "normal", 2, 9000)
+    broker.traffic.hand_out("orders", "readers", 2, 500)
+    broker.traffic.dead_letters["readers"] += 3
+    broker.topics.create_if_missing("orders", 2)
+    broker.offsets.commit("readers", "orders", 0, 0)
+    request = kit.request(34, version=479)
+    broker.producers.register(kit.FakeChannel(), request, "client", "senders")
+    broker.consumers.register(
+        kit.FakeChannel(), request, "client",
+        {"groupName": "readers", "consumeType": "CONSUME_PASSIVELY"})
+    lateness = {"counts": [1] * 15, "sumMs": 40}
+    store.is_writeable = True
+    store.earliest_message_time = lambda: 1
+    store.stats = lambda: {
+        "commitLogMaxOffset": 700, "flushedWhere": 400, "deletedFiles": 2, "timerPutBack": 7,
+        "timerLateness": lateness, "scheduleLateness": lateness, "timerPendingByTopic": {"orders": 3},
+        "timerPendingWithin": {60: 2}, "schedulePendingByLevel": {3: 1}}
+    return broker
+
+
+@pytest.mark.parametrize("accept", [OPENMETRICS, f"{OPENMETRICS};version=1.0.0", PROMETHEUS])
+def test_metrics_pass_the_parser_of_openmetrics(store, broker, kit, accept):
+    async def test():
+        async with serving(progress=lambda: 0.5) as (server, ask):
+            ask_for = f"GET /metrics HTTP/1.1\r\nhost: x\r\naccept: {accept}\r\n\r\n".encode()
+            early = await ask(ask_for)
+            server.serving(full(store, broker, kit))
+            answer, classic = await ask(ask_for), await ask("/metrics")
+        assert "Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8" in answer.head
+        assert answer.body.endswith("\n# EOF\n")
+        assert [f.name for f in openmetrics_families(early.body) if f.name.startswith("tailrace")] == [
+            "tailrace_ready", "tailrace_recovered_ratio"]
+        found = {f.name: f for f in openmetrics_families(answer.body)}
+        for metric in METRICS:
+            if metric.name == "tailrace_recovered_ratio":
+                continue
+            # A counter's family has no suffix, its samples have.
+            family = found[metric.exposed.removesuffix("_total")]
+            assert family.type == metric.kind.value
+            assert family.unit == metric.unit
+            assert family.documentation == metric.description
+            assert family.samples, metric.name
+        assert "# EOF" not in classic.body
+        old = samples(classic.body)
+        new = {s.name for f in found.values() for s in f.samples}
+        own = ("rocketmq_", "tailrace_")
+        assert {n for n, _ in old if n.startswith(own)} == {n for n in new if n.startswith(own)}
+
+    run(test)
+
+
+@pytest.mark.parametrize("accept", [
+    "", "Accept: */*", "Accept: text/html, */*;q=0.1", "Accept: text/plain;version=0.0.4", "Accept:",
+    "X-Accept: application/openmetrics-text", "no colon",
+])
+def test_others_get_the_classic_text(store, broker, kit, accept):
+    async def test():
+        async with serving() as (server, ask):
+            server.serving(full(store, broker, kit))
+            head = "GET /metrics HTTP/1.1\r\n" + (f"{accept}\r\n" if accept else "")
+            answer = await ask(f"{head}\r\n".encode())
+        assert "Content-Type: text/plain; version=0.0.4; charset=utf-8" in answer.head
+        assert len(samples(answer.body)) > 40
+
+    run(test)
+
+
+def test_a_label_with_odd_characters_passes_both_parsers(store, broker, kit):
+    odd = 'quo"te \\ back\nline \u20ac'
+    broker.traffic.hand_out(odd, "readers", 2, 500)
+
+    async def test():
+        async with serving() as (server, ask):
+            server.serving(full(store, broker, kit))
+            new = await ask(f"GET /metrics HTTP/1.1\r\nAccept: {OPENMETRICS}\r\n\r\n".encode())
+            old = await ask("/metrics")
+        for parse, text in ((openmetrics_families, new.body), (text_string_to_metric_families, old.body)):
+            assert odd in {s.labels.get("topic") for f in parse(text) for s in f.samples}
+
+    run(test)
+
+
+EXPORTER = frozenset(re.findall(r"\w+", """
+broker_permission commit_messages_total consumer_connections consumer_group_create_execution_time
+consumer_group_number consumer_inflight_messages consumer_lag_latency consumer_lag_messages
+consumer_queueing_latency consumer_ready_messages delay_message_latency finish_message_latency
+half_messages message_size messages_in_total messages_out_total processor_watermark
+producer_connections rollback_messages_total rpc_latency send_to_dlq_messages_total
+storage_dispatch_behind_bytes storage_flush_behind_bytes storage_message_reserve_time storage_size
+throughput_in_total throughput_out_total timer_dequeue_lag timer_dequeue_latency
+timer_dequeue_total timer_enqueue_lag timer_enqueue_latency timer_enqueue_total
+timer_message_snapshot timing_messages topic_create_execution_time topic_number
+"""))
+"""Metrics of the exporter of RocketMQ 5.5.0, without those of POP and RocksDB."""
+STORAGE = {"storage_type", "storage_medium"}
+
+
+def test_the_how_to_names_every_metric_of_the_exporter_that_does_not_exist():
+    text = (Path(__file__).parents[3] / "docs" / "how-to" / "watch.md").read_text()
+    ours = {m.name.removeprefix("rocketmq_") for m in METRICS if m.name.startswith("rocketmq_")}
+    assert ours <= EXPORTER, "a name that RocketMQ does not have starts with tailrace_"
+    part = text[text.index("Tailrace does not expose"):text.index("## Probes")]
+    absent = set(re.findall(r"`rocketmq_([a-z_]+)`", part))
+    assert absent - {"pop_", "rocksdb_"} == EXPORTER - ours
+    named = set(re.findall(r"`((?:rocketmq|tailrace)_[a-z_]+)", text[text.index("## What to look at"):]))
+    assert named <= {m.exposed for m in METRICS}
+
+
+@pytest.mark.parametrize(("name", "labels"), [
+    ("rocketmq_timer_enqueue_lag", STORAGE), ("rocketmq_timer_dequeue_lag", STORAGE),
+    ("rocketmq_timer_dequeue_latency", STORAGE),
+    ("rocketmq_timer_message_snapshot", {*STORAGE, "timer_bound_s"}),
+])
+def test_metrics_of_timers_have_the_labels_of_the_exporter(name, labels):
+    (metric,) = [m for m in METRICS if m.name == name]
+    assert set(metric.labels) == labels

@@ -34,20 +34,23 @@ class Listener:
     def __init__(self):
         self.heard = []
 
-    def arriving(self, topic, queue_id, next_offset, tags_codes):
-        self.heard.append((topic, queue_id, next_offset, list(tags_codes)))
+    def arriving(self, topic, queue_id, next_offset, tags_codes, size):
+        self.heard.append((topic, queue_id, next_offset, list(tags_codes), size))
 
 
 def test_arrivals_are_told_after_they_can_be_read(files):
     with opened(files) as store:
         listener = Listener()
         store.set_message_arriving_listener(listener)
-        store.put_inner(inner(properties=b"TAGS\x01a\x02"))
-        store.put_inner(inner(queue_id=1))
-        store.put_inner(inner(properties=b"TAGS\x01b\x02"))
+        puts = [
+            store.put_inner(inner(**fields)) for fields in (
+                {"properties": b"TAGS\x01a\x02"}, {"queue_id": 1}, {"properties": b"TAGS\x01b\x02"})
+        ]
+        sizes = [put.until - put.phy_offset for put in puts]
         assert listener.heard == []
         store.wait_dispatched()
-        assert sorted(listener.heard) == [("t", 0, 2, [97, 98]), ("t", 1, 1, [0])]
+        assert sorted(listener.heard) == [
+            ("t", 0, 2, [97, 98], sizes[0] + sizes[2]), ("t", 1, 1, [0], sizes[1])]
 
 
 def test_delayed_messages_carry_their_deliver_time_where_others_have_the_tag(files):

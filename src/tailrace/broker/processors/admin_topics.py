@@ -8,7 +8,11 @@ from tailrace.broker.context import BrokerContext
 from tailrace.broker.processors._bodies import json_object
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
-from tailrace.node.subscription_group import SubscriptionGroupConfig, validate_group
+from tailrace.node.subscription_group import (
+    SubscriptionGroupConfig,
+    merged_group_attributes,
+    validate_group,
+)
 from tailrace.node.topic_config import (
     TopicConfig,
     merged_attributes,
@@ -181,7 +185,8 @@ class AdminTopicsProcessor:
                 {"lastUpdateTimestamp": timestamp, "maxOffset": until, "minOffset": first},
             ))
         table = fastjson.object_keyed(entries)
-        return request.answer(body=b'{"offsetTable":%b,"topicPutTps":0.0}' % table)
+        rate = fastjson.dumps(self._broker.stats.topic_put_tps(name))
+        return request.answer(body=b'{"offsetTable":%b,"topicPutTps":%b}' % (table, rate))
 
     def system_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Names that belong to the broker: request 305."""
@@ -217,6 +222,12 @@ class AdminTopicsProcessor:
         for config in configs:
             if reason := validate_group(config.group_name) or _unreadable_by_java(config):
                 return request.answer(ResponseCode.INVALID_PARAMETER, reason)
+            present = self._broker.groups.select(config.group_name)
+            try:
+                config.attributes = merged_group_attributes(
+                    present.attributes if present else {}, config.attributes, creating=present is None)
+            except ValueError as error:
+                return request.answer(ResponseCode.SYSTEM_ERROR, f"{config.group_name}: {error}")
         self._broker.groups.update_all(configs)
         return request.answer()
 
@@ -258,8 +269,10 @@ class AdminTopicsProcessor:
             if info is not None and info.subscriptions:  # what it has left is not its backlog
                 topics = [topic for topic in topics if topic in info.subscriptions]
         entries = [e for name in topics for e in self._consumed(group, name)]
+        rate = sum(self._broker.stats.group_get_tps(group, name) for name in topics)
         return request.answer(
-            body=b'{"consumeTps":0.0,"offsetTable":%b}' % fastjson.object_keyed(entries)
+            body=b'{"consumeTps":%b,"offsetTable":%b}'
+            % (fastjson.dumps(float(rate)), fastjson.object_keyed(entries))
         )
 
     def _consumed(self, group: str, topic: str) -> list[tuple[dict[str, Any], dict[str, int]]]:
@@ -296,9 +309,11 @@ class AdminTopicsProcessor:
                     continue
                 entries = self._consumed(config.group_name, topic)
                 total += sum(v["brokerOffset"] - v["consumerOffset"] for _, v in entries)
+                rate = self._broker.stats.group_get_tps(config.group_name, topic)
                 parts.append(
-                    b'{%b:[{"consumeTps":0.0,"offsetTable":%b}]}'
-                    % (fastjson.dumps(config.group_name), fastjson.object_keyed(entries))
+                    b'{%b:[{"consumeTps":%b,"offsetTable":%b}]}'
+                    % (fastjson.dumps(config.group_name), fastjson.dumps(rate),
+                       fastjson.object_keyed(entries))
                 )
         return request.answer(
             body=b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":0}'

@@ -156,7 +156,10 @@ class ClientManageProcessor:
     def update_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Remember how far a group has come: request 15."""
         ext = request.ext
-        topic = ext["topic"]
+        topic, group = ext["topic"], ext["consumerGroup"]
+        if self._broker.groups.select(group) is None:
+            return request.answer(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
         if self._broker.topics.select(topic) is None:
             return request.answer(
                 ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist"
@@ -165,9 +168,9 @@ class ClientManageProcessor:
         if not 0 <= queue_id < INT32 or not -INT64 <= offset < INT64:
             # It would be written to a file that no Java broker could read any more.
             return request.answer(ResponseCode.INVALID_PARAMETER, "a number is out of its range")
-        if self._broker.offsets.is_reset(ext["consumerGroup"], topic, queue_id):
+        if self._broker.offsets.is_reset(group, topic, queue_id):
             return request.answer(ResponseCode.SUCCESS, "Offset has been previously reset")
-        self._broker.offsets.commit(ext["consumerGroup"], topic, queue_id, offset)
+        self._broker.offsets.commit(group, topic, queue_id, offset)
         return request.answer()
 
     def lock_batch(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:

@@ -74,6 +74,7 @@ class SendBackProcessor:
             _again(message, topic.topic_name, queue_id, level))
         if not result.status.appended:
             return request.answer(ResponseCode.SYSTEM_ERROR, result.status.name)
+        self._broker.traffic.sent_back(message.properties.get(RETRY_TOPIC, message.topic), name)
         self._broker.traffic.dead_letters[name] += dead
         return when_durable(self._durable, channel, request, request.answer(), result.until)
 

@@ -1,0 +1,207 @@
+"""Rates and counts of the last minute, hour and day, under RocketMQ's names (BrokerStatsManager).
+
+The counters are those of `Traffic`. A service samples them every 10 s, every 10 minutes and every
+hour, as the reference does; a figure is the newest sample minus the oldest. So a minute is exact to
+10 s, and a day to an hour. What was counted since the last sample is not in any figure yet.
+
+| statistic | key | what it counts |
+|---|---|---|
+| TOPIC_PUT_NUMS, TOPIC_PUT_SIZE | topic | messages and bytes that became readable |
+| GROUP_GET_NUMS, GROUP_GET_SIZE | topic@group | messages and bytes handed to consumers |
+| SNDBCK_PUT_NUMS | topic@group | messages that consumers sent back |
+| BROKER_PUT_NUMS, BROKER_GET_NUMS | cluster | the same of all topics |
+| BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC, BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC | cluster | without system topics |
+
+The reference counts a batch once for the mean (``avgpt``) of TOPIC_PUT_NUMS and TOPIC_PUT_SIZE. Here
+each message counts once, because messages are counted when they become readable.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from datetime import date, datetime
+from typing import Final, NamedTuple, final
+
+from tailrace.broker.traffic import Flow, Traffic
+from tailrace.env.clock import Clock
+
+__all__ = ["BrokerStatsManager", "DayTotals", "StatsData", "StatsSnapshot"]
+
+SAMPLE_MS: Final = 10_000
+_PERIODS_NS: Final = (SAMPLE_MS * 1_000_000, 600_000_000_000, 3_600_000_000_000)
+"""Between samples for the minute, the hour and the day."""
+_SAMPLES: Final = (7, 7, 25)
+"""Kept of each; a figure is over one period fewer."""
+
+
+class StatsSnapshot(NamedTuple):
+    """What one period counted: its sum, the sum a second, and the sum for each time counted."""
+
+    sum: int = 0
+    tps: float = 0.0
+    avgpt: float = 0.0
+
+
+class StatsData(NamedTuple):
+    """One statistic."""
+
+    minute: StatsSnapshot
+    hour: StatsSnapshot
+    day: StatsSnapshot
+
+
+class DayTotals(NamedTuple):
+    """Messages in and out since the start, without system topics, at three times."""
+
+    yesterday_morning: tuple[int, int]
+    today_morning: tuple[int, int]
+    now: tuple[int, int]
+
+
+class _Call(NamedTuple):
+    ns: int
+    times: int
+    messages: int
+    size: int
+
+
+@final
+class _StatsItem:
+    """Samples of one flow."""
+
+    __slots__ = ("flow", "samples")
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self.samples: tuple[deque[_Call], ...] = tuple(deque(maxlen=most) for most in _SAMPLES)
+
+    def sample(self, place: int, now_ns: int) -> None:
+        """Take a sample for the minute (0), the hour (1) or the day (2)."""
+        flow, samples = self.flow, self.samples[place]
+        if not samples:  # everything counted before the first sample belongs to the period before it
+            samples.append(_Call(now_ns - _PERIODS_NS[place], 0, 0, 0))
+        samples.append(_Call(now_ns, flow.times, flow.messages, flow.throughput))
+
+    def data(self, *, size: bool, mean: bool) -> StatsData:
+        """The figures of messages, or of their ``size``."""
+        return StatsData(*(_snapshot(samples, size=size, mean=mean) for samples in self.samples))
+
+
+def _snapshot(samples: deque[_Call], *, size: bool, mean: bool) -> StatsSnapshot:
+    known = list(samples)  # one step: the service may append in the meantime
+    if not known or known[-1].ns <= known[0].ns:
+        return StatsSnapshot()
+    first, last = known[0], known[-1]
+    count = last.size - first.size if size else last.messages - first.messages
+    times = last.times - first.times
+    return StatsSnapshot(
+        count, count * 1e9 / (last.ns - first.ns), count / times if mean and times else 0.0)
+
+
+@final
+class BrokerStatsManager:
+    """Samples ``traffic``. `step` is called every `SAMPLE_MS` by one thread, the rest by any."""
+
+    def __init__(self, clock: Clock, traffic: Traffic, cluster: str) -> None:
+        self._clock = clock
+        self._traffic = traffic
+        self._cluster = cluster
+        self._find = self._finders()
+        self._items: dict[tuple[str, str], _StatsItem] = {}
+        self._sampled_ns: list[int | None] = [None] * len(_PERIODS_NS)
+        self._today: date | None = None
+        self._mornings = (0, 0), (0, 0)
+
+    def step(self) -> None:
+        """Take the samples that are due; at the first step after midnight the day's totals, too."""
+        self._turn_day()
+        now = self._clock.monotonic_ns()
+        items: dict[tuple[str, str], _StatsItem] = {}
+        for key, flow in self._flows():
+            item = self._items.get(key)
+            # Another flow under the same key: the topic was deleted and created again.
+            items[key] = item if item is not None and item.flow is flow else _StatsItem(flow)
+        self._items = items
+        for place, period in enumerate(_PERIODS_NS):
+            last = self._sampled_ns[place]
+            if last is None or now - last >= period - _PERIODS_NS[0] // 2:
+                self._sampled_ns[place] = now
+                for item in items.values():
+                    item.sample(place, now)
+
+    def view(self, name: str, key: str) -> StatsData | None:
+        """A statistic by name and key; None if there is none."""
+        kind, separator, what = name.rpartition("_")
+        if name.endswith("_WITHOUT_SYSTEM_TOPIC"):
+            kind, what = name, "NUMS"
+        elif what not in {"NUMS", "SIZE"} or not separator:
+            return None
+        if what == "SIZE" and kind not in {"TOPIC_PUT", "GROUP_GET"}:
+            return None
+        find = self._find.get(kind)
+        flow = None if find is None else find(key)
+        if flow is None:
+            return None
+        item = self._items.get((kind, key))
+        if item is None or item.flow is not flow:
+            item = _StatsItem(flow)  # not sampled yet
+        # The reference counts no times for the totals of the broker, so their mean is 0.
+        return item.data(size=what == "SIZE", mean=not kind.startswith("BROKER_"))
+
+    def topic_put_tps(self, topic: str) -> float:
+        """Messages a second that became readable on a topic in the last minute."""
+        found = self.view("TOPIC_PUT_NUMS", topic)
+        return 0.0 if found is None else found.minute.tps
+
+    def group_get_tps(self, group: str, topic: str) -> float:
+        """Messages a second that a group was handed of a topic in the last minute."""
+        found = self.view("GROUP_GET_NUMS", f"{topic}@{group}")
+        return 0.0 if found is None else found.minute.tps
+
+    def day_totals(self) -> DayTotals:
+        """Messages in and out, to be subtracted from each other."""
+        return DayTotals(*self._mornings, self._totals())
+
+    def _totals(self) -> tuple[int, int]:
+        return self._traffic.user_arrived.messages, self._traffic.user_out.messages
+
+    def _turn_day(self) -> None:
+        today = datetime.fromtimestamp(self._clock.now_ms() / 1000).date()  # noqa: DTZ006 - local days
+        if self._today is not None and today > self._today:
+            self._mornings = self._mornings[1], self._totals()
+        if self._today is None or today > self._today:
+            self._today = today
+
+    def _totals_of_broker(self) -> dict[str, Flow]:
+        traffic = self._traffic
+        return {
+            "BROKER_PUT": traffic.all_arrived, "BROKER_GET": traffic.all_out,
+            "BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC": traffic.user_arrived,
+            "BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC": traffic.user_out,
+        }
+
+    def _flows(self) -> Iterator[tuple[tuple[str, str], Flow]]:
+        traffic = self._traffic
+        for name, flow in self._totals_of_broker().items():
+            yield (name, self._cluster), flow
+        for topic, flow in list(traffic.by_topic.items()):
+            yield ("TOPIC_PUT", topic), flow
+        for kind, table in (("GROUP_GET", traffic.went_out), ("SNDBCK_PUT", traffic.went_back)):
+            for (topic, group), flow in list(table.items()):
+                yield (kind, f"{topic}@{group}"), flow
+
+    def _finders(self) -> dict[str, Callable[[str], Flow | None]]:
+        traffic = self._traffic
+
+        def of_group(table: dict[tuple[str, str], Flow]) -> Callable[[str], Flow | None]:
+            return lambda key: table.get((key.partition("@")[0], key.partition("@")[2]))
+
+        def of_broker(flow: Flow) -> Callable[[str], Flow | None]:
+            return lambda key: flow if key == self._cluster else None
+
+        return {
+            "TOPIC_PUT": traffic.by_topic.get, "GROUP_GET": of_group(traffic.went_out),
+            "SNDBCK_PUT": of_group(traffic.went_back),
+            **{name: of_broker(flow) for name, flow in self._totals_of_broker().items()},
+        }

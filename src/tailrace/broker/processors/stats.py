@@ -1,0 +1,44 @@
+"""Statistics of topics, groups and the broker: request 315."""
+
+from __future__ import annotations
+
+from typing import final
+
+from tailrace.broker.broker_stats import StatsData, StatsSnapshot
+from tailrace.broker.context import BrokerContext
+from tailrace.formats import fastjson
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.remoting import Channel, RemotingServer
+
+__all__ = ["StatsProcessor"]
+
+
+@final
+class StatsProcessor:
+    """Shows one statistic by its name and key (AdminBrokerProcessor, ViewBrokerStatsData)."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+
+    def register(self, server: RemotingServer) -> None:
+        """Take over the code of this processor."""
+        server.register(self.view, RequestCode.VIEW_BROKER_STATS_DATA)
+
+    def view(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Sum, rate and mean of the last minute, hour and day: request 315."""
+        name, key = request.ext["statsName"], request.ext["statsKey"]
+        found = self._broker.stats.view(name, key)
+        if found is None:
+            return request.answer(
+                ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
+        return request.answer(body=fastjson.dumps(_body(found)))
+
+
+def _body(data: StatsData) -> dict[str, object]:
+    return {
+        "statsDay": _item(data.day), "statsHour": _item(data.hour), "statsMinute": _item(data.minute),
+    }
+
+
+def _item(snapshot: StatsSnapshot) -> dict[str, float]:
+    return {"avgpt": snapshot.avgpt, "sum": snapshot.sum, "tps": snapshot.tps}
