@@ -254,6 +254,9 @@ _STORE: Final = (
            "tried again: find out what is wrong with the disk, then start again."),
     _event("warning", "there is no room for the checkpoint, the old one stays", "cause",
            "The disk is full; a recovery would begin further back, and no message is at stake."),
+    _event("warning", "a size of the directory is ignored", "cause",
+           "The files of a store directory have a size, or its hint says one, that no store can have; "
+           "the setting counts instead."),
     _event("warning", "cannot write the geometry hint", "file cause",
            "File sizes are recognised from the files at the next open, as in a directory of a Java "
            "broker."),

@@ -12,7 +12,7 @@ import typer
 
 from tailrace import __version__
 from tailrace.cli.problems import explained, read_config_file, unknown_settings
-from tailrace.config import BrokerConfig, StoreConfig
+from tailrace.config import BrokerConfig, StoreConfig, whole_number
 from tailrace.errors import StoreError
 
 __all__ = ["app", "run"]
@@ -439,7 +439,7 @@ def tail(
     from tailrace.cli.messages import tail_messages  # noqa: PLC0415
 
     one_target([store] if store else [], broker, namesrv)
-    if start not in {"first", "last"} and not start.isdigit():
+    if start not in {"first", "last"} and whole_number(start) is None:
         raise usage(f"--from {start} is not first, last or an offset")
     with errors():
         try:

@@ -9,7 +9,7 @@ __all__ = [
     "GEOMETRY", "INDEX", "LOCK", "MIN_OFFSETS", "OWN", "PROGRESS", "QUARANTINE", "SEGMENT_TRASH", "SERVE",
     "STAGING",
     "TIMERCHECK", "TIMERLOG", "TIMERMETRICS", "TIMERWHEEL", "TRASH", "file_name_to_offset",
-    "offset_to_file_name",
+    "is_number", "offset_to_file_name",
 ]
 
 COMMITLOG: Final = "commitlog"
@@ -49,6 +49,11 @@ def offset_to_file_name(offset: int) -> str:
     return f"{offset:0{_DIGITS}d}"
 
 
+def is_number(name: str) -> bool:
+    """Return whether a name has only ASCII digits; ``str.isdigit`` is also true for others."""
+    return name.isascii() and name.isdigit()
+
+
 def file_name_to_offset(name: str) -> int | None:
-    """The position a segment file's name says, or None when it is no such name."""
-    return int(name) if len(name) == _DIGITS and name.isascii() and name.isdigit() else None
+    """Return the position that a segment file's name says, or None for another name."""
+    return int(name) if len(name) == _DIGITS and is_number(name) else None

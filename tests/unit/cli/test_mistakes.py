@@ -136,7 +136,7 @@ def test_wrong_use_is_2(tailrace, arguments, complaint, tmp_path):
     (("send", "--broker", "nonsense", "--topic", "t", "x"), "it is not HOST:PORT"),
     (("send", "--namesrv", "127.0.0.1:65536", "--topic", "t", "x"), "it is not HOST:PORT"),
     (("topic", "create", "store", "t", "--attribute", "a=b"), "unsupported key: a; known are"),
-    (("topic", "create", "store", "t", "--attribute", "retention.ms=x"), "retention.ms=x is no whole"),
+    (("topic", "create", "store", "t", "--attribute", "retention.ms=x"), "retention.ms=x is not a whole"),
     *(((command, "file"), "is not a store directory: it is a file") for command in (
         "dump", "verify", "repair", "recover", "retention", "timers")),
 ])
