@@ -74,6 +74,17 @@ _BROKER: Final = (
            "SYSTEM_ERROR."),
     _event("warning", "status request failed", "target reason",
            "A request to the HTTP port could not be answered; it got status 500."),
+    _event("warning", "a setting is ignored as asked", "setting reason",
+           "A setting of the file is not honoured and --ignore-setting names it; the server runs without "
+           "what the setting promises."),
+    _event("info", "registered at a name server", "address broker",
+           "A name server of namesrvAddr took the registration of this broker; clients find the broker "
+           "there."),
+    _event("warning", "cannot register at a name server", "address reason",
+           "A name server of namesrvAddr does not know this broker, or forgets it in two minutes. The "
+           "next registration is the retry; the line comes once for each reason."),
+    _event("warning", "cannot unregister at a name server", "address reason",
+           "A name server still names this broker after its stop, for up to two minutes."),
     _event("info", "broker registered", "name id address",
            "A broker registered with the name server of this process."),
     _event("warning", "broker unregistered", "name id address",

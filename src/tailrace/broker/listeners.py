@@ -26,7 +26,7 @@ from tailrace.formats.remoting import RemotingCommand, ResponseCode
 from tailrace.kernels import header as header_kernel
 from tailrace.remoting import Channel, RemotingServer
 
-__all__ = ["Address", "Listeners", "why_not_listening"]
+__all__ = ["Address", "Listeners", "is_own_address", "why_not_listening"]
 
 _log = logging.getLogger(__name__)
 
@@ -116,6 +116,17 @@ class Listeners:
         how_far = "" if done is None else f", {done * 100:.0f} % done"
         return request.answer(
             ResponseCode.SERVICE_NOT_AVAILABLE, f"the broker is opening its store{how_far}")
+
+
+def is_own_address(host: str) -> bool:
+    """Return whether a host name or address belongs to this machine."""
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as taken:
+            taken.bind(place)
+    except (OSError, UnicodeError):
+        return False
+    return True
 
 
 def why_not_listening(error: OSError, port: int) -> str:

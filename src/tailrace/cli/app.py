@@ -11,9 +11,10 @@ from typing import Annotated, Any, Optional
 import typer
 
 from tailrace import __version__
-from tailrace.cli.problems import explained, read_config_file, unknown_settings
-from tailrace.config import BrokerConfig, StoreConfig, whole_number
+from tailrace.cli.problems import explained, read_config_file
+from tailrace.config import StoreConfig, whole_number
 from tailrace.errors import StoreError
+from tailrace.java_settings import refused_settings, unused_settings
 
 __all__ = ["app", "run"]
 
@@ -66,12 +67,12 @@ def errors() -> Iterator[None]:
         raise typer.Exit(3) from None
 
 
-def read_properties(config: Path | None) -> dict[str, str]:
-    """The settings of a ``--config`` file; names that nothing here knows are said."""
+def read_properties(config: Path | None, *, refused_too: bool = True) -> dict[str, str]:
+    """Return the settings of a ``--config`` file; print the names that have no effect here."""
     if config is None:
         return {}
     values = read_config_file(config)
-    if unknown := unknown_settings(values, (StoreConfig, BrokerConfig)):
+    if unknown := unused_settings(values, without=() if refused_too else refused_settings(values)):
         print(f"tailrace: settings of {config} not used here: {', '.join(unknown)}", file=sys.stderr)
     return values
 
@@ -117,15 +118,20 @@ def _options(
 def serve(
     store: Store,
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="The broker; port 0 picks one.")
-    ] = "127.0.0.1:10911",
+        str, typer.Option(metavar="HOST:PORT", help="The broker; port 0 picks one. Without it bindAddress "
+                          "and listenPort of the file, or 127.0.0.1:10911.")] = "",
     namesrv_listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="The name server; port 0 picks one.")
-    ] = "127.0.0.1:9876",
+        str, typer.Option(metavar="HOST:PORT", help="The name server; port 0 picks one; none: no name server. "
+                          "Without it the address of this machine in namesrvAddr of the file, or "
+                          "127.0.0.1:9876 if the file has no namesrvAddr.")] = "",
     http: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Answer /ready and /metrics there, from the start.")
     ] = "",
     config: Config = None,
+    ignore_setting: Annotated[
+        Optional[list[str]],  # noqa: UP045 - typer reads the annotation at run time
+        typer.Option(metavar="NAME", help="Start although this setting of the file is not honoured; may be "
+                     "repeated.")] = None,
     allow_remote: Annotated[
         bool, typer.Option(help="Listen on addresses other machines can reach; there is no access control.")
     ] = False,
@@ -135,31 +141,30 @@ def serve(
 
     Broker and name server are one process. The directory is made when it is missing. The first line
     on stdout, once clients can be served, is: ready broker=H:P namesrv=H:P recovered_ms=N
+
+    The broker registers at the name servers of namesrvAddr that are not its own. A setting that promises
+    security or durability and is not honoured stops the start.
     """
-    from tailrace.cli.serve import parse_address, serve_store  # noqa: PLC0415 - asyncio and the broker
+    from tailrace.cli.serve import places_of, serve_store, take_settings  # noqa: PLC0415 - asyncio and the broker
 
     level = logging.getLevelNamesMapping().get(log_level.upper())
     if level is None:
         raise usage(f"--log-level {log_level} is not debug, info, warning or error")
     logging.basicConfig(
         level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    try:
-        addresses = parse_address(listen, "--listen"), parse_address(namesrv_listen, "--namesrv-listen")
-        http_address = parse_address(http, "--http") if http else None
-    except ValueError as error:
-        raise usage(str(error)) from None
-    if addresses[0] == addresses[1] and addresses[0][1]:
-        raise usage(f"--listen and --namesrv-listen are both {listen}")
-    for host, _ in (*addresses, *([http_address] if http_address else [])):
-        if not allow_remote and host not in {"127.0.0.1", "::1", "localhost"}:
-            raise usage(
-                f"{host} can be reached by other machines and there is no access control yet; "
-                "say --allow-remote if that is meant")
     with errors():
-        values = read_properties(config)
-        serve_store(
-            str(store), *addresses, StoreConfig.from_properties(values),
-            BrokerConfig.from_properties(values), http_address)
+        store_config, broker_config = take_settings(
+            read_properties(config, refused_too=False), ignore_setting or ())
+        try:
+            places = places_of(broker_config, listen, namesrv_listen, http)
+        except ValueError as error:
+            raise usage(str(error)) from None
+        for host in places.hosts:
+            if not allow_remote and host not in {"127.0.0.1", "::1", "localhost"}:
+                raise usage(
+                    f"{host} can be reached by other machines and there is no access control yet; "
+                    "say --allow-remote if that is meant")
+        serve_store(str(store), places, store_config, broker_config)
 
 
 @app.command()

@@ -4,26 +4,78 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tailrace.broker.controller import BrokerController
-from tailrace.broker.listeners import Address, Listeners, why_not_listening
+from tailrace.broker.listeners import Address, Listeners, is_own_address, why_not_listening
+from tailrace.broker.registration import name_server_addresses
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.errors import StoreError
 from tailrace.formats.filenames import SERVE
+from tailrace.java_settings import REASONS, refuse_settings
 from tailrace.node.message_store import MessageStore
 from tailrace.remoting.client import split_address
 
 if TYPE_CHECKING:
     from tailrace.broker.http_status import HttpStatusServer
 
-__all__ = ["parse_address", "serve_store"]
+__all__ = ["Places", "parse_address", "places_of", "serve_store", "take_settings"]
+
+_log = logging.getLogger(__name__)
+NAMESRV_LISTEN: Final = "127.0.0.1:9876"
+NONE: Final = "none"
+
+
+class Places(NamedTuple):
+    """Where a server listens."""
+
+    broker: Address
+    namesrv: Address | None
+    """None: no name server runs in this process."""
+    http: Address | None
+    names: tuple[str, str]
+    """The options or settings that say the first two, for errors."""
+
+    @property
+    def hosts(self) -> list[str]:
+        """The hosts of all places."""
+        return [place[0] for place in (self.broker, self.namesrv, self.http) if place is not None]
+
+
+def take_settings(
+    values: Mapping[str, str], ignored: Collection[str] = ()
+) -> tuple[StoreConfig, BrokerConfig]:
+    """Return the configurations of a file; log a warning for each refused setting in ``ignored``.
+
+    Raises ConfigError for values that cannot work and for refused settings.
+    """
+    for name, setting in refuse_settings(values, ignored).items():
+        _log.warning("a setting is ignored as asked setting=%s reason=%s", name, REASONS[setting.reason])
+    return StoreConfig.from_properties(values), BrokerConfig.from_properties(values)
+
+
+def places_of(config: BrokerConfig, listen: str = "", namesrv_listen: str = "", http: str = "") -> Places:
+    """Return where to listen: options win over settings. Raises ValueError that names the wrong one."""
+    broker = parse_address(listen, "--listen") if listen else (config.bind_address, config.listen_port)
+    others, name, namesrv = name_server_addresses(config.namesrv_addr), "--namesrv-listen", None
+    if namesrv_listen:
+        namesrv = None if namesrv_listen == NONE else parse_address(namesrv_listen, name)
+    elif others:
+        name = "namesrvAddr"
+        namesrv = next((place for place in others if is_own_address(place[0])), None)
+    else:
+        namesrv = parse_address(NAMESRV_LISTEN, name)
+    names = ("--listen" if listen else "bindAddress and listenPort", name)
+    if broker == namesrv and broker[1]:
+        raise ValueError(f"{names[0]} and {names[1]} are both {broker[0]}:{broker[1]}")
+    return Places(broker, namesrv, parse_address(http, "--http") if http else None, names)
 
 
 def parse_address(text: str, option: str) -> Address:
@@ -48,8 +100,7 @@ class _Progress:
 
 
 def serve_store(
-    path: str, listen: Address, namesrv_listen: Address, store_config: StoreConfig,
-    broker_config: BrokerConfig, http_listen: Address | None = None,
+    path: str, places: Places, store_config: StoreConfig, broker_config: BrokerConfig
 ) -> None:
     """Serve until SIGTERM or SIGINT; raises StoreError or OSError.
 
@@ -60,12 +111,13 @@ def serve_store(
         signal.signal(number, signal.SIG_DFL)
     progress = _Progress()
     listeners = Listeners(
-        broker_config.broker_ip1, progress.ask, names=("--listen", "--namesrv-listen"))
+        broker_config.broker_ip1, progress.ask, names=places.names)
     opening = partial(
         MessageStore.open, path, config=store_config, broker_config=broker_config,
         on_recovery=progress.say)
-    take_ports = partial(listeners.start, listen, namesrv_listen, vip=listen[1] > 2)
-    serving = _serve(opening, progress, listeners, take_ports, broker_config, http_listen)
+    take_ports = partial(
+        listeners.start, places.broker, places.namesrv, vip=places.broker[1] > 2)
+    serving = _serve(opening, progress, listeners, take_ports, broker_config, places.http)
     try:
         import uvloop  # noqa: PLC0415 - not everywhere
     except ImportError:
