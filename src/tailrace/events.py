@@ -114,6 +114,13 @@ _NODE: Final = (
     _event("error", "config file unreadable", "file reason",
            "A file of config/ is no JSON object, so its backup (.bak) is read in its stead, and is "
            "not replaced by it."),
+    _event("warning", "a Java broker left what is not served", "kind count path consequence",
+           "The directory has something that a Java broker would act on and this broker does not: the "
+           "consequence says what will not happen. Nothing of it is changed, so a Java broker that opens "
+           "the directory goes on with it."),
+    _event("warning", "cannot look at what a Java broker left", "path cause",
+           "Reading failed while the store looked for things that it does not serve, so some may not be "
+           "named; the open goes on."),
     _event("warning", "a topic has queues and no config, it gets one", "topic queues",
            "config/topics.json does not name a topic that has messages; it is made again with at "
            "least as many queues as there are."),

@@ -13,7 +13,7 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import write_file
 from tailrace.errors import DiskFullError, FatalStorageError, NotAStoreError
 from tailrace.formats import filenames
-from tailrace.node.foreign_engines import name_rocksdb_configs
+from tailrace.node.foreign_engines import name_rocksdb_configs, static_topics
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.node.topic_retention import remove_deleted
 from tailrace.store.default_message_store import DefaultMessageStore
@@ -106,6 +106,7 @@ def load_topics(
     name_rocksdb_configs(file_system, root)
     topics = TopicConfigManager(file_system, f"{root}/{filenames.CONFIG}", broker, clock)
     topics.load()
+    topics.static_topics = static_topics(file_system, root)
     remove_deleted(file_system, store, topics.table)
     queues: dict[str, int] = {}
     for topic, queue_id in store.queues.table:

@@ -18,7 +18,7 @@ from tailrace.formats.commitlog import decode_properties
 from tailrace.model import Message, MessageExtBrokerInner, PutMessageResult
 from tailrace.node.config_manager import read_config, write_config
 from tailrace.node.delay_offset import DelayOffsetManager
-from tailrace.node.foreign_engines import RocksDBStore
+from tailrace.node.foreign_engines import RocksDBStore, name_leftovers
 from tailrace.node.pending_timers import WheelPending
 from tailrace.node.timer_rescue import PendingTimers
 from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX, TopicConfigManager
@@ -98,6 +98,8 @@ class Timers:
             java.remember()
         self.delay_offsets.load()
         self.schedule.load()
+        delivered_ms = self.messages.commit_read_time_ms if self.messages is not None else 0
+        name_leftovers(self._file_system, self._store.root, self._store, self._topics, delivered_ms)
 
     def pending(self) -> PendingTimers | None:
         """Where pending timers are, for retention; None without timers."""
