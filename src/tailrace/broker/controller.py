@@ -125,13 +125,13 @@ class BrokerController:
         self._register(listeners)
         listeners.serving()
         self._servers = listeners.servers
-        self._register_elsewhere(listeners.namesrv_address)
         self._store.set_message_arriving_listener(self._hold)
         self._scheduler.every(
             "ConsumerOffsetPersist", self._config.flush_consumer_offset_interval,
             self._broker.offsets.persist_if_changed,
         )
         self._every("scan", SCAN_S, self._scan)
+        await self._register_elsewhere(listeners.namesrv_address)
 
     def _context(self) -> BrokerContext:
         config_dir, clock, config = self._store.config_dir, self._clock, self._config
@@ -225,9 +225,10 @@ class BrokerController:
         self._settings["namesrvAddr"] = address
         self._every("expire", SCAN_S, name_server.expire)
 
-    def _register_elsewhere(self, own: str) -> None:
+    async def _register_elsewhere(self, own: str) -> None:
         """Register at the name servers of ``namesrvAddr`` that are not the one of this process."""
-        others = registered_elsewhere(self._config.namesrv_addr, own)
+        others = await self._broker.loop.run_in_executor(  # it may look up names
+            None, registered_elsewhere, self._config.namesrv_addr, own)
         if not others:
             return
         self._registration = Registration(self._broker, others)

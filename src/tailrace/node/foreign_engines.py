@@ -1,7 +1,7 @@
 """What a Java broker left and Tailrace does not serve: it is named at each open, left alone, and not changed.
 
 Each kind gets one warning with a count, a path and the consequence, see ``name_leftovers``. Files are
-looked at as a whole. Of a queue at most ``MOST`` messages are read, the last ones, so that millions of
+looked at as a whole. Of a topic at most ``MOST`` messages are read, the last ones, so that millions of
 them do not make an open slow; the count is then "at least N". A count is never too high: what settles a
 message (an acknowledgement, an operation on a half message) is always put after the message.
 
@@ -42,6 +42,7 @@ from tailrace.node.config_manager import read_config
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.properties import REAL_TOPIC, TIMER_TOPIC, UNIQ_KEY, out_ms
+from tailrace.timer.timer_message_store import TimerMessageStore
 
 __all__ = ["MOST", "RocksDBStore", "name_leftovers", "name_rocksdb_configs", "static_topics"]
 
@@ -108,7 +109,7 @@ class RocksDBStore:
 
 
 MOST: Final = 500
-"""Messages of one queue that are read to count what is left."""
+"""Messages of one topic that are read to count what is left."""
 _HALF: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 _OP: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 _TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
@@ -154,16 +155,13 @@ class _Leftover(NamedTuple):
 
 def name_leftovers(
     file_system: FileSystem, root: str, store: DefaultMessageStore, topics: TopicConfigManager,
-    delivered_ms: int,
+    timers: TimerMessageStore | None,
 ) -> None:
-    """Warn of each kind of things that a Java broker left and that are not served.
-
-    Timers before ``delivered_ms`` are in the queues of their topics already.
-    """
+    """Warn of each kind of things that a Java broker left and that are not served."""
     try:
         found = [
             *_directories(file_system, root), *_unsupported_topics(file_system, root, topics),
-            *_in_queues(file_system, root, store, delivered_ms)]
+            *_in_queues(file_system, root, store, timers)]
     except OSError as error:  # a look, so no reason to refuse an open
         _log.warning("cannot look at what a Java broker left path=%s cause=%s", root, error)
         return
@@ -205,13 +203,13 @@ def _unsupported_topics(
 
 
 def _in_queues(
-    file_system: FileSystem, root: str, store: DefaultMessageStore, delivered_ms: int
+    file_system: FileSystem, root: str, store: DefaultMessageStore, timers: TimerMessageStore | None
 ) -> Iterator[_Leftover]:
     half = sorted(q for topic, q in store.queues.table if topic == _HALF)
     revive = sorted(key for key in store.queues.table if key[0].startswith(_REVIVE))
     offsets = _Offsets(file_system, root) if half or revive else _Offsets()
     yield _half_messages(store, offsets, half)
-    yield _popped_messages(store, offsets, revive, delivered_ms)
+    yield _popped_messages(store, offsets, revive, timers)
 
 
 class _Offsets:
@@ -229,14 +227,14 @@ class _Offsets:
 
 
 def _last(
-    store: DefaultMessageStore, topic: str, queue_id: int, low: int
+    store: DefaultMessageStore, topic: str, queue_id: int, low: int, most: int
 ) -> tuple[list[MessageExt], bool]:
-    """Return the last messages of a queue that are not below ``low``, and whether there are more."""
+    """Return the last ``most`` messages of a queue that are not below ``low``, and whether there are more."""
     queue = store.queues.get(topic, queue_id)
     if queue is None:
         return [], False
     low, until = max(low, queue.min_offset), queue.max_offset
-    first = max(low, until - MOST)
+    first = max(low, until - most)
     units = (queue.unit(offset) for offset in range(first, until))
     found = (store.reader.decode_at(unit[0]) for unit in units if unit is not None)
     return [message for message in found if message is not None], first > low
@@ -244,11 +242,12 @@ def _last(
 
 def _half_messages(store: DefaultMessageStore, offsets: _Offsets, queues: list[int]) -> _Leftover:
     """Count half messages without an operation: neither committed nor rolled back."""
-    count, is_bound = 0, False
+    count, is_bound, most = 0, False, MOST // max(1, len(queues))
     for queue_id in queues:
-        halves, more = _last(store, _HALF, queue_id, offsets.get(_HALF, _TRANSACTION_GROUP, queue_id))
+        halves, more = _last(
+            store, _HALF, queue_id, offsets.get(_HALF, _TRANSACTION_GROUP, queue_id), most)
         operations, more_operations = _last(
-            store, _OP, queue_id, offsets.get(_OP, _TRANSACTION_GROUP, queue_id))
+            store, _OP, queue_id, offsets.get(_OP, _TRANSACTION_GROUP, queue_id), most)
         # Operations on a message come after it, so those on messages from then on were all read.
         since = operations[0].store_timestamp if more_operations and operations else 0
         done = {
@@ -269,20 +268,27 @@ def _half_messages(store: DefaultMessageStore, offsets: _Offsets, queues: list[i
 
 
 def _popped_messages(
-    store: DefaultMessageStore, offsets: _Offsets, queues: list[tuple[str, int]], delivered_ms: int
+    store: DefaultMessageStore, offsets: _Offsets, queues: list[tuple[str, int]],
+    timers: TimerMessageStore | None,
 ) -> _Leftover:
     """Count messages of check points that were popped, not acknowledged, and not revived.
 
     A check point waits as a timer until its messages are visible again, then it is in a queue of the
     revive topic. So do acknowledgements.
     """
-    waiting, is_bound = _last(store, TIMER_TOPIC, 0, 0)
-    waiting = [m for m in waiting if m.properties.get(REAL_TOPIC, "").startswith(_REVIVE)]
-    left = [m for m in waiting if (out_ms(m.properties) or 0) >= delivered_ms]
-    is_bound = is_bound and bool(left)
-    seen = list(waiting)
+    left: list[MessageExt] = []
+    seen: list[MessageExt] = []
+    is_bound, most = False, MOST // max(1, len(queues))
+    if timers is not None and any(
+        count and topic.startswith(_REVIVE) for topic, count in timers.metrics.counts().items()
+    ):
+        waiting, is_bound = _last(store, TIMER_TOPIC, 0, 0, MOST)
+        seen = [m for m in waiting if m.properties.get(REAL_TOPIC, "").startswith(_REVIVE)]
+        delivered_ms = timers.commit_read_time_ms
+        left = [m for m in seen if (out_ms(m.properties) or 0) >= delivered_ms]
     for topic, queue_id in queues:
-        found, more = _last(store, topic, queue_id, offsets.get(topic, _REVIVE_GROUP, queue_id) + 1)
+        found, more = _last(
+            store, topic, queue_id, offsets.get(topic, _REVIVE_GROUP, queue_id) + 1, most)
         left += found
         seen += found
         is_bound = is_bound or more

@@ -98,8 +98,7 @@ class Timers:
             java.remember()
         self.delay_offsets.load()
         self.schedule.load()
-        delivered_ms = self.messages.commit_read_time_ms if self.messages is not None else 0
-        name_leftovers(self._file_system, self._store.root, self._store, self._topics, delivered_ms)
+        name_leftovers(self._file_system, self._store.root, self._store, self._topics, self.messages)
 
     def pending(self) -> PendingTimers | None:
         """Where pending timers are, for retention; None without timers."""

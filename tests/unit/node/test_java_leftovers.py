@@ -128,7 +128,7 @@ def test_counting_reads_a_bounded_number_of_messages(path, caplog, monkeypatch):
             store._store.reader, "decode_at", lambda at, old=store._store.reader.decode_at: (
                 read.append(at), old(at))[1])
         foreign_engines.name_leftovers(
-            store.file_system, store.path, store._store, store.topics, 0)
+            store.file_system, store.path, store._store, store.topics, None)
     assert 0 < len(read) <= 2 * 10
     counts = named(path, caplog)
     assert counts in ({}, *({"half messages of transactions": f"at least {n}"} for n in range(1, 6)))
