@@ -409,7 +409,7 @@ class BrokerConfig(_Config):
 
     broker_cluster_name: str = _option("DefaultCluster", "Cluster that clients see.")
     broker_name: str = _option("broker-a", "Name that clients see.")
-    broker_id: int = _option(0, "0 is the master.", low=0, high=0)
+    broker_id: int = _option(0, "0 is the master; there are no others.")
     broker_ip1: str = _option("", "Address clients are told; empty: the listening one.", name="brokerIP1")
     listen_port: int = _option(
         10911, "Port of the broker for `serve` without `--listen`; 0 picks one.", low=0, high=65_535)
@@ -433,3 +433,13 @@ class BrokerConfig(_Config):
     trace_on: bool = _option(True, "Value of TRACE_ON.")
     channel_expired_ms: int = _option(
         120_000, "A client without heartbeat for this long is forgotten.", unit="ms", low=1)
+
+    def validate(self) -> list[str]:
+        """Return a sentence for each value that cannot work."""
+        problems = _Config.validate(self)
+        if not self.bind_address:
+            problems.append("bindAddress is empty; say 0.0.0.0 for all addresses of this machine")
+        if self.broker_id != 0:
+            problems.append(
+                f"brokerId={self.broker_id}, and there is no replication: only a master, brokerId=0, is served")
+        return problems

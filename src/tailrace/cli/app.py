@@ -1,6 +1,7 @@
 """The sub-commands."""
 
 import logging
+import math
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -90,6 +91,13 @@ def usage(text: str) -> typer.Exit:
     """Say what is wrong with the arguments; the exit to raise."""
     print(f"tailrace: {text}", file=sys.stderr)
     return typer.Exit(2)
+
+
+def finite(value: float) -> float:
+    """Return a number of the command line. Raises BadParameter for ``nan`` and ``inf``, which bounds accept."""
+    if not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a finite number")
+    return value
 
 
 def one_target(directory: list[str], broker: str, namesrv: str) -> str:

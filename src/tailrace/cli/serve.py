@@ -17,7 +17,7 @@ from tailrace.broker.controller import BrokerController
 from tailrace.broker.listeners import Address, Listeners, is_own_address, why_not_listening
 from tailrace.broker.registration import name_server_addresses
 from tailrace.config import BrokerConfig, StoreConfig
-from tailrace.errors import StoreError
+from tailrace.errors import ConfigError, StoreError
 from tailrace.formats.filenames import SERVE
 from tailrace.java_settings import REASONS, refuse_settings
 from tailrace.node.message_store import MessageStore
@@ -58,7 +58,20 @@ def take_settings(
     """
     for name, setting in refuse_settings(values, ignored).items():
         _log.warning("a setting is ignored as asked setting=%s reason=%s", name, REASONS[setting.reason])
-    return StoreConfig.from_properties(values), BrokerConfig.from_properties(values)
+    problems: list[str] = []
+    store, broker = StoreConfig(), BrokerConfig()
+    try:
+        store = StoreConfig.from_properties(values)
+    except ConfigError as error:
+        problems += error.problems
+    try:
+        broker = BrokerConfig.from_properties(values)
+        name_server_addresses(broker.namesrv_addr)
+    except ConfigError as error:
+        problems += error.problems
+    if problems:
+        raise ConfigError(*problems)
+    return store, broker
 
 
 def places_of(config: BrokerConfig, listen: str = "", namesrv_listen: str = "", http: str = "") -> Places:

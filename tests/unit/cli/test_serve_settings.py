@@ -64,6 +64,7 @@ def test_an_ignored_setting_is_logged_and_the_rest_still_counts(tmp_path):
     assert done.returncode == 1
     assert "a setting is ignored as asked setting=aclEnable reason=there is no access control" in done.stderr
     assert "tailrace: maxMessageSize=x is not a whole number" in done.stderr
+    assert "; listenPort=70000 is outside 0 to 65535" in done.stderr, "all problems are said together"
     done = serve(tmp_path, "listenPort=70000\n", "--ignore-setting", "aclEnable")
     assert done.stderr == (
         "tailrace: --ignore-setting aclEnable: the file has no such setting that stops the start\n")
