@@ -232,6 +232,7 @@ class BrokerController:
         if not others:
             return
         self._registration = Registration(self._broker, others)
+        self._broker.registrations = self._registration.states
         self._registration.start()
         addresses = ";".join([own, *others] if own else others)
         self._settings["namesrvAddr"] = addresses

@@ -67,6 +67,10 @@ class Registration:
         self._task: asyncio.Task[None] | None = None
         self._state: dict[str, str] = {}
 
+    def states(self) -> dict[str, bool]:
+        """Return the addresses, and whether each took the last registration."""
+        return {address: self._state.get(address) == "" for address in self._addresses}
+
     def start(self) -> None:
         """Register now, repeatedly, and after changes of topics."""
         loop = self._broker.loop

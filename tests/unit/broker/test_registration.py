@@ -55,6 +55,9 @@ async def scenario(tmp_path, kit, client):
             assert far.namesrv_address == near.namesrv_address
             found = await route(client, near.namesrv_address, "far", True)
             assert found["brokerDatas"][0]["brokerAddrs"] == {"0": far.broker_address}
+            async with asyncio.timeout(PATIENCE_S):  # the answer comes after the entry in the table
+                while far.broker.registrations() != {near.namesrv_address: True}:
+                    await asyncio.sleep(0.01)
             store.topics.update(TopicConfig(topic_name="orders", read_queue_nums=3, write_queue_nums=2))
             found = await route(client, near.namesrv_address, "orders", True)
             assert found["queueDatas"] == [{
@@ -73,10 +76,11 @@ async def unreachable(tmp_path, kit, client, caplog):
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
     config = BrokerConfig(broker_name="far", namesrv_addr=f"127.0.0.1:{port}")
-    async with running(tmp_path / "far", kit, config, None) as (_, store):
+    async with running(tmp_path / "far", kit, config, None) as (far, store):
         async with asyncio.timeout(PATIENCE_S):
             while "cannot register at a name server" not in caplog.text:
                 await asyncio.sleep(0.02)
+        assert far.broker.registrations() == {f"127.0.0.1:{port}": False}
         store.topics.update(TopicConfig(topic_name="first"))
         async with running(tmp_path / "near", kit, None, ("127.0.0.1", port)) as (near, _):
             store.topics.update(TopicConfig(topic_name="second"))
