@@ -17,7 +17,7 @@ from tailrace.formats import (
     timerlog,
     timerwheel,
 )
-from tailrace.java_settings import REASONS, java_settings
+from tailrace.java_settings import REASONS, java_settings, refused_settings
 
 OUT = Path("docs/reference")
 SOURCES = Path("src/tailrace")
@@ -63,7 +63,7 @@ def settings() -> str:
         "default of a Java broker or `--ignore-setting` names them.\n\n| name | reason |\n|---|---|")
     parts += [
         f"| `{setting.name}` | {REASONS[setting.reason]} |"
-        for setting in sorted(java_settings().values()) if setting.decision == "refused"]
+        for setting in refused_settings(dict.fromkeys(java_settings(), "?")).values()]
     parts.append("")
     return HEAD + "\n".join(parts)
 

@@ -30,6 +30,7 @@ __all__ = ["Places", "parse_address", "places_of", "serve_store", "take_settings
 
 _log = logging.getLogger(__name__)
 NAMESRV_LISTEN: Final = "127.0.0.1:9876"
+NAMESRV_ADDR: Final = "namesrvAddr"
 NONE: Final = "none"
 
 
@@ -81,7 +82,7 @@ def places_of(config: BrokerConfig, listen: str = "", namesrv_listen: str = "", 
     if namesrv_listen:
         namesrv = None if namesrv_listen == NONE else parse_address(namesrv_listen, name)
     elif others:
-        name = "namesrvAddr"
+        name = NAMESRV_ADDR
         namesrv = next((place for place in others if is_own_address(place[0])), None)
     else:
         namesrv = parse_address(NAMESRV_LISTEN, name)
@@ -128,8 +129,16 @@ def serve_store(
     opening = partial(
         MessageStore.open, path, config=store_config, broker_config=broker_config,
         on_recovery=progress.say)
-    take_ports = partial(
-        listeners.start, places.broker, places.namesrv, vip=places.broker[1] > 2)
+
+    async def take_ports() -> None:
+        try:
+            await listeners.start(places.broker, places.namesrv, vip=places.broker[1] > 2)
+        except OSError as error:
+            text = error.strerror or str(error)
+            if f" {NAMESRV_ADDR} " in text:
+                text += "; if that is a name server, --namesrv-listen none registers the broker there"
+            raise StoreError(text) from error
+
     serving = _serve(opening, progress, listeners, take_ports, broker_config, places.http)
     try:
         import uvloop  # noqa: PLC0415 - not everywhere
@@ -147,10 +156,7 @@ async def _serve(
     loop = asyncio.get_running_loop()
 
     def locked() -> None:  # in the thread of the open: first the lock, then the ports, then recovery
-        try:
-            asyncio.run_coroutine_threadsafe(take_ports(), loop).result()
-        except OSError as error:
-            raise StoreError(error.strerror or str(error)) from error
+        asyncio.run_coroutine_threadsafe(take_ports(), loop).result()
 
     http = None if http_listen is None else await _start_http(
         http_listen, broker_config, progress)

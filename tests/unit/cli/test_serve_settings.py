@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 
@@ -74,3 +75,15 @@ def test_an_address_that_others_reach_needs_a_word_also_from_a_file(tmp_path):
     done = serve(tmp_path, "bindAddress=0.0.0.0\n")
     assert done.returncode == 2
     assert "0.0.0.0 can be reached by other machines" in done.stderr
+
+
+def test_a_name_server_that_runs_already_is_named_with_the_way_out(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = serve(tmp_path, f"namesrvAddr=127.0.0.1:{port}\nlistenPort=0\n")
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"tailrace: cannot listen on namesrvAddr 127.0.0.1:{port}: Address already in use")
+    assert last.endswith("; if that is a name server, --namesrv-listen none registers the broker there")
