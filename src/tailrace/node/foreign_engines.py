@@ -112,6 +112,11 @@ MOST: Final = 500
 """Messages of one topic that are read to count what is left."""
 _HALF: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 _OP: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+_ROCKSDB_HALF: Final = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
+_ROCKSDB_OP: Final = "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
+"""The two topics of a broker with ``transRocksDBEnable``."""
+_TRANS_OFFSET: Final = "TRANS_OFFSET"
+"""Property of an operation there: position of its half message in the CommitLog."""
 _TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 _REVIVE: Final = "rmq_sys_REVIVE_LOG_"
 _REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
@@ -205,7 +210,7 @@ def _unsupported_topics(
 def _in_queues(
     file_system: FileSystem, root: str, store: DefaultMessageStore, timers: TimerMessageStore | None
 ) -> Iterator[_Leftover]:
-    half = sorted(q for topic, q in store.queues.table if topic == _HALF)
+    half = sorted(key for key in store.queues.table if key[0] in {_HALF, _ROCKSDB_HALF})
     revive = sorted(key for key in store.queues.table if key[0].startswith(_REVIVE))
     offsets = _Offsets(file_system, root) if half or revive else _Offsets()
     yield _half_messages(store, offsets, half)
@@ -240,31 +245,42 @@ def _last(
     return [message for message in found if message is not None], first > low
 
 
-def _half_messages(store: DefaultMessageStore, offsets: _Offsets, queues: list[int]) -> _Leftover:
+def _half_messages(
+    store: DefaultMessageStore, offsets: _Offsets, queues: list[tuple[str, int]]
+) -> _Leftover:
     """Count half messages without an operation: neither committed nor rolled back."""
     count, is_bound, most = 0, False, MOST // max(1, len(queues))
-    for queue_id in queues:
+    for half_topic, queue_id in queues:
+        op_topic = _OP if half_topic == _HALF else _ROCKSDB_OP
         halves, more = _last(
-            store, _HALF, queue_id, offsets.get(_HALF, _TRANSACTION_GROUP, queue_id), most)
+            store, half_topic, queue_id, offsets.get(half_topic, _TRANSACTION_GROUP, queue_id), most)
         operations, more_operations = _last(
-            store, _OP, queue_id, offsets.get(_OP, _TRANSACTION_GROUP, queue_id), most)
+            store, op_topic, queue_id, offsets.get(op_topic, _TRANSACTION_GROUP, queue_id), most)
         # Operations on a message come after it, so those on messages from then on were all read.
         since = operations[0].store_timestamp if more_operations and operations else 0
-        done = {
-            number for operation in operations if operation.properties.get("TAGS") == _DONE_TAG
-            for number in map(whole_number, operation.body.decode("latin-1").split(","))}
+        done = {number for operation in operations for number in _settled_by(operation)}
         settled, pending = set(), set()
         for half in halves:  # a half message that is put back keeps its unique key
             key = half.properties.get(UNIQ_KEY, str(half.queue_offset))
-            if half.queue_offset in done:
+            if (half.queue_offset if half_topic == _HALF else half.phy_offset) in done:
                 settled.add(key)
             elif half.store_timestamp >= since:
                 pending.add(key)
         count += len(pending - settled)
         is_bound = is_bound or (bool(pending - settled) and (more or more_operations))
     return _Leftover(
-        "half messages of transactions", count, f"{store.root}/consumequeue/{_HALF}",
+        "half messages of transactions", count, f"{store.root}/consumequeue/{queues[0][0] if queues else _HALF}",
         "transactions are neither checked back nor committed, so the messages are not delivered", is_bound)
+
+
+def _settled_by(operation: MessageExt) -> Iterator[int | None]:
+    """Yield the half messages that an operation settles: queue offsets, or CommitLog positions for RocksDB."""
+    if operation.properties.get("TAGS") != _DONE_TAG:
+        return
+    if operation.topic == _ROCKSDB_OP:
+        yield whole_number(operation.properties.get(_TRANS_OFFSET, ""))
+    else:
+        yield from map(whole_number, operation.body.decode("latin-1").split(","))
 
 
 def _popped_messages(

@@ -115,6 +115,18 @@ def test_half_messages_are_counted_unless_they_are_settled(path, caplog):
     assert named(path, caplog) == {}
 
 
+def test_half_messages_of_a_broker_with_rocksdb_are_settled_by_their_position(path, caplog):
+    with opened(path) as store:
+        for n in range(3):
+            put(store, "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", b"half", UNIQ_KEY=f"K{n}", TRAN_MSG="true")
+        store.wait_dispatched()
+        unit = store._store.queues.get("RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", 0).unit(1)
+        for position in (str(unit[0]), "²", ""):
+            put(store, "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC", b"d", TAGS="d", TRANS_OFFSET=position)
+    assert named(path, caplog) == {"half messages of transactions": "2"}
+    assert "path=" + str(path / "consumequeue/RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC") in caplog.text
+
+
 def test_counting_reads_a_bounded_number_of_messages(path, caplog, monkeypatch):
     monkeypatch.setattr(foreign_engines, "MOST", 10)
     with opened(path) as store:
