@@ -121,7 +121,8 @@ class _Config:
 def _type_problem(value: Any, default: Any) -> str:
     """Return why a value cannot stand where ``default`` stands; an empty string if it can."""
     if isinstance(default, float):
-        fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        fits = isinstance(value, int | float) and not isinstance(value, bool) and (
+            isinstance(value, int) or math.isfinite(value))  # a huge int is no float, and has a bound
     elif isinstance(default, int) and not isinstance(default, bool):
         fits = isinstance(value, int) and not isinstance(value, bool)
     else:

@@ -89,6 +89,22 @@ def test_numbers_of_a_file_are_read():
 
 
 @pytest.mark.parametrize("config", [StoreConfig, BrokerConfig])
+@pytest.mark.parametrize("value", [
+    None, True, -1, 0, 10**400, -(10**400), float("nan"), 1e308, b"x", "", "x" * 5000, "\ud800", [], object(),
+    RecoveryMode.ABSOLUTE, FlushDiskType.SYNC_FLUSH])
+def test_any_value_is_taken_or_refused_with_a_sentence(config, value):
+    for f in dataclasses.fields(config):
+        for make in (
+            lambda f=f: config(**{f.name: value}),
+            lambda f=f: config.from_properties({option_name(f): str(value)[:6000]}),
+        ):
+            try:
+                make()
+            except ConfigError as error:
+                assert all(problem.startswith(option_name(f)) for problem in error.problems)
+
+
+@pytest.mark.parametrize("config", [StoreConfig, BrokerConfig])
 def test_every_setting_accepts_its_default_from_a_file(config):
     default = config()
     texts = {
