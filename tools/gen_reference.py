@@ -17,6 +17,7 @@ from tailrace.formats import (
     timerlog,
     timerwheel,
 )
+from tailrace.java_settings import REASONS, java_settings, refused_settings
 
 OUT = Path("docs/reference")
 SOURCES = Path("src/tailrace")
@@ -57,6 +58,13 @@ def settings() -> str:
                 f"| `{config.option_name(f)}` | {text or '(empty)'} | {f.metadata['unit']} | "
                 f"{f.metadata['about']} |")
         parts.append("")
+    parts.append(
+        "## Settings of a Java broker that stop the start\n\n`serve` refuses them unless they have the "
+        "default of a Java broker or `--ignore-setting` names them.\n\n| name | reason |\n|---|---|")
+    parts += [
+        f"| `{setting.name}` | {REASONS[setting.reason]} |"
+        for setting in refused_settings(dict.fromkeys(java_settings(), "?")).values()]
+    parts.append("")
     return HEAD + "\n".join(parts)
 
 

@@ -1,13 +1,15 @@
 """Settings: RocketMQ's names in Python case, with unit, bounds and one sentence each.
 
-``StoreConfig.from_properties`` reads a broker's ``.properties`` file as it is; names that Tailrace
-does not know are returned, not refused, because a Java broker's file has hundreds of them.
+A configuration is valid once it is built: ``StoreConfig(...)`` and ``dataclasses.replace`` raise
+ConfigError with every problem. ``from_properties`` reads the settings that it knows from a broker's
+``.properties`` file; ``java_settings`` decides about the others.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +17,10 @@ from typing import Any, Final, Self
 
 from tailrace.errors import ConfigError
 
-__all__ = ["MESSAGE_DELAY_LEVEL", "BrokerConfig", "FlushDiskType", "RecoveryMode", "StoreConfig", "parse_properties"]
+__all__ = [
+    "MESSAGE_DELAY_LEVEL", "BrokerConfig", "FlushDiskType", "RecoveryMode", "StoreConfig", "option_name",
+    "parse_properties", "whole_number",
+]
 
 
 MESSAGE_DELAY_LEVEL: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -33,7 +38,7 @@ class RecoveryMode(enum.Enum):
     """Always open: cut a torn end, step over damage; both go to quarantine."""
 
 
-_DELAY_LEVELS: Final = re.compile(r"\d{1,9}[smhd]( \d{1,9}[smhd])*")
+_DELAY_LEVELS: Final = re.compile(r"[0-9]{1,9}[smhd]( [0-9]{1,9}[smhd])*")
 
 
 class FlushDiskType(enum.Enum):
@@ -59,28 +64,40 @@ def _camel(name: str) -> str:
     return re.sub(r"_([a-z])", lambda m: m.group(1).upper(), name)
 
 
+_LONG_MAX: Final = (1 << 63) - 1
+_TEN_YEARS_MS: Final = 10 * 366 * 86_400_000
+_MOST_DIGITS: Final = 40
+_NUMBER: Final = re.compile(r"[+-]?([0-9]{1,30}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][+-]?[0-9]{1,3})?")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+
+
 class _Config:
-    """What both kinds of settings can do."""
+    """Checks and parsing that every configuration has."""
+
+    def __post_init__(self) -> None:
+        """Turn names of enum members into members. Raises ConfigError with every problem."""
+        for f in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, f.name)
+            if isinstance(f.default, enum.Enum) and isinstance(value, str):
+                member = type(f.default).__members__.get(value)
+                object.__setattr__(self, f.name, value if member is None else member)
+        if problems := self.validate():
+            raise ConfigError(*problems)
 
     def validate(self) -> list[str]:
-        """Every violated bound, a sentence each."""
+        """Return a sentence for each value of a wrong type or outside its bounds."""
         problems = []
         for f in dataclasses.fields(self):  # type: ignore[arg-type]
-            value, low, high = getattr(self, f.name), f.metadata["low"], f.metadata["high"]
-            if (low is not None and value < low) or (high is not None and value > high):
-                problems.append(
-                    f"{option_name(f)}={value} is outside {low} to {'any' if high is None else high}"
-                )
-            if f.metadata["choices"] and value not in f.metadata["choices"]:
-                problems.append(
-                    f"{option_name(f)}={value} is none of {', '.join(f.metadata['choices'])}")
+            value = getattr(self, f.name)
+            if problem := _type_problem(value, f.default) or _bounds_problem(value, f):
+                problems.append(f"{option_name(f)}={_shown(value)} {problem}")
         return problems
 
     @classmethod
     def from_properties(cls, values: Mapping[str, str], **fixed: Any) -> Self:
-        """Settings from RocketMQ's names; ``fixed`` (Python names) win over ``values``.
+        """Build a configuration from RocketMQ's names; ``fixed`` (Python names) win over ``values``.
 
-        Raises ConfigError with all values that do not parse or are out of bounds.
+        Raises ConfigError with all values that cannot be parsed or are out of bounds.
         """
         taken: dict[str, Any] = {}
         problems: list[str] = []
@@ -91,28 +108,81 @@ class _Config:
             try:
                 taken[f.name] = _parse(text.strip(), f.default)
             except ValueError:
-                problems.append(f"{option_name(f)}={text} is not {_kind(f.default)}")
+                problems.append(f"{option_name(f)}={_shown(text)} is not {_kind(f.default)}")
+        try:
+            made = cls(**{**taken, **fixed})
+        except ConfigError as error:
+            raise ConfigError(*problems, *error.problems) from None
         if problems:
-            raise ConfigError(*problems)
-        made = cls(**{**taken, **fixed})
-        if problems := made.validate():
             raise ConfigError(*problems)
         return made
 
 
+def _type_problem(value: Any, default: Any) -> str:
+    """Return why a value cannot stand where ``default`` stands; an empty string if it can."""
+    if isinstance(default, float):
+        fits = isinstance(value, int | float) and not isinstance(value, bool) and (
+            isinstance(value, int) or math.isfinite(value))  # a huge int is no float, and has a bound
+    elif isinstance(default, int) and not isinstance(default, bool):
+        fits = isinstance(value, int) and not isinstance(value, bool)
+    else:
+        fits = isinstance(value, type(default))
+    if not fits:
+        return f"is not {_kind(default)}"
+    if isinstance(value, str) and _CONTROL.search(value):
+        return "has a control character"
+    return ""
+
+
+def _bounds_problem(value: Any, f: dataclasses.Field[Any]) -> str:
+    """Return which bounds a value of the right type breaks; an empty string if it breaks none."""
+    low, high, choices = f.metadata["low"], f.metadata["high"], f.metadata["choices"]
+    if high is None and isinstance(value, int):
+        high = _TEN_YEARS_MS if f.metadata["unit"] == "ms" else _LONG_MAX
+    if (low is not None and value < low) or (low is not None and high is not None and value > high):
+        return f"is outside {low} to {high}"
+    if choices and value not in choices:
+        return f"is not one of {', '.join(choices)}"
+    return ""
+
+
+def _shown(value: Any) -> str:
+    """Return a value as an error shows it: on one line, and short."""
+    text = str(value.value) if isinstance(value, enum.Enum) else str(value)
+    text = repr(text)[1:-1]
+    return text if len(text) <= 100 else f"{text[:100]}..."
+
+
 def option_name(f: dataclasses.Field[Any]) -> str:
-    """RocketMQ's name of a setting."""
+    """Return RocketMQ's name of a setting."""
     return str(f.metadata["name"]) or _camel(f.name)
 
 
+def whole_number(text: str) -> int | None:
+    """Return the number that ASCII digits write, from 0 to 2^63 - 1; None for another text.
+
+    ``str.isdigit`` is also true for digits that ``int`` refuses, such as superscripts.
+    """
+    if not text.isascii() or not text.isdigit() or len(text) > _MOST_DIGITS:
+        return None
+    number = int(text)
+    return number if number <= _LONG_MAX else None
+
+
 def _parse(text: str, like: Any) -> Any:
+    """Return the value that a text writes. Raises ValueError for a text of another type."""
     if isinstance(like, bool):
         if text.lower() not in {"true", "false"}:
             raise ValueError(text)
         return text.lower() == "true"
     if isinstance(like, int):
-        return int(text)
+        number = whole_number(text[1:] if text[:1] in {"-", "+"} else text)
+        if number is None:
+            raise ValueError(text)
+        return -number if text[0] == "-" else number
     if isinstance(like, float):
+        if not _NUMBER.fullmatch(text):
+            raise ValueError(text)
         return float(text)
     if isinstance(like, enum.Enum):
         return type(like)(text)
@@ -227,10 +297,11 @@ class StoreConfig(_Config):
         64 * MIB, "Disk blocks are reserved ahead of the write position in steps of this size.",
         unit="bytes", low=4 * KIB)
     file_reserved_time: float = _option(
-        72.0, "How long messages are kept; fractions are allowed.", unit="hours", low=0)
+        72.0, "How long messages are kept; fractions are allowed.", unit="hours", low=0,
+        high=0x7FFFFFFF)
     commit_log_roll_time: float = _option(
         24.0, "A CommitLog file ends when its first message is so old, full or not, so that a quiet "
-        "store expires; 0: only when it is full.", unit="hours", low=0)
+        "store expires; 0: only when it is full.", unit="hours", low=0, high=0x7FFFFFFF)
     delete_when: str = _option(
         "04", "Local hours in which expired files are deleted, whole ones from 0 to 23, by `;`.")
     expire_by: str = _option(
@@ -337,18 +408,19 @@ class StoreConfig(_Config):
         return self.enable_lmq and self.enable_multi_dispatch
 
     def validate(self) -> list[str]:
-        """Every violated bound, a sentence each."""
+        """Return a sentence for each value that cannot work."""
         problems = _Config.validate(self)
         for name, when in (
             ("deleteWhen", self.delete_when), ("timerCheckMetricsWhen", self.timer_check_metrics_when)
         ):
-            hours = [hour.strip() for hour in when.split(";")]
-            if not all(hour.isdigit() and int(hour) < 24 for hour in hours):
-                problems.append(f"{name}={when} is no list of hours from 0 to 23")
-        if not _DELAY_LEVELS.fullmatch(self.message_delay_level):
+            hours = [whole_number(hour.strip()) for hour in str(when).split(";")]
+            if not all(hour is not None and hour < 24 for hour in hours):
+                problems.append(
+                    f"{name}={_shown(when)} is not a list of hours from 0 to 23, separated by `;`")
+        if not _DELAY_LEVELS.fullmatch(str(self.message_delay_level)):
             problems.append(
-                f"messageDelayLevel={self.message_delay_level} is no list as `1s 5s 1m 2h`, with blanks "
-                "between")
+                f"messageDelayLevel={_shown(self.message_delay_level)} is not a list such as "
+                "`1s 5s 1m 2h`, separated by one blank")
         if not self.multi_path_splitter:
             problems.append("rocketmq.broker.multiPathSplitter is empty")
         return problems
@@ -360,8 +432,19 @@ class BrokerConfig(_Config):
 
     broker_cluster_name: str = _option("DefaultCluster", "Cluster that clients see.")
     broker_name: str = _option("broker-a", "Name that clients see.")
-    broker_id: int = _option(0, "0 is the master.", low=0, high=0)
+    broker_id: int = _option(0, "0 is the master; there are no others.")
     broker_ip1: str = _option("", "Address clients are told; empty: the listening one.", name="brokerIP1")
+    listen_port: int = _option(
+        10911, "Port of the broker for `serve` without `--listen`; 0 picks one.", low=0, high=65_535)
+    bind_address: str = _option(
+        "127.0.0.1", "Address on which `serve` without `--listen` listens. A Java broker listens on all.")
+    namesrv_addr: str = _option(
+        "", "Name servers, `HOST:PORT` separated by `;`. `serve` runs the one that is an address of this "
+        "machine, unless `--namesrv-listen` is given, and registers at the others.")
+    register_name_server_period: int = _option(
+        30_000, "Period of registering at other name servers.", unit="ms", low=10_000, high=60_000)
+    register_broker_timeout_mills: int = _option(
+        24_000, "How long a registration waits for its answer.", unit="ms", low=1)
     default_topic_queue_nums: int = _option(8, "Queues of TBW102.", low=1, high=1024)
     auto_create_topic_enable: bool = _option(True, "Whether a send creates its topic.")
     auto_create_subscription_group: bool = _option(True, "Whether a consumer creates its group.")
@@ -386,3 +469,13 @@ class BrokerConfig(_Config):
     server_channel_stall_timeout_seconds: int = _option(
         30, "A client that stops in the middle of a request, or does not read its answers, for this long "
         "is disconnected.", unit="s", low=1)
+
+    def validate(self) -> list[str]:
+        """Return a sentence for each value that cannot work."""
+        problems = _Config.validate(self)
+        if not self.bind_address:
+            problems.append("bindAddress is empty; say 0.0.0.0 for all addresses of this machine")
+        if self.broker_id != 0:
+            problems.append(
+                f"brokerId={self.broker_id}, and there is no replication: only a master, brokerId=0, is served")
+        return problems

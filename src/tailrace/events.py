@@ -90,6 +90,17 @@ _BROKER: Final = (
            "SYSTEM_ERROR."),
     _event("warning", "status request failed", "target reason",
            "A request to the HTTP port could not be answered; it got status 500."),
+    _event("warning", "a setting is ignored as asked", "setting reason",
+           "A setting of the file is not honoured and --ignore-setting names it; the server runs without "
+           "what the setting promises."),
+    _event("info", "registered at a name server", "address broker",
+           "A name server of namesrvAddr took the registration of this broker; clients find the broker "
+           "there."),
+    _event("warning", "cannot register at a name server", "address reason",
+           "A name server of namesrvAddr does not know this broker, or forgets it in two minutes. The "
+           "next registration is the retry; the line comes once for each reason."),
+    _event("warning", "cannot unregister at a name server", "address reason",
+           "A name server still names this broker after its stop, for up to two minutes."),
     _event("info", "broker registered", "name id address",
            "A broker registered with the name server of this process."),
     _event("warning", "broker unregistered", "name id address",
@@ -150,6 +161,13 @@ _NODE: Final = (
     _event("error", "config file unreadable", "file reason",
            "A file of config/ is no JSON object, so its backup (.bak) is read in its stead, and is "
            "not replaced by it."),
+    _event("warning", "a Java broker left what is not served", "kind count path consequence",
+           "The directory has something that a Java broker would act on and this broker does not: the "
+           "consequence says what will not happen. Nothing of it is changed, so a Java broker that opens "
+           "the directory goes on with it."),
+    _event("warning", "cannot look at what a Java broker left", "path cause",
+           "Reading failed while the store looked for things that it does not serve, so some may not be "
+           "named; the open goes on."),
     _event("warning", "a topic has queues and no config, it gets one", "topic queues",
            "config/topics.json does not name a topic that has messages; it is made again with at "
            "least as many queues as there are."),
@@ -349,6 +367,9 @@ _STORE: Final = (
     _event("warning", "flush waits for descriptors or memory", "cause",
            "The CommitLog could not be opened for its sync. No sync was tried, so nothing failed; the next "
            "step tries it. Puts under SYNC_FLUSH wait for that, at most syncFlushTimeout."),
+    _event("warning", "a size of the directory is ignored", "cause",
+           "The files of a store directory have a size, or its hint says one, that no store can have; "
+           "the setting counts instead."),
     _event("warning", "cannot write the geometry hint", "file cause",
            "File sizes are recognised from the files at the next open, as in a directory of a Java "
            "broker."),

@@ -134,6 +134,9 @@ LEVEL_PENDING: Final = _gauge(
 TIMER_EVENTS: Final = _counter(
     "tailrace_timer_events_total",
     "What became of timers and of messages with a delay level, by event.", ("event",))
+NAME_SERVER_REGISTERED: Final = _gauge(
+    "tailrace_name_server_registered",
+    "1 for a name server of namesrvAddr that took the last registration of this broker, else 0.", ("address",))
 READY: Final = _gauge("tailrace_ready", "1 once clients are served, 0 while the store recovers.")
 RECOVERED_RATIO: Final = _gauge(
     "tailrace_recovered_ratio", "Part of the recovery that is done, where the store can tell.")

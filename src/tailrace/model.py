@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NewType
 
+from tailrace.errors import MessageIllegalError
+
 __all__ = [
     "AppendMessageStatus",
     "BoundaryType",
@@ -21,6 +23,7 @@ __all__ = [
     "PutMessageStatus",
     "QueueOffset",
     "TimestampMs",
+    "whole_ms",
 ]
 
 PhyOffset = NewType("PhyOffset", int)
@@ -33,6 +36,17 @@ TimestampMs = NewType("TimestampMs", int)
 """Milliseconds since 1970-01-01 UTC."""
 
 KEY_SEPARATOR: Final = " "
+
+
+def whole_ms(field: str, value: float, factor: int = 1) -> int:
+    """Return a time of a message in whole ms; ``factor`` is the number of ms in its unit.
+
+    Raises MessageIllegalError for nan, infinity, and what is not a number.
+    """
+    try:
+        return round(value * factor) if factor != 1 else int(value)
+    except (ValueError, OverflowError, TypeError):
+        raise MessageIllegalError(field, f"{value!r} is not a finite number") from None
 
 
 class PutMessageStatus(enum.Enum):

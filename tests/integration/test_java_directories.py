@@ -97,6 +97,18 @@ def test_a_directory_of_a_java_broker_shows_what_the_reference_shows(name, tmp_p
         assert not (path / "abort").exists()
 
 
+@pytest.mark.parametrize(("name", "pending"), [
+    ("clean-5.5.0", 0),  # its broker has given up after 15 checks of each
+    ("crashed-5.5.0", 46),
+])
+def test_transactions_that_a_java_broker_left_pending_are_counted(name, pending, tmp_path, caplog):
+    with MessageStore.open(unpack(name, tmp_path), config=KEPT_BACK):
+        lines = [m for m in caplog.messages if m.startswith("a Java broker left")]
+    assert [line.partition(" path=")[0] for line in lines] == [
+        f"a Java broker left what is not served kind=half messages of transactions count={pending}"
+    ] * bool(pending)
+
+
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory):
     where = tmp_path_factory.mktemp("damage")

@@ -1,5 +1,6 @@
 """`tailrace serve` as its users meet it: through our client, killed, stopped, and misused."""
 
+import asyncio
 import json
 import os
 import socket
@@ -13,6 +14,7 @@ from tailrace import pytest_plugin
 from tailrace.client import AsyncProducer, Producer, PullConsumer
 from tailrace.errors import MessageIllegalError, RemotingCommandError, RemotingConnectError
 from tailrace.model import Message
+from tailrace.remoting.client import RemotingClient
 
 pytestmark = pytest.mark.integration
 pytest_plugins = ()
@@ -62,8 +64,6 @@ async def send_some(address):
 
 
 def test_the_asyncio_face(tailrace_broker):
-    import asyncio
-
     sent = asyncio.run(send_some(tailrace_broker.broker))
     assert {s.queue_id for s in sent} == {0, 1, 2, 3}
 
@@ -230,3 +230,36 @@ def test_a_locked_directory_is_named_before_a_taken_port(tailrace_broker):
     assert refused.returncode == 1
     assert "locked" in refused.stderr
     assert "cannot listen" not in refused.stderr
+
+
+async def code_of_route(namesrv, topic):
+    client = RemotingClient()
+    try:
+        return (await client.invoke(namesrv, 105, {"topic": topic})).code
+    finally:
+        await client.close()
+
+
+def test_a_java_brokers_file_says_where_to_listen_and_register(tailrace_broker, tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    (tmp_path / "broker.conf").write_text(
+        f"brokerName=far\nlistenPort={port}\nnamesrvAddr={tailrace_broker.namesrv}\nbrokerRole=ASYNC_MASTER\n"
+        "rocketmqHome=/opt/rocketmq\n")
+    with subprocess.Popen(
+        [sys.executable, "-m", "tailrace.cli", "serve", tmp_path / "far", "--namesrv-listen", "none",
+         "--config", tmp_path / "broker.conf"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:
+        assert process.stdout.readline().startswith(
+            f"ready broker=127.0.0.1:{port} namesrv={tailrace_broker.namesrv} ")
+        with Producer(broker=f"127.0.0.1:{port}") as producer:
+            producer.create_topic("only-far", 2)
+        for line in process.stderr:
+            if "registered at a name server" in line:
+                break
+        with Producer(namesrv=tailrace_broker.namesrv) as producer:
+            assert producer.send(Message(topic="only-far", body=b"x")).status == "SEND_OK"
+        process.terminate()
+        assert process.wait(30) == 0
+    assert asyncio.run(code_of_route(tailrace_broker.namesrv, "only-far")) == 17

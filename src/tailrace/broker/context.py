@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +51,8 @@ class BrokerContext:
     """How many sends wait for the disk."""
     waiting_pulls: Callable[[], int] = int
     """How many pulls wait for a message."""
+    registrations: Callable[[], Mapping[str, bool]] = dict
+    """Name servers of other processes: whether they took the last registration."""
 
     def __post_init__(self) -> None:
         self.route = self._own_route

@@ -39,6 +39,7 @@ from tailrace.broker.processors.send import SendMessageProcessor
 from tailrace.broker.processors.send_back import SendBackProcessor
 from tailrace.broker.processors.stats import StatsProcessor
 from tailrace.broker.rebalance_lock import RebalanceLockManager
+from tailrace.broker.registration import Registration, registered_elsewhere
 from tailrace.broker.runtime_info import RuntimeInfo
 from tailrace.broker.traffic import CountedArrivals
 from tailrace.config import BrokerConfig, FlushDiskType
@@ -81,7 +82,7 @@ class BrokerController:
         self.broker_address = ""
         """``ip:port`` that clients are told."""
         self.namesrv_address = ""
-        """``ip:port`` of the name server."""
+        """``ip:port`` of the name server, or of those of other processes, separated by ``;``."""
         self._store = store
         self._config = broker_config or BrokerConfig()
         self._clock = clock or SystemClock()
@@ -90,6 +91,7 @@ class BrokerController:
         self._scheduler = scheduler or ThreadScheduler()
         self._servers: list[RemotingServer] = []
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._registration: Registration | None = None
         self._started = False
 
     async def start(
@@ -141,6 +143,7 @@ class BrokerController:
         )
         self._scheduler.every("BrokerStats", SAMPLE_MS, self._broker.stats.step)
         self._every("scan", SCAN_S, self._scan)
+        await self._register_elsewhere(listeners.namesrv_address)
 
     def _context(self) -> BrokerContext:
         config_dir, clock, config = self._store.config_dir, self._clock, self._config
@@ -240,6 +243,20 @@ class BrokerController:
         self._settings["namesrvAddr"] = address
         self._every("expire", SCAN_S, name_server.expire)
 
+    async def _register_elsewhere(self, own: str) -> None:
+        """Register at the name servers of ``namesrvAddr`` that are not the one of this process."""
+        others = await self._broker.loop.run_in_executor(  # it may look up names
+            None, registered_elsewhere, self._config.namesrv_addr, own)
+        if not others:
+            return
+        self._registration = Registration(self._broker, others)
+        self._broker.registrations = self._registration.states
+        self._registration.start()
+        addresses = ";".join([own, *others] if own else others)
+        self._settings["namesrvAddr"] = addresses
+        if not own:
+            self.namesrv_address = self._broker.namesrv_address = addresses
+
     @property
     def broker(self) -> BrokerContext:
         """The running broker; there after ``start``."""
@@ -253,6 +270,8 @@ class BrokerController:
         for timer in self._timers.values():
             timer.cancel()
         self._store.set_message_arriving_listener(None)
+        if self._registration is not None:
+            await self._registration.stop()
         for server in self._servers:
             server.draining = True
         for pull in self._hold.release_all():

@@ -222,6 +222,8 @@ class Exposition(Collector):
         yield self._family(metrics.CONSUMER_CONNECTIONS, consumers)
         yield self._family(metrics.PROCESSOR_WATERMARK, {
             ("send",): broker.waiting_sends(), ("pull",): broker.waiting_pulls()})
+        yield self._family(metrics.NAME_SERVER_REGISTERED, {
+            (address,): known for address, known in broker.registrations().items()})
 
     def _lags(self, broker: BrokerContext) -> Iterator[Family]:
         now = broker.clock.now_ms()

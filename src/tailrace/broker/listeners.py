@@ -31,7 +31,7 @@ from tailrace.remoting import Channel, RemotingServer
 from tailrace.remoting.limits import ServerLimits
 from tailrace.remoting.server import HIGH_WATER
 
-__all__ = ["Address", "Listeners", "server_limits", "why_not_listening"]
+__all__ = ["Address", "Listeners", "is_own_address", "server_limits", "why_not_listening"]
 
 _log = logging.getLogger(__name__)
 
@@ -162,6 +162,17 @@ def server_limits(config: BrokerConfig) -> ServerLimits:
     return ServerLimits(
         most or max(limit // 2, 1), config.server_buffer_max_bytes,
         config.server_channel_stall_timeout_seconds)
+
+
+def is_own_address(host: str) -> bool:
+    """Return whether a host name or address belongs to this machine."""
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as taken:
+            taken.bind(place)
+    except (OSError, UnicodeError):
+        return False
+    return True
 
 
 def why_not_listening(error: OSError, port: int) -> str:

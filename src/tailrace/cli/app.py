@@ -1,6 +1,7 @@
 """The sub-commands."""
 
 import logging
+import math
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -11,10 +12,11 @@ from typing import Annotated, Any, Optional
 import typer
 
 from tailrace import __version__
-from tailrace.cli.problems import explained, read_config_file, unknown_settings
+from tailrace.cli.problems import explained, read_config_file
 from tailrace.cli.signals import Stopped, stop_at_signals
-from tailrace.config import BrokerConfig, StoreConfig
+from tailrace.config import StoreConfig, whole_number
 from tailrace.errors import StoreError
+from tailrace.java_settings import refused_settings, unused_settings
 
 __all__ = ["app", "run"]
 
@@ -71,12 +73,12 @@ def errors() -> Iterator[None]:
         raise typer.Exit(3) from None
 
 
-def read_properties(config: Path | None) -> dict[str, str]:
-    """The settings of a ``--config`` file; names that nothing here knows are said."""
+def read_properties(config: Path | None, *, refused_too: bool = True) -> dict[str, str]:
+    """Return the settings of a ``--config`` file; print the names that have no effect here."""
     if config is None:
         return {}
     values = read_config_file(config)
-    if unknown := unknown_settings(values, (StoreConfig, BrokerConfig)):
+    if unknown := unused_settings(values, without=() if refused_too else refused_settings(values)):
         print(f"tailrace: settings of {config} not used here: {', '.join(unknown)}", file=sys.stderr)
     return values
 
@@ -94,6 +96,13 @@ def usage(text: str) -> typer.Exit:
     """Say what is wrong with the arguments; the exit to raise."""
     print(f"tailrace: {text}", file=sys.stderr)
     return typer.Exit(2)
+
+
+def finite(value: float) -> float:
+    """Return a number of the command line. Raises BadParameter for ``nan`` and ``inf``, which bounds accept."""
+    if not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a finite number")
+    return value
 
 
 def one_target(directory: list[str], broker: str, namesrv: str) -> str:
@@ -122,15 +131,20 @@ def _options(
 def serve(
     store: Store,
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="The broker; port 0 picks one.")
-    ] = "127.0.0.1:10911",
+        str, typer.Option(metavar="HOST:PORT", help="The broker; port 0 picks one. Without it bindAddress "
+                          "and listenPort of the file, or 127.0.0.1:10911.")] = "",
     namesrv_listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="The name server; port 0 picks one.")
-    ] = "127.0.0.1:9876",
+        str, typer.Option(metavar="HOST:PORT", help="The name server; port 0 picks one; none: no name server. "
+                          "Without it the address of this machine in namesrvAddr of the file, or "
+                          "127.0.0.1:9876 if the file has no namesrvAddr.")] = "",
     http: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Answer /ready and /metrics there, from the start.")
     ] = "",
     config: Config = None,
+    ignore_setting: Annotated[
+        Optional[list[str]],  # noqa: UP045 - typer reads the annotation at run time
+        typer.Option(metavar="NAME", help="Start although this setting of the file is not honoured; may be "
+                     "repeated.")] = None,
     allow_remote: Annotated[
         bool, typer.Option(help="Listen on addresses other machines can reach; there is no access control.")
     ] = False,
@@ -144,31 +158,30 @@ def serve(
     H:P are the addresses that it listens on. If clients get another one (brokerIP1), advertised=H:P
     follows. SIGTERM, SIGINT and SIGHUP close the store cleanly; a second one while the store is still
     being opened ends the process immediately, as a crash would.
+
+    The broker registers at the name servers of namesrvAddr that are not its own. A setting that promises
+    security or durability and is not honoured stops the start.
     """
-    from tailrace.cli.serve import LOOPBACK, parse_address, serve_store  # noqa: PLC0415 - asyncio and the broker
+    from tailrace.cli.serve import LOOPBACK, places_of, serve_store, take_settings  # noqa: PLC0415 - asyncio and the broker
 
     level = logging.getLevelNamesMapping().get(log_level.upper())
     if level is None:
         raise usage(f"--log-level {log_level} is not debug, info, warning or error")
     logging.basicConfig(
         level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    try:
-        addresses = parse_address(listen, "--listen"), parse_address(namesrv_listen, "--namesrv-listen")
-        http_address = parse_address(http, "--http") if http else None
-    except ValueError as error:
-        raise usage(str(error)) from None
-    if addresses[0] == addresses[1] and addresses[0][1]:
-        raise usage(f"--listen and --namesrv-listen are both {listen}")
-    for host, _ in (*addresses, *([http_address] if http_address else [])):
-        if not allow_remote and host not in LOOPBACK:
-            raise usage(
-                f"{host} can be reached by other machines and there is no access control yet; "
-                "say --allow-remote if that is meant")
     with errors():
-        values = read_properties(config)
-        serve_store(
-            str(store), *addresses, StoreConfig.from_properties(values),
-            BrokerConfig.from_properties(values), http_address, allow_remote=allow_remote)
+        store_config, broker_config = take_settings(
+            read_properties(config, refused_too=False), ignore_setting or ())
+        try:
+            places = places_of(broker_config, listen, namesrv_listen, http)
+        except ValueError as error:
+            raise usage(str(error)) from None
+        for host in places.hosts:
+            if not allow_remote and host not in LOOPBACK:
+                raise usage(
+                    f"{host} can be reached by other machines and there is no access control yet; "
+                    "say --allow-remote if that is meant")
+        serve_store(str(store), places, store_config, broker_config, allow_remote=allow_remote)
 
 
 @app.command()
@@ -450,7 +463,7 @@ def tail(
     from tailrace.cli.messages import tail_messages  # noqa: PLC0415
 
     one_target([store] if store else [], broker, namesrv)
-    if start not in {"first", "last"} and not start.isdigit():
+    if start not in {"first", "last"} and whole_number(start) is None:
         raise usage(f"--from {start} is not first, last or an offset")
     with errors():
         try:

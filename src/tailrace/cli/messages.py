@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tailrace.cli.problems import serve_hint
+from tailrace.config import whole_number
 from tailrace.errors import (
     NotAStoreError,
     RemotingCommandError,
@@ -93,7 +94,8 @@ def _line(message: MessageExt) -> dict[str, Any]:
 def tail_messages(
     topic: str, store: str, broker: str, namesrv: str, start: str, *, follow: bool
 ) -> Iterator[dict[str, Any]]:
-    """Messages of all queues of a topic, from ``start`` on."""
+    """Yield the messages of all queues of a topic, starting at ``start``."""
+    offset = whole_number(start)
     if store:
         try:
             with _opened(store) as opened:
@@ -102,7 +104,7 @@ def tail_messages(
                     raise StoreError(f"{store} has no topic {topic}")
                 for _, queue_id, low, high in queues:
                     at = {"first": low, "last": high}.get(start)
-                    at = int(start) if at is None else at
+                    at = (offset or 0) if at is None else at
                     for message in opened.read(topic, queue_id, max(at, low)):
                         yield _line(message)
                 if follow:
@@ -115,7 +117,7 @@ def tail_messages(
 
     with PullConsumer(namesrv=namesrv, broker=broker, group="tailrace_cli") as consumer:
         for message in consumer.messages(
-            topic, start=int(start) if start.isdigit() else start, follow=follow
+            topic, start=start if offset is None else offset, follow=follow
         ):
             yield _line(message)
 

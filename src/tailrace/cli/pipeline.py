@@ -16,6 +16,7 @@ from tailrace.cli.app import (
     Store,
     app,
     errors,
+    finite,
     key_values,
     print_lines,
     read_properties,
@@ -194,7 +195,7 @@ def replay(
     to_store: Annotated[
         str, typer.Option(metavar="DIR", help="Put into this directory, which nobody serves.")] = "",
     to_topic: Annotated[str, typer.Option(help="Under this topic instead of their own.")] = "",
-    rate: Annotated[float, typer.Option(min=0, help="Messages a second; 0: as fast as it goes.")] = 0,
+    rate: Annotated[float, typer.Option(min=0, callback=finite, help="Messages a second; 0: as fast as it goes.")] = 0,
     ids: Annotated[str, typer.Option(help="keep or new: the messages' unique keys.")] = "keep",
     progress: Annotated[
         str, typer.Option(metavar="FILE", help="Note there how far it is; a second run goes on.")] = "",

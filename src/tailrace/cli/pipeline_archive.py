@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tailrace.cli.app import Config, Store, errors, print_lines, read_properties, usage
+from tailrace.cli.app import Config, Store, errors, finite, print_lines, read_properties, usage
 from tailrace.cli.pipeline import Conf, Job, Master, pipeline_app, run_job
 from tailrace.config import StoreConfig
 from tailrace.errors import StoreError
@@ -30,7 +30,7 @@ def archive(
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on and take each segment when it is sealed.")] = False,
     every: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="How often --follow looks.")] = 10.0,
+        float, typer.Option(min=0.1, callback=finite, metavar="SECONDS", help="How often --follow looks.")] = 10.0,
     verify: Annotated[
         bool, typer.Option(help="Read the files back and compare every byte; without it retention "
                            "does not count a segment as archived.")] = True,

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import json
 import os
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tailrace.config import option_name, parse_properties
+from tailrace.config import parse_properties
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.env.whole_files import read_hint
 from tailrace.errors import ConfigError, RemotingCommandError, StoreLockedError
 from tailrace.formats.filenames import SERVE
 
-__all__ = ["explained", "read_config_file", "serve_hint", "unknown_settings"]
+__all__ = ["explained", "read_config_file", "serve_hint"]
 
 SERVE_HINT_MAX = 4096
 NOT_SUPPORTED = 3
@@ -60,16 +57,3 @@ def read_config_file(path: Path) -> dict[str, str]:
         return parse_properties(path.read_text("utf-8"))
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is no text in UTF-8: byte {error.start}") from None
-
-
-def unknown_settings(values: Mapping[str, str], configs: Iterable[type]) -> list[str]:
-    """Names that no config has, each with the one that may have been meant.
-
-    They are no error: a RocketMQ file has many settings that mean nothing here.
-    """
-    known = {option_name(f) for config in configs for f in dataclasses.fields(config)}
-    found = []
-    for name in sorted(values.keys() - known):
-        near = difflib.get_close_matches(name, known, 1, 0.85)
-        found.append(f"{name} (is {near[0]} meant?)" if near else name)
-    return found

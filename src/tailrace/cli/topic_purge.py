@@ -6,14 +6,15 @@ from typing import Annotated, Optional
 import typer
 
 from tailrace.cli.app import Broker, errors, one_target, print_lines, topic_app, usage
+from tailrace.config import whole_number
 
 __all__ = ["purge"]
 
 
 def _milliseconds(text: str) -> int:
     """A time of this machine's zone, or milliseconds since 1970."""
-    if text.isdigit():
-        return int(text)
+    if (number := whole_number(text)) is not None:
+        return number
     try:
         return round(datetime.fromisoformat(text).timestamp() * 1000)
     except ValueError:

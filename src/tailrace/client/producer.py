@@ -26,7 +26,7 @@ from tailrace.errors import (
 )
 from tailrace.formats.commitlog import encode_batch, encode_properties
 from tailrace.formats.remoting import RequestCode, ResponseCode
-from tailrace.model import Message
+from tailrace.model import Message, whole_ms
 from tailrace.remoting.client import RemotingClient
 
 __all__ = ["AsyncProducer", "Producer", "QueueSelector"]
@@ -153,9 +153,9 @@ class AsyncProducer:
         unique_key = properties.setdefault(
             "UNIQ_KEY", f"{self._id_base}{next(self._ids) & 0xFFFFFFFFFFFF:012X}")
         if message.deliver_at is not None:
-            properties["TIMER_DELIVER_MS"] = str(int(message.deliver_at))
+            properties["TIMER_DELIVER_MS"] = str(whole_ms("deliver_at", message.deliver_at))
         if message.delay is not None:
-            properties["TIMER_DELAY_MS"] = str(round(message.delay * 1000))
+            properties["TIMER_DELAY_MS"] = str(whole_ms("delay", message.delay, 1000))
         if message.delay_level:
             properties["DELAY"] = str(message.delay_level)
         properties["WAIT"] = "true" if message.wait_store_msg_ok else "false"

@@ -16,7 +16,7 @@ import numpy as np
 from tailrace.env.filesystem import File
 from tailrace.errors import CorruptionError
 from tailrace.formats.commitlog import decode_message
-from tailrace.formats.filenames import TIMERLOG
+from tailrace.formats.filenames import TIMERLOG, is_number
 from tailrace.formats.timerlog import MAGIC_MASK, TIMER_UNIT
 from tailrace.model import MessageExt
 from tailrace.store.directory import QueueView, StoreDirectory
@@ -96,7 +96,7 @@ def _log_positions(directory: StoreDirectory, phy_offsets: list[int]) -> dict[in
     found: dict[int, int] = {}
     wanted = np.array(phy_offsets, dtype=np.int64)
     root, files = f"{directory.path}/{TIMERLOG}", directory.file_system
-    names = [name for name in files.list(root) if name.isdigit()] if files.exists(root) else []
+    names = [name for name in files.list(root) if is_number(name)] if files.exists(root) else []
     for name in sorted(names):
         file = files.open(f"{root}/{name}")
         try:

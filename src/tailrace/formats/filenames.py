@@ -9,7 +9,7 @@ __all__ = [
     "GEOMETRY", "INDEX", "LOCK", "MIN_OFFSETS", "OWN", "PROGRESS", "QUARANTINE", "SEGMENT_TRASH", "SERVE",
     "SETTINGS", "STAGING",
     "TIMERCHECK", "TIMERLOG", "TIMERMETRICS", "TIMERWHEEL", "TRASH", "file_name_to_offset",
-    "offset_to_file_name",
+    "is_number", "offset_to_file_name",
 ]
 
 COMMITLOG: Final = "commitlog"
@@ -49,6 +49,11 @@ _OFFSET_MAX: Final = (1 << 63) - 1
 def offset_to_file_name(offset: int) -> str:
     """A segment file's name: its first byte's position as 20 decimal digits."""
     return f"{offset:0{_DIGITS}d}"
+
+
+def is_number(name: str) -> bool:
+    """Return whether a name has only ASCII digits; ``str.isdigit`` is also true for others."""
+    return name.isascii() and name.isdigit()
 
 
 def file_name_to_offset(name: str) -> int | None:

@@ -6,6 +6,7 @@ from typing import Any, Final, final
 
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
+from tailrace.formats.filenames import is_number
 from tailrace.node.config_manager import ConfigManager, write_config
 
 __all__ = ["DelayOffsetManager"]
@@ -59,7 +60,7 @@ class DelayOffsetManager(ConfigManager):
         found = value.pop("offsetTable", None)
         self._table = {
             int(level): int(offset) for level, offset in (found or {}).items()
-            if str(level).isdigit() and isinstance(offset, int)
+            if is_number(str(level)) and isinstance(offset, int)
         }
 
     def _encode(self) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import is_directory, write_file
 from tailrace.errors import DiskFullError, FatalStorageError, NotAStoreError, OddFileError
 from tailrace.formats import filenames
-from tailrace.node.foreign_engines import name_rocksdb_configs
+from tailrace.node.foreign_engines import name_rocksdb_configs, static_topics
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.node.topic_retention import remove_deleted
 from tailrace.store.default_message_store import DefaultMessageStore
@@ -123,6 +123,7 @@ def load_topics(
     topics.load()
     remove_deleted(file_system, store)
     _name_lmq_queues(store)
+    topics.static_topics = static_topics(file_system, root)
     queues: dict[str, int] = {}
     for topic, queue_id in store.queues.table:
         if topics.table.get(topic) is None and not is_lmq(topic):

@@ -1,9 +1,20 @@
-"""What a Java broker kept in RocksDB instead of files: it is named, left alone, and not read.
+"""What a Java broker left and Tailrace does not serve: it is named at each open, left alone, and not changed.
 
-Messages are in the log whatever the engine is, and queues and index are built from it. Not so
+Each kind gets one warning with a count, a path and the consequence, see ``name_leftovers``. Files are
+looked at as a whole. Of a topic at most ``MOST`` messages are read, the last ones, so that millions of
+them do not make an open slow; the count is then "at least N". A count is never too high: what settles a
+message (an acknowledgement, an operation on a half message) is always put after the message.
+
+Messages are in the log whatever the engine is, and queues and index are built from it. RocksDB alone has
 
   config/topics, config/subscriptionGroups, config/consumerOffsets
       with ``storeType=defaultRocksDB``, instead of the JSON files of (nearly) these names
+  config/rdb, config/metadata
+      all of them, with ``configManagerVersion=v2`` or ``useSingleRocksDBForAllConfigs``
+  config/users, config/acls
+      users and rights of an AuthConfig
+  kvStore
+      messages popped and not acknowledged, with ``popConsumerKVServiceEnable``
   rocksdbstore
       timers, transactions and index of 5.5.0, off by default. It is made by every start; only
       tables (``.sst``) or a write-ahead log (``.log``) that is not empty say that it is used.
@@ -14,15 +25,26 @@ Messages are in the log whatever the engine is, and queues and index are built f
 from __future__ import annotations
 
 import logging
-from typing import Final, final
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple, final
 
 import orjson
 
+from tailrace.config import whole_number
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_hint, replace_file
+from tailrace.errors import CorruptionError
+from tailrace.formats import fastjson
 from tailrace.formats.filenames import CONFIG, OWN
+from tailrace.model import MessageExt
+from tailrace.node.config_manager import read_config
+from tailrace.node.topic_config import TopicConfigManager
+from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.timer.properties import REAL_TOPIC, TIMER_TOPIC, UNIQ_KEY, out_ms
+from tailrace.timer.timer_message_store import TimerMessageStore
 
-__all__ = ["RocksDBStore", "name_rocksdb_configs"]
+__all__ = ["MOST", "RocksDBStore", "name_leftovers", "name_rocksdb_configs", "static_topics"]
 
 _log = logging.getLogger(__name__)
 _STORE: Final = "rocksdbstore"
@@ -84,3 +106,246 @@ class RocksDBStore:
             return orjson.loads(read_hint(self._file_system, self._path, _MOST) or b"{}")
         except ValueError:
             return None
+
+
+MOST: Final = 500
+"""Messages of one topic that are read to count what is left."""
+_HALF: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+_OP: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+_ROCKSDB_HALF: Final = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
+_ROCKSDB_OP: Final = "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
+"""The two topics of a broker with ``transRocksDBEnable``."""
+_TRANS_OFFSET: Final = "TRANS_OFFSET"
+"""Property of an operation there: position of its half message in the CommitLog."""
+_TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
+_REVIVE: Final = "rmq_sys_REVIVE_LOG_"
+_REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
+_DONE_TAG: Final = "d"
+_CHECK_POINT_TAG: Final = "ck"
+_ACK_TAGS: Final = ("ack", "bAck")
+_POP_BATCH: Final = 32
+"""Messages of a check point at most: its bit map has this many bits."""
+_DIRECTORIES: Final = {
+    f"{CONFIG}/rdb": ("configuration", "topics, groups and consumer offsets in it are not read"),
+    f"{CONFIG}/metadata": ("configuration", "topics, groups and consumer offsets in it are not read"),
+    f"{CONFIG}/users": ("users", "nobody is asked for a name or password"),
+    f"{CONFIG}/acls": ("access rules", "everybody may do everything"),
+    "kvStore": ("popped messages", "messages popped and not acknowledged are not delivered again"),
+}
+"""Directories of RocksDB by path: what they hold, and what will not happen."""
+_FILES: Final = {
+    "brokerIdentity": ("controller mode", "the broker is not registered at a controller and has no replicas"),
+    "epochFileCheckpoint": (
+        "controller mode", "the broker is not registered at a controller and has no replicas"),
+}
+_TYPES: Final = {
+    "message.type=PRIORITY": "sends are refused, and messages are delivered without regard to priority",
+    "message.type=LITE": "sends are refused, and lite consumers are not served",
+    "cleanup.policy=COMPACTION": "sends are refused, and all messages are shown, not the last of each key",
+    "queue.type=BatchCQ": "sends are refused, and inner batches are not taken apart",
+}
+_OTHER_TYPE: Final = "sends are refused"
+
+
+class _Leftover(NamedTuple):
+    """A kind of things that are not served."""
+
+    kind: str
+    number: int
+    path: str
+    consequence: str
+    is_bound: bool = False
+    """Whether there may be more."""
+
+
+def name_leftovers(
+    file_system: FileSystem, root: str, store: DefaultMessageStore, topics: TopicConfigManager,
+    timers: TimerMessageStore | None,
+) -> None:
+    """Warn of each kind of things that a Java broker left and that are not served."""
+    try:
+        found = [
+            *_directories(file_system, root), *_unsupported_topics(file_system, root, topics),
+            *_in_queues(file_system, root, store, timers)]
+    except OSError as error:  # a look, so no reason to refuse an open
+        _log.warning("cannot look at what a Java broker left path=%s cause=%s", root, error)
+        return
+    for left in found:
+        if left.number:
+            _log.warning(
+                "a Java broker left what is not served kind=%s count=%s path=%s consequence=%s", left.kind,
+                f"at least {left.number}" if left.is_bound else left.number, left.path, left.consequence)
+
+
+def static_topics(file_system: FileSystem, root: str) -> frozenset[str]:
+    """Return the topics with a static queue mapping, of which this broker has some logical queues."""
+    found = read_config(file_system, f"{root}/{CONFIG}/topicQueueMapping.json") or {}
+    table = found.get("topicQueueMappingInfoMap")
+    return frozenset(map(str, table)) if isinstance(table, dict) else frozenset()
+
+
+def _directories(file_system: FileSystem, root: str) -> Iterator[_Leftover]:
+    for name, (kind, consequence) in _DIRECTORIES.items():
+        yield _Leftover(
+            f"{kind} in RocksDB", len(_tables(file_system, f"{root}/{name}")), f"{root}/{name}", consequence)
+    for name, (kind, consequence) in _FILES.items():
+        if file_system.exists(f"{root}/{name}") and file_system.stat(f"{root}/{name}").size:
+            yield _Leftover(kind, 1, f"{root}/{name}", consequence)
+            return
+
+
+def _unsupported_topics(
+    file_system: FileSystem, root: str, topics: TopicConfigManager
+) -> Iterator[_Leftover]:
+    counts = Counter(filter(None, map(topics.unsupported_type, topics.items())))
+    static = counts.pop(topics.STATIC, 0)
+    for kind, count in sorted(counts.items()):
+        yield _Leftover(f"topics of {kind}", count, topics.path, _TYPES.get(kind, _OTHER_TYPE))
+    count = max(static, len(topics.static_topics))
+    yield _Leftover(
+        "static topics", count, f"{root}/{CONFIG}/topicQueueMapping.json",
+        "sends are refused, and queue numbers are those of this broker, not logical ones")
+
+
+def _in_queues(
+    file_system: FileSystem, root: str, store: DefaultMessageStore, timers: TimerMessageStore | None
+) -> Iterator[_Leftover]:
+    half = sorted(key for key in store.queues.table if key[0] in {_HALF, _ROCKSDB_HALF})
+    revive = sorted(key for key in store.queues.table if key[0].startswith(_REVIVE))
+    offsets = _Offsets(file_system, root) if half or revive else _Offsets()
+    yield _half_messages(store, offsets, half)
+    yield _popped_messages(store, offsets, revive, timers)
+
+
+class _Offsets:
+    """Consumer offsets of system groups, as their file says them."""
+
+    def __init__(self, file_system: FileSystem | None = None, root: str = "") -> None:
+        path = f"{root}/{CONFIG}/consumerOffset.json"  # read only if it is needed: it may be long
+        found = (read_config(file_system, path) or {}).get("offsetTable") if file_system else None
+        self._table: Mapping[str, Any] = found if isinstance(found, dict) else {}
+
+    def get(self, topic: str, group: str, queue_id: int) -> int:
+        queues = self._table.get(f"{topic}@{group}")
+        offset = queues.get(str(queue_id), -1) if isinstance(queues, dict) else -1
+        return offset if isinstance(offset, int) else -1
+
+
+def _last(
+    store: DefaultMessageStore, topic: str, queue_id: int, low: int, most: int
+) -> tuple[list[MessageExt], bool]:
+    """Return the last ``most`` messages of a queue that are not below ``low``, and whether there are more."""
+    queue = store.queues.get(topic, queue_id)
+    if queue is None:
+        return [], False
+    low, until = max(low, queue.min_offset), queue.max_offset
+    first = max(low, until - most)
+    units = (queue.unit(offset) for offset in range(first, until))
+    found = (store.reader.decode_at(unit[0]) for unit in units if unit is not None)
+    return [message for message in found if message is not None], first > low
+
+
+def _half_messages(
+    store: DefaultMessageStore, offsets: _Offsets, queues: list[tuple[str, int]]
+) -> _Leftover:
+    """Count half messages without an operation: neither committed nor rolled back."""
+    count, is_bound, most = 0, False, MOST // max(1, len(queues))
+    for half_topic, queue_id in queues:
+        op_topic = _OP if half_topic == _HALF else _ROCKSDB_OP
+        halves, more = _last(
+            store, half_topic, queue_id, offsets.get(half_topic, _TRANSACTION_GROUP, queue_id), most)
+        operations, more_operations = _last(
+            store, op_topic, queue_id, offsets.get(op_topic, _TRANSACTION_GROUP, queue_id), most)
+        # Operations on a message come after it, so those on messages from then on were all read.
+        since = operations[0].store_timestamp if more_operations and operations else 0
+        done = {number for operation in operations for number in _settled_by(operation)}
+        settled, pending = set(), set()
+        for half in halves:  # a half message that is put back keeps its unique key
+            key = half.properties.get(UNIQ_KEY, str(half.queue_offset))
+            if (half.queue_offset if half_topic == _HALF else half.phy_offset) in done:
+                settled.add(key)
+            elif half.store_timestamp >= since:
+                pending.add(key)
+        count += len(pending - settled)
+        is_bound = is_bound or (bool(pending - settled) and (more or more_operations))
+    return _Leftover(
+        "half messages of transactions", count, f"{store.root}/consumequeue/{queues[0][0] if queues else _HALF}",
+        "transactions are neither checked back nor committed, so the messages are not delivered", is_bound)
+
+
+def _settled_by(operation: MessageExt) -> Iterator[int | None]:
+    """Yield the half messages that an operation settles: queue offsets, or CommitLog positions for RocksDB."""
+    if operation.properties.get("TAGS") != _DONE_TAG:
+        return
+    if operation.topic == _ROCKSDB_OP:
+        yield whole_number(operation.properties.get(_TRANS_OFFSET, ""))
+    else:
+        yield from map(whole_number, operation.body.decode("latin-1").split(","))
+
+
+def _popped_messages(
+    store: DefaultMessageStore, offsets: _Offsets, queues: list[tuple[str, int]],
+    timers: TimerMessageStore | None,
+) -> _Leftover:
+    """Count messages of check points that were popped, not acknowledged, and not revived.
+
+    A check point waits as a timer until its messages are visible again, then it is in a queue of the
+    revive topic. So do acknowledgements.
+    """
+    left: list[MessageExt] = []
+    seen: list[MessageExt] = []
+    is_bound, most = False, MOST // max(1, len(queues))
+    if timers is not None and any(
+        count and topic.startswith(_REVIVE) for topic, count in timers.metrics.counts().items()
+    ):
+        waiting, is_bound = _last(store, TIMER_TOPIC, 0, 0, MOST)
+        seen = [m for m in waiting if m.properties.get(REAL_TOPIC, "").startswith(_REVIVE)]
+        delivered_ms = timers.commit_read_time_ms
+        left = [m for m in seen if (out_ms(m.properties) or 0) >= delivered_ms]
+    for topic, queue_id in queues:
+        found, more = _last(
+            store, topic, queue_id, offsets.get(topic, _REVIVE_GROUP, queue_id) + 1, most)
+        left += found
+        seen += found
+        is_bound = is_bound or more
+    acked: dict[tuple[Any, ...], set[int]] = {}
+    for message in seen:
+        if message.properties.get("TAGS") in _ACK_TAGS:
+            key, body = _pop_key(message)
+            many = body.get("aol") or body.get("ackOffsetList") or [body.get("ao", body.get("ackOffset"))]
+            acked.setdefault(key, set()).update(n for n in many if isinstance(n, int))
+    popped: dict[tuple[Any, ...], set[int]] = {}
+    for message in left:
+        if message.properties.get("TAGS") == _CHECK_POINT_TAG:
+            key, body = _pop_key(message)
+            popped[key] = _pop_offsets(body)
+    count = sum(len(numbers - acked.get(key, set())) for key, numbers in popped.items())
+    return _Leftover(
+        "messages popped and not acknowledged", count, f"{store.root}/consumequeue/{_REVIVE}*",
+        "the messages are not delivered to their groups again; reset the offsets of the groups to read them",
+        is_bound and count > 0)
+
+
+def _pop_key(message: MessageExt) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return what a check point and its acknowledgements share, and the body; both empty if unreadable."""
+    try:
+        body = fastjson.loads(message.body)
+    except (ValueError, CorruptionError):
+        body = None
+    if not isinstance(body, dict):
+        return (), {}
+    names = (("t", "topic"), ("c", "consumerGroup"), ("q", "queueId"), ("so", "startOffset"), ("pt", "popTime"))
+    return tuple(body.get(short, body.get(long)) for short, long in names), body
+
+
+def _pop_offsets(body: Mapping[str, Any]) -> set[int]:
+    """Return the queue offsets of a check point that it does not note as acknowledged itself."""
+    start, number, bits = body.get("so"), body.get("n"), body.get("bm") or 0
+    if not isinstance(start, int) or not isinstance(number, int) or not isinstance(bits, int):
+        return set()
+    differences = body.get("d")
+    if not isinstance(differences, list) or not differences:
+        differences = list(range(max(0, min(number, _POP_BATCH))))
+    return {
+        start + difference for place, difference in enumerate(differences[:_POP_BATCH])
+        if isinstance(difference, int) and not bits >> place & 1}

@@ -501,6 +501,10 @@ class MessageStore:
             if not self._store.flags.is_writeable():
                 raise StoreNotWritableError(self._store.flags.reason)
             known = self.topics.create_if_missing(topic, max(DEFAULT_QUEUES, queue_id + 1))
+        if (known.attributes or self.topics.static_topics) and (
+            unsupported := self.topics.unsupported_type(known)
+        ):
+            raise MessageIllegalError("topic", f"{topic} has {unsupported}, which is not supported")
         if not 0 <= queue_id < known.write_queue_nums:
             raise MessageIllegalError(
                 "queueId", f"{queue_id}, {topic} has queues 0 to {known.write_queue_nums - 1}")

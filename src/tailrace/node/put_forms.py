@@ -14,7 +14,7 @@ from tailrace.errors import (
     TimerFlowControlError,
 )
 from tailrace.formats.commitlog import INNER_MULTI_DISPATCH, create_message_id
-from tailrace.model import Message, PutMessageResult, PutMessageStatus
+from tailrace.model import Message, PutMessageResult, PutMessageStatus, whole_ms
 
 __all__ = ["PutResults", "plain_items", "raise_refused", "stored_properties", "topic_of"]
 
@@ -83,10 +83,10 @@ def stored_properties(message: Message, unique_key: str) -> bytes:
         if "UNIQ_KEY" in own:
             unique_key = ""
     if message.deliver_at is not None:
-        text += f"TIMER_DELIVER_MS\x01{int(message.deliver_at)}\x02"
+        text += f"TIMER_DELIVER_MS\x01{whole_ms('deliver_at', message.deliver_at)}\x02"
         count += 1
     if message.delay is not None:
-        text += f"TIMER_DELAY_MS\x01{round(message.delay * 1000)}\x02"
+        text += f"TIMER_DELAY_MS\x01{whole_ms('delay', message.delay, 1000)}\x02"
         count += 1
     if message.delay_level:
         if message.delay_level < 0 or "DELAY" in message.properties:

@@ -10,6 +10,7 @@ from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.formats.commitlog import LMQ_PREFIX
 from tailrace.node.config_manager import ConfigManager
+from tailrace.node.topic_config import PERM_READ
 
 __all__ = [
     "SubscriptionGroupConfig", "SubscriptionGroupManager", "merged_group_attributes", "validate_group",
@@ -185,6 +186,12 @@ class SubscriptionGroupManager(ConfigManager):
                 self.update_all([found])
             return found
 
+    def is_read_forbidden(self, group: str, topic: str) -> bool:
+        """Return whether ``forbiddenTable`` forbids a group to read a topic."""
+        topics = self._forbidden.get(group)
+        bits = topics.get(topic) if isinstance(topics, dict) else None
+        return isinstance(bits, int) and bits > 0 and bits & PERM_READ != 0
+
     def items(self) -> list[SubscriptionGroupConfig]:
         """All groups."""
         return list(self._table.values())
@@ -223,7 +230,8 @@ class SubscriptionGroupManager(ConfigManager):
 
     def _decode(self, value: dict[str, Any]) -> None:
         found = value.pop("subscriptionGroupTable", None)
-        self._forbidden = value.pop("forbiddenTable", None) or {}
+        forbidden = value.pop("forbiddenTable", None)
+        self._forbidden = forbidden if isinstance(forbidden, dict) else {}
         self._table = {
             str(name): SubscriptionGroupConfig.from_json(member, str(name))
             for name, member in (found or {}).items()

@@ -22,7 +22,7 @@ from tailrace.formats.commitlog import (
 from tailrace.model import Message, MessageExtBrokerInner, PutMessageResult
 from tailrace.node.config_manager import read_config, write_config
 from tailrace.node.delay_offset import DelayOffsetManager
-from tailrace.node.foreign_engines import RocksDBStore
+from tailrace.node.foreign_engines import RocksDBStore, name_leftovers
 from tailrace.node.pending_timers import WheelPending
 from tailrace.node.timer_rescue import PendingTimers
 from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX, TopicConfigManager
@@ -108,6 +108,7 @@ class Timers:
             java.remember()
         self.delay_offsets.load()
         self.schedule.load()
+        name_leftovers(self._file_system, self._store.root, self._store, self._topics, self.messages)
 
     def pending(self) -> PendingTimers | None:
         """Where pending timers are, for retention; None without timers."""

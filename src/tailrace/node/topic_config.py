@@ -45,6 +45,8 @@ FORBIDDEN_TO_SEND: Final = frozenset({
     "SCHEDULE_TOPIC_XXXX",
     "RMQ_SYS_TRANS_HALF_TOPIC",
     "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+    "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
+    "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
     "TRANS_CHECK_MAX_TIME_TOPIC",
     "SELF_TEST_TOPIC",
     "OFFSET_MOVED_EVENT",
@@ -93,6 +95,10 @@ _ATTRIBUTES: Final[dict[str, frozenset[str]]] = {
     RESERVE_TIME: frozenset(), RETENTION_BYTES: frozenset(), RETENTION_MS: frozenset(),
 }
 """Attributes of a topic and their values; none: a number."""
+
+
+_TYPES: Final = ("message.type", "cleanup.policy", "queue.type")
+"""Attributes that say how messages of a topic are kept and delivered."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -154,6 +160,9 @@ def _like(member: Any, present: Any) -> Any:
 class TopicConfigManager(ConfigManager):
     """The topics, by name. Every change is durable when its call returns."""
 
+    STATIC: Final = "a static queue mapping"
+    """The type of the topics in ``static_topics``."""
+
     def __init__(
         self, file_system: FileSystem, config_dir: str, broker_config: BrokerConfig, clock: Clock
     ) -> None:
@@ -164,6 +173,18 @@ class TopicConfigManager(ConfigManager):
         self._listeners: list[Callable[[], None]] = []
         self.enable_lmq = False
         """Whether every LMQ name is a topic with one queue; no such topic has an entry."""
+        self.static_topics: frozenset[str] = frozenset()
+        """Topics whose queues a Java broker has mapped to logical queues of several brokers."""
+
+    def unsupported_type(self, config: TopicConfig) -> str:
+        """Return the type of a topic that cannot be honoured, such as ``message.type=PRIORITY``; else ""."""
+        if self.static_topics and config.topic_name in self.static_topics:
+            return self.STATIC
+        for name in _TYPES if config.attributes else ():
+            value = config.attributes.get(name)
+            if value and value not in _ATTRIBUTES[name]:
+                return f"{name}={value}"
+        return ""
 
     @property
     def table(self) -> dict[str, TopicConfig]:

@@ -8,6 +8,7 @@ import logging
 import os
 from typing import Final, cast, final
 
+from tailrace.config import whole_number
 from tailrace.errors import (
     RemotingConnectError,
     RemotingError,
@@ -36,9 +37,10 @@ PORT_MAX: Final = 65_535
 def split_address(text: str) -> tuple[str, int] | None:
     """Host and port of ``HOST:PORT``, None for another text; the host may be in brackets, or empty."""
     host, separator, port = text.rpartition(":")
-    if not separator or not port.isdecimal() or int(port) > PORT_MAX:
+    number = whole_number(port)
+    if not separator or number is None or number > PORT_MAX:
         return None
-    return host.strip("[]"), int(port)
+    return host.strip("[]"), number
 
 
 @final

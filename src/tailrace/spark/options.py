@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from tailrace.config import StoreConfig, parse_properties
+from tailrace.config import StoreConfig, parse_properties, whole_number
 from tailrace.errors import ConfigError
 from tailrace.formats import filenames
 
@@ -134,10 +134,11 @@ class _Values:
         text = self.texts.get(name.lower())
         if text is None:
             return default
-        if not (text.isascii() and text.isdigit()) or not low <= int(text) <= _FOREVER:
+        number = whole_number(text)
+        if number is None or not low <= number <= _FOREVER:
             self.problems.append(f"{name}={text} is not a whole number of at least {low}")
             return default
-        return int(text)
+        return number
 
     def duration_ms(self, name: str, default: int) -> int:
         """A time as Spark writes it, such as 90s or 15m; milliseconds without a unit."""
@@ -287,8 +288,8 @@ def _flag(values: _Values, name: str, *, default: bool = True) -> bool:
 def _least(values: _Values) -> int:
     """How many messages a batch of a stream waits for."""
     least = values.number("minOffsetsPerTrigger", 0, 1)
-    most = values.text("maxOffsetsPerTrigger")
-    if least and most.isdecimal() and 0 < int(most) < least:
+    most = whole_number(values.text("maxOffsetsPerTrigger"))
+    if least and most and most < least:
         values.problems.append(
             f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}")
     if values.has("maxTriggerDelay") and not values.has("minOffsetsPerTrigger"):

@@ -28,6 +28,7 @@ import pyarrow as pa
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_if_there, replace_file
 from tailrace.errors import CorruptionError, StoreError, StoreLockedError
+from tailrace.formats.filenames import is_number
 from tailrace.spark.sink_options import WriteOptions
 from tailrace.spark.sink_publish import TXN, Numbered, Publisher, Sleep, Starts, publish
 from tailrace.spark.sink_rows import STAGED_SCHEMA, messages_of, staged
@@ -213,11 +214,11 @@ def _clean(file_system: FileSystem, checkpoint: str, batch: int) -> None:
     """Remove staged rows up to a batch that was sent, and manifests that no run asks for again."""
     root = f"{checkpoint}/{_DIRECTORY}"
     for name in file_system.list(f"{root}/staged"):
-        if name.isdigit() and int(name) <= batch:
+        if is_number(name) and int(name) <= batch:
             for child in file_system.list(f"{root}/staged/{name}"):
                 file_system.remove(f"{root}/staged/{name}/{child}")
             file_system.rmdir(f"{root}/staged/{name}")
     for name in file_system.list(root):
         stem, _, suffix = name.rpartition(".")
-        if suffix == "json" and stem.isdigit() and int(stem) <= batch - _KEPT:
+        if suffix == "json" and is_number(stem) and int(stem) <= batch - _KEPT:
             file_system.remove(f"{root}/{name}")

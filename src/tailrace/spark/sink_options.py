@@ -21,6 +21,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from tailrace.config import whole_number
 from tailrace.errors import ConfigError
 
 __all__ = ["WriteOptions", "parse_write_options"]
@@ -94,7 +95,7 @@ def parse_write_options(
     if bool(texts.get("broker")) == bool(texts.get("namesrv")):
         problems.append("say one of the options broker and namesrv, as HOST:PORT")
     timeout = texts.get("timeoutms", "3000")
-    if not timeout.isdigit() or not int(timeout):
+    if not whole_number(timeout):
         problems.append(f"timeoutMs={timeout} is not a whole number of at least 1")
         timeout = "3000"
     checkpoint = ""

@@ -18,6 +18,7 @@ import numpy as np
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import CorruptionError
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE, CqUnit
+from tailrace.formats.filenames import is_number
 from tailrace.segments import MappedFile, MappedFileQueue, OpenFiles
 
 __all__ = ["ConsumeQueue", "ConsumeQueueStore", "count_units", "find_units_end"]
@@ -385,7 +386,7 @@ class ConsumeQueueStore:
             if not self._file_system.stat(path).is_dir:
                 continue
             for name in self._file_system.list(path):
-                if name.isdigit() and self._file_system.stat(f"{path}/{name}").is_dir:
+                if is_number(name) and self._file_system.stat(f"{path}/{name}").is_dir:
                     why = self._make(topic, int(name)).load()
                     if why:
                         bad[topic, int(name)] = why

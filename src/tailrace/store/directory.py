@@ -244,7 +244,7 @@ class StoreDirectory:
         size = -(-self.config.mapped_file_size_consume_queue // _UNIT) * _UNIT
         for topic in self.file_system.list(root):
             for name in self.file_system.list(f"{root}/{topic}"):
-                if not name.isdigit():
+                if not filenames.is_number(name):
                     continue
                 queue = QueueView(topic, int(name), files=self._files(f"{root}/{topic}/{name}", size))
                 for file in reversed(queue.files):
@@ -479,5 +479,5 @@ class StoreDirectory:
         return [
             FileView(self.file_system, f"{directory}/{name}", 0,
                      self.file_system.stat(f"{directory}/{name}").size)
-            for name in self.file_system.list(directory) if name.isdigit()
+            for name in self.file_system.list(directory) if filenames.is_number(name)
         ]

@@ -13,6 +13,7 @@ import orjson
 from tailrace.config import StoreConfig
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import open_hint, read_hint
+from tailrace.errors import ConfigError
 from tailrace.formats import filenames
 from tailrace.formats.consumequeue import CQ_UNIT
 from tailrace.formats.indexfile import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT, index_file_size
@@ -53,9 +54,19 @@ def recognise(file_system: FileSystem, root: str, config: StoreConfig) -> StoreC
         found["mapped_file_size_consume_queue"] = size
     if (slots := hint.get("maxHashSlotNum")) and (entries := hint.get("maxIndexNum")):
         found.update(max_hash_slot_num=slots, max_index_num=entries)
-        config = dataclasses.replace(config, **found)
+        config = _with_sizes(config, found)
     found.update(_index_geometry(file_system, f"{root}/{filenames.INDEX}", config))
-    return dataclasses.replace(config, **found) if found else config
+    return _with_sizes(config, found)
+
+
+def _with_sizes(config: StoreConfig, found: dict[str, Any]) -> StoreConfig:
+    """Return ``config`` with the sizes that a store can have; cut files and hints may say others."""
+    for name, size in found.items():
+        try:
+            config = dataclasses.replace(config, **{name: size})
+        except ConfigError as error:
+            _log.warning("a size of the directory is ignored cause=%s", error)
+    return config
 
 
 def write_geometry(file_system: FileSystem, root: str, config: StoreConfig) -> None:
@@ -129,7 +140,7 @@ def _index_geometry(
     """Slots and entries: the configured ones when they fit, else 1 to 4, checked by an entry."""
     for name in file_system.list(directory):
         path = f"{directory}/{name}"
-        if not name.isdigit():
+        if not filenames.is_number(name):
             continue
         size = file_system.stat(path).size
         if size == index_file_size(config.max_hash_slot_num, config.max_index_num):

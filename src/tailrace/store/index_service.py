@@ -18,6 +18,7 @@ from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.shortage import DirectorySyncs
+from tailrace.formats.filenames import is_number
 from tailrace.formats.indexfile import (
     INDEX_ENTRY,
     INDEX_HEADER,
@@ -96,7 +97,7 @@ class IndexService:
         self.files = ()
         for name in self._file_system.list(self._directory):
             path = f"{self._directory}/{name}"
-            if not name.isdigit() or self._file_system.stat(path).is_dir:
+            if not is_number(name) or self._file_system.stat(path).is_dir:
                 continue
             if (size := self._file_system.stat(path).size) != self._size:
                 return f"index file {name} has {size} bytes, not {self._size}"
@@ -189,7 +190,7 @@ class IndexService:
         """
         known = set(self.names())
         for name in self._file_system.list(self._directory):
-            if name.isdigit() and name not in known:
+            if is_number(name) and name not in known:
                 self._file_system.remove(f"{self._directory}/{name}")
                 self._file_system.sync_dir(self._directory)
         if not but_last:
@@ -274,7 +275,7 @@ class IndexService:
         self.files = ()
         self.full_unflushed.clear()
         for name in self._file_system.list(self._directory):
-            if name.isdigit():
+            if is_number(name):
                 self._file_system.remove(f"{self._directory}/{name}")
 
     @property

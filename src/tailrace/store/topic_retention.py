@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from tailrace.config import whole_number
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_if_there
 from tailrace.formats import fastjson, filenames
@@ -89,12 +90,9 @@ def _number(attributes: Mapping[str, str], name: str) -> int | None:
     text = attributes.get(name)
     if text is None:
         return None
-    try:
-        value = int(text)
-    except ValueError:
-        value = -2
-    if value < -1:
-        raise ValueError(f"{name}={text} is no whole number from -1 on")
+    value = -1 if text == "-1" else whole_number(text)
+    if value is None:
+        raise ValueError(f"{name}={text} is not a whole number from -1 onwards")
     return value
 
 
@@ -112,7 +110,7 @@ def decode_minima(value: dict[str, Any]) -> dict[QueueKey, LogicalMin]:
     table = value.pop(_MINIMA, None)
     for topic, queues in (table if isinstance(table, dict) else {}).items():
         for queue, low in (queues if isinstance(queues, dict) else {}).items():
-            if str(queue).isdigit() and isinstance(low, list) and len(low) == 2 and all(
+            if filenames.is_number(str(queue)) and isinstance(low, list) and len(low) == 2 and all(
                 isinstance(number, int) and number >= 0 for number in low
             ):
                 found[str(topic), int(queue)] = LogicalMin(*low)

@@ -141,6 +141,22 @@ def test_broadcasting_can_be_forbidden(pull, broker, kit, channel):
     assert pull(sysFlag="0").code == 16
 
 
+def test_a_group_that_a_java_broker_has_forbidden_a_topic_gets_nothing_of_it(pull, broker, kit, channel):
+    register(broker, kit, channel)
+    for table, code in (
+        ({"g": {"orders": 4}}, 16), ({"g": {"orders": 6}}, 16), ({"g": {"orders": 2}}, 0),
+        ({"g": {"orders": -1}}, 0), ({"g": {"other": 4}}, 0), ({"h": {"orders": 4}}, 0), ({"g": 4}, 0), ({}, 0),
+    ):
+        broker.groups._decode({
+            "forbiddenTable": table, "subscriptionGroupTable": {"g": {"groupName": "g"}}})
+        answer = pull(sysFlag="0")
+        assert (answer.code == 16) == (code == 16), table
+    broker.groups._decode({"forbiddenTable": [1], "subscriptionGroupTable": {"g": {"groupName": "g"}}})
+    assert pull(sysFlag="0").code != 16
+    broker.groups._decode({"forbiddenTable": {"g": {"orders": 4}}})
+    assert pull(sysFlag="0").remark == "the consumer group[g] is forbidden for topic[orders]"
+
+
 def test_numbers_that_no_store_holds_are_refused_and_commit_nothing(pull, broker, store):
     for changes in ({"queueOffset": str(1 << 63)}, {"commitOffset": str(1 << 63)}):
         answer = pull(sysFlag=str(SUBSCRIPTION | COMMIT), **changes)

@@ -11,6 +11,7 @@ from tailrace.broker.processors.send import SendMessageProcessor
 from tailrace.errors import FatalStorageError
 from tailrace.formats.commitlog import decode_message, encode_batch
 from tailrace.model import PutMessageStatus
+from tailrace.node.topic_config import TopicConfig
 
 HOST = b"\x7f\0\0\1\0\0*\x9f"
 
@@ -168,6 +169,23 @@ def test_a_topic_without_the_write_bit_is_refused(send, broker):
     send(ext())
     broker.topics.select("orders").perm = 4
     assert send(ext()).code == 16
+
+
+@pytest.mark.parametrize("attributes", [
+    {"message.type": "PRIORITY"}, {"message.type": "LITE"}, {"cleanup.policy": "COMPACTION"},
+    {"queue.type": "BatchCQ"},
+])
+def test_a_topic_of_a_type_that_cannot_be_honoured_takes_nothing(send, broker, store, attributes):
+    broker.topics.update(TopicConfig(topic_name="typed", attributes=attributes))
+    answer = send(ext("typed"))
+    (name, value), = attributes.items()
+    assert (answer.code, answer.remark) == (
+        16, f"the topic[typed] has {name}={value}, which this broker does not support; sending message is refused")
+    broker.topics.static_topics = frozenset({"orders"})
+    assert "has a static queue mapping" in send(ext()).remark
+    assert not store.log
+    broker.topics.update(TopicConfig(topic_name="typed", attributes={"message.type": "MIXED"}))
+    assert send(ext("typed")).code == 0
 
 
 def test_a_missing_field_raises_for_the_server_to_answer(send):

@@ -14,9 +14,9 @@ import sys
 import pytest
 
 from tailrace.cli import main
-from tailrace.cli.problems import explained, unknown_settings
-from tailrace.config import BrokerConfig, StoreConfig
+from tailrace.cli.problems import explained
 from tailrace.errors import RemotingCommandError, StoreLockedError
+from tailrace.java_settings import unused_settings
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
 
@@ -136,7 +136,7 @@ def test_wrong_use_is_2(tailrace, arguments, complaint, tmp_path):
     (("send", "--broker", "nonsense", "--topic", "t", "x"), "it is not HOST:PORT"),
     (("send", "--namesrv", "127.0.0.1:65536", "--topic", "t", "x"), "it is not HOST:PORT"),
     (("topic", "create", "store", "t", "--attribute", "a=b"), "unsupported key: a; known are"),
-    (("topic", "create", "store", "t", "--attribute", "retention.ms=x"), "retention.ms=x is no whole"),
+    (("topic", "create", "store", "t", "--attribute", "retention.ms=x"), "retention.ms=x is not a whole"),
     *(((command, "file"), "is not a store directory: it is a file") for command in (
         "dump", "verify", "repair", "recover", "retention", "timers")),
 ])
@@ -214,9 +214,9 @@ def test_what_is_not_installed_is_3(tailrace, monkeypatch):
 
 
 def test_settings_without_a_meaning_are_named_and_misspelt_ones_guessed():
-    values = {"flushDiskTyp": "x", "brokerRole": "ASYNC_MASTER", "maxMessageSize": "1"}
-    assert unknown_settings(values, (StoreConfig, BrokerConfig)) == [
-        "brokerRole", "flushDiskTyp (is flushDiskType meant?)"]
+    values = {
+        "flushDiskTyp": "x", "brokerRole": "SLAVE", "storeType": "default", "maxMessageSize": "1"}
+    assert unused_settings(values) == ["brokerRole", "flushDiskTyp (is flushDiskType meant?)"]
 
 
 def test_a_lock_says_who_serves_where_that_is_known(tmp_path):

@@ -208,7 +208,7 @@ def test_attributes_change_by_plus_and_minus():
     ("+cleanup.policy=COMPACTION", "cleanup.policy=COMPACTION is not supported; known are DELETE"),
     ("+queue.type=BatchCQ", "queue.type=BatchCQ is not supported; known are SimpleCQ"),
     ("+message.type=ODD", "message.type=ODD is not supported; known are DELAY, FIFO"),
-    ("+reserve.time=soon", "reserve.time=soon is no whole number"),
+    ("+reserve.time=soon", "reserve.time=soon is not a whole number"),
 ])
 def test_attributes_that_nothing_heeds_are_refused(change, complaint):
     with pytest.raises(ValueError, match=complaint):

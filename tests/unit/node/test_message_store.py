@@ -288,3 +288,13 @@ def test_a_small_store_takes_little_disk(path):
         store.put(Message(topic="t", body=b"1", keys=["k"]))
     taken = sum(p.stat().st_blocks * 512 for p in pathlib.Path(path).rglob("*"))
     assert taken <= 150_000_000
+
+
+@pytest.mark.parametrize(("field", "value"), [
+    ("delay", float("nan")), ("delay", float("inf")), ("deliver_at", float("inf")), ("deliver_at", "soon")])
+def test_a_time_that_is_no_number_is_refused(tmp_path, field, value):
+    with tailrace.MessageStore.open(tmp_path / "s", config=SMALL, services=False) as store:
+        with pytest.raises(MessageIllegalError, match=f"{field}: .* is not a finite number"):
+            store.put(tailrace.Message(topic="t", body=b"x", **{field: value}))
+        with pytest.raises(MessageIllegalError, match=f"{field}: .* is not a finite number"):
+            store.put_many([tailrace.Message(topic="t", body=b"x", **{field: value})])

@@ -10,6 +10,7 @@ import pytest
 from timer_world import CONFIG, START, World
 
 from tailrace import Message
+from tailrace.errors import ConfigError
 from tailrace.formats.timerlog import TIMER_UNIT, TimerUnit
 from tailrace.node.message_store import MessageStore
 from tailrace.timer.timer_metrics import TimerMetrics
@@ -148,7 +149,8 @@ def test_a_check_is_made_in_its_hour_and_70_minutes_apart():
     world.timers.config = config
     world.timers.check_metrics_step()
     assert counts(world) == {"T": 1}
-    assert dataclasses.replace(CONFIG, timer_check_metrics_when="24").validate()
+    with pytest.raises(ConfigError, match="timerCheckMetricsWhen=24 "):
+        dataclasses.replace(CONFIG, timer_check_metrics_when="24")
 
 
 def wait_for(store, pending):

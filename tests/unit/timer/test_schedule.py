@@ -6,6 +6,7 @@ import json
 import pytest
 from timer_world import CONFIG, ROOT, START, World
 
+from tailrace.errors import ConfigError
 from tailrace.model import PutMessageStatus
 from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.store.dispatch import SCHEDULE_TOPIC, parse_delay_levels
@@ -286,7 +287,8 @@ def test_other_levels_change_what_is_waiting_to_their_delay():
 
 def test_the_levels_are_checked():
     for text in ("", "1", "1x", "1s  5s", "s", "-1s"):
-        assert dataclasses.replace(CONFIG, message_delay_level=text).validate(), text
+        with pytest.raises(ConfigError, match="messageDelayLevel="):
+            dataclasses.replace(CONFIG, message_delay_level=text)
     assert not dataclasses.replace(CONFIG, message_delay_level="1s 2d 3h 4m").validate()
 
 

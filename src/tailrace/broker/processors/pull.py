@@ -199,6 +199,10 @@ class PullMessageProcessor:
                 ResponseCode.NO_PERMISSION,
                 f"the consumer group[{info.group}] can not consume by broadcast way",
             )
+        if self._broker.groups.is_read_forbidden(info.group, ext["topic"]):
+            raise _RefusalError(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{info.group}] is forbidden for topic[{ext['topic']}]")
         found = info.subscriptions.get(ext["topic"])
         if found is None:
             raise _RefusalError(

@@ -188,6 +188,8 @@ class SendMessageProcessor:
                 ResponseCode.NO_PERMISSION,
                 f"the topic[{topic}] sending message is forbidden, perm={config.perm}",
             )
+        if config.attributes or self._topics.static_topics:
+            self._check_type(config)
         sys_flag, flag, born = int(ext["f"]), int(ext["h"]), int(ext["g"])
         times = int(ext.get("j") or 0)
         if not (
@@ -213,6 +215,13 @@ class SendMessageProcessor:
             "WAIT\x01false\x02" not in properties or _waits(properties),
         )
         return message, unique_key
+
+    def _check_type(self, config: TopicConfig) -> None:
+        if unsupported := self._topics.unsupported_type(config):
+            raise _RefusalError(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{config.topic_name}] has {unsupported}, which this broker does not support; "
+                "sending message is refused")
 
     def _missing_topic(self, channel: Channel, topic: str, ext: dict[str, str]) -> TopicConfig:
         if reason := validate_topic(topic):

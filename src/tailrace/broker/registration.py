@@ -1,0 +1,147 @@
+"""Registration of this broker at name servers of other processes (BrokerOuterAPI).
+
+The broker registers when it starts, every ``registerNameServerPeriod``, and after topics have changed:
+request 103 with all topics, to each address by itself. It unregisters (104) when it stops. A name
+server that cannot be reached is tried again with the next registration; nothing else waits for it.
+Everything runs in the thread of the event loop, apart from the encoding of the topics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import zlib
+from typing import Final, final
+
+from tailrace.broker.context import BrokerContext
+from tailrace.broker.listeners import Address, is_own_address
+from tailrace.errors import ConfigError, RemotingError
+from tailrace.formats import fastjson
+from tailrace.formats.remoting import RequestCode, ResponseCode
+from tailrace.remoting.client import RemotingClient, split_address
+
+__all__ = ["Registration", "name_server_addresses", "registered_elsewhere"]
+
+_log = logging.getLogger(__name__)
+
+REST_S: Final = 0.2
+"""Least time between two registrations, so that many changes of topics make few of them."""
+UNREGISTER_TIMEOUT_MS: Final = 3000
+NO_HA: Final = ""
+"""Address for slaves; there is no replication."""
+
+
+def name_server_addresses(text: str) -> list[Address]:
+    """Return the addresses of ``namesrvAddr``. Raises ConfigError that names the wrong ones."""
+    found, wrong = [], []
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        place = split_address(part)
+        if place is None or not place[0] or not place[1]:
+            wrong.append(f"namesrvAddr={part} is not HOST:PORT")
+        elif place not in found:
+            found.append(place)
+    if wrong:
+        raise ConfigError(*wrong)
+    return found
+
+
+def registered_elsewhere(text: str, own: str) -> list[str]:
+    """Return the addresses of ``namesrvAddr`` that are not ``own``, the name server of this process."""
+    own_place = split_address(own)
+    return [
+        f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        for host, port in name_server_addresses(text)
+        if own_place is None or port != own_place[1] or not is_own_address(host)]
+
+
+@final
+class Registration:
+    """Keeps the broker registered at ``addresses`` between ``start`` and ``stop``."""
+
+    def __init__(self, broker: BrokerContext, addresses: list[str]) -> None:
+        self._broker = broker
+        self._addresses = addresses
+        self._client = RemotingClient()
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._state: dict[str, str] = {}
+
+    def states(self) -> dict[str, bool]:
+        """Return the addresses, and whether each took the last registration."""
+        return {address: self._state.get(address) == "" for address in self._addresses}
+
+    def start(self) -> None:
+        """Register now, repeatedly, and after changes of topics."""
+        loop = self._broker.loop
+
+        def changed() -> None:  # in any thread
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._changed.set)
+
+        self._broker.topics.on_change(changed)
+        self._task = loop.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Unregister at the name servers that know the broker."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        self._task = None
+        await asyncio.gather(*(
+            self._unregister(address) for address, reason in self._state.items() if not reason))
+        await self._client.close()
+
+    async def _run(self) -> None:
+        period = self._broker.config.register_name_server_period / 1000
+        while True:
+            self._changed.clear()
+            body = await self._broker.loop.run_in_executor(None, self._body)
+            await asyncio.gather(*(self._register(address, body) for address in self._addresses))
+            await asyncio.sleep(REST_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(period):
+                    await self._changed.wait()
+
+    def _names(self) -> dict[str, str]:
+        config = self._broker.config
+        return {
+            "brokerName": config.broker_name, "brokerAddr": self._broker.address,
+            "clusterName": config.broker_cluster_name, "brokerId": str(config.broker_id)}
+
+    def _body(self) -> bytes:
+        """Return a RegisterBrokerBody with every topic."""
+        return fastjson.dumps({
+            "filterServerList": [],
+            "topicConfigSerializeWrapper": {
+                **self._broker.topics.to_json(),
+                "mappingDataVersion": {"counter": 0, "stateVersion": 0, "timestamp": 0},
+                "topicQueueMappingDetailMap": {}, "topicQueueMappingInfoMap": {}}})
+
+    async def _register(self, address: str, body: bytes) -> None:
+        ext = {
+            **self._names(), "haServerAddr": NO_HA, "compressed": "false", "enableActingMaster": "false",
+            "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF)}
+        try:
+            answer = await self._client.invoke(
+                address, RequestCode.REGISTER_BROKER, ext, body,
+                timeout_ms=self._broker.config.register_broker_timeout_mills)
+            reason = "" if answer.code == ResponseCode.SUCCESS else f"code {answer.code}: {answer.remark}"
+        except (RemotingError, OSError, ValueError) as error:  # ValueError: a host that cannot be looked up
+            reason = str(error)
+        before = self._state.get(address)
+        self._state[address] = reason
+        if reason and reason != before:
+            _log.warning("cannot register at a name server address=%s reason=%s", address, reason)
+        elif not reason and before != "":
+            _log.info(
+                "registered at a name server address=%s broker=%s", address, self._broker.address)
+
+    async def _unregister(self, address: str) -> None:
+        try:
+            await self._client.invoke(
+                address, RequestCode.UNREGISTER_BROKER, self._names(), timeout_ms=UNREGISTER_TIMEOUT_MS)
+        except RemotingError as error:
+            _log.warning("cannot unregister at a name server address=%s reason=%s", address, error)

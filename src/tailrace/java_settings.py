@@ -1,0 +1,161 @@
+"""Decisions about the settings of a Java broker's ``broker.conf``: which are refused, which do nothing.
+
+``java_settings.tsv`` has one row for each field of the 5.5.0 classes that a ``broker.conf`` is read into
+(BrokerConfig, MessageStoreConfig, NettyServerConfig, NettyClientConfig, AuthConfig), of ControllerConfig, and
+for the TLS settings: name, classes, default, decision, reason. ``*`` as default is a value that depends on
+the machine, ``-`` one that no file can have. The decisions are
+
+    honoured   ``config.py`` has the setting
+    harmless   it changes neither what is acknowledged nor who may do what; it is listed as unused
+               unless it has the default
+    refused    data would be less safe, or access less limited, than the file says: ``serve`` does not
+               start unless the setting has the default or ``--ignore-setting`` names it
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+from collections.abc import Collection, Mapping
+from importlib import resources
+from typing import Final, NamedTuple
+
+from tailrace.config import BrokerConfig, StoreConfig, option_name
+from tailrace.errors import ConfigError
+
+__all__ = ["REASONS", "JavaSetting", "java_settings", "refuse_settings", "refused_settings", "unused_settings"]
+
+ANY: Final = "*"
+REASONS: Final[Mapping[str, str]] = {
+    # refused
+    "acl": "there is no access control",
+    "auth": "there is no authentication and no authorization",
+    "tls": "there is no TLS",
+    "proxy": "connections to name servers do not use a proxy",
+    "replication": "there is no replication; this broker is a single ASYNC_MASTER",
+    "dledger": "there is no DLedger CommitLog",
+    "controller": "there is no controller mode",
+    "container": "there is no broker container",
+    "engine": "queues, timers, transactions, index and configuration are files, not RocksDB",
+    "plugin": "there are no message store plug-ins",
+    "permission": "the broker always takes sends and pulls; set the permission of each topic",
+    "pull": "pull consumers are always served",
+    "accept": "sends are taken from the start",
+    "lookup": "name servers are not looked up; say namesrvAddr",
+    "lmq": "there are no LMQ queues",
+    "crc": "a record without the property checksum is accepted",
+    # harmless
+    "authless": "it only matters with authentication or authorization, which are refused",
+    "broker": "a habit of the Java broker without a counterpart",
+    "cold": "there is no control of cold reads",
+    "compaction": "there are no compacted topics; sends to them are refused",
+    "controllerless": "it only matters with a controller, which is refused",
+    "dledgerless": "it only matters with DLedger, which is refused",
+    "engineless": "it only matters with RocksDB, which is refused",
+    "filter": "expressions of SQL92 are refused with each request",
+    "ha": "it only matters with a slave, which is refused",
+    "index": "messageIndexEnable switches the index off",
+    "length": "autoMessageVersionOnTopicLen decides about long topics",
+    "lite": "there are no lite topics; sends to them are refused",
+    "lmqless": "it only matters with LMQ queues, which are refused",
+    "memory": "how the Java store maps, locks and buffers; flushing is set by flushDiskType",
+    "netty": "how Netty uses sockets",
+    "pool": "size of a thread pool or of its queue",
+    "pop": "pop requests are refused",
+    "recall": "messages can always be recalled, and a recall follows the store's own rule",
+    "recovery": "recovery always checks everything and starts early enough",
+    "register": "how often and in which form topics are registered; see registerNameServerPeriod",
+    "renamed": "it is called channelExpiredMs here",
+    "reply": "replies of request-reply are refused",
+    "schedule": "how the Java broker delivers delay levels",
+    "shutdown": "a stop is always graceful",
+    "stats": "statistics, metrics and logs of the Java broker; see /metrics",
+    "timer": "how the Java broker runs the timer wheel",
+    "trace": "trace messages are sent to their topic as others",
+    "transaction": "transactional messages are refused",
+    "types": "messages of each type may be sent to a topic",
+}
+"""Reasons of the decisions, by their short names in the table."""
+
+
+class JavaSetting(NamedTuple):
+    """A row of the table."""
+
+    name: str
+    classes: tuple[str, ...]
+    default: str
+    decision: str
+    reason: str
+
+
+@functools.cache
+def java_settings() -> Mapping[str, JavaSetting]:
+    """Return the table, by the names of settings."""
+    text = resources.files("tailrace").joinpath("java_settings.tsv").read_text("utf-8")
+    rows = (line.split("\t") for line in text.splitlines()[1:])
+    return {
+        name: JavaSetting(name, tuple(classes.split(",")), default, decision, reason)
+        for name, classes, default, decision, reason in rows}
+
+
+def _known() -> set[str]:
+    """Return the names of the settings that ``config.py`` has."""
+    return {option_name(f) for config in (StoreConfig, BrokerConfig) for f in dataclasses.fields(config)}
+
+
+def _at_default(setting: JavaSetting, value: str) -> bool:
+    default = setting.default
+    return default != ANY and (value == default or (
+        default in {"true", "false"} and value.lower() == default))
+
+
+def refused_settings(values: Mapping[str, str]) -> dict[str, JavaSetting]:
+    """Return the settings of a file that would not be honoured and must not be ignored in silence."""
+    known, table = _known(), java_settings()
+    return {
+        name: setting for name, value in sorted(values.items())
+        if (setting := table.get(name)) is not None and setting.decision == "refused"
+        and name not in known and not _at_default(setting, value.strip())}
+
+
+def refuse_settings(values: Mapping[str, str], ignored: Collection[str] = ()) -> dict[str, JavaSetting]:
+    """Return the refused settings that ``ignored`` names.
+
+    Raises ConfigError with one sentence on all the others, and for a name in ``ignored`` that is not
+    a refused setting of the file.
+    """
+    refused = refused_settings(values)
+    if wrong := sorted(set(ignored) - refused.keys()):
+        raise ConfigError(
+            f"--ignore-setting {' and '.join(wrong)}: the file has no such setting that stops the start")
+    if left := [name for name in refused if name not in ignored]:
+        said = ", ".join(f"{name}={_hidden(values[name])} ({REASONS[refused[name].reason]})" for name in left)
+        raise ConfigError(
+            f"settings that cannot be honoured: {said}; remove them, or start without what they promise: "
+            + " ".join(f"--ignore-setting {name}" for name in left))
+    return refused
+
+
+def _hidden(value: str) -> str:
+    """Return a value as a message shows it: printable, and short."""
+    text = repr(value)[1:-1]
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+def unused_settings(values: Mapping[str, str], *, without: Collection[str] = ()) -> list[str]:
+    """Return the names of a file's settings that do nothing, each with the one that may be meant.
+
+    Settings at the reference's default and those in ``without`` are left out.
+    """
+    known, table = _known(), java_settings()
+    found = []
+    for name in sorted(values.keys() - known - set(without)):
+        setting = table.get(name)
+        if setting is not None:
+            if not _at_default(setting, values[name].strip()):
+                found.append(name)
+            continue
+        near = difflib.get_close_matches(name, known | set(table), 1, 0.85)
+        found.append(f"{name} (is {near[0]} meant?)" if near else name)
+    return found

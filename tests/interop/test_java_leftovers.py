@@ -1,0 +1,136 @@
+"""What a released Java broker leaves behind and Tailrace does not serve is named when the store opens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import subprocess
+import time
+
+import pytest
+
+from tailrace import Message, MessageStore, StoreConfig
+from tailrace.client import Producer
+from tailrace.errors import MessageIllegalError, RemotingError
+from tailrace.formats.commitlog import decode_message
+from tailrace.java_settings import java_settings
+from tailrace.node.subscription_group import SubscriptionGroupManager
+from tailrace.remoting.client import RemotingClient
+
+pytestmark = [pytest.mark.slow, pytest.mark.interop]
+CREATE_TOPIC, FORBID, POP, ACK = 17, 353, 200050, 200051
+SENT, POPPED = 5, 3
+INVISIBLE_MS = 3_600_000
+SIZES = {
+    "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 6000, "maxHashSlotNum": 1000,
+    "maxIndexNum": 4000, "mappedFileSizeTimerLog": 65536,
+}
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def topic_ext(topic, **more):
+    return {
+        "topic": topic, "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
+        "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false", **more}
+
+
+async def use(address):
+    """Create topics, pop three messages and acknowledge one, forbid a group."""
+    client = RemotingClient()
+
+    async def ask(code, ext, body=b""):
+        answer = await client.invoke(address, code, ext, body, timeout_ms=20_000)
+        assert answer.code == 0, answer.remark
+        return answer
+
+    await ask(CREATE_TOPIC, topic_ext("PT", attributes="+message.type=PRIORITY"))
+    await ask(FORBID, {"group": "FG", "topic": "T", "readable": "false"})
+    popped = await ask(POP, {
+        "consumerGroup": "PG", "topic": "T", "queueId": "0", "maxMsgNums": str(POPPED),
+        "invisibleTime": str(INVISIBLE_MS), "pollTime": "0", "bornTime": str(time.time_ns() // 1_000_000),
+        "initMode": "0", "exp": "*", "expType": "TAG", "order": "false"})
+    size = int.from_bytes(popped.body[:4], "big")
+    first = decode_message(popped.body[:size])
+    ext = popped.ext
+    offset = str(first.queue_offset)
+    extra = " ".join([
+        offset, ext["popTime"], ext["invisibleTime"], ext["reviveQid"], "0", "broker-a", "0", offset])
+    await ask(ACK, {
+        "consumerGroup": "PG", "topic": "T", "queueId": "0", "extraInfo": extra,
+        "offset": offset})
+    await client.close()
+
+
+def fill(address):
+    until = time.monotonic() + 90
+    while True:
+        try:
+            with Producer(broker=address) as producer:
+                producer.create_topic("T", 1)
+                for n in range(SENT):
+                    producer.send(Message(topic="T", body=b"%d" % n))
+            asyncio.run(use(address))
+        except (RemotingError, OSError):
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.5)
+        else:
+            return
+
+
+@pytest.fixture(scope="module")
+def left(reference, tmp_path_factory):
+    """A directory of a Java broker that was stopped cleanly."""
+    where = tmp_path_factory.mktemp("java")
+    root, port = where / "store", free_port()
+    (where / "broker.conf").write_text("".join(f"{name}={value}\n" for name, value in {
+        **SIZES, "brokerClusterName": "DefaultCluster", "brokerName": "broker-a", "brokerId": 0,
+        "brokerIP1": "127.0.0.1", "namesrvAddr": "127.0.0.1:9", "listenPort": port,
+        "storePathRootDir": root, "storePathCommitLog": f"{root}/commitlog"}.items()))
+    with open(where / "broker.log", "w") as log:
+        broker = subprocess.Popen([reference, "broker", where / "broker.conf"], stdout=log, stderr=log)
+        try:
+            fill(f"127.0.0.1:{port}")
+            time.sleep(3)  # acknowledgements are put by a service of the broker
+        finally:
+            broker.terminate()
+            broker.wait()
+    return root
+
+
+def test_each_kind_is_named_once_and_again_at_the_next_open(left, caplog):
+    config = StoreConfig.from_properties({name: str(size) for name, size in SIZES.items()})
+    for _ in range(2):
+        caplog.clear()
+        with MessageStore.open(left, config=config) as store:
+            lines = [m for m in caplog.messages if m.startswith("a Java broker left")]
+            with pytest.raises(MessageIllegalError, match=r"PT has message\.type=PRIORITY"):
+                store.put(Message(topic="PT", body=b"x"))
+            groups = SubscriptionGroupManager(
+                store.file_system, store.config_dir, None, None)  # type: ignore[arg-type]
+            groups.load()
+            assert groups.is_read_forbidden("FG", "T")
+            assert not groups.is_read_forbidden("FG", "PT")
+        kinds = sorted(line.partition("kind=")[2].partition(" path=")[0] for line in lines)
+        assert kinds == [
+            f"messages popped and not acknowledged count={POPPED - 1}",
+            "topics of message.type=PRIORITY count=1"]
+
+
+def test_the_table_of_settings_has_every_field_with_its_default(reference):
+    done = subprocess.run([reference, "settings"], capture_output=True, text=True, check=True)
+    table, seen = dict(java_settings()), set()
+    for line in done.stdout.splitlines():
+        owner, name, default = json.loads(line)
+        setting = table[name]
+        assert owner in setting.classes, name
+        if setting.default != "*" and setting.decision != "honoured" and name not in seen:
+            assert setting.default == default, name
+        seen.add(name)
+    assert {name for name, s in table.items() if "TlsSystemConfig" not in s.classes} == seen

@@ -1,0 +1,89 @@
+"""Where ``serve`` listens, and which settings stop it."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tailrace.cli.serve import places_of, take_settings
+from tailrace.config import BrokerConfig
+from tailrace.errors import ConfigError
+
+OWN = ("127.0.0.1", 9876)
+
+
+@pytest.mark.parametrize(("settings", "options", "broker", "namesrv"), [
+    ({}, {}, ("127.0.0.1", 10911), OWN),
+    ({"listenPort": "6888"}, {}, ("127.0.0.1", 6888), OWN),
+    ({"listenPort": "6888", "bindAddress": "0.0.0.0"}, {}, ("0.0.0.0", 6888), OWN),
+    ({"listenPort": "6888"}, {"listen": "127.0.0.1:0"}, ("127.0.0.1", 0), OWN),
+    ({"namesrvAddr": "127.0.0.1:9000"}, {}, ("127.0.0.1", 10911), ("127.0.0.1", 9000)),
+    ({"namesrvAddr": "192.0.2.9:9876;127.0.0.1:9000"}, {}, ("127.0.0.1", 10911), ("127.0.0.1", 9000)),
+    ({"namesrvAddr": "192.0.2.9:9876"}, {}, ("127.0.0.1", 10911), None),
+    ({"namesrvAddr": "127.0.0.1:9000"}, {"namesrv_listen": "none"}, ("127.0.0.1", 10911), None),
+    ({"namesrvAddr": "127.0.0.1:9000"}, {"namesrv_listen": "127.0.0.1:0"}, ("127.0.0.1", 10911),
+     ("127.0.0.1", 0)),
+])
+def test_an_option_wins_over_a_setting_and_a_setting_over_the_default(settings, options, broker, namesrv):
+    places = places_of(take_settings(settings)[1], **options)
+    assert (places.broker, places.namesrv, places.http) == (broker, namesrv, None)
+
+
+def test_mistakes_are_named():
+    with pytest.raises(ValueError, match=r"bindAddress and listenPort and namesrvAddr are both 127\.0\.0\.1:5"):
+        places_of(BrokerConfig(listen_port=5, namesrv_addr="127.0.0.1:5"))
+    with pytest.raises(ValueError, match="--listen 10911 is not HOST:PORT"):
+        places_of(BrokerConfig(), "10911")
+    with pytest.raises(ConfigError, match="namesrvAddr=here is not HOST:PORT"):
+        places_of(BrokerConfig(namesrv_addr="here"))
+
+
+def serve(tmp_path, text, *options):
+    (tmp_path / "broker.conf").write_text(text)
+    return subprocess.run(
+        [sys.executable, "-m", "tailrace.cli", "serve", tmp_path / "new", "--config",
+         tmp_path / "broker.conf", *options],
+        capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_promise_that_is_not_kept_stops_serve_with_one_line(tmp_path):
+    done = serve(tmp_path, "aclEnable=true\nbrokerRole=SYNC_MASTER\nwaitTimeMillsInSendQueue=200\n")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "tailrace: settings that cannot be honoured: aclEnable=true (there is no access control), "
+        "brokerRole=SYNC_MASTER (there is no replication; this broker is a single ASYNC_MASTER); remove "
+        "them, or start without what they promise: --ignore-setting aclEnable --ignore-setting brokerRole\n")
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_ignored_setting_is_logged_and_the_rest_still_counts(tmp_path):
+    done = serve(
+        tmp_path, "aclEnable=true\nlistenPort=70000\nmaxMessageSize=x\n", "--ignore-setting", "aclEnable")
+    assert done.returncode == 1
+    assert "a setting is ignored as asked setting=aclEnable reason=there is no access control" in done.stderr
+    assert "tailrace: maxMessageSize=x is not a whole number" in done.stderr
+    assert "; listenPort=70000 is outside 0 to 65535" in done.stderr, "all problems are said together"
+    done = serve(tmp_path, "listenPort=70000\n", "--ignore-setting", "aclEnable")
+    assert done.stderr == (
+        "tailrace: --ignore-setting aclEnable: the file has no such setting that stops the start\n")
+
+
+def test_an_address_that_others_reach_needs_a_word_also_from_a_file(tmp_path):
+    done = serve(tmp_path, "bindAddress=0.0.0.0\n")
+    assert done.returncode == 2
+    assert "0.0.0.0 can be reached by other machines" in done.stderr
+
+
+def test_a_name_server_that_runs_already_is_named_with_the_way_out(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = serve(tmp_path, f"namesrvAddr=127.0.0.1:{port}\nlistenPort=0\n")
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(f"tailrace: cannot listen on namesrvAddr 127.0.0.1:{port}: Address already in use")
+    assert last.endswith("; if that is a name server, --namesrv-listen none registers the broker there")

@@ -1,0 +1,198 @@
+"""What a Java broker left and nothing here serves is named when the store opens, kind by kind."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tailrace import Message, MessageStore, StoreConfig
+from tailrace.errors import MessageIllegalError
+from tailrace.formats.commitlog import encode_properties
+from tailrace.model import MessageExtBrokerInner
+from tailrace.node import foreign_engines
+from tailrace.node.topic_config import TopicConfig
+
+CONFIG = StoreConfig(
+    mapped_file_size_commit_log=1 << 20, mapped_file_size_timer_log=65536, max_hash_slot_num=100,
+    max_index_num=400)
+HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
+HOUR_MS = 3_600_000
+
+
+def opened(path):
+    return MessageStore.open(path, config=CONFIG, services=False)
+
+
+def put(store, topic, body, queue_id=0, **properties):
+    message = MessageExtBrokerInner(
+        topic, queue_id, body, encode_properties({"WAIT": "true", **properties}), born_host=store.store_host)
+    assert store.put_inner(message).status.appended
+
+
+def named(path, caplog):
+    """Kinds and counts of the warnings of an open."""
+    caplog.clear()
+    with opened(path):
+        pass
+    lines = [m for m in caplog.messages if m.startswith("a Java broker left")]
+    return {
+        kind: count for line in lines
+        for kind, _, count in [line.partition("kind=")[2].partition(" path=")[0].partition(" count=")]}
+
+
+def file(path, name, text):
+    (path / name).parent.mkdir(parents=True, exist_ok=True)
+    (path / name).write_text(text)
+
+
+@pytest.fixture
+def path(tmp_path):
+    with opened(tmp_path / "store") as store:
+        store.put(Message(topic="orders", body=b"x"))
+    return tmp_path / "store"
+
+
+def test_a_store_of_our_own_is_opened_without_a_word(path, caplog):
+    assert named(path, caplog) == {}
+
+
+@pytest.mark.parametrize(("name", "text", "kind", "count"), [
+    ("config/rdb/000008.sst", "table", "configuration in RocksDB", "1"),
+    ("config/metadata/000008.log", "log", "configuration in RocksDB", "1"),
+    ("config/users/000008.sst", "table", "users in RocksDB", "1"),
+    ("config/acls/000008.sst", "table", "access rules in RocksDB", "1"),
+    ("kvStore/000008.sst", "table", "popped messages in RocksDB", "1"),
+    ("brokerIdentity", "a#b#1", "controller mode", "1"),
+    ("epochFileCheckpoint", "1\n1-0", "controller mode", "1"),
+    ("config/topicQueueMapping.json", '{"topicQueueMappingInfoMap":{"st":{},"su":{}},"dataVersion":{}}',
+     "static topics", "2"),
+])
+def test_a_file_of_a_kind_is_named(path, caplog, name, text, kind, count):
+    file(path, name, text)
+    assert named(path, caplog) == {kind: count}
+    assert f"path={path}" in caplog.text
+    file(path, name, "" if not name.endswith("json") else '{"topicQueueMappingInfoMap":{}}')
+    assert named(path, caplog) == {}
+
+
+@pytest.mark.parametrize(("attribute", "value"), [
+    ("message.type", "PRIORITY"), ("message.type", "LITE"), ("cleanup.policy", "COMPACTION"),
+    ("queue.type", "BatchCQ"), ("queue.type", "OfTomorrow"),
+])
+def test_a_topic_of_a_type_is_named_and_takes_no_messages(path, caplog, attribute, value):
+    with opened(path) as store:
+        store.topics.update_all([
+            TopicConfig(topic_name=name, attributes={attribute: value}) for name in ("a", "b")])
+        store.topics.update(TopicConfig(topic_name="c", attributes={"message.type": "FIFO"}))
+        for call in (store.put, lambda message: store.put_many([message])):
+            with pytest.raises(MessageIllegalError, match=f"a has {attribute}={value}, which is not supported"):
+                call(Message(topic="a", body=b"x"))
+        store.put(Message(topic="c", body=b"x"))
+    assert named(path, caplog) == {f"topics of {attribute}={value}": "2"}
+
+
+def test_a_static_topic_takes_no_messages(path):
+    file(path, "config/topicQueueMapping.json", '{"topicQueueMappingInfoMap":{"orders":{}}}')
+    with opened(path) as store, pytest.raises(MessageIllegalError, match="orders has a static queue mapping"):
+        store.put(Message(topic="orders", body=b"x"))
+
+
+def test_half_messages_are_counted_unless_they_are_settled(path, caplog):
+    with opened(path) as store:
+        for n in range(6):
+            put(store, HALF, b"half", UNIQ_KEY=f"K{n}", TRAN_MSG="true")
+        put(store, HALF, b"half", UNIQ_KEY="K5", TRAN_MSG="true")  # put back by a check
+        put(store, OP, b"0,2,", TAGS="d")
+        put(store, OP, b"6,", TAGS="d")
+    assert named(path, caplog) == {"half messages of transactions": "3"}  # K1, K3, K4
+    file(path, "config/consumerOffset.json", json.dumps({"offsetTable": {
+        f"{HALF}@CID_RMQ_SYS_TRANS": {"0": 4}, f"{OP}@CID_RMQ_SYS_TRANS": {"0": 0}}}))
+    assert named(path, caplog) == {"half messages of transactions": "1"}
+    with opened(path) as store:
+        put(store, OP, b"4\xff,4", TAGS="d")
+    assert named(path, caplog) == {}
+
+
+def test_half_messages_of_a_broker_with_rocksdb_are_settled_by_their_position(path, caplog):
+    with opened(path) as store:
+        for n in range(3):
+            put(store, "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", b"half", UNIQ_KEY=f"K{n}", TRAN_MSG="true")
+        store.wait_dispatched()
+        unit = store._store.queues.get("RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", 0).unit(1)
+        for position in (str(unit[0]), "²", ""):
+            put(store, "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC", b"d", TAGS="d", TRANS_OFFSET=position)
+    assert named(path, caplog) == {"half messages of transactions": "2"}
+    assert "path=" + str(path / "consumequeue/RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC") in caplog.text
+
+
+def test_counting_reads_a_bounded_number_of_messages(path, caplog, monkeypatch):
+    monkeypatch.setattr(foreign_engines, "MOST", 10)
+    with opened(path) as store:
+        for n in range(100):
+            put(store, HALF, b"half", UNIQ_KEY=f"K{n}")
+        for n in range(95):
+            put(store, OP, b"%d" % n, TAGS="d")
+        store.wait_dispatched()
+        read = []
+        monkeypatch.setattr(
+            store._store.reader, "decode_at", lambda at, old=store._store.reader.decode_at: (
+                read.append(at), old(at))[1])
+        foreign_engines.name_leftovers(
+            store.file_system, store.path, store._store, store.topics, None)
+    assert 0 < len(read) <= 2 * 10
+    counts = named(path, caplog)
+    assert counts in ({}, *({"half messages of transactions": f"at least {n}"} for n in range(1, 6)))
+    with opened(path) as store:  # none of the last ones is settled, so they count
+        for n in range(200, 220):
+            put(store, HALF, b"half", UNIQ_KEY=f"K{n}")
+    assert named(path, caplog) == {"half messages of transactions": "at least 10"}
+
+
+def check_point(offsets, **more):
+    return json.dumps({
+        "bm": 0, "c": "PG", "d": [n - offsets[0] for n in offsets], "it": HOUR_MS, "n": len(offsets), "pt": 1,
+        "q": 0, "so": offsets[0], "t": "orders", "bn": "broker-a", **more}).encode()
+
+
+def ack(start, *offsets, **more):
+    common = {"c": "PG", "pt": 1, "q": 0, "so": start, "t": "orders", "bn": "broker-a", **more}
+    if len(offsets) == 1:
+        return json.dumps({**common, "ao": offsets[0]}).encode()
+    return json.dumps({**common, "aol": offsets}).encode()
+
+
+def test_popped_messages_are_counted_unless_they_are_acknowledged(path, caplog):
+    with opened(path) as store:
+        store.topics.update(TopicConfig(topic_name=REVIVE, read_queue_nums=8, write_queue_nums=8))
+        put(store, REVIVE, check_point([3, 5, 9]), 2, TAGS="ck")
+        put(store, REVIVE, ack(3, 5), 2, TAGS="ack")
+        put(store, REVIVE, check_point([20, 21, 22, 23], bm=1), 3, TAGS="ck")
+        put(store, REVIVE, ack(20, 21, 22), 3, TAGS="bAck")
+        put(store, REVIVE, ack(77, 77), 3, TAGS="ack")  # of a check point that is not there any more
+        put(store, REVIVE, b"no JSON", 3, TAGS="ck")
+        put(store, REVIVE, b"[1]", 3, TAGS="ack")
+    assert named(path, caplog) == {"messages popped and not acknowledged": "3"}  # 3, 9 and 23
+    file(path, "config/consumerOffset.json", json.dumps({"offsetTable": {
+        f"{REVIVE}@CID_RMQ_SYS_REVIVE_GROUP": {"2": 1, "3": 4}}}))
+    assert named(path, caplog) == {}  # they were revived
+
+
+def test_a_check_point_that_waits_as_a_timer_counts(path, caplog):
+    with opened(path) as store:
+        now = store._clock.now_ms()
+        store.topics.update(TopicConfig(topic_name=REVIVE))
+        for body, tag in ((check_point([3, 4]), "ck"), (ack(3, 4), "ack")):
+            put(store, REVIVE, body, TAGS=tag, TIMER_DELIVER_MS=str(now + HOUR_MS), UNIQ_KEY=tag)
+    assert named(path, caplog) == {"messages popped and not acknowledged": "1"}
+
+
+def test_a_look_that_fails_is_no_reason_to_refuse_the_open(path, caplog, monkeypatch):
+    def fail(*_):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(foreign_engines, "_in_queues", fail)
+    with opened(path) as store:
+        assert store.is_writeable
+    assert "cannot look at what a Java broker left" in caplog.text

@@ -1,0 +1,85 @@
+"""Every setting of a Java broker's file is honoured, harmless, or stops the start."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tailrace.config import BrokerConfig, StoreConfig, option_name
+from tailrace.errors import ConfigError
+from tailrace.java_settings import (
+    REASONS,
+    java_settings,
+    refuse_settings,
+    refused_settings,
+    unused_settings,
+)
+
+KNOWN = {option_name(f) for config in (StoreConfig, BrokerConfig) for f in dataclasses.fields(config)}
+NAMED_BY_THE_ISSUE = (
+    "aclEnable", "authenticationEnabled", "authorizationEnabled", "tlsTestModeEnable", "brokerRole",
+    "enableDLegerCommitLog", "enableControllerMode", "duplicationEnable", "storeType")
+
+
+def test_every_row_has_a_decision_with_a_reason():
+    for setting in java_settings().values():
+        assert setting.decision in {"honoured", "harmless", "refused"}, setting
+        assert (setting.reason == "-") == (setting.decision == "honoured"), setting
+        if setting.decision == "honoured":
+            assert setting.name in KNOWN, setting
+        else:
+            assert setting.reason in REASONS, setting
+    assert {s.reason for s in java_settings().values()} - {"-"} == set(REASONS)
+
+
+def test_the_table_is_as_long_as_the_classes():
+    count = {}
+    for setting in java_settings().values():
+        for name in setting.classes:
+            count[name] = count.get(name, 0) + 1
+    assert count == {  # fields of 5.5.0; test_java_settings of tests/interop compares each of them
+        "AuthConfig": 26, "BrokerConfig": 243, "ControllerConfig": 28, "MessageStoreConfig": 219,
+        "NettyClientConfig": 20, "NettyServerConfig": 18, "TlsSystemConfig": 19}
+
+
+@pytest.mark.parametrize("name", NAMED_BY_THE_ISSUE)
+def test_a_promise_that_is_not_kept_stops_the_start(name):
+    setting = java_settings()[name]
+    value = {"brokerRole": "SYNC_MASTER", "storeType": "defaultRocksDB"}.get(name, "true")
+    with pytest.raises(ConfigError) as caught:
+        refuse_settings({name: value, "maxMessageSize": "1"})
+    (problem,) = caught.value.problems
+    assert f"{name}={value} ({REASONS[setting.reason]})" in problem
+    assert f"--ignore-setting {name}" in problem
+    assert refuse_settings({name: value}, [name]).keys() == {name}
+
+
+def test_all_promises_are_in_one_sentence_and_values_on_one_line():
+    with pytest.raises(ConfigError) as caught:
+        refuse_settings({"aclEnable": "true", "brokerRole": "SLAVE\n"}, [])
+    assert str(caught.value).count("--ignore-setting") == 2
+    assert "\n" not in str(caught.value)
+
+
+def test_the_default_of_a_java_broker_promises_nothing():
+    values = {s.name: s.default for s in java_settings().values() if s.default not in {"*", "-"}}
+    assert not refused_settings(values)
+    assert not unused_settings(values)
+    assert not refused_settings({"aclEnable": " FALSE "})
+
+
+def test_to_ignore_what_is_not_refused_is_a_mistake():
+    for values in ({}, {"aclEnable": "false"}, {"maxMessageSize": "5"}):
+        for name in ("aclEnable", "maxMessageSize", "aclEnabel"):
+            with pytest.raises(ConfigError, match=f"--ignore-setting {name}: the file has no such"):
+                refuse_settings(values, [name])
+
+
+def test_settings_without_effect_are_listed():
+    assert unused_settings({
+        "sendMessageThreadPoolNums": "4", "waitTimeMillsInSendQueue": "200", "maxMesageSize": "4",
+        "slaveReadEnabel": "true", "aclEnable": "true", "nothingLikeIt": "1",
+    }, without=["aclEnable"]) == [
+        "maxMesageSize (is maxMessageSize meant?)", "nothingLikeIt", "sendMessageThreadPoolNums",
+        "slaveReadEnabel (is slaveReadEnable meant?)"]
