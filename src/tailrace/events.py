@@ -174,6 +174,12 @@ _SPARK: Final = (
            "A topic was deleted and made again since it was archived; only the newer one is read."),
     _event("info", "archived a segment", "segment messages files verified",
            "A CommitLog file is in the archive, and was read back when verified says so."),
+    _event("info", "a segment was compared with the archive", "segment archive",
+           "Before retention deletes a CommitLog file it reads the file and the archived files of it "
+           "and compares checksums; all of them were right."),
+    _event("warning", "a segment is not archived as its manifest says", "segment archive cause",
+           "The archive is of another store, or a file of it is damaged: the CommitLog file stays. Run "
+           "`tailrace pipeline archive STORE ARCHIVE --verify`."),
     _event("warning", "a segment is archived again", "segment cause",
            "A file of an archived segment is missing or has another size, and the log still has the "
            "segment."),

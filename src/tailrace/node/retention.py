@@ -59,9 +59,10 @@ class Retention:
         self.topics = TopicRetention(clock, file_system, store, topics)
         self.clean_commit_log.topic_needs = self.topics.needs
         if config.archive_directory:
-            self.clean_commit_log.pin_sources.append(ArchivePins(
-                file_system, config.archive_directory,
-                lambda: [file.file_from_offset for file in log.queue.files[:-1]]))
+            pins = ArchivePins(
+                clock, file_system, config.archive_directory, lambda: log.queue.files[:-1])
+            self.clean_commit_log.pin_sources.append(pins)
+            self.clean_commit_log.archive_confirms = pins.confirmed
         self.trash.load()
         self.topics.load()
 
