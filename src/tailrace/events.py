@@ -172,6 +172,11 @@ _SEGMENTS: Final = (
 _SPARK: Final = (
     _event("info", "offsets of an older topic of the same name are left out", "topic queue_id until",
            "A topic was deleted and made again since it was archived; only the newer one is read."),
+    _event("info", "a stream is behind", "query batch messages bytes",
+           "A query has this much of the stores still to read, after a batch."),
+    _event("warning", "cannot tell how far a stream is behind", "query cause",
+           "The query's source is another one than the listener's options name, or the store cannot "
+           "be read; the query goes on."),
     _event("info", "archived a segment", "segment messages files verified",
            "A CommitLog file is in the archive, and was read back when verified says so."),
     _event("info", "a segment was compared with the archive", "segment archive",
