@@ -80,6 +80,9 @@ class Daemon:
     def stop(self) -> None:
         self.process.terminate()
         self.process.wait(60)
+        if self._reader.ident is not None:
+            self._reader.join(60)
+        self.process.stdout.close()
 
 
 @pytest.fixture
