@@ -255,6 +255,9 @@ def measure_archive(spark: SparkSession, path: str, scratch: str, turns: int) ->
     """Archive all sealed files, without and with verification, ``turns`` times in turns."""
     sizes: dict[str, Any] = {}
     sealed = len(list((Path(path) / "commitlog").iterdir())) - 1
+    if sealed < 1:
+        raise SystemExit(
+            f"{path} has no sealed CommitLog file to archive: more --messages or a smaller --segment")
 
     def run(verify: bool) -> None:
         shutil.rmtree(f"{scratch}/archive", ignore_errors=True)
@@ -284,7 +287,9 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=1024)
     parser.add_argument("--runs", type=int, default=5, help="of each kind, in turns")
     parser.add_argument("--bodies", choices=("hex", "json", "random"), default="hex")
-    parser.add_argument("--segment", type=int, default=1024, help="MiB of a file, with --archive")
+    parser.add_argument(
+        "--segment", type=int, default=64, help="MiB of a file, with --archive; results in the "
+        "documents are of 1024")
     parser.add_argument("--store", help="a store to use, made when it does not exist")
     parser.add_argument(
         "--archive", action="store_true", help="measure the archive of the sealed files")

@@ -276,8 +276,31 @@ _SEGMENTS: Final = (
 _SPARK: Final = (
     _event("info", "offsets of an older topic of the same name are left out", "topic queue_id until",
            "A topic was deleted and made again since it was archived; only the newer one is read."),
+    _event("info", "a stream is behind", "query batch messages bytes",
+           "A query has this much of the stores still to read, after a batch."),
+    _event("warning", "cannot tell how far a stream is behind", "query cause",
+           "The query's source is another one than the listener's options name, or the store cannot "
+           "be read; the query goes on."),
     _event("info", "archived a segment", "segment messages files verified",
            "A CommitLog file is in the archive, and was read back when verified says so."),
+    _event("info", "a segment was compared with the archive", "segment archive",
+           "Before retention deletes a CommitLog file it reads the file and the archived files of it "
+           "and compares checksums; all of them were right."),
+    _event("warning", "a segment is not archived as its manifest says", "segment archive cause",
+           "The archive is of another store, or a file of it is damaged: the CommitLog file stays. Run "
+           "`tailrace pipeline archive STORE ARCHIVE --verify`."),
+    _event("warning", "a segment is archived again", "segment cause",
+           "A file of an archived segment is missing or has another size, and the log still has the "
+           "segment."),
+    _event("warning", "a segment of the archive is damaged", "segment cause",
+           "A run of `tailrace pipeline archive --verify` found it. It is archived again if the log "
+           "still has it; otherwise the report names it and a copy is needed."),
+    _event("warning", "a manifest of the archive is missing", "archive topic queue_id cause",
+           "A manifest names another one that is not there, and failOnDataLoss is false: messages of "
+           "that segment are left out."),
+    _event("warning", "an archive has manifests without a checksum", "archive manifests first",
+           "Manifests of an older version: a changed or missing manifest is not noticed, its files "
+           "are. `tailrace pipeline archive --verify` writes them again with checksums and links."),
     _event("warning", "a segment was deleted before it was archived", "segment",
            "Retention was faster than the archive job; the messages of this file are not in the "
            "archive."),

@@ -42,8 +42,8 @@ def fill(path, first, until):
 @pytest.mark.parametrize("name", ["clean-5.5.0", "crashed-5.5.0"])
 def test_a_fixture_is_one_table_over_archive_and_log(spark, tmp_path, name):
     from tailrace.spark.archive_job import ArchiveOptions, archive_store
-    from tailrace.spark.archive_manifest import read_manifest
     from tailrace.spark.archive_verification import restored
+    from tailrace.store.archive_manifest import read_manifest
 
     with tarfile.open(FIXTURES / f"{name}.tar.xz") as packed:
         packed.extractall(tmp_path, filter="data")

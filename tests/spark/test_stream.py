@@ -50,10 +50,15 @@ def offsets_written(out):
 
 
 def test_available_now_ends_and_goes_on(spark, tmp_path):
+    from tailrace.spark.progress import behind
+
     path, out = tmp_path / "store", tmp_path / "out"
     fill(path, 0, 90)
     made = finish(start(spark, path, out, startingOffsets="earliest", maxOffsetsPerTrigger=40))
     assert [p["numInputRows"] for p in made] == [40, 40, 10]
+    left = [behind(p["sources"][0], {"path": str(path)}) for p in made]
+    assert [one.messages for one in left] == [50, 10, 0]
+    assert left[0].bytes > left[1].bytes > left[2].bytes == 0
     assert bodies(spark, out) == list(range(90))
     assert offsets_written(out)[-1] == {"a": {"0": 30, "1": 30, "2": 30}}
     assert not finish(start(spark, path, out))  # nothing new: no batch

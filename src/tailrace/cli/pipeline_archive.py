@@ -5,7 +5,7 @@ import threading
 import time
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
@@ -16,11 +16,21 @@ from tailrace.errors import StoreError
 
 if TYPE_CHECKING:
     from tailrace.spark.archive_job import ArchiveJob
-    from tailrace.spark.archive_manifest import Manifest
+    from tailrace.store.archive_manifest import Manifest
 
 __all__ = ["archive", "restore"]
 
 Archive = Annotated[Path, typer.Argument(metavar="ARCHIVE", help="A directory of its own for one store.")]
+
+Verify = Annotated[
+    Optional[bool],  # noqa: UP045 - typer reads the annotation at run time
+    typer.Option(
+        "--verify/--no-verify", show_default=False,
+        help="--verify: also read every segment that is in the archive already, and archive a damaged "
+        "one again if the log has it. --no-verify: do not read back what is written; retention does "
+        "not count such a segment as archived. Without either, what is written is read back and every "
+        "byte is compared."),
+]
 
 
 @pipeline_app.command()
@@ -31,9 +41,10 @@ def archive(
         bool, typer.Option("--follow", help="Go on and take each segment when it is sealed.")] = False,
     every: Annotated[
         float, typer.Option(min=0.1, callback=finite, metavar="SECONDS", help="How often --follow looks.")] = 10.0,
-    verify: Annotated[
-        bool, typer.Option(help="Read the files back and compare every byte; without it retention "
-                           "does not count a segment as archived.")] = True,
+    verify: Verify = None,
+    accept_missing: Annotated[
+        bool, typer.Option("--accept-missing", help="With --verify: go on without manifests that are "
+                           "missing and that others name.")] = False,
     piece_mib: Annotated[
         int, typer.Option(min=1, max=1024, metavar="MIB", help="How much of the log goes into a file.")
     ] = 64,
@@ -43,10 +54,14 @@ def archive(
 ) -> None:
     """Write sealed CommitLog files as Parquet.
 
-    With a manifest each; what is there already is left. The last file of the log, which is still
-    written to, is not taken. A line of JSON at the end says what was done; exit code 1 when a segment
-    could not be archived.
+    With a manifest each; what is there already is left, unless a file of it is missing. The last file
+    of the log, which is still written to, is not taken. A line of JSON at the end says what was
+    done; exit code 1 when a segment could not be archived or stays damaged.
     """
+    if accept_missing and not verify:
+        raise usage("--accept-missing goes with --verify")
+    if follow and verify:
+        raise usage("--verify reads the archive once: run it without --follow")
     with errors():
         from tailrace.spark.archive_job import (  # noqa: PLC0415 - PyArrow
             ArchiveJob,
@@ -70,21 +85,32 @@ def archive(
             str(store), str(target), spark_runner(job.spark),
             options=ArchiveOptions(
                 piece_bytes=piece_mib << 20, at_once=job.spark.sparkContext.defaultParallelism,
-                verify=verify),
+                verify=verify is not False),
             config=StoreConfig.from_properties(read_properties(config)), progress=show,
         ) as archiving:
-            failed = _follow(archiving, job, every) if follow else ""
-            if not follow:
-                try:
-                    archiving.step()
-                except StoreError as error:
-                    failed = str(error)
+            failed = _follow(archiving, job, every) if follow else _once(
+                archiving, verify=verify is True, accept_missing=accept_missing)
         took = time.perf_counter() - began  # noqa: TID251
         if failed:
             job.tell(failed)
         job.report(_report(done, archiving, took, failed))
         if failed:
             raise typer.Exit(1)
+
+
+def _once(archiving: "ArchiveJob", *, verify: bool, accept_missing: bool) -> str:
+    """Verify the archive if asked, then archive what is sealed; return what went wrong."""
+    failed = []
+    try:
+        if verify:
+            archiving.verify(accept_missing=accept_missing)
+    except StoreError as error:
+        failed.append(str(error))
+    try:
+        archiving.step()
+    except StoreError as error:
+        failed.append(str(error))
+    return "; ".join(dict.fromkeys(failed))
 
 
 def _follow(archiving: "ArchiveJob", job: Job, every: float) -> str:
@@ -114,7 +140,8 @@ def _follow(archiving: "ArchiveJob", job: Job, every: float) -> str:
 def _report(done: "list[Manifest]", archiving: "ArchiveJob", took: float, failed: str) -> dict[str, Any]:
     size = sum(one.size for one in done)
     return {
-        "segments": len(done), "alreadyArchived": archiving.skipped, "gone": archiving.gone,
+        "segments": len(done), "alreadyArchived": archiving.skipped, "readAgain": archiving.checked,
+        "gone": archiving.gone,
         "bytes": size, "messages": sum(one.messages for one in done),
         "damagedMessages": sum(len(one.damaged) for one in done),
         "files": sum(len(one.files) for one in done),

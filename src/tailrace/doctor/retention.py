@@ -249,8 +249,8 @@ def _pins(
     found = [*_first_timer(directory, clock.now_ms()), *_first_of_levels(directory, clock)]
     if config.archive_directory:
         found += ArchivePins(
-            directory.file_system, config.archive_directory,
-            lambda: [file.file_from_offset for file in directory.log_files[:-1]])()
+            clock, directory.file_system, config.archive_directory,
+            lambda: directory.log_files[:-1])()
     return [*found, *groups()]
 
 

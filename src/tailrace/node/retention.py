@@ -61,9 +61,10 @@ class Retention:
         self.topics = TopicRetention(clock, file_system, store, topics)
         self.clean_commit_log.topic_needs = self.topics.needs
         if config.archive_directory:
-            self.clean_commit_log.pin_sources.append(ArchivePins(
-                file_system, config.archive_directory,
-                lambda: [file.file_from_offset for file in log.queue.files[:-1]]))
+            pins = ArchivePins(
+                clock, file_system, config.archive_directory, lambda: log.queue.files[:-1])
+            self.clean_commit_log.pin_sources.append(pins)
+            self.clean_commit_log.archive_confirms = pins.confirmed
         self._group_pins: GroupPins | None = None
         if config.pin_groups:  # as the file has them, until somebody keeps offsets in memory
             offsets = ConsumerOffsetManager(file_system, f"{store.root}/{filenames.CONFIG}", clock)

@@ -15,18 +15,20 @@ from typing import Any, Final, final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.errors import CorruptionError
+from tailrace.spark.archive_file import groups_with_topic, opened
 from tailrace.spark.archive_layout import MESSAGE
-from tailrace.spark.archive_manifest import (
+from tailrace.spark.wanted import first_kept
+from tailrace.store.archive_manifest import (
+    BrokenLink,
     Manifest,
     QueueRange,
+    broken_link,
     list_manifests,
     read_manifest,
 )
-from tailrace.spark.wanted import first_kept
 from tailrace.store.directory import QueueView, StoreDirectory
 
 __all__ = ["ArchivedDirectory", "ArchivedQueue", "open_archived"]
@@ -41,6 +43,7 @@ class ArchivedQueue(QueueView):
     """A queue that begins in the archive; ``units`` gives only what the log has."""
 
     archive: str = ""
+    file_system: FileSystem = field(default_factory=OsFileSystem)
     live_min_offset: int = 0
     archived: list[tuple[Manifest, QueueRange]] = field(default_factory=list)
 
@@ -64,19 +67,18 @@ class ArchivedQueue(QueueView):
 
     def _columns(self, manifest: Manifest, name: str) -> tuple[Any, Any]:
         """(offsets, values of a column) of this queue's messages in a segment, by offset."""
-        parts = []
+        wanted = (
+            (pa.compute.field("kind") == MESSAGE) & (pa.compute.field("topic") == self.topic)
+            & (pa.compute.field("queueId") == self.queue_id))
+        columns = list(dict.fromkeys(("kind", "topic", "queueId", "queueOffset", name)))
+        none = np.empty(0, dtype=np.int64)
+        parts: list[tuple[Any, Any]] = [(none, none)]
         for file in manifest.files:
-            path = f"{self.archive}/{file.path}"
-            try:
-                found = pq.read_table(
-                    path, columns=["queueOffset", name], partitioning=None,
-                    filters=[("kind", "=", MESSAGE), ("topic", "=", self.topic),
-                             ("queueId", "=", self.queue_id)])
-            except (OSError, pa.ArrowInvalid) as error:
-                raise CorruptionError(
-                    f"a file of the archive cannot be read: {error}", path=path) from error
-            parts.append((
-                found["queueOffset"].to_numpy(), found[name].cast(pa.int64()).to_numpy()))
+            with opened(self.file_system, f"{self.archive}/{file.path}", file) as found:
+                for group in groups_with_topic(found, [self.topic]):
+                    rows = found.read_row_group(group, columns=columns).filter(wanted)
+                    parts.append((
+                        rows["queueOffset"].to_numpy(), rows[name].cast(pa.int64()).to_numpy()))
         offsets = np.concatenate([one for one, _ in parts])
         order = np.argsort(offsets, kind="stable")
         return offsets[order], np.concatenate([one for _, one in parts])[order]
@@ -86,11 +88,16 @@ class ArchivedQueue(QueueView):
 class ArchivedDirectory:
     """What ``StoreDirectory`` is to a reader; ``live`` is that, ``manifests`` what is before it."""
 
-    def __init__(self, live: StoreDirectory, archive: str, manifests: list[Manifest]) -> None:
+    def __init__(
+        self, live: StoreDirectory, archive: str, manifests: list[Manifest], file_system: FileSystem,
+        missing: BrokenLink | None = None,
+    ) -> None:
+        self.missing = missing
+        """The first manifest that another one names and that is missing."""
         self.live, self.archive, self.manifests = live, archive, manifests
         self.path = live.path
         self._bases = [one.segment for one in manifests]
-        self._queues = _merge(live, archive, manifests)
+        self._queues = _merge(live, archive, manifests, file_system)
 
     def queues(self) -> list[QueueView]:
         """Every queue of either, by topic and number."""
@@ -114,29 +121,41 @@ class ArchivedDirectory:
 def open_archived(
     live: StoreDirectory, archive: str, file_system: FileSystem | None = None
 ) -> ArchivedDirectory:
-    """Look at an archive, after the store was looked at: what went meanwhile is in one of them.
+    """Look at an archive after the store was looked at: a file that went in between is in one of them.
 
-    Raises CorruptionError when a manifest is unreadable or does not fit the log.
+    Raises CorruptionError when a manifest is damaged, does not fit the log, or is not the one that
+    another one names.
     """
     file_system = file_system or OsFileSystem()
     least = live.min_phy_offset if live.log_files else _FOREVER
-    found = []
+    found: list[Manifest] = []
+    known: list[Manifest] = []
     for segment in list_manifests(file_system, archive):
         if segment >= least:
             break
         manifest = read_manifest(file_system, archive, segment)
-        if manifest is None or not manifest.verified:
+        if manifest is None:
+            continue
+        known.append(manifest)
+        if not manifest.verified:
             continue
         if manifest.until > least:
             raise CorruptionError(
                 f"{archive} is not of {live.path}: its segment {segment} ends at {manifest.until}, "
                 f"where the log has begun at {least}")
         found.append(manifest)
-    return ArchivedDirectory(live, archive, found)
+    broken = broken_link(known)
+    if broken is not None and broken.exchanged:
+        raise CorruptionError(f"{archive}: {broken}; restore it from a copy")
+    if old := [one.segment for one in known if not one.protected]:
+        _log.warning(
+            "an archive has manifests without a checksum archive=%s manifests=%d first=%d", archive,
+            len(old), old[0])
+    return ArchivedDirectory(live, archive, found, file_system, broken)
 
 
 def _merge(
-    live: StoreDirectory, archive: str, manifests: list[Manifest]
+    live: StoreDirectory, archive: str, manifests: list[Manifest], file_system: FileSystem
 ) -> Mapping[Key, QueueView]:
     there: dict[Key, QueueView] = {}
     for queue in live.queues():
@@ -164,8 +183,8 @@ def _merge(
             continue
         end = used[-1][1].end
         made = ArchivedQueue(
-            *key, min_offset=least, max_offset=end, archive=archive, live_min_offset=end,
-            archived=used)
+            *key, min_offset=least, max_offset=end, archive=archive,
+            file_system=file_system, live_min_offset=end, archived=used)
         if present is not None:
             made.max_offset, made.live_min_offset = present.max_offset, present.min_offset
             made.files, made.memory = present.files, present.memory

@@ -4,7 +4,8 @@ A segment is sealed when the log goes on in a later one and the queues name a me
 Steps of publishing, of which a kill may cut off any: files that no manifest names are removed from
 the segment's places; its new files are renamed there, durably; the manifest is renamed into place.
 Before that last step readers and retention see nothing of the segment, afterwards all of it, and
-what was begun and not published is done again under the same names.
+what was begun and not published is done again under the same names. A segment that is archived again,
+because a file of it is missing or damaged, loses its manifest first.
 """
 
 from __future__ import annotations
@@ -21,18 +22,22 @@ import numpy as np
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.filesystem import FileSystem, OsFileSystem
-from tailrace.errors import ConfigError, StoreError, StoreLockedError
-from tailrace.formats import filenames
+from tailrace.errors import ConfigError, CorruptionError, StoreError, StoreLockedError
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
-from tailrace.spark.archive_layout import LOCK, MANIFESTS, STAGING, staging_path
-from tailrace.spark.archive_manifest import Manifest, read_manifest, write_manifest
+from tailrace.spark.archive_layout import LOCK, STAGING, segment_names, staging_path
 from tailrace.spark.archive_named import named_in, units_between
-from tailrace.spark.archive_task import (
+from tailrace.spark.archive_task import SegmentResult, SegmentTask, run_task, write_segment
+from tailrace.store.archive_manifest import (
     HEAD_BYTES,
-    SegmentResult,
-    SegmentTask,
-    run_task,
-    write_segment,
+    MANIFESTS,
+    Manifest,
+    ManifestLink,
+    broken_link,
+    list_manifests,
+    manifest_path,
+    read_manifest,
+    write_manifest,
+    wrong_file,
 )
 from tailrace.store.directory import DirectoryState, FileView, QueueView, StoreDirectory
 
@@ -107,6 +112,8 @@ class ArchiveJob:
         """Segments that retention deleted before they were archived."""
         self.skipped = 0
         """Segments that were in the archive already."""
+        self.checked = 0
+        """Segments that ``verify`` has read again and found right."""
         opened = StoreDirectory(self._store, config=config, file_system=self._file_system)
         self._log_paths = opened.log_paths.all
         for name in (self._archive, f"{self._archive}/{MANIFESTS}"):
@@ -147,32 +154,96 @@ class ArchiveJob:
         self.skipped = 0
         for file in sealed:
             published = read_manifest(self._file_system, self._archive, file.file_from_offset)
-            if published is not None and not self._is_of(published, file):
-                raise StoreError(
-                    f"{self._archive} holds another segment {file.file_from_offset} than "
-                    f"{self._store}: an archive is for one store")
-            if published is not None and (published.verified or not self._options.verify):
+            if published is None:
+                waiting.append((file, None))
+                continue
+            self._check_is_of(published, file)
+            if why := wrong_file(self._file_system, self._archive, published):
+                _log.warning("a segment is archived again segment=%d cause=%s", published.segment, why)
+                waiting.append((file, None))
+            elif published.verified or not self._options.verify:
                 self.skipped += 1
             else:
                 waiting.append((file, published))
-        made: list[Manifest] = []
-        problems: list[str] = []
-        for first in range(0, len(waiting), self._options.at_once):
-            tasks = self._tasks(directory, waiting[first : first + self._options.at_once])
-            for result in self._run(tasks):
-                self._finish(result, made, problems)
+        made, problems = self._run_tasks(directory, waiting)
         if problems:
             raise StoreError("; ".join(problems))
         if len(sealed) >= len(directory.log_files) - 1:
             self._new_files = names
         return made
 
+    def verify(self, *, accept_missing: bool = False) -> list[Manifest]:
+        """Read every archived segment again and compare it with its checksums.
+
+        A segment that is damaged is archived again if the log still has it. Manifests of version 1
+        whose segment is right are written again, with checksums and links. ``accept_missing`` makes
+        the archive one without the manifests that are missing. Returns what was archived again.
+        Raises StoreError that names every segment which stays damaged or missing.
+        """
+        self.checked = 0
+        broken: dict[int, str] = {}
+        found: list[Manifest] = []
+        for segment in list_manifests(self._file_system, self._archive):
+            try:
+                manifest = read_manifest(self._file_system, self._archive, segment)
+            except CorruptionError as error:
+                broken[segment] = str(error)
+            else:
+                found += [manifest] if manifest is not None else []
+        directory = StoreDirectory(self._store, config=self._config, file_system=self._file_system)
+        in_log = {file.file_from_offset: file for file in sealed_segments(directory)}
+        for manifest in found:
+            if manifest.segment in in_log:
+                self._check_is_of(manifest, in_log[manifest.segment])
+        for first in range(0, len(found), self._options.at_once):
+            for result in self._run([
+                self._resting(one) for one in found[first : first + self._options.at_once]]):
+                if result.manifest is None:
+                    broken[result.task_segment] = result.problem
+                    continue
+                self.checked += 1
+                if result.manifest != next(one for one in found if one.segment == result.task_segment):
+                    self._write(result.manifest)
+        for segment, why in broken.items():
+            _log.warning("a segment of the archive is damaged segment=%d cause=%s", segment, why)
+        made, problems = self._run_tasks(
+            directory, [(in_log[one], None) for one in sorted(broken) if one in in_log])
+        problems += [
+            f"segment {one}: {why}; the log does not have the segment any more"
+            for one, why in sorted(broken.items()) if one not in in_log]
+        problems += self._mend_links(accept_missing=accept_missing)
+        if problems:
+            raise StoreError("; ".join(problems))
+        return made
+
+    def _run_tasks(
+        self, directory: StoreDirectory, waiting: Sequence[tuple[FileView, Manifest | None]]
+    ) -> tuple[list[Manifest], list[str]]:
+        """Archive or compare segments; return what was published, and what went wrong."""
+        made: list[Manifest] = []
+        problems: list[str] = []
+        for first in range(0, len(waiting), self._options.at_once):
+            tasks = self._tasks(directory, waiting[first : first + self._options.at_once])
+            for result in self._run(tasks):
+                self._finish(result, made, problems)
+        return made, problems
+
     # -- planning
 
-    def _is_of(self, published: Manifest, file: FileView) -> bool:
+    def _check_is_of(self, published: Manifest, file: FileView) -> None:
+        """Raise StoreError when a manifest is of another store's segment."""
         head = file.read(0, HEAD_BYTES)
-        return published.size == file.size and (
-            not head or zlib.crc32(head) == published.head_crc32)
+        if published.size != file.size or (head and zlib.crc32(head) != published.head_crc32):
+            written = f", it was written from {published.store}" if published.store else ""
+            raise StoreError(
+                f"{self._archive} holds another segment {file.file_from_offset} than "
+                f"{self._store}{written}: an archive is for one store")
+
+    def _resting(self, manifest: Manifest) -> SegmentTask:
+        """A task that reads an archived segment without the log."""
+        return SegmentTask(
+            self._store, self._config, self._archive, "", manifest.segment, manifest.size, (), (),
+            self._options.piece_bytes, verify=True, published=manifest)
 
     def _tasks(
         self, directory: StoreDirectory, files: Sequence[tuple[FileView, Manifest | None]]
@@ -206,6 +277,7 @@ class ArchiveJob:
 
     def _publish(self, manifest: Manifest, staged: Sequence[str]) -> None:
         if staged:
+            self._remove_manifest(manifest.segment)
             self._remove_unpublished(manifest.segment)
         places = set()
         for source, file in zip(staged, manifest.files, strict=False):
@@ -217,17 +289,67 @@ class ArchiveJob:
             self._file_system.rename(source, target)
         for place in sorted(places):
             self._file_system.sync_dir(place)
-        write_manifest(self._file_system, self._archive, manifest)
+        self._write(manifest)
         self._remove_tree(staging_path(self._archive, manifest.segment))
         _log.info("archived a segment segment=%d messages=%d files=%d verified=%s", manifest.segment,
                   manifest.messages, len(manifest.files), manifest.verified)
 
+    def _write(self, manifest: Manifest) -> None:
+        """Write a manifest with its link, and the link of the manifest after it."""
+        there = list_manifests(self._file_system, self._archive)
+        earlier = [one for one in there if one < manifest.segment]
+        write_manifest(self._file_system, self._archive, replace(
+            manifest, before=self._link_to(earlier[-1]) if earlier else None))
+        link = ManifestLink(manifest.segment, manifest.sha256)
+        later = [one for one in there if one > manifest.segment]
+        if later:
+            following = self._readable(later[0])
+            if following is not None and following.protected and following.before != link and (
+                following.before is None or following.before.segment in {*earlier, manifest.segment}
+            ):
+                write_manifest(self._file_system, self._archive, replace(following, before=link))
+
+    def _readable(self, segment: int) -> Manifest | None:
+        try:
+            return read_manifest(self._file_system, self._archive, segment)
+        except CorruptionError:
+            return None
+
+    def _link_to(self, segment: int) -> ManifestLink:
+        """A link to a manifest; one that cannot be read is named without its checksum."""
+        manifest = self._readable(segment)
+        return ManifestLink(segment, "" if manifest is None else manifest.sha256)
+
+    def _mend_links(self, *, accept_missing: bool) -> list[str]:
+        """Write links that a kill left behind; say which manifests are missing."""
+        found = [
+            one for segment in list_manifests(self._file_system, self._archive)
+            if (one := self._readable(segment)) is not None]
+        there = {one.segment for one in found}
+        for number, one in enumerate(found):
+            link = None if number == 0 else ManifestLink(
+                found[number - 1].segment, found[number - 1].sha256)
+            missing = one.before is not None and one.before.segment not in there
+            if one.protected and one.before != link and (accept_missing or not missing):
+                found[number] = replace(one, before=link)
+                write_manifest(self._file_system, self._archive, found[number])
+        why = broken_link(found)
+        return [] if why is None else [
+            (f"{self._archive}: {why}: restore it from a copy, or go on without it with "
+            "--accept-missing")]
+
+    def _remove_manifest(self, segment: int) -> None:
+        path = manifest_path(self._archive, segment)
+        if self._file_system.exists(path):
+            self._file_system.remove(path)
+            self._file_system.sync_dir(path.rpartition("/")[0])
+
     def _remove_unpublished(self, segment: int) -> None:
         """Remove files of a segment that has no manifest: an earlier attempt was cut off."""
-        name = f"segment={filenames.offset_to_file_name(segment)}"
         for day in self._file_system.list(self._archive):
-            if day.startswith("dt=") and self._file_system.exists(f"{self._archive}/{day}/{name}"):
-                self._remove_tree(f"{self._archive}/{day}/{name}")
+            for name in segment_names(segment) if day.startswith("dt=") else ():
+                if self._file_system.exists(f"{self._archive}/{day}/{name}"):
+                    self._remove_tree(f"{self._archive}/{day}/{name}")
 
     def _remove_tree(self, path: str) -> None:
         if not self._file_system.exists(path):

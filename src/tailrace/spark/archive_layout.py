@@ -1,9 +1,12 @@
 """Where an archive keeps what, and the columns of its Parquet files.
 
-    dt=YYYY-MM-DD/segment=<20 digits>/part-NNNNN.parquet   rows by UTC day of their store time
-    _manifests/<20 digits>.json                            one a segment; only what it names counts
-    _staging/<20 digits>/<attempt>/                        files of attempts that are not published
-    _lock                                                  held by the job that writes
+    dt=YYYY-MM-DD/segment=p<20 digits>/part-NNNNN.parquet   rows by UTC day of their store time
+    _manifests/<20 digits>.json                             one a segment; only what it names counts
+    _staging/<20 digits>/<attempt>/                         files of attempts that are not published
+    _lock                                                   held by the job that writes
+
+The ``p`` (position) makes ``segment`` a string to every reader of partitioned directories. Digits
+alone, as archives had before, are an integer to Spark as long as no segment is past 2 GiB, then a long.
 
 Names that begin with an underscore are no data to Spark and other readers of Parquet directories.
 """
@@ -19,12 +22,11 @@ from tailrace.formats.filenames import offset_to_file_name
 from tailrace.spark.schema import COLUMN_NAMES, arrow_schema
 
 __all__ = [
-    "ARCHIVE_SCHEMA", "BLANK", "DAMAGED", "LOCK", "MANIFESTS", "MESSAGE", "RAW_COLUMNS", "RECORD",
-    "ROW_GROUP", "ROW_GROUP_BYTES", "SOURCE_COLUMNS", "STAGING", "manifest_path",
-    "part_path", "staging_path", "write_options",
+    "ARCHIVE_SCHEMA", "BLANK", "DAMAGED", "LOCK", "MESSAGE", "RAW_COLUMNS", "RECORD",
+    "ROW_GROUP", "ROW_GROUP_BYTES", "SOURCE_COLUMNS", "STAGING", "part_path", "segment_names",
+    "staging_path", "write_options",
 ]
 
-MANIFESTS: Final = "_manifests"
 STAGING: Final = "_staging"
 LOCK: Final = "_lock"
 
@@ -63,19 +65,20 @@ ROW_GROUP_BYTES: Final = 16 << 20
 """Bytes of the log in a row group: memory of this size is used again and stays in the cache longer."""
 
 
-def manifest_path(archive: str, file_from_offset: int) -> str:
-    """Where the manifest of a segment is."""
-    return f"{archive}/{MANIFESTS}/{offset_to_file_name(file_from_offset)}.json"
-
-
 def staging_path(archive: str, file_from_offset: int) -> str:
     """Where attempts at a segment write."""
     return f"{archive}/{STAGING}/{offset_to_file_name(file_from_offset)}"
 
 
+def segment_names(file_from_offset: int) -> tuple[str, str]:
+    """Names of a segment's directory below a day: the one that is written, the one of before."""
+    name = offset_to_file_name(file_from_offset)
+    return f"segment=p{name}", f"segment={name}"
+
+
 def part_path(day: str, file_from_offset: int, number: int) -> str:
-    """Where a published file is, below the archive."""
-    return f"dt={day}/segment={offset_to_file_name(file_from_offset)}/part-{number:05d}.parquet"
+    """Path of a published file, below the archive."""
+    return f"dt={day}/{segment_names(file_from_offset)[0]}/part-{number:05d}.parquet"
 
 
 def write_options(rows: int) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.errors import StoreError
 from tailrace.formats import filenames
-from tailrace.spark.archive_manifest import list_manifests, read_manifest
 from tailrace.spark.archive_verification import restored
+from tailrace.store.archive_manifest import list_manifests, read_manifest
 
 __all__ = ["restore_segments"]
 

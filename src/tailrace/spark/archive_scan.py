@@ -9,20 +9,21 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql.datasource import InputPartition
 
 from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.errors import CorruptionError, DataLossError
 from tailrace.formats.commitlog import SysFlag, decompress_body
 from tailrace.spark.archive_directory import ArchivedDirectory, ArchivedQueue
+from tailrace.spark.archive_file import groups_with_topic, opened
 from tailrace.spark.archive_layout import MESSAGE
-from tailrace.spark.archive_manifest import ArchivedFile, LostMessage, Manifest, read_manifest
 from tailrace.spark.columns import MAX_BODY
 from tailrace.spark.damaged import report_damaged
 from tailrace.spark.options import ReadOptions
 from tailrace.spark.schema import arrow_schema
 from tailrace.spark.wanted import Wanted
+from tailrace.store.archive_manifest import ArchivedFile, LostMessage, Manifest, read_manifest
+from tailrace.store.directory import QueueView
 
 __all__ = ["ArchiveTask", "plan_archive", "read_archive", "task_for_vanished"]
 
@@ -52,7 +53,11 @@ def plan_archive(
     wanted: dict[int, list[Wanted]] = {}
     for queue in directory.queues():
         start, end = ranges.get((label, queue.topic, queue.queue_id), (0, 0))
-        if start >= end or not isinstance(queue, ArchivedQueue):
+        if start >= end:
+            continue
+        if 0 < start <= queue.min_offset:
+            _check_start(directory, queue, options)
+        if not isinstance(queue, ArchivedQueue):
             continue
         _check_holes(label, directory, queue, (start, end), options)
         for manifest, one in queue.archived:
@@ -66,6 +71,22 @@ def plan_archive(
             label, directory.archive, manifest, wanted[manifest.segment], options,
             (manifest.segment, manifest.until))
     ]
+
+
+def _check_start(directory: ArchivedDirectory, queue: QueueView, options: ReadOptions) -> None:
+    """Report a missing manifest that may have had messages before the first one of a queue."""
+    missing = directory.missing
+    if missing is None or (
+        isinstance(queue, ArchivedQueue) and queue.archived[0][1].first < missing.segment
+    ):
+        return
+    if options.fail_on_data_loss:
+        raise CorruptionError(
+            f"{directory.archive}: {missing}; messages of {queue.topic} queue {queue.queue_id} before "
+            f"offset {queue.min_offset} may be in it: restore it from a copy, or read what is left "
+            "with failOnDataLoss=false")
+    _log.warning("a manifest of the archive is missing archive=%s topic=%s queue_id=%d cause=%s",
+                 directory.archive, queue.topic, queue.queue_id, missing)
 
 
 def _check_holes(
@@ -152,38 +173,22 @@ def read_archive(
     if options.body == "none":
         needed.discard("body")
     for file in task.files:
-        path = f"{task.archive}/{file.path}"
-        try:
-            if (size := file_system.stat(path).size) != file.size:
-                raise CorruptionError(
-                    "a file of the archive is not what its manifest says", path=path,
-                    expected=file.size, actual=size)
-            found = pq.ParquetFile(path)
-        except (FileNotFoundError, pa.ArrowInvalid) as error:
-            raise CorruptionError(
-                f"a file of the archive cannot be read: {error}", path=path) from error
-        with found:
-            for group in _groups(found, task):
-                table = found.read_row_group(group, columns=sorted(needed))
-                table = table.filter(pa.array(_mask(table, task)))
-                if table.num_rows:
-                    yield from _shown(table, schema, task, options).to_batches(_BATCH_ROWS)
+        for table in _tables(task, file, sorted(needed), file_system):
+            kept = table.filter(pa.array(_mask(table, task)))
+            if kept.num_rows:
+                yield from _shown(kept, schema, task, options).to_batches(_BATCH_ROWS)
     if task.damaged:
         bad = [(one.position, one.reason) for one in task.damaged]
         yield from report_damaged(task.label, task.archive, bad, options)
 
 
-def _groups(found: pq.ParquetFile, task: ArchiveTask) -> Iterator[int]:
-    """Row groups that may have rows of a wanted topic, by their statistics."""
-    topics = [one.topic for one in task.wanted]
-    leaf = next(
-        n for n in range(len(found.schema)) if found.schema.column(n).path == "topic")
-    for number in range(found.num_row_groups):
-        known = found.metadata.row_group(number).column(leaf).statistics
-        if known is None or not known.has_min_max or any(
-            known.min <= topic <= known.max for topic in topics
-        ):
-            yield number
+def _tables(
+    task: ArchiveTask, file: ArchivedFile, columns: list[str], file_system: FileSystem
+) -> Iterator[pa.Table]:
+    """Row groups of a file that may have rows of a wanted topic."""
+    with opened(file_system, f"{task.archive}/{file.path}", file) as found:
+        for group in groups_with_topic(found, [one.topic for one in task.wanted]):
+            yield found.read_row_group(group, columns=columns)
 
 
 def _mask(table: pa.Table, task: ArchiveTask) -> np.ndarray[Any, np.dtype[np.bool_]]:

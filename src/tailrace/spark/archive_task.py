@@ -32,20 +32,25 @@ from tailrace.spark.archive_layout import (
     staging_path,
     write_options,
 )
-from tailrace.spark.archive_manifest import ArchivedFile, LostMessage, Manifest, QueueRange
 from tailrace.spark.archive_named import named_in, units_between
 from tailrace.spark.archive_pieces import pieces_of, read_into
 from tailrace.spark.archive_rows import Piece, days_of, raw_table_of, table_of
-from tailrace.spark.archive_verification import compare
+from tailrace.spark.archive_verification import checked, compare
 from tailrace.spark.columns import Rows
 from tailrace.spark.memory import Rooms, Scratch
 from tailrace.spark.wanted import RowFilter, Wanted
+from tailrace.store.archive_manifest import (
+    HEAD_BYTES,
+    ArchivedFile,
+    FilePart,
+    LostMessage,
+    Manifest,
+    QueueRange,
+)
 from tailrace.store.directory import StoreDirectory
 
-__all__ = ["HEAD_BYTES", "SegmentResult", "SegmentTask", "run_task", "write_segment"]
+__all__ = ["SegmentResult", "SegmentTask", "run_task", "write_segment"]
 
-HEAD_BYTES: Final = 1 << 16
-"""How much of a segment ``head_crc32`` covers."""
 _WRITE: Final = 4 << 20
 
 
@@ -64,7 +69,8 @@ class SegmentTask:
     piece_bytes: int
     verify: bool
     published: Manifest | None = None
-    """Its manifest when the files are there and only to be compared."""
+    """Its manifest when the files are there and only to be compared: with the segment at ``path``,
+    or, if that is empty, with the manifest's checksums."""
 
 
 @dataclass(slots=True)
@@ -96,13 +102,15 @@ class _Segment:
 
 
 class _Sink(io.RawIOBase):
-    """A file that is written from its start on, in long writes, with its checksum."""
+    """A file that is written from its start on, in long writes, with checksums of it and its parts."""
 
     def __init__(self, file: File) -> None:
         self._file = file
         self._waiting = bytearray()
         self._sha = hashlib.sha256()
+        self._crc = 0
         self.size = 0
+        self.parts: list[FilePart] = []
         file.truncate(0)
 
     def writable(self) -> bool:
@@ -110,6 +118,7 @@ class _Sink(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         self._waiting += data
+        self._crc = isal_zlib.crc32(data, self._crc)
         if len(self._waiting) >= _WRITE:
             self._write_waiting()
         return len(data)
@@ -121,8 +130,14 @@ class _Sink(io.RawIOBase):
             self.size += len(self._waiting)
             self._waiting.clear()
 
+    def end_part(self) -> None:
+        """End a part: what is written from here on belongs to the next one."""
+        self.parts.append(FilePart(self.size + len(self._waiting), self._crc))
+        self._crc = 0
+
     def finish(self) -> str:
-        """Make it durable; its SHA-256."""
+        """End the last part and make the file durable; return its SHA-256."""
+        self.end_part()
         self._write_waiting()
         self._file.sync_data()
         return self._sha.hexdigest()
@@ -139,7 +154,7 @@ class _Writer:
         self._filter = RowFilter(list(task.wanted))
         self._directory = f"{staging_path(task.archive, task.segment)}/{attempt}"
         self._day = 0
-        self._scratch, self._rooms = Scratch(), Rooms()
+        self._scratch, self._read, self._rooms = Scratch(), Scratch(), Rooms()
         self._sha = hashlib.sha256()
         self._crc = 0
         self._head = isal_zlib.crc32(head)
@@ -177,12 +192,15 @@ class _Writer:
             self._day = int(days.max())
         of_rows = np.append(days[order], np.full(len(piece.raw), self._day))
         bounds = [0, *(np.flatnonzero(of_rows[1:] != of_rows[:-1]) + 1).tolist(), len(of_rows)]
+        first = len(self.files)
         paths = [
             self._write(piece, order[low:high], messages, int(of_rows[low]), raw=high > len(order))
             for low, high in itertools.pairwise(bounds)
         ]
         if task.verify:
-            compare(self._file_system, paths, piece.base, piece.data, self._scratch)
+            compare(
+                self._file_system, list(zip(paths, self.files[first:], strict=True)), piece.base,
+                piece.data, self._scratch, self._read)
 
     def _count(self, piece: Piece, messages: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> None:
         rows = piece.rows[messages]
@@ -217,14 +235,17 @@ class _Writer:
             ) as writer:
                 for group in groups:
                     writer.write_table(table_of(piece, group, messages, self._scratch, self._rooms))
+                    sink.end_part()
                 if raw:
                     writer.write_table(raw_table_of(piece))
+                    sink.end_part()
             sha256 = sink.finish()
         finally:
             file.close()
         self.files.append(ArchivedFile(
             part_path(str(np.datetime64(day, "D")), self._task.segment, number), sink.size, sha256,
-            len(order) + (len(piece.raw) if raw else 0), piece.base, piece.base + len(piece.data)))
+            len(order) + (len(piece.raw) if raw else 0), piece.base, piece.base + len(piece.data),
+            tuple(sink.parts)))
         self.staged.append(path)
         return path
 
@@ -238,7 +259,7 @@ class _Writer:
             head_crc32=self._head, records=self._records, messages=self._messages,
             raw_rows=self._raw, min_store_timestamp=first, max_store_timestamp=last,
             queues=tuple(self._queues()), files=tuple(self.files), damaged=tuple(self._damaged()),
-            verified=task.verify)
+            verified=task.verify, store=task.store)
 
     def _queues(self) -> list[QueueRange]:
         found = []
@@ -303,6 +324,12 @@ def _order(piece: Piece, days: Rows) -> Rows:
 def write_segment(task: SegmentTask, file_system: FileSystem, attempt: str) -> SegmentResult:
     """Write or compare a segment's files; never raises for what the store or archive is like."""
     result = SegmentResult(task.segment)
+    if not task.path and task.published is not None:
+        try:
+            result.manifest = checked(file_system, task.archive, task.published)
+        except (StoreError, OSError) as error:
+            result.problem = f"{type(error).__name__}: {error}"
+        return result
     try:
         opened = file_system.open(task.path)
     except FileNotFoundError:
@@ -331,13 +358,13 @@ def write_segment(task: SegmentTask, file_system: FileSystem, attempt: str) -> S
 def _compare_published(
     task: SegmentTask, manifest: Manifest, segment: _Segment, file_system: FileSystem
 ) -> None:
-    scratch, read = Scratch(), Scratch()
+    scratch, segment_bytes, read = Scratch(), Scratch(), Scratch()
     for start, end in sorted({(one.start, one.end) for one in manifest.files}):
-        data = read_into(segment, start - task.segment, end - start, read)
+        data = read_into(segment, start - task.segment, end - start, segment_bytes)
         compare(
             file_system,
-            [f"{task.archive}/{one.path}" for one in manifest.files if one.start == start],
-            start, data, scratch)
+            [(f"{task.archive}/{one.path}", one) for one in manifest.files if one.start == start],
+            start, data, scratch, read)
     if sum({one.start: one.end - one.start for one in manifest.files}.values()) != task.size:
         raise CorruptionError(f"the files of segment {task.segment} do not cover it")
 

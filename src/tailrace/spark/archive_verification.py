@@ -4,38 +4,43 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from dataclasses import replace
 
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_file
 from tailrace.errors import ChecksumMismatchError, CorruptionError
-from tailrace.spark.archive_manifest import ArchivedFile, Manifest
+from tailrace.spark.archive_file import opened, parts_of
 from tailrace.spark.archive_rows import ENCODED_COLUMNS, bytes_of, first_difference
 from tailrace.spark.memory import Scratch
+from tailrace.store.archive_manifest import VERSION, ArchivedFile, Manifest
 
-__all__ = ["compare", "restored"]
+__all__ = ["checked", "compare", "restored"]
+
+Named = tuple[str, ArchivedFile]
+"""Path of a file, which may be in staging yet, and the file's entry in the manifest."""
 
 
 def _bytes_in(
-    file_system: FileSystem, paths: Sequence[str], start: int, end: int, scratch: Scratch
+    file_system: FileSystem, files: Sequence[Named], start: int, end: int, scratch: Scratch,
+    read: Scratch,
 ) -> tuple[memoryview, int]:
     out = scratch.take(end - start)
     written = 0
-    for path in paths:
-        found = pq.ParquetFile(pa.BufferReader(read_file(file_system, path)))
-        for group in range(found.num_row_groups):
-            table = found.read_row_group(group, columns=list(ENCODED_COLUMNS), use_threads=False)
-            written += bytes_of(table, start, out)
+    for path, file in files:
+        with opened(file_system, path, file, read) as found:
+            for group in range(found.num_row_groups):
+                table = found.read_row_group(group, columns=list(ENCODED_COLUMNS), use_threads=False)
+                written += bytes_of(table, start, out)
     return out, written
 
 
 def compare(
-    file_system: FileSystem, paths: Sequence[str], start: int, data: memoryview, scratch: Scratch
+    file_system: FileSystem, files: Sequence[Named], start: int, data: memoryview, scratch: Scratch,
+    read: Scratch,
 ) -> None:
     """Raise CorruptionError unless the files together hold ``data``, which is at ``start``."""
-    out, written = _bytes_in(file_system, paths, start, start + len(data), scratch)
+    out, written = _bytes_in(file_system, files, start, start + len(data), scratch, read)
+    paths = [path for path, _ in files]
     if written != len(data):
         raise CorruptionError(
             f"{', '.join(paths)}: {written} bytes of the log instead of {len(data)}",
@@ -60,19 +65,13 @@ def restored(file_system: FileSystem, archive: str, manifest: Manifest) -> Itera
     """
     total = hashlib.sha256()
     position = manifest.segment
-    scratch = Scratch()
+    scratch, read = Scratch(), Scratch()
     for start, end, files in _groups(manifest.files):
         if start != position:
             raise CorruptionError(f"{archive}: no file of the manifest has this place",
                                   phy_offset=position)
-        for one in files:
-            data = read_file(file_system, f"{archive}/{one.path}")
-            if (actual := hashlib.sha256(data).hexdigest()) != one.sha256:
-                raise ChecksumMismatchError(
-                    "a file of the archive is not what its manifest says",
-                    path=f"{archive}/{one.path}", expected=one.sha256, actual=actual)
         out, written = _bytes_in(
-            file_system, [f"{archive}/{one.path}" for one in files], start, end, scratch)
+            file_system, [(f"{archive}/{one.path}", one) for one in files], start, end, scratch, read)
         if written != end - start:
             raise CorruptionError(f"{archive}: {written} bytes of the log instead of {end - start}",
                                   phy_offset=start)
@@ -83,3 +82,22 @@ def restored(file_system: FileSystem, archive: str, manifest: Manifest) -> Itera
         raise ChecksumMismatchError(
             f"{archive}: the segment at {manifest.segment} is not what its manifest says",
             expected=manifest.sha256, actual=total.hexdigest())
+
+
+def checked(file_system: FileSystem, archive: str, manifest: Manifest) -> Manifest:
+    """Read an archived segment without the log; return its manifest, verified and with all parts.
+
+    Raises CorruptionError when a file or the segment is not what the manifest says.
+    """
+    for _ in restored(file_system, archive, manifest):
+        pass
+    files = []
+    for one in manifest.files:
+        path = f"{archive}/{one.path}"
+        data = read_file(file_system, path)
+        if (actual := hashlib.sha256(data).hexdigest()) != one.sha256:
+            raise ChecksumMismatchError(
+                "a file of the archive is not what its manifest says", path=path,
+                expected=one.sha256, actual=actual)
+        files.append(one if one.parts else replace(one, parts=parts_of(data, path)))
+    return replace(manifest, files=tuple(files), verified=True, version=VERSION)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -13,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from tailrace.spark.batch_reader import FilteringBatchReader, TailraceBatchReader
 from tailrace.spark.options import ReadOptions, parse_options
-from tailrace.spark.schema import column_names, spark_schema
+from tailrace.spark.schema import column_names, columns_of, spark_schema
 from tailrace.spark.sink_options import parse_write_options
 from tailrace.spark.stream_reader import TailraceStreamReader
 from tailrace.spark.writers import TailraceBatchWriter, TailraceStreamWriter
@@ -29,17 +31,22 @@ class TailraceDataSource(DataSource):
         """The format's name."""
         return "tailrace"
 
-    def _parsed(self) -> ReadOptions:
-        return parse_options(dict(self.options), column_names)
+    def _parsed(self, schema: StructType | None = None) -> ReadOptions:
+        """The options; a schema that the query names chooses the columns, in its order."""
+        options = parse_options(dict(self.options), column_names)
+        if schema is None:
+            return options
+        return replace(options, columns=columns_of(
+            [(field.name, field.dataType.simpleString()) for field in schema.fields],
+            column_names(options.mode)))
 
     def schema(self) -> str:
         """All columns, or those of the option ``columns``; raises ConfigError for bad options."""
         return spark_schema(self._parsed().columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """The batch reader; Spark calls it with the keyword ``schema``."""
-        _ = schema
-        options = self._parsed()
+        """The batch reader; raises ConfigError for a schema that is not a choice of our columns."""
+        options = self._parsed(schema)
         return (FilteringBatchReader if options.push_filters else TailraceBatchReader)(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -53,6 +60,5 @@ class TailraceDataSource(DataSource):
             dict(self.options), schema, stream=True, overwrite=overwrite))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """The streaming reader; Spark calls it with the keyword ``schema``."""
-        _ = schema
-        return TailraceStreamReader(self._parsed())
+        """The streaming reader; raises ConfigError as ``reader`` does."""
+        return TailraceStreamReader(self._parsed(schema))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
 import orjson
 
@@ -18,7 +19,7 @@ from tailrace.config import StoreConfig, parse_properties, whole_number
 from tailrace.errors import ConfigError
 from tailrace.formats import filenames
 
-__all__ = ["BODY_FORMS", "MODES", "Position", "ReadOptions", "parse_options"]
+__all__ = ["BODY_FORMS", "MODES", "Position", "ReadOptions", "local_path", "parse_options"]
 
 BODY_FORMS: Final = ("stored", "decoded", "none")
 MODES: Final = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
@@ -40,6 +41,12 @@ _NAMES: Final = (
     "fallback", "archive", "pushFilters",
 )
 _KNOWN: Final = frozenset(name.lower() for name in _NAMES)
+_OF_CATALOG: Final = "provider"  # only a table of Spark's catalog has it, when it is made
+
+_NO_TABLES: Final = (
+    "Spark 4.3 gives a Python data source none of the options of a table of its catalog when the "
+    "table is read, so CREATE TABLE ... USING tailrace cannot work; say "
+    "CREATE TEMPORARY VIEW name USING tailrace OPTIONS (path 'DIRECTORY')")
 
 Table = Mapping[str, Mapping[int, int]]
 
@@ -123,6 +130,8 @@ class _Values:
         self.texts = {name.lower(): value for name, value in options.items()}
         unknown = sorted(set(self.texts) - _KNOWN)
         self.problems = [f"unknown option {name}" for name in unknown]
+        if _OF_CATALOG in self.texts:
+            self.problems = [_NO_TABLES]
 
     def text(self, name: str, default: str = "") -> str:
         return self.texts.get(name.lower(), default)
@@ -185,6 +194,22 @@ def _whole(value: Any) -> int:
     return int(value)
 
 
+def local_path(name: str, text: str, problems: list[str]) -> str:
+    """Return the path of a ``file:`` URI, as Spark's catalog writes one; other texts as they are.
+
+    Adds a problem for a URI of another file system, because stores are read as local files.
+    """
+    scheme, separator, rest = text.partition(":")
+    if not separator or "/" in scheme or not rest.startswith("/"):
+        return text
+    if scheme != "file" or (rest.startswith("//") and not rest.startswith("///")):
+        problems.append(
+            f"{name}={text} is not a local path: give one that the driver and every executor see")
+        return text
+    path = rest.removeprefix("//")
+    return path if Path(path).exists() else unquote(path)
+
+
 def _start(values: _Values) -> Position:
     if values.has("startingTimestamp"):
         return Position("timestamp", timestamp=values.number("startingTimestamp", 0))
@@ -241,8 +266,9 @@ def _roots(values: _Values) -> tuple[tuple[str, str], ...]:
         paths = []
     if values.text("path"):
         paths.insert(0, values.text("path"))
+    paths = [local_path("path", path, values.problems) for path in paths]
     if not paths:
-        values.problems.append("no path: say load(DIRECTORY)")
+        values.problems.append(f"no path: say load(DIRECTORY). For SQL: {_NO_TABLES}")
     labels = [name.strip() for name in values.text("store").split(",") if name.strip()]
     labels = labels or [Path(path).name for path in paths]
     if len(labels) != len(paths) or len(set(labels)) != len(labels):
@@ -260,7 +286,9 @@ def _roots(values: _Values) -> tuple[tuple[str, str], ...]:
 def _archives(values: _Values, count: int) -> tuple[str, ...]:
     """Archives, in the order of the stores."""
     chosen = values.choice("fallback", ("none", "archive"))
-    paths = tuple(path.strip() for path in values.text("archive").split(",") if path.strip())
+    paths = tuple(
+        local_path("archive", path.strip(), values.problems)
+        for path in values.text("archive").split(",") if path.strip())
     if (chosen == "archive") != bool(paths):
         values.problems.append("fallback=archive and archive=DIRECTORY go together")
     elif paths and count and len(paths) != count:
@@ -311,7 +339,7 @@ def parse_options(
             f"only one of {', '.join(ways[:-1])} and {ways[-1]}, not {', '.join(chosen)}")
     topics = values.text("topic") or values.text("subscribe")
     mode = values.choice("mode", MODES)
-    config_file = values.text("config")
+    config_file = local_path("config", values.text("config"), values.problems)
     if config_file and not Path(config_file).is_file():
         values.problems.append(f"config={config_file} is not a file")
     roots = _roots(values)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
-__all__ = ["COLUMN_NAMES", "arrow_schema", "column_names", "spark_schema"]
+from tailrace.errors import ConfigError
+
+__all__ = ["COLUMN_NAMES", "arrow_schema", "column_names", "columns_of", "spark_schema"]
 
 _TIME = pa.timestamp("us", tz="UTC")
 _FIELDS: dict[str, tuple[pa.DataType, str]] = {
@@ -49,3 +53,21 @@ def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
 def spark_schema(columns: tuple[str, ...]) -> str:
     """The Spark form of the same columns, as DDL: where Spark asks for it there is no session."""
     return ", ".join(f"`{name}` {_FIELDS[name][1]}" for name in columns)
+
+
+def columns_of(types: Sequence[tuple[str, str]], known: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns of a schema that a query or a table names, as (name, type).
+
+    Raises ConfigError for a column that the source does not have, or has with another type.
+    """
+    problems = []
+    for name, kind in types:
+        if name not in known:
+            problems.append(f"the source has no column {name}: known are {', '.join(known)}")
+        elif kind != _FIELDS[name][1]:
+            problems.append(
+                f"column {name} is {_FIELDS[name][1]}, not {kind}: leave the schema out, or cast the "
+                "column in a select")
+    if problems:
+        raise ConfigError(*problems)
+    return tuple(name for name, _ in types)

@@ -1,4 +1,4 @@
-"""A Spark session on this machine: finds a Java runtime and sets what PySpark needs."""
+"""A Spark session on this machine, or our data source in a session that another program made."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tailrace.errors import StoreError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["find_java_home", "local_session", "spark_reason"]
+__all__ = ["find_java_home", "local_session", "register", "spark_reason"]
 
 LEAST_JAVA = 17
 _SETTINGS = {
@@ -85,6 +85,27 @@ def local_session(
     for name, value in {**_SETTINGS, **(conf or {})}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def register(spark: SparkSession) -> SparkSession:
+    """Make ``format("tailrace")`` known to a session; return the session.
+
+    Spark finds the source by itself only if its workers run a Python that has this package. PySpark
+    takes that Python from ``PYSPARK_PYTHON`` when the session starts, otherwise ``python3`` of the
+    PATH, and ignores the setting ``spark.pyspark.python`` unless spark-submit starts the program;
+    then a query ends with DATA_SOURCE_NOT_FOUND. From this call on workers of the session run the
+    Python that the setting names, or, in a local session without PYSPARK_PYTHON, this one.
+    """
+    from tailrace.spark.data_source import TailraceDataSource  # noqa: PLC0415 - PySpark
+
+    context = spark.sparkContext
+    named = context.getConf().get("spark.pyspark.python")
+    if named:
+        context.pythonExec = named
+    elif "PYSPARK_PYTHON" not in os.environ and re.fullmatch(r"local(\[.*\])?", context.master):
+        context.pythonExec = sys.executable
+    spark.dataSource.register(TailraceDataSource)
+    return spark
 
 
 def spark_reason(error: BaseException) -> str | None:

@@ -33,7 +33,7 @@ from tailrace.spark.sink_options import WriteOptions
 from tailrace.spark.sink_publish import TXN, Numbered, Publisher, Sleep, Starts, publish
 from tailrace.spark.sink_rows import STAGED_SCHEMA, messages_of, staged
 
-__all__ = ["BatchManifest", "StagedFile", "commit_batch", "discard", "query_of", "stage"]
+__all__ = ["BatchManifest", "StagedFile", "checkpoint_of", "commit_batch", "discard", "query_of", "stage"]
 
 _DIRECTORY: Final = "tailrace-sink"
 _KEPT: Final = 100
@@ -102,6 +102,22 @@ def query_of(file_system: FileSystem, checkpoint: str) -> str:
         return str(orjson.loads(data or b"")["id"])
     except (ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{checkpoint}/metadata does not name the query: {error}") from error
+
+
+def checkpoint_of(file_system: FileSystem, root: str, query: str) -> str:
+    """Return the checkpoint of a query below the directory that a setting of Spark names for all.
+
+    Spark names it by the query's name or by random digits; its file ``metadata`` has the id.
+    """
+    for name in file_system.list(root):
+        try:
+            if query_of(file_system, f"{root}/{name}") == query:
+                return f"{root}/{name}"
+        except (StoreError, OSError):
+            continue  # the checkpoint of no query, or of one that is just being made
+    raise StoreError(
+        f"no checkpoint below {root} is of query {query}: give the stream the option "
+        "checkpointLocation")
 
 
 def _manifest_path(checkpoint: str, batch: int) -> str:

@@ -23,8 +23,9 @@ from pyspark.sql.types import (
 
 from tailrace.config import whole_number
 from tailrace.errors import ConfigError
+from tailrace.spark.options import local_path
 
-__all__ = ["WriteOptions", "parse_write_options"]
+__all__ = ["WriteOptions", "local_checkpoint", "parse_write_options"]
 
 _NAMES: Final = ("broker", "namesrv", "topic", "group", "checkpointLocation", "timeoutMs")
 _OF_SPARK: Final = frozenset({"queryname", "path", "outputmode"})
@@ -38,7 +39,11 @@ _COLUMNS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Where messages go. ``topic`` is for rows without one; ``checkpoint`` is empty for a batch."""
+    """Where messages go. ``topic`` is for rows without one.
+
+    ``checkpoint`` is empty for a batch, and for a stream whose checkpoint is named by the setting
+    ``spark.sql.streaming.checkpointLocation``: ``writers`` finds that one.
+    """
 
     broker: str
     namesrv: str
@@ -48,15 +53,16 @@ class WriteOptions:
     checkpoint: str
 
 
-def _local(path: str, problems: list[str]) -> str:
-    for prefix in ("file://", "file:"):
-        if path.startswith(prefix):
-            return path.removeprefix(prefix)
-    if "://" in path:
-        problems.append(
-            f"checkpointLocation={path}: rows are staged there as files, so it must be a path that "
-            "the driver and every executor see")
-    return path
+def local_checkpoint(text: str, problems: list[str]) -> str:
+    """Return the path of a checkpoint; adds a problem for one where rows cannot be staged."""
+    found: list[str] = []
+    checkpoint = local_path("checkpointLocation", text, found).rstrip("/")
+    if found:
+        found = [f"{found[0]}, because rows are staged there as files"]
+    elif checkpoint and not Path(checkpoint).is_absolute():
+        found = [f"checkpointLocation={checkpoint} is not an absolute path"]
+    problems += found
+    return checkpoint
 
 
 def _check_columns(schema: StructType, topic: str, problems: list[str]) -> None:
@@ -100,15 +106,11 @@ def parse_write_options(
         timeout = "3000"
     checkpoint = ""
     if stream:
-        checkpoint = _local(texts.get("checkpointlocation", ""), problems)
-        if not checkpoint:
-            problems.append("a stream needs the option checkpointLocation: rows are staged there")
-        elif not Path(checkpoint).is_absolute():
-            problems.append(f"checkpointLocation={checkpoint} is not an absolute path")
+        checkpoint = local_checkpoint(texts.get("checkpointlocation", ""), problems)
     topic = texts.get("topic", "")
     _check_columns(schema, topic, problems)
     if problems:
         raise ConfigError(*problems)
     return WriteOptions(
         texts.get("broker", ""), texts.get("namesrv", ""), topic,
-        texts.get("group", "tailrace-spark"), int(timeout), checkpoint.rstrip("/"))
+        texts.get("group", "tailrace-spark"), int(timeout), checkpoint)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -16,8 +17,9 @@ from pyspark.sql.datasource import (
 
 from tailrace.env.entropy import SystemEntropy
 from tailrace.env.filesystem import OsFileSystem
-from tailrace.spark.sink_commit import StagedFile, commit_batch, discard, stage
-from tailrace.spark.sink_options import WriteOptions
+from tailrace.errors import ConfigError, StoreError
+from tailrace.spark.sink_commit import StagedFile, checkpoint_of, commit_batch, discard, stage
+from tailrace.spark.sink_options import WriteOptions, local_checkpoint
 from tailrace.spark.sink_publish import Numbered, Publisher, requests_of
 from tailrace.spark.sink_rows import messages_of, staged
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["TailraceBatchWriter", "TailraceStreamWriter"]
+CHECKPOINTS: Final = "spark.sql.streaming.checkpointLocation"
+"""Setting of Spark: a directory for the checkpoints of all queries that name none."""
 
 
 def _wait(seconds: float, /) -> None:
@@ -34,8 +38,8 @@ def _wait(seconds: float, /) -> None:
 class _Staged(WriterCommitMessage):
     """What a task wrote."""
 
-    def __init__(self, file: StagedFile | None) -> None:
-        self.file = file
+    def __init__(self, file: StagedFile | None, checkpoint: str = "") -> None:
+        self.file, self.checkpoint = file, checkpoint
 
 
 class TailraceBatchWriter(DataSourceArrowWriter):
@@ -69,21 +73,51 @@ class TailraceStreamWriter(DataSourceStreamArrowWriter):
         assert context is not None, "Spark calls this in a task"
         batch = context.getLocalProperty("streaming.sql.batchId")
         assert batch is not None, "Spark says which batch a task of a stream is for"
-        return _Staged(stage(
-            OsFileSystem(), self._options, int(batch), context.partitionId(),
-            f"{SystemEntropy().u64():016x}", iterator))
+        options = self._located(context)
+        return _Staged(
+            stage(OsFileSystem(), options, int(batch), context.partitionId(),
+                  f"{SystemEntropy().u64():016x}", iterator), options.checkpoint)
+
+    def _located(self, context: TaskContext) -> WriteOptions:
+        """Return the options with the checkpoint, which a setting may name instead of the option.
+
+        Only a task has the settings and the query's id; ``commit`` gets the path from tasks.
+        """
+        if self._options.checkpoint:
+            return self._options
+        root = context.getLocalProperty(CHECKPOINTS)
+        query = context.getLocalProperty("sql.streaming.queryId")
+        problems: list[str] = []
+        place = local_checkpoint(root or "", problems)
+        if not place or not query:
+            problems.append(
+                "a stream needs the option checkpointLocation: rows are staged there, and Spark does "
+                f"not tell tasks the setting {CHECKPOINTS}")
+        if problems:
+            raise ConfigError(*problems)
+        return replace(self._options, checkpoint=checkpoint_of(OsFileSystem(), place, query or ""))
 
     def commit(
         self, messages: Sequence[WriterCommitMessage | None], batchId: int  # noqa: N803 - Spark's name
     ) -> None:
         """Make the batch's manifest durable, send what the log lacks of it, mark it as sent."""
-        commit_batch(OsFileSystem(), self._options, batchId, _files(messages), _wait)
+        options = self._committed(messages)
+        if not options.checkpoint:
+            raise StoreError(f"no task has staged rows for batch {batchId}")
+        commit_batch(OsFileSystem(), options, batchId, _files(messages), _wait)
 
     def abort(
         self, messages: Sequence[WriterCommitMessage | None], batchId: int  # noqa: N803
     ) -> None:
         """Remove what was staged, unless the batch's manifest names it: then a run that follows sends it."""
-        discard(OsFileSystem(), self._options, _files(messages), batchId)
+        options = self._committed(messages)
+        if options.checkpoint:  # otherwise no task has staged anything
+            discard(OsFileSystem(), options, _files(messages), batchId)
+
+    def _committed(self, messages: Sequence[WriterCommitMessage | None]) -> WriteOptions:
+        place = next(
+            (one.checkpoint for one in messages if isinstance(one, _Staged)), self._options.checkpoint)
+        return replace(self._options, checkpoint=place)
 
 
 def _files(messages: Sequence[WriterCommitMessage | None]) -> list[StagedFile]:

@@ -26,6 +26,7 @@ from tailrace.store.forced_deletions import ForcedDeletions
 from tailrace.store.retention import (
     MANUAL_DELETE_TIMES,
     Pin,
+    PinKind,
     PinSource,
     Rule,
     SegmentFacts,
@@ -89,6 +90,9 @@ class CleanCommitLogService:
         self.pin_sources: list[PinSource] = []
         self.topic_needs: Callable[[], TopicNeeds | None] = lambda: None
         """What topics keep by rules of their own."""
+        self.archive_confirms: Callable[[MappedFile], bool] = lambda _: True
+        """Compares a part of the oldest file with the archive; True once it has compared all of it."""
+        self._comparing = False
         self.rewrite_timers: Callable[[int, int], tuple[int, int]] | None = None
         """Copies the pending timers between two positions to the end of the log: how many were, and
         how many are lost."""
@@ -150,7 +154,10 @@ class CleanCommitLogService:
                 self._roll_by_age()
                 self._begin_pass()
             if self._left:
-                return self._pass_step() and not self._config.delete_commit_log_files_interval
+                again = self._pass_step()
+                pause = self._config.delete_commit_log_files_interval and not (
+                    self._comparing and self._trigger.clean_at_once)
+                return again and not pause
             self._redelete_hanged_file(now)
             return False
 
@@ -180,7 +187,11 @@ class CleanCommitLogService:
                 _log.warning("cannot end a file by its age file=%s cause=%s", files[-1].path, error)
 
     def _pass_step(self) -> bool:
-        """Delete the oldest file when it may go; whether it went. Ends the pass when it stays."""
+        """Delete the oldest file if it may go, or compare a part of it with the archive before.
+
+        Returns whether the pass goes on; it ends when the file stays.
+        """
+        self._comparing = False
         if self._trigger.clean_at_once and self._trash.draining_bytes:
             return False  # what is on its way out may be enough
         if self._trigger.clean_at_once and self._deleted_in_pass:
@@ -197,6 +208,11 @@ class CleanCommitLogService:
             return False
         verdict = found[0]
         self._disk.blocked = ""
+        if not any(pin.kind is PinKind.ARCHIVE for pin in verdict.pins) and (
+            not self.archive_confirms(self._log.queue.files[0])
+        ):
+            self._comparing = True  # the next step goes on, or finds the pin that this one made
+            return True
         if not self._delete(self._log.queue.files[0], verdict):
             self._end_pass(verdict)
             return False

@@ -15,10 +15,10 @@ from tailrace.store.directory import StoreDirectory
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 from tailrace.spark.archive_job import ArchiveJob, ArchiveOptions, local_runner
-from tailrace.spark.archive_manifest import read_manifest
 from tailrace.spark.archive_verification import restored
 from tailrace.spark.data_source import TailraceDataSource
 from tailrace.spark.pipeline.audit import audit
+from tailrace.store.archive_manifest import read_manifest
 from tailrace.testing.sim_clock import SimClock
 
 pytestmark = pytest.mark.slow  # each opens and closes stores

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import logging
+import zlib
 
 import pytest
 from retention_place import HOUR, SIZE, Place
@@ -11,21 +12,53 @@ from retention_place import HOUR, SIZE, Place
 from tailrace import Message
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.timerlog import TIMER_UNIT
+from tailrace.node import archive_pins
+from tailrace.store.archive_manifest import HEAD_BYTES, ArchivedFile, Manifest, write_manifest
 from tailrace.store.forced_deletions import ForcedDeletions
 from tailrace.store.retention import PinKind, Rule
 
+ROWS = b"rows of a segment, as Parquet " * 400
 
-def manifest(place, segment, text=None):
-    """Write a manifest; by default one of a verified segment."""
-    place.files.makedirs("/archive/_manifests")
-    file = place.files.open(
-        f"/archive/_manifests/{segment * SIZE:020d}.json", writable=True, create=True)
+
+def write(place, path, data):
+    place.files.makedirs(path.rpartition("/")[0])
+    file = place.files.open(path, writable=True, create=True)
     try:
-        data = (json.dumps({"verified": True}) if text is None else text).encode()
         file.truncate(0)
         file.pwrite(data, 0)
     finally:
         file.close()
+
+
+def read(place, path):
+    file = place.files.open(path)
+    try:
+        return file.pread(file.size(), 0)
+    finally:
+        file.close()
+
+
+def archived_as(place, segment, **members):
+    """The manifest of a segment as it is in the log, with its file."""
+    data = read(place, f"/s/commitlog/{segment * SIZE:020d}")
+    path = f"dt=2026-03-10/segment=p{segment * SIZE:020d}/part-00000.parquet"
+    write(place, f"/archive/{path}", ROWS)
+    part = ArchivedFile(path, len(ROWS), hashlib.sha256(ROWS).hexdigest(), 1, 0, len(data))
+    return Manifest(**{
+        "segment": segment * SIZE, "size": len(data), "crc32": zlib.crc32(data),
+        "sha256": hashlib.sha256(data).hexdigest(), "head_crc32": zlib.crc32(data[:HEAD_BYTES]),
+        "records": 1, "messages": 1, "raw_rows": 0, "min_store_timestamp": 0,
+        "max_store_timestamp": 0, "queues": (), "files": (part,), "verified": True,
+        "store": "/s", **members})
+
+
+def manifest(place, segment, text=None, **members):
+    """Write a manifest; by default that of a verified segment."""
+    place.files.makedirs("/archive/_manifests")
+    if text is not None:
+        write(place, f"/archive/_manifests/{segment * SIZE:020d}.json", text.encode())
+    else:
+        write_manifest(place.files, "/archive", archived_as(place, segment, **members))
 
 
 @pytest.fixture
@@ -79,6 +112,100 @@ def test_the_policy_of_the_archive_may_be_to_delete():
     assert len(place.names()) < 4
     assert place.store.stats()["forcedDeletedFiles"] > 0
     place.store.close()
+
+
+@pytest.mark.parametrize(("members", "why"), [
+    ({"size": SIZE - 1}, "has another segment"), ({"head_crc32": 5}, "written from the store /other"),
+    ({"crc32": 5}, "has another segment"), ({"verified": False}, "has not verified")])
+def test_the_archive_of_another_store_does_not_let_this_one_delete(archived, caplog, members, why):
+    archived.fill(3)
+    manifest(archived, 0, store="/other", **members)
+    manifest(archived, 1)
+    archived.clock.advance(100 * HOUR)
+    assert archived.store.retention.delete_now() == 0
+    [verdict] = [v for v in archived.clean.verdicts() if v.rule is Rule.PINNED]
+    assert why in verdict.pins[0].holder
+    manifest(archived, 0)
+    assert archived.store.retention.delete_now() == 2, "another manifest is another comparison"
+
+
+@pytest.mark.parametrize("damage", [
+    lambda data: data[:-1], lambda data: bytes([data[0] ^ 1]) + data[1:], lambda data: None])
+def test_a_damaged_file_of_the_archive_does_not_let_its_segment_go(archived, damage):
+    archived.fill(2)
+    manifest(archived, 0)
+    path = f"/archive/dt=2026-03-10/segment=p{0:020d}/part-00000.parquet"
+    data = damage(ROWS)
+    archived.files.remove(path)
+    if data is not None:
+        write(archived, path, data)
+    archived.clock.advance(100 * HOUR)
+    assert archived.store.retention.delete_now() == 0
+    assert archived.clean.verdicts()[0].rule is Rule.PINNED
+    assert "part-00000.parquet" in archived.clean.verdicts()[0].pins[0].holder
+    write(archived, path, ROWS)
+    archived.clock.advance(HOUR)
+    assert archived.store.retention.delete_now() == 1
+
+
+def test_a_step_of_the_service_reads_a_bounded_part(archived, monkeypatch):
+    """A segment of a gigabyte is compared in many steps; it is deleted after the last of them."""
+    monkeypatch.setattr(archive_pins, "STEP_BYTES", 4096)
+    monkeypatch.setattr(archive_pins, "_READ", 1024)
+    archived.fill(2)
+    manifest(archived, 0)
+    manifest(archived, 1)
+    archived.clock.advance(100 * HOUR)
+    read_bytes = []
+    confirms = archived.clean.archive_confirms
+    opens = archived.files.open
+
+    def opened(path, **how):
+        file = opens(path, **how)
+        if "/commitlog/" in path or path.endswith(".parquet"):
+            pread = file.pread
+
+            def counted(n, pos):
+                data = pread(n, pos)
+                read_bytes[-1] += len(data)
+                return data
+
+            monkeypatch.setattr(file, "pread", counted)
+        return file
+
+    def confirmed(file):
+        read_bytes.append(0)
+        monkeypatch.setattr(archived.files, "open", opened)
+        try:
+            return confirms(file)
+        finally:
+            monkeypatch.setattr(archived.files, "open", opens)
+
+    archived.clean.archive_confirms = confirmed
+    assert archived.store.retention.delete_now() == 2
+    assert sum(read_bytes) == 2 * (SIZE + len(ROWS))
+    assert max(read_bytes) <= 4096 + 1024
+    assert len(read_bytes) >= 2 * (SIZE + len(ROWS)) // 4096
+
+
+def test_a_file_that_cannot_be_read_is_compared_again_later(archived, monkeypatch):
+    archived.fill(1)
+    manifest(archived, 0)
+    archived.clock.advance(100 * HOUR)
+    opens = archived.files.open
+
+    def refuse(path, **how):
+        if path.endswith(".parquet"):
+            raise OSError(5, "no luck", path)
+        return opens(path, **how)
+
+    monkeypatch.setattr(archived.files, "open", refuse)
+    assert archived.store.retention.delete_now() == 0
+    assert "no luck" in archived.clean.verdicts()[0].pins[0].holder
+    monkeypatch.setattr(archived.files, "open", opens)
+    assert archived.store.retention.delete_now() == 0, "it is not tried at every step"
+    archived.clock.advance(61_000)
+    assert archived.store.retention.delete_now() == 1
 
 
 class Timers:

@@ -23,6 +23,7 @@ from tailrace.formats import filenames
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.store.archive_manifest import read_manifest, wrong_file
 from tailrace.store.directory import QueueView, StoreDirectory
 from tailrace.timer.properties import (
     PARKED_TOPIC,
@@ -43,7 +44,6 @@ __all__ = [
 
 BUCKETS: Final = ("minute", "hour", "day")
 _LOOK: Final = 4096
-_MANIFESTS: Final = "_manifests"
 
 
 def _bucket(bucket: str, column: Column | str) -> Column:
@@ -282,16 +282,12 @@ def retention(
 
 
 def _archived(archive: str, segment: int) -> bool | None:
-    """Whether a segment has a manifest that says it was verified; None without an archive."""
+    """Whether a segment has a verified manifest whose files are there; None without an archive."""
     if not archive:
         return None
-    path = f"{archive}/{_MANIFESTS}/{filenames.offset_to_file_name(segment)}.json"
-    if not OsFileSystem().exists(path):
-        return False
-    try:
-        return orjson.loads(Path(path).read_bytes()).get("verified") is True
-    except (ValueError, AttributeError) as error:
-        raise CorruptionError(f"{path} is no manifest of an archive: {error}") from error
+    manifest = read_manifest(OsFileSystem(), archive, segment)
+    return manifest is not None and manifest.verified and not wrong_file(
+        OsFileSystem(), archive, manifest)
 
 
 def plain(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

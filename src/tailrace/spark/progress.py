@@ -1,0 +1,115 @@
+"""How far a stream is behind its stores: messages and bytes, for a query's progress.
+
+Spark 4.3 shows no metrics of a Python source in ``query.lastProgress`` (its stream does not report
+any to Java), but the progress has the offsets that were read and the latest ones. ``behind`` counts
+from these, and ``ProgressListener`` logs the counts after every batch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import orjson
+from pyspark.sql.streaming import StreamingQueryListener
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+)
+
+from tailrace.errors import StoreError
+from tailrace.spark.offsets import Offsets, from_json, open_directories
+from tailrace.spark.options import ReadOptions, parse_options
+from tailrace.spark.schema import column_names
+from tailrace.spark.wanted import units_of
+
+__all__ = ["Behind", "ProgressListener", "behind"]
+
+_log = logging.getLogger(__name__)
+
+
+class Behind(NamedTuple):
+    """What a query has still to read: messages by offsets, bytes of their records in the log.
+
+    ``bytes`` counts only messages that the log still has, not those of an archive.
+    """
+
+    messages: int
+    bytes: int
+
+
+def behind(
+    source: Mapping[str, Any], options: Mapping[str, str] | ReadOptions
+) -> Behind:
+    """Return how far a source of a query's progress is behind.
+
+    ``source`` is one of ``query.lastProgress["sources"]``; ``options`` are those of the stream, with
+    ``path``. Reads 20 bytes of the queues for each message. Raises StoreError for a progress of
+    another source, ConfigError for bad options.
+    """
+    if not isinstance(options, ReadOptions):
+        options = parse_options(options, column_names)
+    labels = tuple(label for label, _ in options.roots)
+    read, latest = (_offsets(source, name, labels) for name in ("endOffset", "latestOffset"))
+    messages = size = 0
+    for label, directory in open_directories(options).items():
+        for queue in directory.queues():
+            key = label, queue.topic, queue.queue_id
+            start, end = read.get(key, 0), latest.get(key, 0)
+            messages += max(end - start, 0)
+            if start < end:
+                units = units_of(queue, max(start, queue.min_offset), end, 0)
+                size += int(units["size"].astype("int64").sum())
+    return Behind(messages, size)
+
+
+def _offsets(source: Mapping[str, Any], name: str, labels: tuple[str, ...]) -> Offsets:
+    value = source.get(name)
+    if isinstance(value, str):
+        try:
+            value = orjson.loads(value)
+        except ValueError as error:
+            raise StoreError(f"{name} of the progress is not JSON: {value}") from error
+    return {} if value is None else from_json(value, labels)
+
+
+class ProgressListener(StreamingQueryListener):
+    """Logs after every batch how far queries are behind: ``spark.streams.addListener(...)``.
+
+    ``options`` are those of the stream, with ``path``; ``name`` restricts it to the query of this name.
+    """
+
+    def __init__(self, options: Mapping[str, str], name: str | None = None) -> None:
+        self._options = parse_options(options, column_names)
+        self._name = name
+        self.last: Behind | None = None
+        """What the last batch of a query has left."""
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's names
+        """Nothing."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Log how far the query is behind."""
+        progress = event.progress
+        if self._name is not None and progress.name != self._name:
+            return
+        for source in progress.sources:
+            try:
+                self.last = behind(
+                    {"endOffset": source.endOffset, "latestOffset": source.latestOffset},
+                    self._options)
+            except (StoreError, OSError) as error:
+                _log.warning("cannot tell how far a stream is behind query=%s cause=%s",
+                             progress.name or progress.id, error)
+                continue
+            _log.info("a stream is behind query=%s batch=%d messages=%d bytes=%d",
+                      progress.name or progress.id, progress.batchId, *self.last)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        """Nothing: an idle query has read everything."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """Nothing."""

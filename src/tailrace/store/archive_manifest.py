@@ -1,0 +1,251 @@
+"""Manifest of an archived segment: which bytes of the log are in which files, with checksums.
+
+A manifest is written last and atomically, so that a segment is in the archive wholly or not at all.
+With ``"verified": true`` the files were read back and gave the segment's bytes. A manifest carries
+a checksum of itself and names the manifest before it, so that a changed or a missing one is noticed.
+Version 1 has neither, and no checksums for parts of its files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from tailrace.env.filesystem import FileSystem
+from tailrace.env.whole_files import read_if_there, replace_file
+from tailrace.errors import ChecksumMismatchError, CorruptionError, UnsupportedVersionError
+from tailrace.formats.filenames import file_name_to_offset, offset_to_file_name
+
+__all__ = ["HEAD_BYTES", "MANIFESTS", "VERSION", "ArchivedFile", "BrokenLink", "FilePart", "LostMessage", "Manifest",
+           "ManifestLink", "QueueRange", "broken_link", "list_manifests", "manifest_path",
+           "read_manifest", "wrong_file", "write_manifest"]
+
+MANIFESTS: Final = "_manifests"
+HEAD_BYTES: Final = 1 << 16
+"""Number of bytes at the start of a segment that ``head_crc32`` covers."""
+VERSION: Final = 2
+"""Version of manifests that are written."""
+_UNPROTECTED: Final = 1
+_CHECKSUM: Final = "checksum"
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """A part of a Parquet file, from the end of the part before it up to ``end``."""
+
+    end: int
+    crc32: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedFile:
+    """A Parquet file: its path below the archive, and the positions [start, end) it is from.
+
+    ``parts`` are its row groups in their order, then everything after them (the footer). Manifests
+    of version 1 have no parts.
+    """
+
+    path: str
+    size: int
+    sha256: str
+    rows: int
+    start: int
+    end: int
+    parts: tuple[FilePart, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRange:
+    """Messages of a queue: offsets [start, end), places [first, last] of the log, times in ms."""
+
+    topic: str
+    queue_id: int
+    start: int
+    end: int
+    count: int
+    first: int
+    last: int
+    min_store_timestamp: int
+    max_store_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class LostMessage:
+    """A message that a unit names and whose record is damaged."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    position: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestLink:
+    """The segment that was before another one in the archive; ``sha256`` is of its bytes."""
+
+    segment: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A segment in the archive; ``crc32`` and ``sha256`` are of its bytes, ``head_crc32`` of the
+    first of them. ``store`` is the path of the store at that time."""
+
+    segment: int
+    size: int
+    crc32: int
+    sha256: str
+    head_crc32: int
+    records: int
+    messages: int
+    raw_rows: int
+    min_store_timestamp: int
+    max_store_timestamp: int
+    queues: tuple[QueueRange, ...]
+    files: tuple[ArchivedFile, ...]
+    damaged: tuple[LostMessage, ...] = field(default=())
+    verified: bool = False
+    archived_at: int = 0
+    store: str = ""
+    before: ManifestLink | None = None
+    version: int = VERSION
+
+    @property
+    def until(self) -> int:
+        """Position of the first byte after the segment."""
+        return self.segment + self.size
+
+    @property
+    def protected(self) -> bool:
+        """Whether the manifest has a checksum, a link and checksums of parts (version 2)."""
+        return self.version > _UNPROTECTED
+
+    def as_verified(self) -> Manifest:
+        """The same after its files were compared."""
+        return replace(self, verified=True)
+
+
+def manifest_path(archive: str, file_from_offset: int) -> str:
+    """Path of the manifest of a segment."""
+    return f"{archive}/{MANIFESTS}/{offset_to_file_name(file_from_offset)}.json"
+
+
+def _checksum(members: dict[str, Any]) -> str:
+    """SHA-256 of a manifest's members, whatever their order and layout in the file."""
+    return hashlib.sha256(orjson.dumps(members, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def write_manifest(file_system: FileSystem, archive: str, manifest: Manifest) -> None:
+    """Publish a segment, with the manifest's checksum: from here on readers and retention see it."""
+    members = asdict(replace(manifest, version=VERSION))
+    members[_CHECKSUM] = _checksum(members)
+    replace_file(
+        file_system, manifest_path(archive, manifest.segment),
+        orjson.dumps(members, option=orjson.OPT_INDENT_2))
+
+
+def read_manifest(file_system: FileSystem, archive: str, file_from_offset: int) -> Manifest | None:
+    """Return the manifest of a segment, None when there is no such file.
+
+    Raises CorruptionError when the file is not a manifest or is not what was written.
+    """
+    path = manifest_path(archive, file_from_offset)
+    data = read_if_there(file_system, path)
+    if data is None:
+        return None
+    try:
+        found: dict[str, Any] = orjson.loads(data)
+        version = found["version"]
+        if version not in {_UNPROTECTED, VERSION}:
+            raise UnsupportedVersionError(
+                "this version of a manifest is not known", path=path,
+                expected=VERSION, actual=version)
+        if version == VERSION and found.pop(_CHECKSUM) != _checksum(found):
+            raise ChecksumMismatchError(
+                "a manifest of the archive was changed after it was written; restore it from a copy, "
+                "or write it again with `tailrace pipeline archive --verify` while the log has the "
+                "segment", path=path)
+        made = _decoded(found)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise CorruptionError(f"{path} is no manifest of an archive: {error!r}") from error
+    if made.segment != file_from_offset:
+        raise CorruptionError(
+            f"{path} is the manifest of another segment", expected=file_from_offset,
+            actual=made.segment)
+    return made
+
+
+def _decoded(found: dict[str, Any]) -> Manifest:
+    before = found.get("before")
+    return Manifest(**{
+        **found,
+        "queues": tuple(QueueRange(**one) for one in found["queues"]),
+        "files": tuple(
+            ArchivedFile(**{
+                **one, "parts": tuple(FilePart(**part) for part in one.get("parts", ()))})
+            for one in found["files"]),
+        "damaged": tuple(LostMessage(**one) for one in found["damaged"]),
+        "before": None if before is None else ManifestLink(**before),
+    })
+
+
+def list_manifests(file_system: FileSystem, archive: str) -> list[int]:
+    """Segments that have a manifest, in the order of the log."""
+    found = []
+    for name in file_system.list(f"{archive}/{MANIFESTS}"):
+        stem, _, suffix = name.rpartition(".")
+        offset = file_name_to_offset(stem)
+        if suffix == "json" and offset is not None:
+            found.append(offset)
+    return sorted(found)
+
+
+class BrokenLink(NamedTuple):
+    """A manifest that another one names and that is missing, or, with ``exchanged``, is not the
+    one that is named."""
+
+    segment: int
+    named_by: int
+    exchanged: bool
+
+    def __str__(self) -> str:
+        if self.exchanged:
+            return (f"the manifest of segment {self.segment} is not the one that the manifest of "
+                    f"segment {self.named_by} names")
+        return (f"the manifest of segment {self.segment} is missing, which the manifest of segment "
+                f"{self.named_by} names as the one before it")
+
+
+def broken_link(manifests: Sequence[Manifest]) -> BrokenLink | None:
+    """Return the first manifest that is missing or was exchanged, by the links of the others.
+
+    ``manifests`` are all of an archive up to some segment, in the order of the log. A manifest
+    without a link (version 1, or the first of its archive) says nothing about those before it.
+    """
+    known = {one.segment: one.sha256 for one in manifests}
+    for one in manifests:
+        if one.before is None:
+            continue
+        sha256 = known.get(one.before.segment)
+        if sha256 is None or one.before.sha256 not in {"", sha256}:
+            return BrokenLink(one.before.segment, one.segment, exchanged=sha256 is not None)
+    return None
+
+
+def wrong_file(file_system: FileSystem, archive: str, manifest: Manifest) -> str:
+    """Say which file of a manifest is missing or has another size; empty if none. Reads no file."""
+    for one in manifest.files:
+        path = f"{archive}/{one.path}"
+        try:
+            size = file_system.stat(path).size
+        except OSError as error:
+            return f"the archived file {path} cannot be found: {error}"
+        if size != one.size:
+            return f"the archived file {path} has {size} bytes and should have {one.size}"
+    return ""
