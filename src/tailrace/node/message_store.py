@@ -517,7 +517,7 @@ class MessageStore:
         stats = self._store.stats
         if result.status is GetMessageStatus.FOUND:
             stats.get_found_times += 1
-            stats.get_transferred += len(result.records)
+            stats.get_transferred += result.message_count
         else:
             stats.get_miss_times += 1
         return result

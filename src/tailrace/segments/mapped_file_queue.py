@@ -23,6 +23,7 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.errors import CorruptionError, DiskFullError, FatalStorageError
 from tailrace.formats.filenames import file_name_to_offset, offset_to_file_name
 from tailrace.segments.allocate_service import AllocateMappedFileService
+from tailrace.segments.lease import Lease
 from tailrace.segments.mapped_file import MappedFile
 from tailrace.segments.open_files import OpenFiles
 
@@ -157,22 +158,11 @@ class MappedFileQueue:
         file = self.find(offset)
         return file.read(offset - file.file_from_offset, n) if file is not None else b""
 
-    def read_many(self, places: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The same for many (offset, length)."""
-        found: list[bytes] = []
-        at, count = 0, len(places)
-        while at < count:
-            file = self.find(places[at][0])
-            if file is None:
-                found.append(b"")
-                at += 1
-                continue
-            low = file.file_from_offset
-            high, first = low + self.file_size, at
-            while at < count and low <= places[at][0] < high:
-                at += 1
-            found += file.read_many([(offset - low, n) for offset, n in places[first:at]])
-        return found
+    def lease(self, offset: int, n: int) -> Lease:
+        """Written bytes with those from ``offset`` in them, see MappedFile.select_around; empty when gone."""
+        file = self.find(offset)
+        lease = file.select_around(offset - file.file_from_offset, n) if file is not None else None
+        return lease or Lease(None, memoryview(b""), offset)
 
     # -- writing
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from typing import Final, final
+from typing import Any, Final, final
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from tailrace.config import StoreConfig
 from tailrace.errors import CorruptionError
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
-from tailrace.kernels import record, tag_filter
+from tailrace.kernels import record
 from tailrace.model import BoundaryType, GetMessageResult, GetMessageStatus, MessageExt
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueue, ConsumeQueueStore
@@ -27,6 +27,10 @@ __all__ = ["MessageReader"]
 
 _log = logging.getLogger(__name__)
 _UNIT: Final = CQ_UNIT.size
+_unit: Final = CQ_UNIT.struct.unpack_from
+_ANY_CODE: Final = np.empty(0, np.int64)
+_DONE: Final = (record.UNITS_END, record.UNITS_FULL)
+Codes = np.ndarray[Any, np.dtype[np.int64]]
 _TIME_AT: Final = (56, 68)
 _MOST_TOLD: Final = 1000
 _LMQ_PREFIX: Final = "%LMQ%"
@@ -78,66 +82,58 @@ class MessageReader:
         if status is not None:
             return GetMessageResult(status, following, low, high)
         result = GetMessageResult(GetMessageStatus.NO_MATCHED_MESSAGE, offset, low, high)
-        most = min(max_msg_nums, self._config.max_transfer_count_on_message_in_memory)
-        room = min(max_bytes, self._config.max_transfer_bytes_on_message_in_memory)
-        look = max(self._config.max_filter_message_size // _UNIT, max_msg_nums)
-        data = queue.units(offset, look if codes is not None else min(look, max(most, 1) * 2))
-        count = len(data) // _UNIT
-        if not count:
+        config = self._config
+        most = max(min(max_msg_nums, config.max_transfer_count_on_message_in_memory), 1)
+        room = min(max_bytes, config.max_transfer_bytes_on_message_in_memory)
+        look = max(config.max_filter_message_size // _UNIT, max_msg_nums)
+        units = queue.units(offset, look if codes is not None else min(look, most * 2))
+        if not units:
             per_file = queue.files.file_size // _UNIT
             result.status = GetMessageStatus.OFFSET_FOUND_NULL
             result.next_begin_offset = offset + per_file - offset % per_file
             return result
-        if codes is not None:
-            chosen = np.empty(count, dtype=np.int64)
-            n = tag_filter.filter_units(data, count, np.fromiter(codes, np.int64), chosen)
-            numbers = chosen[:n].tolist()
-        else:
-            numbers = list(range(count))
-        self._collect(queue, data, numbers, offset, most, room, result)
+        wanted = np.fromiter(codes, np.int64) if codes is not None else _ANY_CODE
+        self._read_units(queue, units, wanted, offset, most, room, result)
         return result
 
-    def _collect(
-        self, queue: ConsumeQueue, data: bytes, numbers: list[int], offset: int, most: int,
-        room: int, result: GetMessageResult,
+    def _read_units(
+        self, queue: ConsumeQueue, units: bytes, codes: Codes, offset: int, most: int, room: int,
+        result: GetMessageResult,
     ) -> None:
+        """Fill ``result`` with the records of units that start at ``offset``.
+
+        One kernel call reads as far as the records are in one segment. A unit whose record was
+        removed or is damaged is skipped, and its place does not count.
+        """
         topic = b"" if queue.topic.startswith(_LMQ_PREFIX) else queue.topic.encode()
-        records, total, removed, at = result.records, 0, False, 0
-        unpack = CQ_UNIT.struct.unpack_from
-        behind = result.next_begin_offset = offset + len(data) // _UNIT
-        while at < len(numbers):
-            result.next_begin_offset = behind
-            places: list[tuple[int, int]] = []
-            chosen: list[int] = []
-            count = len(records)
-            for number in numbers[at:]:
-                phy_offset, size, _ = unpack(data, number * _UNIT)
-                if size != PRE_BLANK_SIZE:  # else a place without a message, only this one (W11, W12)
-                    total += size
-                    if count and (count >= most or total > room):
-                        total -= size
-                        result.next_begin_offset = offset + number
-                        break
-                    places.append((phy_offset, size))
-                    chosen.append(number)
-                    count += 1
-                at += 1
-            if not places:
+        places = np.empty(2 * most, np.int64)
+        parts: list[bytes] = []
+        total, at, removed = 0, 0, False
+        phy_offset, size, _ = _unit(units, 0)
+        while True:
+            with self._log.queue.lease(phy_offset, size) as lease:
+                is_there = len(lease.buffer) > 0
+                data, ends, offsets, at, why = record.read_units(
+                    lease.buffer, lease.start, len(lease.buffer), units, at, codes, topic,
+                    queue.queue_id, offset, most - len(result.ends), room - total,
+                    bool(result.ends), places)
+            if ends:
+                parts.append(data)
+                result.ends += [total + end for end in ends] if total else ends
+                result.queue_offsets += offsets
+                total += len(data)
+            if why in _DONE:
                 break
-            for number, (phy_offset, size), found in zip(
-                chosen, places, self._log.queue.read_many(places), strict=True
-            ):
-                place = offset + number
-                if len(found) != size:
-                    removed = True
-                elif record.is_message(found, phy_offset, topic, queue.queue_id, place):
-                    records.append(found)
-                    result.queue_offsets.append(place)
-                    continue
-                else:  # its place stays empty
-                    self._tell(queue, place, phy_offset)
-                total -= size
-        if records:
+            was, (phy_offset, size, _) = phy_offset, _unit(units, at * _UNIT)
+            if why == record.UNITS_DAMAGED:
+                self._tell(queue, offset + at, phy_offset)
+                at += 1
+            elif why == record.UNITS_CUT_OFF or (phy_offset == was and not is_there):
+                removed = True
+                at += 1
+        result.next_begin_offset = offset + at
+        result.data = parts[0] if len(parts) == 1 else b"".join(parts)
+        if result.ends:
             result.status = GetMessageStatus.FOUND
         elif removed:
             result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
