@@ -171,7 +171,7 @@ def w13_files_are_changed_before_the_lock_is_asked_for(patch):
 
 
 def w14_checksums_are_for_recovery_only(patch):
-    def unchecked(buf, base, until, units, first, codes, topic, queue_id, offset, most, room, started, places):
+    def unchecked(buf, base, until, units, first, codes, topic, queue_id, offset, most, room, *_):
         at, size, _ = CQ_UNIT.unpack_from(units, first * 20)
         found = bytes(buf[at - base : at - base + size])
         return found, [len(found)], [offset + first], first + 1, record.UNITS_END

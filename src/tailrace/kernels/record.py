@@ -11,6 +11,7 @@ import cython
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
     from cython.cimports.libc.string import memcpy
+    from cython.cimports.posix.mman import mincore
 
 from tailrace.kernels.shared.big_endian import be16, be32, be32u, be64
 from tailrace.kernels.shared.crc32 import crc32, crc_of, use_crc32
@@ -82,6 +83,9 @@ _UNITS_FULL = cython.declare(cython.int, 1)  # one record more is too many, or t
 _UNITS_ELSEWHERE = cython.declare(cython.int, 2)  # the unit names a record outside of the buffer
 _UNITS_CUT_OFF = cython.declare(cython.int, 3)  # its record does not end in the buffer
 _UNITS_DAMAGED = cython.declare(cython.int, 4)  # the bytes there are not the record of this unit
+_UNITS_COLD = cython.declare(cython.int, 5)  # its record is not in the page cache
+_PAGE = cython.declare(cython.Py_ssize_t, 4096)
+_LOOK = cython.declare(cython.Py_ssize_t, 256)  # pages that one system call looks at
 
 # The same numbers for users; compiled, the names above are C integers that no import sees.
 REASON_END = _REASON_END
@@ -133,6 +137,7 @@ UNITS_FULL = _UNITS_FULL
 UNITS_ELSEWHERE = _UNITS_ELSEWHERE
 UNITS_CUT_OFF = _UNITS_CUT_OFF
 UNITS_DAMAGED = _UNITS_DAMAGED
+UNITS_COLD = _UNITS_COLD
 
 
 @cython.cfunc
@@ -409,6 +414,38 @@ def _is_message(
     return True
 
 
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _is_cached(
+    b: cython.const[cython.uchar][::1], first: cython.Py_ssize_t, until: cython.Py_ssize_t,
+    pages: cython.p_uchar, window: cython.p_Py_ssize_t,
+) -> cython.bint:
+    """Whether the mapped pages ``first`` up to ``until`` of ``b`` are in memory.
+
+    ``pages`` has the answer of the last system call, for pages from ``window[0]`` up to ``window[1]``.
+    """
+    k: cython.Py_ssize_t
+    n: cython.Py_ssize_t
+    while first < until:
+        if not window[0] <= first < window[1]:
+            n = (len(b) + _PAGE - 1) // _PAGE - first
+            if n > _LOOK:
+                n = _LOOK
+            if mincore(cython.cast(cython.p_void, cython.cast(cython.p_uchar, cython.address(b[0])) + first * _PAGE),
+                       n * _PAGE, pages):
+                return True  # it cannot be told, so nothing can be said against reading it
+            window[0] = first
+            window[1] = first + n
+        k = first - window[0]
+        while first < until and first < window[1]:
+            if not pages[k] & 1:
+                return False
+            k += 1
+            first += 1
+    return True
+
+
 def read_units(
     buf: cython.const[cython.uchar][::1],
     base: cython.longlong,
@@ -422,6 +459,7 @@ def read_units(
     most: cython.Py_ssize_t,
     room: cython.longlong,
     started: cython.bint,
+    only_cached: cython.bint,
     places: cython.longlong[::1],
 ):
     """Verify and copy the records that queue units name, as far as they are in ``buf[:until]``.
@@ -430,7 +468,9 @@ def read_units(
     Reading starts at the unit with index ``first``. Units without a message and units whose tags
     code is not one of ``codes`` (empty: any code) are skipped. At most ``most`` records of at most
     ``room`` bytes in all are taken; unless ``started``, the first record may be longer than
-    ``room``. ``places`` is scratch memory for two numbers a record.
+    ``room``. With ``only_cached``, reading stops before the first record that is not in the page
+    cache; ``buf`` is a mapping from its start then, and the interpreted form reads on. ``places`` is
+    scratch memory for two numbers a record.
 
     Return (the records in one bytes object, the end of each in it, their queue offsets, the index
     of the unit at which reading stopped, the reason: one of UNITS_*).
@@ -446,6 +486,10 @@ def read_units(
     code: cython.longlong
     known: cython.Py_ssize_t = codes.shape[0]
     why: cython.int = _UNITS_END
+    pages = cython.declare(cython.uchar[256])
+    window = cython.declare(cython.Py_ssize_t[2])
+    if cython.compiled:
+        window[0] = window[1] = 0
     if until > len(buf):
         until = len(buf)
     if first < 0 or until < 0 or places.shape[0] < 2 * most:
@@ -475,6 +519,12 @@ def read_units(
             if size <= 0 or size > until - at:
                 why = _UNITS_CUT_OFF
                 break
+            if cython.compiled:
+                if only_cached and not _is_cached(
+                    buf, at // _PAGE, (at + size + _PAGE - 1) // _PAGE, pages, window
+                ):
+                    why = _UNITS_COLD
+                    break
             if not _is_message(
                 buf, at, cython.cast(cython.Py_ssize_t, size), phy_offset, topic, queue_id, queue_offset + i
             ):

@@ -390,27 +390,32 @@ class MappedFile:
         if at < 0 or n < 0 or at + n > self.wrote_position or not self.hold():
             return None
         if self._mapping is not None:
-            return Lease(self, self._mapping.view[at : at + n], self.file_from_offset + at)
+            return Lease(
+                self, self._mapping.view[at : at + n], self.file_from_offset + at, is_mapped=True)
         try:
-            return Lease(self, memoryview(self._open().pread(n, at)), self.file_from_offset + at)
+            return self._read_lease(at, n)
         except OSError:
             self.release()
             raise
 
-    def select_around(self, at: int, n: int) -> Lease | None:
+    def _read_lease(self, at: int, n: int) -> Lease:
+        data = self._open().pread(n, at)
+        return Lease(self, memoryview(data), self.file_from_offset + at, is_mapped=False)
+
+    def select_around(self, at: int, n: int, *, mapped: bool = True) -> Lease | None:
         """A lease of written bytes with those from ``at`` in it, or None if none is written there.
 
-        It is the whole file where that can be mapped, else up to ``n`` bytes from ``at``.
+        It is the whole file if that can be mapped, else, and with ``mapped`` false, a copy of up to
+        ``n`` bytes from ``at``.
         """
         wrote = self.wrote_position
         if not 0 <= at < wrote or not self.hold():
             return None
         try:
-            mapping = self._mapping or self._map_to_read()
+            mapping = (self._mapping or self._map_to_read()) if mapped else None
             if mapping is not None:
-                return Lease(self, mapping.view[:wrote], self.file_from_offset)
-            data = self._open().pread(min(max(n, 0), wrote - at), at)
-            return Lease(self, memoryview(data), self.file_from_offset + at)
+                return Lease(self, mapping.view[:wrote], self.file_from_offset, is_mapped=True)
+            return self._read_lease(at, min(max(n, 0), wrote - at))
         except OSError:
             self.release()
             raise

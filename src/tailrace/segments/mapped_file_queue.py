@@ -158,11 +158,13 @@ class MappedFileQueue:
         file = self.find(offset)
         return file.read(offset - file.file_from_offset, n) if file is not None else b""
 
-    def lease(self, offset: int, n: int) -> Lease:
-        """Written bytes with those from ``offset`` in them, see MappedFile.select_around; empty when gone."""
+    def lease(self, offset: int, n: int, *, mapped: bool = True) -> Lease:
+        """Written bytes with those from ``offset`` in them (MappedFile.select_around); empty if gone."""
         file = self.find(offset)
-        lease = file.select_around(offset - file.file_from_offset, n) if file is not None else None
-        return lease or Lease(None, memoryview(b""), offset)
+        lease = None
+        if file is not None:
+            lease = file.select_around(offset - file.file_from_offset, n, mapped=mapped)
+        return lease or Lease(None, memoryview(b""), offset, is_mapped=False)
 
     # -- writing
 

@@ -108,15 +108,15 @@ class MessageReader:
         topic = b"" if queue.topic.startswith(_LMQ_PREFIX) else queue.topic.encode()
         places = np.empty(2 * most, np.int64)
         parts: list[bytes] = []
-        total, at, removed = 0, 0, False
+        total, at, removed, mapped = 0, 0, False, True
         phy_offset, size, _ = _unit(units, 0)
         while True:
-            with self._log.queue.lease(phy_offset, size) as lease:
+            with self._log.queue.lease(phy_offset, size, mapped=mapped) as lease:
                 is_there = len(lease.buffer) > 0
                 data, ends, offsets, at, why = record.read_units(
                     lease.buffer, lease.start, len(lease.buffer), units, at, codes, topic,
                     queue.queue_id, offset, most - len(result.ends), room - total,
-                    bool(result.ends), places)
+                    bool(result.ends), lease.is_mapped, places)
             if ends:
                 parts.append(data)
                 result.ends += [total + end for end in ends] if total else ends
@@ -124,6 +124,7 @@ class MessageReader:
                 total += len(data)
             if why in _DONE:
                 break
+            mapped = why != record.UNITS_COLD  # one that is not cached is read by a system call
             was, (phy_offset, size, _) = phy_offset, _unit(units, at * _UNIT)
             if why == record.UNITS_DAMAGED:
                 self._tell(queue, offset + at, phy_offset)
