@@ -212,6 +212,8 @@ class GetMessageResult:
     ends: list[int] = field(default_factory=list)
     """The end of each record in ``data``."""
     queue_offsets: list[int] = field(default_factory=list)
+    is_cold: bool = False
+    """Whether nothing was read because the next message is not in the page cache."""
 
     @property
     def message_count(self) -> int:

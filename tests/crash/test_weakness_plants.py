@@ -145,8 +145,8 @@ def w11_a_queue_begins_at_0(patch):
 def w12_an_unreadable_unit_moves_readers_to_the_next_file(patch):
     read = MessageReader._read_units
 
-    def skipping(self, queue, units, codes, offset, most, room, result):
-        read(self, queue, units, codes, offset, most, room, result)
+    def skipping(self, queue, units, codes, offset, most, room, result, **how):
+        read(self, queue, units, codes, offset, most, room, result, **how)
         per_file = queue.files.file_size // 20
         for place, found in enumerate(result.queue_offsets):
             if found != offset + place:

@@ -372,6 +372,16 @@ class MappedFile:
         finally:
             self.release()
 
+    def read_cached(self, at: int, n: int) -> bytes | None:
+        """``read`` of a file that is not mapped, without waiting for the disk; None if it would wait."""
+        n = min(n, self.wrote_position - at)
+        if n <= 0 or at < 0 or not self.hold():
+            return b""
+        try:
+            return self._open().pread_cached(n, at)
+        finally:
+            self.release()
+
     def read_into(self, at: int, buffer: bytearray | memoryview) -> int:
         """Read as much as there is room for, not behind ``wrote_position``; how many bytes."""
         n = min(len(buffer), self.wrote_position - at)

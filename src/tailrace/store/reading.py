@@ -62,10 +62,14 @@ class MessageReader:
         max_msg_nums: int,
         max_bytes: int,
         codes: Collection[int] | None,
+        *,
+        only_cached: bool = False,
     ) -> GetMessageResult:
-        """Up to ``max_msg_nums`` records from ``offset`` on whose tags code is one of ``codes``.
+        """Return up to ``max_msg_nums`` records from ``offset`` whose tags code is one of ``codes``.
 
         The least of ``max_bytes`` and the configured bounds applies, but one message always fits.
+        With ``only_cached`` the call does not wait for the disk: it returns what is before the first
+        record that is not in the page cache, and ``is_cold`` if that is nothing.
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None or queue.max_offset == 0:
@@ -86,19 +90,23 @@ class MessageReader:
         most = max(min(max_msg_nums, config.max_transfer_count_on_message_in_memory), 1)
         room = min(max_bytes, config.max_transfer_bytes_on_message_in_memory)
         look = max(config.max_filter_message_size // _UNIT, max_msg_nums)
-        units = queue.units(offset, look if codes is not None else min(look, most * 2))
+        count = look if codes is not None else min(look, most * 2)
+        units = queue.units_cached(offset, count) if only_cached else queue.units(offset, count)
+        if units is None:
+            result.is_cold = True
+            return result
         if not units:
             per_file = queue.files.file_size // _UNIT
             result.status = GetMessageStatus.OFFSET_FOUND_NULL
             result.next_begin_offset = offset + per_file - offset % per_file
             return result
         wanted = np.fromiter(codes, np.int64) if codes is not None else _ANY_CODE
-        self._read_units(queue, units, wanted, offset, most, room, result)
+        self._read_units(queue, units, wanted, offset, most, room, result, only_cached=only_cached)
         return result
 
     def _read_units(
         self, queue: ConsumeQueue, units: bytes, codes: Codes, offset: int, most: int, room: int,
-        result: GetMessageResult,
+        result: GetMessageResult, *, only_cached: bool,
     ) -> None:
         """Fill ``result`` with the records of units that start at ``offset``.
 
@@ -123,6 +131,9 @@ class MessageReader:
                 result.queue_offsets += offsets
                 total += len(data)
             if why in _DONE:
+                break
+            if why == record.UNITS_COLD and only_cached:
+                result.is_cold = not (result.ends or at)
                 break
             mapped = why != record.UNITS_COLD  # one that is not cached is read by a system call
             was, (phy_offset, size, _) = phy_offset, _unit(units, at * _UNIT)

@@ -126,7 +126,7 @@ class FakeStore:
         for callback in waiting:
             callback(status)
 
-    def get_message(self, topic, queue_id, offset, max_msg_nums, *, max_bytes=1 << 30, codes=None):
+    def get_message(self, topic, queue_id, offset, max_msg_nums, *, max_bytes=1 << 30, codes=None, **_):
         queue = self.queues_of.get((topic, queue_id))
         if queue is None:
             return GetMessageResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE)

@@ -68,11 +68,41 @@ def test_records_that_are_not_cached_are_read_by_a_system_call(tmp_path, monkeyp
     monkeypatch.setattr(MappedFile, "select_around", counted)
     with MessageStore.open(tmp_path, services=False) as store:
         evict(segment)
+        none = store.get_message("T", 0, 100, 32, only_cached=True)
         cold = store.get_message("T", 0, 100, 32)
         if all(calls):
             pytest.skip("this file system keeps what should leave the page cache")
+        assert (none.is_cold, none.records, none.next_begin_offset) == (True, [], 100)
         assert cold.queue_offsets == list(range(100, 132))
         assert [decode_message(data).body for data in cold.records] == [b"%04d" % n * 1000 for n in range(100, 132)]
         calls.clear()
         assert store.get_message("T", 0, 100, 32) == cold
         assert calls == [True]
+        assert store.get_message("T", 0, 100, 32, only_cached=True) == cold
+
+
+@pytest.mark.skipif(not kernels.compiled(), reason="the interpreted kernel does not look at the page cache")
+def test_a_read_that_may_not_wait_returns_what_is_cached(tmp_path):
+    with MessageStore.open(tmp_path, services=False) as store:
+        store.put_many([Message(topic="T", body=b"%04d" % n * 4000) for n in range(500)])
+    (segment,) = (tmp_path / "commitlog").iterdir()
+    with MessageStore.open(tmp_path, services=False) as store:
+        evict(segment)
+        if not store.get_message("T", 0, 0, 1, only_cached=True).is_cold:
+            pytest.skip("this file system keeps what should leave the page cache")
+        store.get_message("T", 0, 0, 2)  # the system reads ahead, but not the whole file
+        begin = store.get_message("T", 0, 0, 500, only_cached=True)
+        assert 1 < begin.message_count < 500
+        assert begin.next_begin_offset == begin.message_count
+        assert store.get_message("T", 0, begin.next_begin_offset, 32, only_cached=True).is_cold
+
+
+def test_queue_units_that_are_not_cached_are_not_waited_for(tmp_path, monkeypatch):
+    with MessageStore.open(tmp_path, services=False) as store:
+        store.put(Message(topic="T", body=b"x"))
+        store.wait_dispatched()
+        assert store.get_message("T", 0, 0, 1, only_cached=True).message_count == 1
+        monkeypatch.setattr(MappedFile, "read_cached", lambda *_: None)
+        found = store.get_message("T", 0, 0, 1, only_cached=True)
+        assert (found.is_cold, found.next_begin_offset, found.max_offset) == (True, 0, 1)
+        assert store.get_message("T", 0, 0, 1).message_count == 1
