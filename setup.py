@@ -15,7 +15,7 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 KERNELS = (
-    "record", "record_encoder", "hashes", "queue_units", "index_entries", "index_chains", "tag_filter", "header",
+    "record", "record_encoder", "hashes", "queue_units", "index_entries", "index_chains", "header",
     "columns", "column_records", "timer_records", "timer_put_back", "timer_lists",
     "timer_replay",
 )

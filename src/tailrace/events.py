@@ -254,6 +254,9 @@ _SEGMENTS: Final = (
     _event("info", "remove segment file behind the end", "file",
            "A file lies behind the end that was found, so it goes; what a CommitLog file held is in "
            "quarantine."),
+    _event("info", "a segment is read without a mapping", "file cause",
+           "A CommitLog file that was there before cannot be mapped (no right to write it, no address "
+           "space left); each of its messages is read with a system call of its own."),
     _event("warning", "remove empty segment file", "file",
            "A file of no length was left by a crash while it was made."),
     _event("warning", "not a segment file, it is left alone", "file",

@@ -216,21 +216,31 @@ class MessageExt:
 
 @dataclass(slots=True)
 class GetMessageResult:
-    """What a pull found: ``records`` are stored bytes, one entry a message, safe to keep."""
+    """What a read of a queue found. ``data`` holds the stored records one after the other."""
 
     status: GetMessageStatus
     next_begin_offset: int = 0
     min_offset: int = 0
     max_offset: int = 0
-    records: list[bytes] = field(default_factory=list)
+    data: bytes = b""
+    """The records as they are stored; a pull sends these bytes."""
+    ends: list[int] = field(default_factory=list)
+    """The end of each record in ``data``."""
     queue_offsets: list[int] = field(default_factory=list)
+    is_cold: bool = False
+    """Whether nothing was read because the next message is not in the page cache."""
 
     @property
     def message_count(self) -> int:
-        """How many messages were found."""
-        return len(self.records)
+        """Number of messages that were found."""
+        return len(self.ends)
 
     @property
     def buffer_total_size(self) -> int:
-        """Bytes of all records."""
-        return sum(map(len, self.records))
+        """Length of all records in bytes."""
+        return len(self.data)
+
+    @property
+    def records(self) -> list[bytes]:
+        """One bytes object a record; a new list at each call."""
+        return [self.data[start:end] for start, end in zip((0, *self.ends), self.ends, strict=False)]

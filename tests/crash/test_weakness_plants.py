@@ -12,6 +12,7 @@ import pytest
 
 import tailrace.node.message_store as opening
 from tailrace.errors import StoreError, StoreLockedError
+from tailrace.formats.consumequeue import CQ_UNIT
 from tailrace.kernels import record
 from tailrace.model import PutMessageResult, PutMessageStatus
 from tailrace.node import directory_opening
@@ -142,18 +143,19 @@ def w11_a_queue_begins_at_0(patch):
 
 
 def w12_an_unreadable_unit_moves_readers_to_the_next_file(patch):
-    collect = MessageReader._collect
+    read = MessageReader._read_units
 
-    def skipping(self, queue, data, numbers, offset, most, room, result):
-        collect(self, queue, data, numbers, offset, most, room, result)
+    def skipping(self, queue, units, codes, offset, most, room, result, **how):
+        read(self, queue, units, codes, offset, most, room, result, **how)
         per_file = queue.files.file_size // 20
         for place, found in enumerate(result.queue_offsets):
             if found != offset + place:
-                del result.records[place:], result.queue_offsets[place:]
+                del result.ends[place:], result.queue_offsets[place:]
+                result.data = result.data[:result.ends[-1] if result.ends else 0]
                 result.next_begin_offset = found + per_file - found % per_file
                 break
 
-    patch.setattr(MessageReader, "_collect", skipping)
+    patch.setattr(MessageReader, "_read_units", skipping)
 
 
 def w13_files_are_changed_before_the_lock_is_asked_for(patch):
@@ -169,7 +171,12 @@ def w13_files_are_changed_before_the_lock_is_asked_for(patch):
 
 
 def w14_checksums_are_for_recovery_only(patch):
-    patch.setattr(record, "is_message", lambda *_: True)
+    def unchecked(buf, base, until, units, first, codes, topic, queue_id, offset, most, room, *_):
+        at, size, _ = CQ_UNIT.unpack_from(units, first * 20)
+        found = bytes(buf[at - base : at - base + size])
+        return found, [len(found)], [offset + first], first + 1, record.UNITS_END
+
+    patch.setattr(record, "read_units", unchecked)
 
 
 def w29_a_stop_on_a_full_disk_is_a_kill_without_progress(patch):

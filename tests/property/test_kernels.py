@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tailrace import kernels
 from tailrace.formats.commitlog import encode_properties, java_string_hash
+from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK
 
 ROOM = pathlib.Path(kernels.__file__).parent
 
@@ -22,9 +23,9 @@ def interpreted(name):
     return module
 
 
-RECORD, ENCODER, HASHES, UNITS, INDEX, CHAINS, TAGS, HEADER = map(
+RECORD, ENCODER, HASHES, UNITS, INDEX, CHAINS, HEADER = map(
     interpreted,
-    ("record", "record_encoder", "hashes", "queue_units", "index_entries", "index_chains", "tag_filter", "header"))
+    ("record", "record_encoder", "hashes", "queue_units", "index_entries", "index_chains", "header"))
 pytestmark = pytest.mark.skipif(not kernels.compiled(), reason="no compiled kernels to compare with")
 quick = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -77,13 +78,54 @@ def test_damaged_logs_are_walked_the_same(items, crc, data):
         assert scan(RECORD, log[:cut], check=check) == scan(kernels.record, log[:cut], check=check)
 
 
+def is_served(module, data, topic, queue_id, queue_offset):
+    """Whether a read serves these bytes as the record of a queue's unit."""
+    units = CQ_UNIT.pack(0, len(data), 0)
+    served, ends, offsets, _, _ = module.read_units(
+        data, 0, len(data), units, 0, np.empty(0, np.int64), topic, queue_id, queue_offset, 1, 0,
+        False, False, np.empty(2, np.int64))
+    assert (served, ends, offsets) in [(b"", [], []), (bytes(data), [len(data)], [queue_offset])]
+    return bool(ends)
+
+
+@quick
+@given(messages, st.booleans(), st.data())
+def test_units_are_read_the_same(items, crc, data):
+    """Both forms of the kernel stop at the same unit for the same reason, whatever units say."""
+    log, end = log_of(kernels.record_encoder, items, crc=crc)
+    rows = np.zeros((len(items), kernels.record.COLUMNS), dtype=np.int64)
+    count, _, _ = kernels.record.scan(log, 0, end, 0, 0, rows)
+    names = [kernels.record.C_PHY, kernels.record.C_SIZE, kernels.record.C_TAGS_CODE]
+    units = [CQ_UNIT.pack(*row) for row in rows[:count, names].tolist()]
+    for _ in range(data.draw(st.integers(0, 2))):
+        odd = data.draw(st.sampled_from([
+            PRE_BLANK, CQ_UNIT.pack(end + 8, 100, 0), CQ_UNIT.pack(-1, 100, 0),
+            CQ_UNIT.pack(max(end - 50, 0), 100, 0), CQ_UNIT.pack(0, -5, 0), CQ_UNIT.pack(0, 90, 0)]))
+        units.insert(data.draw(st.integers(0, len(units))), odd)
+    for _ in range(data.draw(st.integers(0, 2))):
+        log[data.draw(st.integers(0, end - 1))] ^= data.draw(st.integers(1, 255))
+    codes = np.array(data.draw(st.lists(st.sampled_from([0, *rows[:count, names[2]].tolist()]), max_size=2)),
+                     dtype=np.int64)
+    most, room = data.draw(st.integers(0, 4)), data.draw(st.sampled_from([0, 150, 400, 1 << 40]))
+    base, until = data.draw(st.sampled_from([(0, end), (0, end // 2), (7, end)]))
+    arguments = (
+        bytes(log), base, until, b"".join(units), data.draw(st.integers(0, len(units))), codes, b"", 0, 5,
+        most, room, data.draw(st.booleans()), False)
+    found = [module.read_units(*arguments, np.empty(2 * most, np.int64)) for module in (RECORD, kernels.record)]
+    assert found[0] == found[1]
+    served, ends, offsets, at, _ = found[0]
+    assert len(ends) == len(offsets) <= most
+    assert (ends or [0])[-1] == len(served)
+    assert all(5 + arguments[4] <= offset < 5 + at for offset in offsets)
+
+
 @quick
 @given(messages, st.booleans(), st.data())
 def test_what_is_served_is_a_record_of_its_place(items, crc, data):
     """The check of a read says what a walk and the record's own words say, also of damaged bytes."""
     log, end = log_of(kernels.record_encoder, items, crc=crc)
     size = int.from_bytes(log[:4], "big")
-    assert kernels.record.is_message(log[:size], 0, b"Topic", items[0][4], 0)
+    assert is_served(kernels.record, log[:size], b"Topic", items[0][4], 0)
     for _ in range(data.draw(st.integers(0, 2))):
         log[data.draw(st.integers(0, size - 1))] ^= data.draw(st.integers(1, 255))
     cut = bytes(log[: data.draw(st.sampled_from([size, size - 1, min(size + 1, end), 0, 60, 91]))])
@@ -96,7 +138,7 @@ def test_what_is_served_is_a_record_of_its_place(items, crc, data):
         right = cut[at : at + length] == topic and place == (
             rows[0][RECORD.C_QUEUE_ID], rows[0][RECORD.C_QUEUE_OFFSET])
     for module in (RECORD, kernels.record):
-        assert module.is_message(cut, 0, topic, *place) == right
+        assert is_served(module, cut, topic, *place) == right
 
 
 @quick
@@ -188,8 +230,8 @@ def test_a_damaged_index_is_searched_the_same_and_safely(data, wanted):
 
 
 @quick
-@given(messages, st.lists(st.integers(-(2**31), 2**31 - 1), max_size=3))
-def test_units_and_tag_filter_are_the_same(items, codes):
+@given(messages)
+def test_units_are_built_the_same(items):
     log, end = log_of(kernels.record_encoder, items)
     rows = np.zeros((8, kernels.record.COLUMNS), dtype=np.int64)
     count, _, _ = kernels.record.scan(log, 0, end, 0, 0, rows)
@@ -198,14 +240,6 @@ def test_units_and_tag_filter_are_the_same(items, codes):
     for module, out in zip((UNITS, kernels.queue_units), outs, strict=True):
         assert module.build_units(rows, order, 0, count, memoryview(out)) == 20 * count
     assert outs[0] == outs[1]
-    wanted = np.array([*codes, int(rows[0, kernels.record.C_TAGS_CODE])], dtype=np.int64)
-    chosen = [np.zeros(count, dtype=np.int64) for _ in range(2)]
-    numbers = [
-        module.filter_units(memoryview(bytes(outs[0])), count, wanted, room)
-        for module, room in zip((TAGS, kernels.tag_filter), chosen, strict=True)
-    ]
-    assert numbers[0] == numbers[1] >= 1
-    assert chosen[0].tolist() == chosen[1].tolist()
 
 
 @quick

@@ -99,6 +99,10 @@ class File(Protocol):
         """Up to ``n`` bytes from ``pos``; fewer only at the end of the file."""
         ...
 
+    def pread_cached(self, n: int, pos: int) -> bytes | None:
+        """The same without waiting for the disk; None if not all of it is in the page cache."""
+        ...
+
     def pread_into(self, buffer: memoryview, pos: int) -> int:
         """Read into all of ``buffer``; how many bytes, fewer only at the end of the file."""
         ...
@@ -326,6 +330,18 @@ class _OsFile:
             parts.append(data)
             done += len(data)
         return b"".join(parts)
+
+    def pread_cached(self, n: int, pos: int) -> bytes | None:
+        buffer = bytearray(n)
+        try:
+            done = os.preadv(self._fd, [buffer], pos, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}:
+                raise
+            return self.pread(n, pos)  # a file system that cannot tell, such as one in memory
+        return bytes(buffer) if done == n else None
 
     def pread_into(self, buffer: memoryview, pos: int) -> int:
         done = 0

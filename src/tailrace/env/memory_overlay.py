@@ -144,6 +144,9 @@ class _OverlayFile:
     def pread(self, n: int, pos: int) -> bytes:
         return self._content.read(n, pos)
 
+    def pread_cached(self, n: int, pos: int) -> bytes | None:
+        return self.pread(n, pos)
+
     def pread_into(self, buffer: memoryview, pos: int) -> int:
         data = self.pread(len(buffer), pos)
         buffer[: len(data)] = data

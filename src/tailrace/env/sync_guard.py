@@ -49,6 +49,9 @@ class _GuardedFile:
     def pread(self, n: int, pos: int) -> bytes:
         return self._file.pread(n, pos)
 
+    def pread_cached(self, n: int, pos: int) -> bytes | None:
+        return self._file.pread_cached(n, pos)
+
     def pread_into(self, buffer: memoryview, pos: int) -> int:
         return self._file.pread_into(buffer, pos)
 

@@ -34,7 +34,6 @@ __all__ = [
     "queue_units",
     "record",
     "record_encoder",
-    "tag_filter",
     "timer_lists",
     "timer_put_back",
     "timer_records",
@@ -73,7 +72,6 @@ if TYPE_CHECKING:
         queue_units,
         record,
         record_encoder,
-        tag_filter,
         timer_lists,
         timer_put_back,
         timer_records,
@@ -86,7 +84,6 @@ else:
     queue_units = _load("queue_units")
     index_entries = _load("index_entries")
     index_chains = _load("index_chains")
-    tag_filter = _load("tag_filter")
     header = _load("header")
     columns = _load("columns")
     column_records = _load("column_records")

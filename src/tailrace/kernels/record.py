@@ -8,6 +8,11 @@ rows are indexes into ``buf``. A walk reads damaged bytes, so every read is behi
 
 import cython
 
+if cython.compiled:
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+    from cython.cimports.libc.string import memcpy
+    from cython.cimports.posix.mman import mincore
+
 from tailrace.kernels.shared.big_endian import be16, be32, be32u, be64
 from tailrace.kernels.shared.crc32 import crc32, crc_of, use_crc32
 from tailrace.kernels.shared.fnv import queue_hash_of
@@ -75,7 +80,16 @@ _MAGIC_V1 = cython.declare(cython.longlong, 0xDAA320A7)
 _MAGIC_V2 = cython.declare(cython.longlong, 0xDAA320AB)
 _MAGIC_BLANK = cython.declare(cython.longlong, 0xCBD43194)
 _MASK_31 = cython.declare(cython.longlong, 0x7FFFFFFF)
+_PRE_BLANK_SIZE = cython.declare(cython.longlong, 0x7FFFFFFF)
 
+_UNITS_END = cython.declare(cython.int, 0)  # every unit was looked at
+_UNITS_FULL = cython.declare(cython.int, 1)  # one record more is too many, or too many bytes
+_UNITS_ELSEWHERE = cython.declare(cython.int, 2)  # the unit names a record outside of the buffer
+_UNITS_CUT_OFF = cython.declare(cython.int, 3)  # its record does not end in the buffer
+_UNITS_DAMAGED = cython.declare(cython.int, 4)  # the bytes there are not the record of this unit
+_UNITS_COLD = cython.declare(cython.int, 5)  # its record is not in the page cache
+_PAGE = cython.declare(cython.Py_ssize_t, 4096)
+_LOOK = cython.declare(cython.Py_ssize_t, 256)  # pages that one system call looks at
 
 # The same numbers for users; compiled, the names above are C integers that no import sees.
 REASON_END = _REASON_END
@@ -126,6 +140,12 @@ C_LMQ_LEN = _C_LMQ_LEN
 C_LMQ_OFFSETS_POS = _C_LMQ_OFFSETS_POS
 C_LMQ_OFFSETS_LEN = _C_LMQ_OFFSETS_LEN
 COLUMNS = _COLUMNS
+UNITS_END = _UNITS_END
+UNITS_FULL = _UNITS_FULL
+UNITS_ELSEWHERE = _UNITS_ELSEWHERE
+UNITS_CUT_OFF = _UNITS_CUT_OFF
+UNITS_DAMAGED = _UNITS_DAMAGED
+UNITS_COLD = _UNITS_COLD
 
 
 @cython.cfunc
@@ -395,18 +415,23 @@ def scan(
     return n, p, reason
 
 
-def is_message(
-    buf: cython.const[cython.uchar][::1],
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _is_message(
+    b: cython.const[cython.uchar][::1],
+    at: cython.Py_ssize_t,
+    size: cython.Py_ssize_t,
     phy_offset: cython.longlong,
     topic: cython.const[cython.uchar][::1],
     queue_id: cython.longlong,
     queue_offset: cython.longlong,
-):
-    """Whether ``buf`` is one whole record, made for a physical offset and a place in a queue.
+) -> cython.bint:
+    """Whether ``b[at:at + size]`` is one whole record, made for its position and its place in a queue.
 
     All checksums are checked. An empty ``topic`` stands for any topic, queue and place.
     """
-    end: cython.Py_ssize_t = len(buf)
+    end: cython.Py_ssize_t = at + size
     p: cython.Py_ssize_t
     q: cython.Py_ssize_t
     n: cython.Py_ssize_t
@@ -414,32 +439,181 @@ def is_message(
     length: cython.longlong
     sys_flag: cython.longlong
     v2: cython.bint
-    if end < 91 or be32(buf, 0) != end or be64(buf, 28) != phy_offset:
+    if size < 91 or be32(b, at) != size or be64(b, at + 28) != phy_offset:
         return False
-    v2 = be32u(buf, 4) == _MAGIC_V2
-    if not v2 and be32u(buf, 4) != _MAGIC_V1:
+    v2 = be32u(b, at + 4) == _MAGIC_V2
+    if not v2 and be32u(b, at + 4) != _MAGIC_V1:
         return False
-    sys_flag = be32(buf, 36)
-    p = 48 + (20 if sys_flag & 0x10 else 8) + 8 + (20 if sys_flag & 0x20 else 8) + 12
+    sys_flag = be32(b, at + 36)
+    p = at + 48 + (20 if sys_flag & 0x10 else 8) + 8 + (20 if sys_flag & 0x20 else 8) + 12
     if p + 7 + v2 > end:
         return False
-    length = be32(buf, p)
+    length = be32(b, p)
     p += 4
     if length < 0 or length > end - p - 3 - v2:
         return False
     q = p + cython.cast(cython.Py_ssize_t, length)
-    n = be16(buf, q) if v2 else buf[q]
+    n = be16(b, q) if v2 else b[q]
     k = q + 1 + v2
-    if n > end - k - 2 or k + n + 2 + be16(buf, k + n) != end:
+    if n > end - k - 2 or k + n + 2 + be16(b, k + n) != end:
         return False
-    if length and (crc_of(buf, p, q) & _MASK_31) != be32(buf, 8):
+    if length and (crc_of(b, p, q) & _MASK_31) != be32(b, at + 8):
         return False
-    if _prop_crc_wrong(buf, 0, k + n + 2, end):
+    if _prop_crc_wrong(b, at, k + n + 2, end):
         return False
     if len(topic):
-        if n != len(topic) or be32(buf, 12) != queue_id or be64(buf, 20) != queue_offset:
+        if n != len(topic) or be32(b, at + 12) != queue_id or be64(b, at + 20) != queue_offset:
             return False
         for p in range(n):
-            if buf[k + p] != topic[p]:
+            if b[k + p] != topic[p]:
                 return False
     return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _is_cached(
+    b: cython.const[cython.uchar][::1], first: cython.Py_ssize_t, until: cython.Py_ssize_t,
+    pages: cython.p_uchar, window: cython.p_Py_ssize_t,
+) -> cython.bint:
+    """Whether the mapped pages ``first`` up to ``until`` of ``b`` are in memory.
+
+    ``pages`` has the answer of the last system call, for pages from ``window[0]`` up to ``window[1]``.
+    """
+    k: cython.Py_ssize_t
+    n: cython.Py_ssize_t
+    while first < until:
+        if not window[0] <= first < window[1]:
+            n = (len(b) + _PAGE - 1) // _PAGE - first
+            if n > _LOOK:
+                n = _LOOK
+            if mincore(cython.cast(cython.p_void, cython.cast(cython.p_uchar, cython.address(b[0])) + first * _PAGE),
+                       n * _PAGE, pages):
+                return True  # it cannot be told, so nothing can be said against reading it
+            window[0] = first
+            window[1] = first + n
+        k = first - window[0]
+        while first < until and first < window[1]:
+            if not pages[k] & 1:
+                return False
+            k += 1
+            first += 1
+    return True
+
+
+def read_units(
+    buf: cython.const[cython.uchar][::1],
+    base: cython.longlong,
+    until: cython.Py_ssize_t,
+    units: cython.const[cython.uchar][::1],
+    first: cython.Py_ssize_t,
+    codes: cython.const[cython.longlong][::1],
+    topic: cython.const[cython.uchar][::1],
+    queue_id: cython.longlong,
+    queue_offset: cython.longlong,
+    most: cython.Py_ssize_t,
+    room: cython.longlong,
+    started: cython.bint,
+    only_cached: cython.bint,
+    places: cython.longlong[::1],
+):
+    """Verify and copy the records that queue units name, as far as they are in ``buf[:until]``.
+
+    ``base`` is the position of ``buf[0]`` in the log, ``queue_offset`` the number of ``units[0]``.
+    Reading starts at the unit with index ``first``. Units without a message and units whose tags
+    code is not one of ``codes`` (empty: any code) are skipped. At most ``most`` records of at most
+    ``room`` bytes in all are taken; unless ``started``, the first record may be longer than
+    ``room``. With ``only_cached``, reading stops before the first record that is not in the page
+    cache; ``buf`` is a mapping from its start then, and the interpreted form reads on. ``places`` is
+    scratch memory for two numbers a record.
+
+    Return (the records in one bytes object, the end of each in it, their queue offsets, the index
+    of the unit at which reading stopped, the reason: one of UNITS_*).
+    """
+    count: cython.Py_ssize_t = len(units) // 20
+    i: cython.Py_ssize_t = first
+    k: cython.Py_ssize_t
+    n: cython.Py_ssize_t = 0
+    at: cython.Py_ssize_t
+    total: cython.longlong = 0
+    size: cython.longlong
+    phy_offset: cython.longlong
+    code: cython.longlong
+    known: cython.Py_ssize_t = codes.shape[0]
+    why: cython.int = _UNITS_END
+    pages = cython.declare(cython.uchar[256])
+    window = cython.declare(cython.Py_ssize_t[2])
+    if cython.compiled:
+        window[0] = window[1] = 0
+    if until > len(buf):
+        until = len(buf)
+    if first < 0 or until < 0 or places.shape[0] < 2 * most:
+        raise ValueError(f"first {first}, until {until}, room for {places.shape[0] // 2} of {most}")
+    with cython.nogil:
+        while i < count:
+            size = be32(units, 20 * i + 8)
+            if size == _PRE_BLANK_SIZE:
+                i += 1
+                continue
+            if known:
+                code = be64(units, 20 * i + 12)
+                k = 0
+                while k < known and codes[k] != code:
+                    k += 1
+                if k == known:
+                    i += 1
+                    continue
+            if n >= most or (total + size > room and (started or n > 0)):
+                why = _UNITS_FULL
+                break
+            phy_offset = be64(units, 20 * i)
+            if phy_offset < base or phy_offset - base >= until:
+                why = _UNITS_ELSEWHERE
+                break
+            at = cython.cast(cython.Py_ssize_t, phy_offset - base)
+            if size <= 0 or size > until - at:
+                why = _UNITS_CUT_OFF
+                break
+            if cython.compiled:
+                if only_cached and not _is_cached(
+                    buf, at // _PAGE, (at + size + _PAGE - 1) // _PAGE, pages, window
+                ):
+                    why = _UNITS_COLD
+                    break
+            if not _is_message(
+                buf, at, cython.cast(cython.Py_ssize_t, size), phy_offset, topic, queue_id, queue_offset + i
+            ):
+                why = _UNITS_DAMAGED
+                break
+            places[2 * n] = at
+            places[2 * n + 1] = queue_offset + i
+            total += size
+            n += 1
+            i += 1
+    ends: list = []
+    offsets: list = []
+    data: bytes
+    if cython.compiled:
+        data = PyBytes_FromStringAndSize(cython.NULL, total)
+        to: cython.p_char = PyBytes_AS_STRING(data)
+        total = 0
+        for k in range(n):
+            at = places[2 * k]
+            size = be32(buf, at)
+            memcpy(to + total, cython.address(buf[at]), size)
+            total += size
+            ends.append(total)
+            offsets.append(places[2 * k + 1])
+    else:
+        parts = []
+        total = 0
+        for k in range(n):
+            at = places[2 * k]
+            size = be32(buf, at)
+            parts.append(bytes(buf[at : at + size]))
+            total += size
+            ends.append(total)
+            offsets.append(int(places[2 * k + 1]))
+        data = b"".join(parts)
+    return data, ends, offsets, i, why

@@ -532,19 +532,22 @@ class MessageStore:
 
     def get_message(
         self, topic: str, queue_id: int, offset: int, max_msg_nums: int, *,
-        max_bytes: int = 128 << 20, codes: Collection[int] | None = None,
+        max_bytes: int = 128 << 20, codes: Collection[int] | None = None, only_cached: bool = False,
     ) -> GetMessageResult:
         """Stored records from a queue, with the status a pull answers (RocketMQ's getMessage).
 
-        ``codes`` keeps only messages whose tag has one of these Java hashes.
+        ``codes`` keeps only messages whose tag has one of these Java hashes. With ``only_cached``
+        the call never waits for the disk: see ``GetMessageResult.is_cold``.
         """
         self._check_open()
         result = self._store.reader.get_message(
-            topic, queue_id, offset, max_msg_nums, max_bytes, codes)
+            topic, queue_id, offset, max_msg_nums, max_bytes, codes, only_cached=only_cached)
+        if result.is_cold:
+            return result
         stats = self._store.stats
         if result.status is GetMessageStatus.FOUND:
             stats.get_found_times += 1
-            stats.get_transferred += len(result.records)
+            stats.get_transferred += result.message_count
         else:
             stats.get_miss_times += 1
         return result

@@ -14,11 +14,15 @@ __all__ = ["Lease"]
 class Lease:
     """``buffer`` is valid until the lease ends; use it as a context manager."""
 
-    __slots__ = ("_file", "buffer")
+    __slots__ = ("_file", "buffer", "is_mapped", "start")
 
-    def __init__(self, file: MappedFile, buffer: memoryview) -> None:
-        self._file: MappedFile | None = file
+    def __init__(self, file: MappedFile | None, buffer: memoryview, start: int, *, is_mapped: bool) -> None:
+        self._file = file
         self.buffer = buffer
+        self.start = start
+        """Position of ``buffer[0]`` in the stream."""
+        self.is_mapped = is_mapped
+        """Whether reading it may wait for the disk."""
 
     def release(self) -> None:
         """Give the bytes back; a second call does nothing."""

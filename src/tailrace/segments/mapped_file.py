@@ -21,7 +21,7 @@ import contextlib
 import errno
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import final
 
 from tailrace.env.filesystem import File, FileSystem, Mapping
@@ -77,6 +77,7 @@ class MappedFile:
         self._mapping: Mapping | None = None
         self._unsynced = False
         self._failed: str = ""
+        self._unmappable = False
         self._holds = 1
         self._available = True
         self._retired_ms = 0
@@ -428,6 +429,18 @@ class MappedFile:
         finally:
             self.release()
 
+    def read_cached(self, at: int, n: int) -> bytes | None:
+        """``read`` of a file that is not mapped, without waiting for the disk; None if it would wait."""
+        n = min(n, self.wrote_position - at)
+        if n <= 0 or at < 0 or not self.hold():
+            return b""
+        try:
+            return self._open().pread_cached(n, at)
+        except StoreClosedError:
+            return b""
+        finally:
+            self.release()
+
     def read_into(self, at: int, buffer: bytearray | memoryview) -> int:
         """Read as much as there is room for, not behind ``wrote_position``; how many bytes."""
         n = min(len(buffer), self.wrote_position - at)
@@ -443,23 +456,6 @@ class MappedFile:
         finally:
             self.release()
 
-    def read_many(self, places: Iterable[tuple[int, int]]) -> list[bytes]:
-        """The same for many (position, length); empty where nothing was written."""
-        if not self.hold():
-            return [b"" for _ in places]
-        try:
-            wrote, mapping = self.wrote_position, self._mapping
-            if mapping is not None:
-                view = mapping.view
-                return [bytes(view[at : min(at + n, wrote)]) if at >= 0 else b"" for at, n in places]
-            file = self._open()
-            return [
-                file.pread(min(n, wrote - at), at) if 0 <= at < wrote else b"" for at, n in places]
-        except StoreClosedError:
-            return [b"" for _ in places]
-        finally:
-            self.release()
-
     def select(self, at: int, n: int, *, mapped: bool = False) -> Lease | None:
         """A lease of exactly ``n`` written bytes from ``at``, or None.
 
@@ -470,15 +466,52 @@ class MappedFile:
         try:
             if mapped:
                 _ = self.buffer
-            if self._mapping is not None:
-                return Lease(self, self._mapping.view[at : at + n])
-            return Lease(self, memoryview(self._open().pread(n, at)))
+            if self._mapping is None:
+                return self._read_lease(at, n)
+            return Lease(
+                self, self._mapping.view[at : at + n], self.file_from_offset + at, is_mapped=True)
         except StoreClosedError:
             self.release()
             return None
         except OSError:
             self.release()
             raise
+
+    def _read_lease(self, at: int, n: int) -> Lease:
+        data = self._open().pread(n, at)
+        return Lease(self, memoryview(data), self.file_from_offset + at, is_mapped=False)
+
+    def select_around(self, at: int, n: int, *, mapped: bool = True) -> Lease | None:
+        """A lease of written bytes with those from ``at`` in it, or None if none is written there.
+
+        It is the whole file if that can be mapped, else, and with ``mapped`` false, a copy of up to
+        ``n`` bytes from ``at``.
+        """
+        wrote = self.wrote_position
+        if not 0 <= at < wrote or not self.hold():
+            return None
+        try:
+            mapping = (self._mapping or self._map_to_read()) if mapped else None
+            if mapping is not None:
+                return Lease(self, mapping.view[:wrote], self.file_from_offset, is_mapped=True)
+            return self._read_lease(at, min(max(n, 0), wrote - at))
+        except StoreClosedError:
+            self.release()
+            return None
+        except OSError:
+            self.release()
+            raise
+
+    def _map_to_read(self) -> Mapping | None:
+        """Map a file of the log that was there before this process; None if it cannot be mapped."""
+        if not self._mapped or self._unmappable:
+            return None
+        try:
+            self.buffer  # noqa: B018 - maps
+        except (OSError, ValueError) as error:  # no right to write it, no more address space
+            _log.info("a segment is read without a mapping file=%s cause=%s", self.path, error)
+            self._unmappable = True
+        return self._mapping
 
     # -- durability
 

@@ -24,6 +24,7 @@ from tailrace.env.shortage import DirectorySyncs
 from tailrace.errors import CorruptionError, DiskFullError, OddFileError
 from tailrace.formats.filenames import file_name_to_offset, offset_to_file_name
 from tailrace.segments.allocate_service import AllocateMappedFileService
+from tailrace.segments.lease import Lease
 from tailrace.segments.mapped_file import MappedFile
 from tailrace.segments.open_files import OpenFiles
 
@@ -171,22 +172,13 @@ class MappedFileQueue:
         file = self.find(offset)
         return file.read(offset - file.file_from_offset, n) if file is not None else b""
 
-    def read_many(self, places: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The same for many (offset, length)."""
-        found: list[bytes] = []
-        at, count = 0, len(places)
-        while at < count:
-            file = self.find(places[at][0])
-            if file is None:
-                found.append(b"")
-                at += 1
-                continue
-            low = file.file_from_offset
-            high, first = low + self.file_size, at
-            while at < count and low <= places[at][0] < high:
-                at += 1
-            found += file.read_many([(offset - low, n) for offset, n in places[first:at]])
-        return found
+    def lease(self, offset: int, n: int, *, mapped: bool = True) -> Lease:
+        """Written bytes with those from ``offset`` in them (MappedFile.select_around); empty if gone."""
+        file = self.find(offset)
+        lease = None
+        if file is not None:
+            lease = file.select_around(offset - file.file_from_offset, n, mapped=mapped)
+        return lease or Lease(None, memoryview(b""), offset, is_mapped=False)
 
     # -- writing
 

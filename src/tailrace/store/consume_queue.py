@@ -263,6 +263,14 @@ class ConsumeQueue:
         count = min(count, self.max_offset - offset)
         return self.files.read(offset * _UNIT, count * _UNIT) if count > 0 else b""
 
+    def units_cached(self, offset: int, count: int) -> bytes | None:
+        """``units`` without waiting for the disk; None if they are not all in the page cache."""
+        count = min(count, self.max_offset - offset)
+        file = self.files.find(offset * _UNIT) if count > 0 else None
+        if file is None:
+            return b""
+        return file.read_cached(offset * _UNIT - file.file_from_offset, count * _UNIT)
+
     def first_message(self, low: int, holds: Callable[[CqUnit], bool | None]) -> int:
         """The first unit from ``low`` on for which ``holds``, which all later ones satisfy, too.
 

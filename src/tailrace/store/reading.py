@@ -6,17 +6,18 @@ of its queue that the unit says it is. What is not is stepped over, and named on
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Collection
-from typing import Final, final
+from typing import Any, Final, final
 
 import numpy as np
 
 from tailrace.config import StoreConfig
 from tailrace.errors import CorruptionError
-from tailrace.formats.commitlog import decode_message
+from tailrace.formats.commitlog import MESSAGE_HEAD, decode_message
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
-from tailrace.kernels import record, tag_filter
+from tailrace.kernels import record
 from tailrace.model import BoundaryType, GetMessageResult, GetMessageStatus, MessageExt
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueue, ConsumeQueueStore
@@ -28,6 +29,10 @@ __all__ = ["MessageReader"]
 
 _log = logging.getLogger(__name__)
 _UNIT: Final = CQ_UNIT.size
+_unit: Final = CQ_UNIT.struct.unpack_from
+_ANY_CODE: Final = np.empty(0, np.int64)
+_DONE: Final = (record.UNITS_END, record.UNITS_FULL)
+Codes = np.ndarray[Any, np.dtype[np.int64]]
 _TIME_AT: Final = (56, 68)
 _MOST_TOLD: Final = 1000
 
@@ -57,10 +62,14 @@ class MessageReader:
         max_msg_nums: int,
         max_bytes: int,
         codes: Collection[int] | None,
+        *,
+        only_cached: bool = False,
     ) -> GetMessageResult:
-        """Up to ``max_msg_nums`` records from ``offset`` on whose tags code is one of ``codes``.
+        """Return up to ``max_msg_nums`` records from ``offset`` whose tags code is one of ``codes``.
 
         The least of ``max_bytes`` and the configured bounds applies, but one message always fits.
+        With ``only_cached`` the call does not wait for the disk: it returns what is before the first
+        record that is not in the page cache, and ``is_cold`` if that is nothing.
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None or queue.max_offset == 0:
@@ -77,71 +86,86 @@ class MessageReader:
         if status is not None:
             return GetMessageResult(status, following, low, high)
         result = GetMessageResult(GetMessageStatus.NO_MATCHED_MESSAGE, offset, low, high)
-        most = min(max_msg_nums, self._config.max_transfer_count_on_message_in_memory)
-        room = min(max_bytes, self._config.max_transfer_bytes_on_message_in_memory)
-        look = max(self._config.max_filter_message_size // _UNIT, max_msg_nums)
-        data = queue.units(offset, look if codes is not None else min(look, max(most, 1) * 2))
-        count = len(data) // _UNIT
-        if not count:
+        config = self._config
+        most = max(min(max_msg_nums, config.max_transfer_count_on_message_in_memory), 1)
+        room = min(max_bytes, config.max_transfer_bytes_on_message_in_memory)
+        look = max(config.max_filter_message_size // _UNIT, max_msg_nums)
+        count = look if codes is not None else min(look, most * 2)
+        units = queue.units_cached(offset, count) if only_cached else queue.units(offset, count)
+        if units is None:
+            result.is_cold = True
+            return result
+        if not units:
             per_file = queue.files.file_size // _UNIT
             result.status = GetMessageStatus.OFFSET_FOUND_NULL
             result.next_begin_offset = offset + per_file - offset % per_file
             return result
-        if codes is not None:
-            chosen = np.empty(count, dtype=np.int64)
-            n = tag_filter.filter_units(data, count, np.fromiter(codes, np.int64), chosen)
-            numbers = chosen[:n].tolist()
-        else:
-            numbers = list(range(count))
-        self._collect(queue, data, numbers, offset, most, room, result)
+        wanted = np.fromiter(codes, np.int64) if codes is not None else _ANY_CODE
+        self._read_units(queue, units, wanted, offset, most, room, result, only_cached=only_cached)
         return result
 
-    def _collect(
-        self, queue: ConsumeQueue, data: bytes, numbers: list[int], offset: int, most: int,
-        room: int, result: GetMessageResult,
+    def _read_units(
+        self, queue: ConsumeQueue, units: bytes, codes: Codes, offset: int, most: int, room: int,
+        result: GetMessageResult, *, only_cached: bool,
     ) -> None:
+        """Fill ``result`` with the records of units that start at ``offset``.
+
+        One kernel call reads as far as the records are in one segment. A unit whose record was
+        removed or is damaged is skipped, and its place does not count.
+        """
         topic = b"" if is_lmq(queue.topic) else queue.topic.encode()  # LMQ: of other topics
-        records, total, removed, at = result.records, 0, False, 0
-        unpack = CQ_UNIT.struct.unpack_from
-        behind = result.next_begin_offset = offset + len(data) // _UNIT
-        while at < len(numbers):
-            result.next_begin_offset = behind
-            places: list[tuple[int, int]] = []
-            chosen: list[int] = []
-            count = len(records)
-            for number in numbers[at:]:
-                phy_offset, size, _ = unpack(data, number * _UNIT)
-                if size != PRE_BLANK_SIZE:  # else a place without a message, only this one (W11, W12)
-                    total += size
-                    if count and (count >= most or total > room):
-                        total -= size
-                        result.next_begin_offset = offset + number
-                        break
-                    places.append((phy_offset, size))
-                    chosen.append(number)
-                    count += 1
-                at += 1
-            if not places:
+        places = np.empty(2 * most, np.int64)
+        parts: list[bytes] = []
+        total, at, removed, mapped = 0, 0, False, True
+        phy_offset, size, _ = _unit(units, 0)
+        while True:
+            with self._log.queue.lease(phy_offset, size, mapped=mapped) as lease:
+                is_there = len(lease.buffer) > 0
+                data, ends, offsets, at, why = record.read_units(
+                    lease.buffer, lease.start, len(lease.buffer), units, at, codes, topic,
+                    queue.queue_id, offset, most - len(result.ends), room - total,
+                    bool(result.ends), lease.is_mapped, places)
+            if ends and not topic:
+                data, ends, offsets = self._of_lmq(queue, data, ends, offsets)
+            if ends:
+                parts.append(data)
+                result.ends += [total + end for end in ends] if total else ends
+                result.queue_offsets += offsets
+                total += len(data)
+            if why in _DONE:
                 break
-            for number, (phy_offset, size), found in zip(
-                chosen, places, self._log.queue.read_many(places), strict=True
-            ):
-                place = offset + number
-                if len(found) != size:
-                    removed = True
-                elif record.is_message(found, phy_offset, topic, queue.queue_id, place) and (
-                    topic or holds_unit(found, queue.topic, place)
-                ):
-                    records.append(found)
-                    result.queue_offsets.append(place)
-                    continue
-                else:  # its place stays empty
-                    self._tell(queue, place, phy_offset)
-                total -= size
-        if records:
+            if why == record.UNITS_COLD and only_cached:
+                result.is_cold = not (result.ends or at)
+                break
+            mapped = why != record.UNITS_COLD  # one that is not cached is read by a system call
+            was, (phy_offset, size, _) = phy_offset, _unit(units, at * _UNIT)
+            if why == record.UNITS_DAMAGED:
+                self._tell(queue, offset + at, phy_offset)
+                at += 1
+            elif why == record.UNITS_CUT_OFF or (phy_offset == was and not is_there):
+                removed = True
+                at += 1
+        result.next_begin_offset = offset + at
+        result.data = parts[0] if len(parts) == 1 else b"".join(parts)
+        if result.ends:
             result.status = GetMessageStatus.FOUND
         elif removed:
             result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
+
+    def _of_lmq(
+        self, queue: ConsumeQueue, data: bytes, ends: list[int], offsets: list[int]
+    ) -> tuple[bytes, list[int], list[int]]:
+        """Return the records that name this LMQ queue and the place in it; the others are damaged units."""
+        found = GetMessageResult(GetMessageStatus.FOUND, data=data, ends=ends).records
+        kept = [holds_unit(one, queue.topic, place) for one, place in zip(found, offsets, strict=True)]
+        if all(kept):
+            return data, ends, offsets
+        for one, place, right in zip(found, offsets, kept, strict=True):
+            if not right:
+                self._tell(queue, place, MESSAGE_HEAD.unpack_from(one).phy_offset)
+        found = list(itertools.compress(found, kept))
+        return b"".join(found), list(itertools.accumulate(map(len, found))), list(
+            itertools.compress(offsets, kept))
 
     def _tell(self, queue: ConsumeQueue, offset: int, phy_offset: int) -> None:
         if phy_offset in self._told or len(self._told) >= _MOST_TOLD:

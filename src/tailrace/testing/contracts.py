@@ -59,6 +59,7 @@ class FileSystemContract:
             file.pwrite(b"abc", 2)
             assert (file.size(), file.pread(10, 0)) == (5, b"\0\0abc")
             assert (file.pread(2, 3), file.pread(2, 5), file.pread(0, 0)) == (b"bc", b"", b"")
+            assert file.pread_cached(2, 3) == b"bc"  # it was written a moment ago
             other = files.open(f"{root}/f")
             assert other.pread(3, 2) == b"abc"
             other.close()

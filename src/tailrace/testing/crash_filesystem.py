@@ -95,6 +95,9 @@ class _File:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self.path)
         return bytes(self._data.volatile[pos : pos + n])
 
+    def pread_cached(self, n: int, pos: int) -> bytes | None:
+        return self.pread(n, pos)
+
     def pread_into(self, buffer: memoryview, pos: int) -> int:
         data = self.pread(len(buffer), pos)
         buffer[: len(data)] = data

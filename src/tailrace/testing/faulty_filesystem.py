@@ -53,6 +53,9 @@ class _FaultyFile:
     def pread(self, n: int, pos: int) -> bytes:
         return self._file.pread(n, pos)
 
+    def pread_cached(self, n: int, pos: int) -> bytes | None:
+        return self._file.pread_cached(n, pos)
+
     def pread_into(self, buffer: memoryview, pos: int) -> int:
         return self._file.pread_into(buffer, pos)
 

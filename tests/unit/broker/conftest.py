@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import struct
 import zlib
 from types import SimpleNamespace
@@ -126,7 +127,7 @@ class FakeStore:
         for callback in waiting:
             callback(status)
 
-    def get_message(self, topic, queue_id, offset, max_msg_nums, *, max_bytes=1 << 30, codes=None):
+    def get_message(self, topic, queue_id, offset, max_msg_nums, *, max_bytes=1 << 30, codes=None, **_):
         queue = self.queues_of.get((topic, queue_id))
         if queue is None:
             return GetMessageResult(GetMessageStatus.NO_MATCHED_LOGIC_QUEUE)
@@ -141,8 +142,8 @@ class FakeStore:
         found = [(offset + i, r) for i, (r, c) in enumerate(units) if codes is None or c in codes]
         status = GetMessageStatus.FOUND if found else GetMessageStatus.NO_MATCHED_MESSAGE
         return GetMessageResult(
-            status, offset + len(units), 0, end, [r for _, r in found], [o for o, _ in found]
-        )
+            status, offset + len(units), 0, end, b"".join(r for _, r in found),
+            list(itertools.accumulate(len(r) for _, r in found)), [o for o, _ in found])
 
     def read(self, topic, queue_id=0, offset=None, *, max_count=None):
         for record, _ in self.queues_of.get((topic, queue_id), [])[offset or 0 :][:max_count]:

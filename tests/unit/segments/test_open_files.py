@@ -54,9 +54,9 @@ def made(tmp_path):
 
 @pytest.mark.parametrize("call", [
     lambda file: file.write_at(b"x" * 10, 0), lambda file: file.read(0, 5), lambda file: file.flush(),
-    lambda file: file.read_many([(0, 5), (5, 5)]), lambda file: list(file.nonzero(0)),
+    lambda file: file.select_around(0, 5).release(), lambda file: list(file.nonzero(0)),
     lambda file: file.data_end(), lambda file: file.zero_tail(1),
-], ids=["write", "read", "flush", "read_many", "nonzero", "data_end", "zero_tail"])
+], ids=["write", "read", "flush", "select_around", "nonzero", "data_end", "zero_tail"])
 def test_others_do_not_close_the_file_of_a_call(made, call):
     system, (file, other, _) = made
     file.append(b"0123456789")
@@ -89,16 +89,50 @@ def test_a_closed_file_is_neither_written_nor_flushed(made):
         with pytest.raises(StoreClosedError):
             call()
     assert file.read(0, 5) == b""
-    assert file.read_many([(0, 5)]) == [b""]
+    assert file.select_around(0, 5) is None
 
 
-def test_many_places_of_several_files_are_read_in_their_order(tmp_path):
-    queue = MappedFileQueue(OsFileSystem(), str(tmp_path / "q"), 100, mapped=False, allocate_step=100)
+@pytest.mark.parametrize("mapped", [True, False])
+def test_a_lease_around_a_place_has_its_bytes(tmp_path, mapped):
+    queue = MappedFileQueue(OsFileSystem(), str(tmp_path / "q"), 4096, mapped=mapped, allocate_step=4096)
     for number in range(3):
-        queue.last_file(0).append(bytes([65 + number]) * 100)
-    places = [(250, 4), (10, 3), (20, 2), (98, 5), (300, 4), (200, 1)]
-    assert queue.read_many(places) == [b"CCCC", b"AAA", b"AA", b"AA", b"", b"C"]
-    assert queue.read_many(places) == [queue.read(at, n) for at, n in places]
+        file = queue.last_file(0)
+        file.write_at(bytes([65 + number]) * 4096, 0)
+        file.wrote_position = 4096 if number < 2 else 100
+    loaded = MappedFileQueue(OsFileSystem(), str(tmp_path / "q"), 4096, mapped=mapped)
+    loaded.load()
+    loaded.files[2].wrote_position = 100
+    for one in (queue, loaded):
+        for at, n, expected in [
+            (10, 3, b"AAA"), (4095, 5, b"A"), (4096, 2, b"BB"), (8192, 4, b"CCCC"), (8290, 9, b"CC"),
+            (8292, 1, b""), (12288, 4, b""), (-1, 4, b""), (0, -3, b""),
+        ]:
+            with one.lease(at, n) as lease:
+                start = at - lease.start
+                assert bytes(lease.buffer[start : start + n] if start >= 0 < n else b"") == expected
+        assert not any(file.leased for file in one.files)
+        one.close()
+
+
+def test_a_file_that_cannot_be_mapped_is_read_without(tmp_path, monkeypatch, caplog):
+    queue = MappedFileQueue(OsFileSystem(), str(tmp_path / "q"), 4096, mapped=True, allocate_step=4096)
+    file = queue.last_file(0)
+    file.write_at(b"A" * 4096, 0)
+    queue.close()
+    loaded = MappedFileQueue(OsFileSystem(), str(tmp_path / "q"), 4096, mapped=True)
+    loaded.load()
+
+    class NoRoom:
+        def __get__(self, *_):
+            raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(MappedFile, "buffer", NoRoom())
+    with caplog.at_level("INFO"):
+        for _ in range(2):
+            with loaded.lease(10, 3) as lease:
+                assert (lease.start, bytes(lease.buffer)) == (10, b"AAA")
+    assert [r.message for r in caplog.records if "without a mapping" in r.message]
+    assert len(caplog.records) == 1
 
 
 class Recorder:

@@ -106,9 +106,9 @@ class PullMessageProcessor:
             self._park(channel, request, topic, queue_id, offset, subscription)
             return None
         self._broker.offsets.commit_pull(group, topic, queue_id, result.next_begin_offset)
-        body = b"".join(result.records)
+        body = result.data
         if body:
-            self._broker.traffic.hand_out(topic, group, len(result.records), len(body))
+            self._broker.traffic.hand_out(topic, group, result.message_count, len(body))
         return request.answer(
             code,
             result.status.name,
