@@ -172,6 +172,12 @@ class MappedFile:
         """Whether it may have bytes that no sync covers."""
         return self._unsynced or self.flushed_position < self.wrote_position
 
+    @property
+    def may_be_closed(self) -> bool:
+        """Whether no more than a sync keeps its descriptor: nobody uses it, and no sync has failed."""
+        writes = self._mapping is not None and not self.is_full()
+        return not (self.leased or self._failed or writes)
+
     def give_up_descriptors(self) -> bool:
         """Close descriptor and mapping until the next use; whether they are closed.
 
@@ -181,8 +187,7 @@ class MappedFile:
         if not self._lock.acquire(blocking=False):
             return False  # it is being opened; to wait here could block two threads on each other
         try:
-            writes = self._mapping is not None and not self.is_full()
-            if self.leased or self.unsynced or self._failed or writes:
+            if self.unsynced or not self.may_be_closed:
                 return False
             self._close_descriptors()
             return True
@@ -191,11 +196,9 @@ class MappedFile:
 
     def sync_and_give_up_descriptors(self) -> bool:
         """The same after a sync through this descriptor; a failed one is kept for ``flush`` to raise."""
-        if self.leased or (self._mapping is not None and not self.is_full()):
-            return False
         try:
             self.flush()
-        except (FatalStorageError, StoreClosedError):
+        except (FatalStorageError, StoreClosedError, OSError):
             return False
         return self.give_up_descriptors()
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from typing import TYPE_CHECKING, final
+from functools import partial
+from typing import TYPE_CHECKING, Final, final
+
+from tailrace.env.read_ahead import in_background
 
 if TYPE_CHECKING:
     from tailrace.segments.mapped_file import MappedFile
@@ -13,6 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["OpenFiles"]
 
 _log = logging.getLogger(__name__)
+_MANY: Final = 16
+_THREADS: Final = 8
 
 
 @final
@@ -57,15 +62,25 @@ class OpenFiles:
             if self.count <= until:
                 return
             file.give_up_descriptors()
-        if self.count <= self.limit:
-            return
-        for file in files:
-            if self.count <= self.limit:
-                return
-            if file.sync_and_give_up_descriptors() and not self._warned:
-                self._warned = True
-                _log.warning("files are synced early to close them, raise maxOpenFiles limit=%d file=%s",
-                             self.limit, file.path)
+        if self.count > self.limit:
+            self._close_unsynced([file for file in files if file.may_be_closed][: max(self.limit // 4, 1)])
+
+    def _close_unsynced(self, files: list[MappedFile]) -> None:
+        """Sync and close files, many of them in several threads: a file system does such syncs together."""
+        if files and not self._warned:
+            self._warned = True
+            _log.warning("files are synced early to close them, raise maxOpenFiles limit=%d files=%d",
+                         self.limit, len(files))
+
+        def close(part: list[MappedFile]) -> None:
+            for file in part:
+                file.sync_and_give_up_descriptors()
+
+        threads = _THREADS if len(files) >= _MANY else 1
+        waits = [in_background(partial(close, files[n::threads])) for n in range(1, threads)]
+        close(files[::threads])
+        for wait in waits:
+            wait()
 
     def forget(self, file: MappedFile) -> None:
         """Drop a file that has no descriptor any more."""
