@@ -279,3 +279,14 @@ def test_threads_that_read_write_and_flush_share_a_few_descriptors(tmp_path):
     assert open_files.count == sum(file._file is not None for file in files)
     files[0].read(0, 1)
     assert open_files.count <= 8
+
+
+def test_many_files_with_unsynced_bytes_are_closed_together(tmp_path):
+    system, open_files, files = some_files(tmp_path, 300, 80)
+    for file in files:
+        file.append(b"x" * (file.file_from_offset // 100 % 50 + 1))
+        assert open_files.count <= 80
+    assert open_files.count == sum(file._file is not None for file in files)
+    assert all(file._file is not None for file in files if file.unsynced), "closed with unsynced bytes"
+    assert len([call for call in system.calls if call[0] == "sync"]) >= 220
+    assert [len(file.read(0, 99)) for file in files] == [n % 50 + 1 for n in range(300)]
