@@ -65,7 +65,7 @@ class Retention:
                 file_system, config.archive_directory,
                 lambda: [file.file_from_offset for file in log.queue.files[:-1]]))
         self._group_pins: GroupPins | None = None
-        if config.pin_groups:  # as the file has them, until somebody keeps offsets in memory
+        if config.pin_groups:  # offsets of the file, until a broker hands over those in memory
             offsets = ConsumerOffsetManager(file_system, f"{store.root}/{filenames.CONFIG}", clock)
             offsets.load()
             self.follow_groups(offsets)

@@ -22,12 +22,12 @@ _THREADS: Final = 8
 
 @final
 class OpenFiles:
-    """Has the files that were used longest ago give up descriptor and mapping above ``limit`` descriptors.
+    """Closes the files that were used longest ago when more than ``limit`` descriptors are open.
 
-    A file opens itself again when it is used. Files without unsynced bytes are closed first; when only
-    others are left, each of them is synced through its own descriptor before that is closed: a
-    descriptor that is opened later might not be told of an earlier failed write (F6). Files that
-    somebody reads and the file that the CommitLog grows in are never closed; they may exceed the limit.
+    A file opens itself again when it is used. Files without unsynced bytes are closed first. When only
+    others are left, they are synced through their own descriptors before these are closed: a later
+    descriptor might not report an earlier failed write (F6). Files with a lease or a call in progress
+    and the file that the CommitLog grows in are never closed, so they may exceed the limit.
     """
 
     def __init__(self, limit: int = 512) -> None:
@@ -40,7 +40,7 @@ class OpenFiles:
         self._warned = False
 
     def used(self, file: MappedFile, descriptors: int) -> None:
-        """Note a use of ``file``, which has so many descriptors; close others when these are too many."""
+        """Note a use of ``file``, which has ``descriptors`` open; close others above the limit."""
         with self._lock:
             self.count += descriptors - self._used.get(file, 0)
             self._used[file] = descriptors
@@ -66,7 +66,7 @@ class OpenFiles:
             self._close_unsynced([file for file in files if file.may_be_closed][: max(self.limit // 4, 1)])
 
     def _close_unsynced(self, files: list[MappedFile]) -> None:
-        """Sync and close files, many of them in several threads: a file system does such syncs together."""
+        """Sync and close files, many of them in several threads: a file system commits such syncs together."""
         if files and not self._warned:
             self._warned = True
             _log.warning("files are synced early to close them, raise maxOpenFiles limit=%d files=%d",

@@ -290,3 +290,15 @@ def test_many_files_with_unsynced_bytes_are_closed_together(tmp_path):
     assert all(file._file is not None for file in files if file.unsynced), "closed with unsynced bytes"
     assert len([call for call in system.calls if call[0] == "sync"]) >= 220
     assert [len(file.read(0, 99)) for file in files] == [n % 50 + 1 for n in range(300)]
+
+
+def test_the_file_that_was_used_longest_ago_is_closed_first(tmp_path):
+    system, _, files = some_files(tmp_path, 4, 3)
+    for file in files:
+        file.append(b"x")
+        file.flush()
+        file.give_up_descriptors()
+    system.calls.clear()
+    for file in (files[0], files[1], files[2], files[0], files[3]):
+        file.read(0, 1)
+    assert system.calls == [("close", "01")]
