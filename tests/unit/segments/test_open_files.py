@@ -190,8 +190,19 @@ def test_bytes_that_are_rewritten_below_the_end_count_as_unsynced(tmp_path):
     file.write_at(b"y", 100 - 1)
     file.touched()
     file.flushed_position = 100  # a flusher that began before the write says so afterwards
+    system.calls.clear()
     other.append(b"z")
-    assert system.calls[-2:] == [("sync", "00"), ("close", "00")]
+    assert system.calls == [("sync", "00"), ("close", "00")]
+
+
+def test_a_segment_that_became_full_through_its_mapping_is_synced_before_it_is_closed(tmp_path):
+    system, open_files, (full, other) = some_files(tmp_path, 2, 2, mapped=True, allocate_step=4096)
+    full.buffer[:100] = b"f" * 100
+    assert open_files.count == 2, "a mapping keeps a descriptor of its own"
+    full.advance(100)
+    other.data_end()
+    assert system.calls == [("sync", "00"), ("close", "00")]
+    assert full.read(0, 100) == b"f" * 100
 
 
 def test_the_file_that_grows_and_one_that_is_read_keep_their_mappings(tmp_path):
