@@ -271,7 +271,7 @@ _SEGMENTS: Final = (
            "writes it. Give the file of settings that the store was written with."),
     _event("warning", "cannot keep the settings of the directory", "file cause",
            "Commands that are not given the same file of settings will read the directory by defaults."),
-    _event("warning", "files are synced early to close them, raise maxOpenFiles", "limit file",
+    _event("warning", "files are synced early to close them, raise maxOpenFiles", "limit files",
            "More segment files have unsynced bytes than may be open together. No message is at risk; "
            "dispatch is slower because each such file costs a sync. Logged once."),
 )

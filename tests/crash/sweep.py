@@ -14,6 +14,7 @@ CONFIG = StoreConfig(
     mapped_file_size_commit_log=8192, mapped_file_size_consume_queue=400, max_hash_slot_num=16,
     max_index_num=64, commit_log_allocate_step=4096, flush_disk_type=FlushDiskType.SYNC_FLUSH,
     enable_lmq=True, enable_multi_dispatch=True,
+    max_open_files=6,  # fewer than there are: files are closed and opened again all the time
 )
 
 

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -87,7 +88,8 @@ def test_delete_now_makes_one_pass_under_the_lock_and_says_what_went(store, sett
 
 
 def test_delete_now_asks_the_server_of_a_served_directory(store, settings):
-    config = settings("fileReservedTime=0\n")
+    # At another hour: else the first pass of the server itself, at its start, deletes them.
+    config = settings(f"fileReservedTime=0\ndeleteWhen={(time.localtime().tm_hour + 12) % 24}\n")
     server = subprocess.Popen(
         [sys.executable, "-m", "tailrace.cli", "serve", str(store), "--listen", "127.0.0.1:0",
          "--namesrv-listen", "127.0.0.1:0", "--config", str(config)],

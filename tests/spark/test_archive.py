@@ -28,7 +28,8 @@ SEGMENT = 64 << 10
 @contextlib.contextmanager
 def opened(path):
     with MessageStore.open(str(path), config=StoreConfig(
-        mapped_file_size_commit_log=SEGMENT, file_reserved_time=0)) as store:
+        mapped_file_size_commit_log=SEGMENT, file_reserved_time=0,
+        delete_when=str((time.localtime().tm_hour + 12) % 24))) as store:  # not by itself, at its start
         yield store
         store.wait_dispatched(60_000)
 

@@ -66,7 +66,7 @@ class Retention:
             self.clean_commit_log.pin_sources.append(pins)
             self.clean_commit_log.archive_confirms = pins.confirmed
         self._group_pins: GroupPins | None = None
-        if config.pin_groups:  # as the file has them, until somebody keeps offsets in memory
+        if config.pin_groups:  # offsets of the file, until a broker hands over those in memory
             offsets = ConsumerOffsetManager(file_system, f"{store.root}/{filenames.CONFIG}", clock)
             offsets.load()
             self.follow_groups(offsets)

@@ -8,8 +8,8 @@ Owns one file. Invariants:
       DiskFullError of ``reserve``.
   M4  After a failed sync the file flushes no more (``FatalStorageError`` for good).
   M5  A descriptor is never closed under a call that uses it: its number may be another file by then.
-  M6  With ``open_files`` an idle file gives up its descriptor and mapping and opens again on demand,
-      but never with unsynced bytes: a failed write could be reported to the old descriptor alone.
+  M6  With ``open_files`` an idle file closes its descriptor and mapping and opens again on demand,
+      but not with unsynced bytes: a failed write may be reported to the old descriptor only.
 Commit point: ``advance`` for readers, ``flush`` for durability.
 Concurrency: one writer; any number of readers and one flusher beside it.
 Durable on return: ``flush`` all bytes below the position it returns; nothing else.
@@ -147,7 +147,7 @@ class MappedFile:
                     try:
                         file = self._file_system.open(self.path, writable=True, create=create)
                     except FileNotFoundError:
-                        if not self._available:  # retention was faster than who holds it
+                        if not self._available:  # deleted between the hold and the open
                             raise StoreClosedError(f"{self.path} is deleted") from None
                         raise
                     except OSError as error:
@@ -171,26 +171,31 @@ class MappedFile:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Keep descriptor and mapping meanwhile, for who writes through ``buffer``."""
+        """Keep descriptor and mapping open, as a writer through ``buffer`` needs."""
         with self._descriptor():
             yield
 
     @property
     def unsynced(self) -> bool:
-        """Whether it may have bytes that no sync covers."""
+        """Whether the file may have bytes that no sync covers."""
         return self._unsynced or self.flushed_position < self.wrote_position
 
-    def give_up_descriptors(self) -> bool:
-        """Close descriptor and mapping until the next use; whether they are closed.
+    @property
+    def may_be_closed(self) -> bool:
+        """Whether the file may be closed once it is synced: it is not in use, and no sync has failed."""
+        writes = self._mapping is not None and not self.is_full()
+        return not (self.leased or self._failed or writes)
 
-        They stay open while somebody uses the file (M5), while it has unsynced bytes (M6) and while
-        it is the one that is written to through its mapping.
+    def give_up_descriptors(self) -> bool:
+        """Close descriptor and mapping until the next use; return True if they are closed.
+
+        They stay open while a lease or a call uses the file (M5), while it has unsynced bytes (M6) and
+        while it is written to through its mapping.
         """
         if not self._lock.acquire(blocking=False):
             return False  # it is being opened; to wait here could block two threads on each other
         try:
-            writes = self._mapping is not None and not self.is_full()
-            if self.leased or self.unsynced or self._failed or writes:
+            if self.unsynced or not self.may_be_closed:
                 return False
             self._close_descriptors()
             return True
@@ -198,12 +203,10 @@ class MappedFile:
             self._lock.release()
 
     def sync_and_give_up_descriptors(self) -> bool:
-        """The same after a sync through this descriptor; a failed one is kept for ``flush`` to raise."""
-        if self.leased or (self._mapping is not None and not self.is_full()):
-            return False
+        """Do the same after a sync through this descriptor; ``flush`` raises a sync that failed here."""
         try:
             self.flush()
-        except (FatalStorageError, StoreClosedError):
+        except (FatalStorageError, StoreClosedError, OSError):
             return False
         return self.give_up_descriptors()
 
@@ -459,7 +462,7 @@ class MappedFile:
     def select(self, at: int, n: int, *, mapped: bool = False) -> Lease | None:
         """A lease of exactly ``n`` written bytes from ``at``, or None.
 
-        ``mapped`` maps the file for it: it may be larger than what memory should hold.
+        ``mapped`` maps the file instead of reading it into memory.
         """
         if at < 0 or n < 0 or at + n > self.wrote_position or not self.hold():
             return None

@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from typing import TYPE_CHECKING, final
+from functools import partial
+from typing import TYPE_CHECKING, Final, final
+
+from tailrace.env.read_ahead import in_background
 
 if TYPE_CHECKING:
     from tailrace.segments.mapped_file import MappedFile
@@ -13,16 +16,18 @@ if TYPE_CHECKING:
 __all__ = ["OpenFiles"]
 
 _log = logging.getLogger(__name__)
+_MANY: Final = 16
+_THREADS: Final = 8
 
 
 @final
 class OpenFiles:
-    """Has the files that were used longest ago give up descriptor and mapping above ``limit`` descriptors.
+    """Closes the files that were used longest ago when more than ``limit`` descriptors are open.
 
-    A file opens itself again when it is used. Files without unsynced bytes are closed first; when only
-    others are left, each of them is synced through its own descriptor before that is closed: a
-    descriptor that is opened later might not be told of an earlier failed write (F6). Files that
-    somebody reads and the file that the CommitLog grows in are never closed; they may exceed the limit.
+    A file opens itself again when it is used. Files without unsynced bytes are closed first. When only
+    others are left, they are synced through their own descriptors before these are closed: a later
+    descriptor might not report an earlier failed write (F6). Files with a lease or a call in progress
+    and the file that the CommitLog grows in are never closed, so they may exceed the limit.
     """
 
     def __init__(self, limit: int = 512) -> None:
@@ -35,7 +40,7 @@ class OpenFiles:
         self._warned = False
 
     def used(self, file: MappedFile, descriptors: int) -> None:
-        """Note a use of ``file``, which has so many descriptors; close others when these are too many."""
+        """Note a use of ``file``, which has ``descriptors`` open; close others above the limit."""
         with self._lock:
             self.count += descriptors - self._used.get(file, 0)
             self._used[file] = descriptors
@@ -57,15 +62,25 @@ class OpenFiles:
             if self.count <= until:
                 return
             file.give_up_descriptors()
-        if self.count <= self.limit:
-            return
-        for file in files:
-            if self.count <= self.limit:
-                return
-            if file.sync_and_give_up_descriptors() and not self._warned:
-                self._warned = True
-                _log.warning("files are synced early to close them, raise maxOpenFiles limit=%d file=%s",
-                             self.limit, file.path)
+        if self.count > self.limit:
+            self._close_unsynced([file for file in files if file.may_be_closed][: max(self.limit // 4, 1)])
+
+    def _close_unsynced(self, files: list[MappedFile]) -> None:
+        """Sync and close files, many of them in several threads: a file system commits such syncs together."""
+        if files and not self._warned:
+            self._warned = True
+            _log.warning("files are synced early to close them, raise maxOpenFiles limit=%d files=%d",
+                         self.limit, len(files))
+
+        def close(part: list[MappedFile]) -> None:
+            for file in part:
+                file.sync_and_give_up_descriptors()
+
+        threads = _THREADS if len(files) >= _MANY else 1
+        waits = [in_background(partial(close, files[n::threads])) for n in range(1, threads)]
+        close(files[::threads])
+        for wait in waits:
+            wait()
 
     def forget(self, file: MappedFile) -> None:
         """Drop a file that has no descriptor any more."""

@@ -181,7 +181,7 @@ class StoreDirectory:
                 raise OddFileError(place, "is not a directory")
         self.config = recognise(self.file_system, self.path, config)
         self.deleted_topics = read_deleted(self.file_system, self.path)
-        """Topics that were deleted, and the position of the log that all their messages are before."""
+        """Topics that were deleted: position of the log after the last message of each."""
         self.state, self.bound, self.time_bound = self._look()
         self.odd_files: list[tuple[str, int, int]] = []
         """Path, length and wanted length of segment and queue files that are left out."""

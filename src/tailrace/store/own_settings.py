@@ -33,7 +33,7 @@ _PLACES: Final = frozenset({
 
 
 def remembered(file_system: FileSystem, root: str, config: StoreConfig) -> StoreConfig:
-    """The settings of the directory at ``root`` when ``config`` says nothing, else ``config``."""
+    """Return ``config``, or the settings of the directory at ``root`` if ``config`` has only defaults."""
     if config != StoreConfig():
         return config
     path = f"{root}/{filenames.SETTINGS}"
@@ -68,7 +68,7 @@ def _kept(text: bytes | None) -> tuple[dict[str, str], str] | None:
 
 
 def write_settings(file_system: FileSystem, root: str, config: StoreConfig) -> None:
-    """Keep the settings that ``remembered`` gives; a full disk is no reason to fail."""
+    """Keep the settings that ``remembered`` returns; an OSError is logged, not raised."""
     default = StoreConfig()
     values = {
         option_name(f): _text(getattr(config, f.name)) for f in dataclasses.fields(StoreConfig)

@@ -138,7 +138,7 @@ class Recovery:
                 self._queues.table if self._found is not None else {}, self._pieces())
 
     def _pieces(self) -> PieceSource | None:
-        """What somebody else scans of the log, None when the walk reads it."""
+        """Return what ``scan`` reads of the log, None if the walk reads the log itself."""
         if self._scan is None:
             return None
         log = self._commit_log
@@ -494,7 +494,7 @@ class Recovery:
         ]
 
     def _mark_unsynced(self) -> None:
-        """Have these files count as unsynced from the first read on, so that none is closed unsynced (F6)."""
+        """Count these files as unsynced before the first read, so that none is closed unsynced (F6)."""
         for file in self._unsynced_files():
             file.flushed_position = 0
 

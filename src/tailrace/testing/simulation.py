@@ -133,7 +133,8 @@ class Simulation:
             mapped_file_size_timer_log=52 * 20 + 30,
             flush_consume_queue_thorough_interval=self._pick(1000, 10_000, 60_000),
             file_reserved_time=1.0, commit_log_roll_time=self._pick(0.0, 0.5),
-            delete_when=";".join(map(str, range(24))), delete_rate=0)
+            delete_when=";".join(map(str, range(24))), delete_rate=0,
+            max_open_files=self._pick(0, 4, 12))
 
     def _make_weights(self) -> list[Callable[[], None]]:
         """Actions, each as often as this seed likes it; some seeds do without some."""

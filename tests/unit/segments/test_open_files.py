@@ -224,8 +224,19 @@ def test_bytes_that_are_rewritten_below_the_end_count_as_unsynced(tmp_path):
     file.write_at(b"y", 100 - 1)
     file.touched()
     file.flushed_position = 100  # a flusher that began before the write says so afterwards
+    system.calls.clear()
     other.append(b"z")
-    assert system.calls[-2:] == [("sync", "00"), ("close", "00")]
+    assert system.calls == [("sync", "00"), ("close", "00")]
+
+
+def test_a_segment_that_became_full_through_its_mapping_is_synced_before_it_is_closed(tmp_path):
+    system, open_files, (full, other) = some_files(tmp_path, 2, 2, mapped=True, allocate_step=4096)
+    full.buffer[:100] = b"f" * 100
+    assert open_files.count == 2, "a mapping keeps a descriptor of its own"
+    full.advance(100)
+    other.data_end()
+    assert system.calls == [("sync", "00"), ("close", "00")]
+    assert full.read(0, 100) == b"f" * 100
 
 
 def test_the_file_that_grows_and_one_that_is_read_keep_their_mappings(tmp_path):
@@ -313,3 +324,26 @@ def test_threads_that_read_write_and_flush_share_a_few_descriptors(tmp_path):
     assert open_files.count == sum(file._file is not None for file in files)
     files[0].read(0, 1)
     assert open_files.count <= 8
+
+
+def test_many_files_with_unsynced_bytes_are_closed_together(tmp_path):
+    system, open_files, files = some_files(tmp_path, 300, 80)
+    for file in files:
+        file.append(b"x" * (file.file_from_offset // 100 % 50 + 1))
+        assert open_files.count <= 80
+    assert open_files.count == sum(file._file is not None for file in files)
+    assert all(file._file is not None for file in files if file.unsynced), "closed with unsynced bytes"
+    assert len([call for call in system.calls if call[0] == "sync"]) >= 220
+    assert [len(file.read(0, 99)) for file in files] == [n % 50 + 1 for n in range(300)]
+
+
+def test_the_file_that_was_used_longest_ago_is_closed_first(tmp_path):
+    system, _, files = some_files(tmp_path, 4, 3)
+    for file in files:
+        file.append(b"x")
+        file.flush()
+        file.give_up_descriptors()
+    system.calls.clear()
+    for file in (files[0], files[1], files[2], files[0], files[3]):
+        file.read(0, 1)
+    assert system.calls == [("close", "01")]

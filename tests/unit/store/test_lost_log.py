@@ -87,3 +87,19 @@ def test_the_units_are_kept_as_evidence_and_leave_the_queue(lost):
     evidence = b"".join(data.ljust(400, b"\0") for data in kept)  # zeros at the end are not kept
     sizes = CQ_UNIT.view(evidence)["size"]
     assert int(((sizes > 0) & (sizes < PRE_BLANK_SIZE)).sum()) == sum(COUNTS.values())
+    assert files.list("/s/index") == [], "entries would name places of the next log"
+    with opened(files, clock, **given):
+        pass
+    assert len([n for n in files.list(where) if n.endswith(".bin")]) == len(kept), "kept once"
+
+
+@pytest.mark.parametrize("stop", ["closed", "killed"])
+def test_a_power_loss_afterwards_does_not_begin_the_queues_again(lost, stop):
+    files, clock, given = lost
+    store = opened(files, clock, **given)
+    store.flush()
+    if stop == "closed":
+        store.close()
+    files = files.power_lost(SeededEntropy(3), keep_percent=0)
+    with opened(files, clock) as again:
+        assert {(t, q): high for t, q, _, high in again.queues()} == COUNTS
