@@ -316,7 +316,7 @@ class MessageStore:
     @property
     def sync_failed(self) -> bool:
         """Whether a sync failed: the store takes no more writes until it is opened again."""
-        return self._store.syncs.failed
+        return self._store.failed
 
     @property
     def delay_offsets(self) -> DelayOffsetManager:

@@ -3,11 +3,11 @@
 A queue ends behind its last record in the log. When a segment file was deleted by hand or lost with its
 disk, the last messages of a queue may have been in it: a message that is put, or a timer that
 becomes due, would get the offset of one of them, and a consumer that had it would never see the new one.
-A file that is missing between two others is no crash, which takes the end of the log. The least end of a
-queue is then behind its last unit that names a position of no file, and what own progress says. The
-units are made pre-blank; a later open finds these. When every file is missing, own progress says for
-queues without files what `Recovery` finds in the files of others. Without queue files and without own
-progress nothing tells how far a queue had come.
+A crash takes the end of the log, so a file that is missing between two others was lost otherwise. A
+queue then ends after its last unit that names a position of no file, or where own progress says. These
+units are made pre-blank, so that later opens find the end as well. When every file of the log is
+missing, own progress gives the ends of queues that have no files either. Without queue files and
+without own progress nothing tells how far a queue had come.
 
 The last files are the end of the log, missing or not: their positions are used again, and so are the
 offsets behind the last message that is left. A broker sets consumers back that had come further.
