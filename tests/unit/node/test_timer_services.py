@@ -2,12 +2,20 @@
 
 import dataclasses
 import datetime as dt
+import errno
 
 import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
-from tailrace.testing import CrashFileSystem, IdleService, SimClock, SimScheduler
+from tailrace.testing import (
+    CrashFileSystem,
+    FaultyFileSystem,
+    IdleService,
+    ManualScheduler,
+    SimClock,
+    SimScheduler,
+)
 from tailrace.timer.timer_message_store import TimerMessageStore
 
 START = 1_700_000_000_000
@@ -116,4 +124,49 @@ def test_everything_that_is_to_run_does():
         "TimerEnqueueService": 20, "TimerDequeueService": 5,
         "TimerFlushService": CONFIG.timer_flush_interval_ms, "TimerLogCleanService": 30_000,
         "TimerMetricsPersist": 5000, "TimerMetricsCheck": 45 * MINUTE}
+    place.store.close()
+
+
+@pytest.mark.parametrize(("service", "name"), [
+    ("TimerMetricsPersist", "timermetrics"), ("DelayOffsetPersist", "delayOffset.json")])
+def test_a_file_that_could_not_be_written_is_written_by_the_next_step(service, name):
+    failing = []
+
+    def error_of(_number, operation, path):
+        return errno.ENOSPC if failing and operation == "pwrite" and f"/{name}" in path else 0
+
+    steps = ManualScheduler()
+    store = MessageStore.open(
+        "/s", config=CONFIG, clock=SimClock(START), entropy=SeededEntropy(2), scheduler=steps,
+        file_system=FaultyFileSystem(CrashFileSystem(), error_of))
+    store._timers.messages.metrics.add("T", 5)
+    store.delay_offsets.update(1, 7)
+    failing.append(True)
+    with pytest.raises(OSError, match="No space"):
+        steps.steps[service]()
+    assert not store.file_system.exists(f"/s/config/{name}")
+    failing.clear()
+    steps.steps[service]()
+    assert store.file_system.exists(f"/s/config/{name}")
+    store.close()
+
+
+def test_no_file_of_the_timer_log_goes_that_has_a_unit_of_the_slot_that_is_next():
+    place = Place("TimerEnqueueService", "TimerDequeueService", "TimerFlushService",
+                  "ReputMessageService")
+    for number in range(100):  # five files of units, all in the slot of one second
+        place.store.put(Message(topic="T", body=b"x", delay=10 + number / 1000))
+    place.run(2000)
+    log = place.timers.timer_log
+    assert len(log.files.files) == 5
+    newest = max(log._newest_slot_ms(file) for file in log.files.files[:-1])
+    place.run(newest - place.clock.now_ms() - 1)
+    for _ in range(3):  # the last moments before the slot begins, and the first ones of it
+        place.timers.flush_step()
+        place.timers.clean_step()
+        assert len(log.files.files) == 5, place.clock.now_ms() - newest
+        place.run(10)
+    place.run(20_000)
+    place.timers.clean_step()
+    assert len(log.files.files) == 2
     place.store.close()
