@@ -405,6 +405,10 @@ _STORE: Final = (
     _event("error", "no queue for a topic that cannot be a directory", "topic count phy_offset",
            "Records have a topic with a slash or the like, which no broker makes; they stay in the "
            "log without a queue."),
+    _event("warning", "the last messages of a queue are lost, its offsets go on",
+           "topic queue_id from to",
+           "A segment file of the log is missing, and with it the last messages of this queue. New "
+           "messages come after their places, so that no consumer takes one for a message it had."),
     _event("error", "maybe logic queue order wrong", "topic queue_id expected actual",
            "The next record of a queue is not the expected one: those between are damaged or "
            "missing. Their offsets become holes, or the record is passed over when its offset cannot "

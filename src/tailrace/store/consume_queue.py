@@ -132,7 +132,10 @@ class ConsumeQueue:
         self._min_offset = min(self._min_offset, max_offset)
 
     def rewind(self, phy_offset: int) -> None:
-        """Have the queue end behind its last unit of a record below ``phy_offset``."""
+        """Have the queue end behind its last unit of a record below ``phy_offset``.
+
+        Pre-blank units that follow it stay: they keep the places of messages that are lost.
+        """
         high = self.max_offset
         low = max(self.files.min_offset, 0) // _UNIT
         while high > low:
@@ -142,20 +145,23 @@ class ConsumeQueue:
                 (units["size"] != PRE_BLANK_SIZE) & (units["phy_offset"] < phy_offset))
             if len(kept):
                 self.last_phy_offset = int(units["phy_offset"][kept[-1]])
-                self.set_end(start + int(kept[-1]) + 1)
+                self.set_end(self._behind_blanks(start + int(kept[-1]) + 1))
                 return
             high = start
         self.last_phy_offset = -1
         # Without a message there the pre-blank units at its start say where the queue begins.
-        end = low
-        while end < self.max_offset:
-            data = self.units(end, min(_LOOK, self.max_offset - end))
+        self.set_end(self._behind_blanks(low))
+
+    def _behind_blanks(self, offset: int) -> int:
+        """The first unit from ``offset`` on that is not pre-blank, or the end of the queue."""
+        while offset < self.max_offset:
+            data = self.units(offset, min(_LOOK, self.max_offset - offset))
             blank = CQ_UNIT.view(data)["size"] == PRE_BLANK_SIZE
             count = len(blank) if bool(blank.all()) else int(np.argmin(blank))
-            end += count
+            offset += count
             if count < len(blank) or not count:
                 break
-        self.set_end(end)
+        return offset
 
     def settle(self, *, look_behind: bool, unflushed_files: int) -> bool:
         """Take the end for what is written; whether there was something behind it.
@@ -337,6 +343,13 @@ class ConsumeQueue:
         elif offset > self.max_offset:
             self._extend(self.max_offset, gap * (offset - self.max_offset))
         self._extend(offset, units)
+
+    def go_on_at(self, offset: int) -> None:
+        """Have the next message come at ``offset``; pre-blank units stand for those before it."""
+        if self.files.files:
+            self._extend(self.max_offset, PRE_BLANK * (offset - self.max_offset))
+        else:
+            self.restart_at(offset)
 
     def restart_at(self, offset: int) -> None:
         """Begin an empty queue at ``offset``, which pre-blank units in its first file say."""

@@ -200,6 +200,11 @@ class DefaultMessageStore:
             self.release()
         return clean
 
+    @property
+    def failed(self) -> bool:
+        """Whether the store takes no more writes until it is opened again, unlike a read-only one."""
+        return bool(self.flags.bits & NOT_WRITEABLE) and not self.report.read_only
+
     def release(self) -> None:
         """Close the files, whatever state they are in."""
         if self._flushed_file is not None:

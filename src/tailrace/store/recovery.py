@@ -44,6 +44,7 @@ from tailrace.store.dispatch import Dispatcher
 from tailrace.store.index_service import IndexService
 from tailrace.store.log_scan import LogEnd, scan_files
 from tailrace.store.log_walk import Damage, RecordClaim, Walk
+from tailrace.store.lost_ends import lost_ends
 from tailrace.store.multi_dispatch import rows_with_lmq
 from tailrace.store.parallel_walk import ParallelWalk
 from tailrace.store.progress import Position, Progress, ProgressFile, checkpoint_bytes
@@ -120,6 +121,8 @@ class Recovery:
         self._check = _PLACE | (_BODY if check_crc else 0)
         self._sync_from = 0
         self._found: Progress | None = None
+        self._lost: dict[tuple[str, int], int] = {}
+        """Least next offset of queues whose last messages are lost with a segment file."""
         self._bad_index = ""
         self._is_clean = False
         self._synced: Callable[[], None] = lambda: None
@@ -227,6 +230,7 @@ class Recovery:
         low = log.min_offset
         found = self._progress.read() if not self._rebuild else None
         wrong = "there is none" if found is None else look.mismatch(found)
+        self._lost = lost_ends(log.queue.files, self._queues.table.values(), found)
         sane = look.checkpoint_is_sane()
         conditions = {"log": True, "progress": not wrong, "abort": not last_exit_ok,
                       "checkpoint": sane, "covered": True}
@@ -419,6 +423,7 @@ class Recovery:
         if self._index is not None and self._index.end_phy_offset >= end.phy_offset:
             self._index.rewind(  # W7
                 end.phy_offset, self._commit_log.store_timestamp_at, durably=True)
+        self._go_on_behind_lost()
         for queue in self._queues.table.values():
             unflushed = 0 if self._is_clean or queue not in self._queues.dirty else (
                 _LAST_QUEUE_FILES if self._found is not None else len(queue.files.files))
@@ -428,6 +433,17 @@ class Recovery:
             log.set_end(end.phy_offset)
         else:
             log.truncate_dirty_files(end.phy_offset, clear=is_cut)
+
+    def _go_on_behind_lost(self) -> None:
+        """Have queues keep the places of messages that are lost with a segment file."""
+        for (topic, queue_id), end in sorted(self._lost.items()):
+            queue = self._queues.find_or_create(topic, queue_id)
+            if queue.max_offset >= end:
+                continue
+            _log.warning("the last messages of a queue are lost, its offsets go on topic=%s queue_id=%d "
+                         "from=%d to=%d", topic, queue_id, queue.max_offset, end)
+            queue.go_on_at(end)
+            self._queues.dirty.add(queue)
 
     def _data_behind(self, phy_offset: int) -> Iterator[tuple[MappedFile, int, bytes]]:
         for file in self._commit_log.queue.files:
@@ -473,6 +489,8 @@ class Recovery:
             queue.remove_files()
             queue.restart_at(last)
             self._queues.dirty.add(queue)
+        self._lost = lost_ends((), (), self._progress.read())
+        self._go_on_behind_lost()
         if self._index is not None and (self._index.files or self._bad_index):
             self._index.clear()
 

@@ -1,0 +1,172 @@
+"""The services that keep timers going: which run, how often, and what they bring about."""
+
+import dataclasses
+import datetime as dt
+import errno
+
+import pytest
+
+from tailrace import Message, MessageStore, StoreConfig
+from tailrace.env.entropy import SeededEntropy
+from tailrace.testing import (
+    CrashFileSystem,
+    FaultyFileSystem,
+    IdleService,
+    ManualScheduler,
+    SimClock,
+    SimScheduler,
+)
+from tailrace.timer.timer_message_store import TimerMessageStore
+
+START = 1_700_000_000_000
+MINUTE = 60_000
+CONFIG = StoreConfig(
+    mapped_file_size_commit_log=1 << 20, mapped_file_size_consume_queue=4000, max_hash_slot_num=64,
+    max_index_num=4096, commit_log_allocate_step=1 << 16, mapped_file_size_timer_log=52 * 20 + 30)
+
+
+class Only:
+    """A scheduler of the simulated clock that runs some services only, so that hours pass quickly."""
+
+    def __init__(self, inner, *names):
+        self.inner, self.names, self.periods = inner, names, {}
+
+    def every(self, name, period_ms, step):
+        assert name not in self.periods, "two services have one name"
+        self.periods[name] = period_ms
+        return self.inner.every(name, period_ms, step) if name in self.names else IdleService()
+
+    def stop_all(self):
+        self.inner.stop_all()
+
+
+class Place:
+    def __init__(self, *names, config=CONFIG):
+        self.clock = SimClock(START)
+        self.scheduler = Only(SimScheduler(self.clock, SeededEntropy(1)), *names)
+        self.store = MessageStore.open(
+            "/s", config=config, clock=self.clock, file_system=CrashFileSystem(),
+            entropy=SeededEntropy(2), scheduler=self.scheduler)
+        self.timers = self.store._timers.messages
+
+    def run(self, ms):
+        self.scheduler.inner.run(ms)
+
+
+def recorded(monkeypatch, name):
+    """The times, ms after the start, at which a step of the timers is made."""
+    times, step = [], getattr(TimerMessageStore, name)
+
+    def record(self):
+        times.append(self._clock.now_ms() - START)
+        return step(self)
+
+    monkeypatch.setattr(TimerMessageStore, name, record)
+    return times
+
+
+@pytest.mark.parametrize(("service", "step", "period"), [
+    ("TimerLogCleanService", "clean_step", 30_000),
+    ("TimerMetricsCheck", "check_metrics_step", 45 * MINUTE),
+    ("TimerFlushService", "flush_step", 1000),
+    ("TimerEnqueueService", "enqueue_step", 20),
+    ("TimerDequeueService", "dequeue_step", 5),
+])
+def test_a_service_makes_its_step_in_its_period(monkeypatch, service, step, period):
+    times = recorded(monkeypatch, step)
+    place = Place(service)
+    del times[:]  # an open makes some of them, too
+    place.run(4 * period + period // 2)
+    assert times == [period, 2 * period, 3 * period, 4 * period]
+    place.store.close()
+
+
+def test_files_of_the_timer_log_go_half_a_minute_after_they_were_delivered():
+    place = Place("TimerLogCleanService", "TimerFlushService", "TimerEnqueueService",
+                  "TimerDequeueService", "ReputMessageService")
+    for number in range(120):
+        place.store.put(Message(topic="T", body=b"x", delay=1 + number / 100))
+    place.run(10_000)
+    assert sum(place.store.max_offset_in_queue("T", n) for n in range(4)) == 120
+    files = place.timers.timer_log.files
+    assert len(files.files) == 6, "they go by the service, not with the delivery"
+    place.run(19_000)
+    assert len(files.files) == 6
+    place.run(2_000)
+    assert len(files.files) == 2, "the last two stay for a Java broker"
+    place.store.close()
+
+
+def test_counts_of_pending_timers_are_set_right_in_the_hour_that_is_set():
+    hour = dt.datetime.fromtimestamp((START + 90 * MINUTE) / 1000).hour  # noqa: DTZ006
+    config = dataclasses.replace(CONFIG, timer_check_metrics_when=str(hour))
+    place = Place("TimerMetricsCheck", config=config)
+    place.store.put(Message(topic="T", body=b"x", delay=2 * 86_400.0))
+    while place.store._store.reput.step():
+        pass
+    while place.timers.enqueue_step():
+        pass
+    place.timers.metrics.add("T", 5)
+    first = 45 * MINUTE
+    place.run(first + 1)
+    early = dt.datetime.fromtimestamp((START + first) / 1000).hour == hour  # noqa: DTZ006
+    assert place.timers.metrics.counts() == {"T": 1 if early else 6}
+    place.run(first)
+    assert place.timers.metrics.counts() == {"T": 1}
+    place.store.close()
+
+
+def test_everything_that_is_to_run_does():
+    place = Place()
+    assert {name: period for name, period in place.scheduler.periods.items()
+            if "Timer" in name or "Delay" in name or "Schedule" in name} == {
+        "ScheduleMessageService": 10, "DelayOffsetPersist": CONFIG.flush_delay_offset_interval,
+        "TimerEnqueueService": 20, "TimerDequeueService": 5,
+        "TimerFlushService": CONFIG.timer_flush_interval_ms, "TimerLogCleanService": 30_000,
+        "TimerMetricsPersist": 5000, "TimerMetricsCheck": 45 * MINUTE}
+    place.store.close()
+
+
+@pytest.mark.parametrize(("service", "name"), [
+    ("TimerMetricsPersist", "timermetrics"), ("DelayOffsetPersist", "delayOffset.json")])
+def test_a_file_that_could_not_be_written_is_written_by_the_next_step(service, name):
+    failing = []
+
+    def error_of(_number, operation, path):
+        return errno.ENOSPC if failing and operation == "pwrite" and f"/{name}" in path else 0
+
+    steps = ManualScheduler()
+    store = MessageStore.open(
+        "/s", config=CONFIG, clock=SimClock(START), entropy=SeededEntropy(2), scheduler=steps,
+        file_system=FaultyFileSystem(CrashFileSystem(), error_of))
+    store._timers.messages.metrics.add("T", 5)
+    store.delay_offsets.update(1, 7)
+    failing.append(True)
+    with pytest.raises(OSError, match="No space"):
+        steps.steps[service]()
+    assert not store.file_system.exists(f"/s/config/{name}")
+    failing.clear()
+    steps.steps[service]()
+    assert store.file_system.exists(f"/s/config/{name}")
+    store.close()
+
+
+def test_no_file_of_the_timer_log_goes_that_has_a_unit_of_the_slot_that_is_next():
+    place = Place("TimerEnqueueService", "TimerDequeueService", "TimerFlushService",
+                  "ReputMessageService")
+    for number in range(100):  # five files of units, all in the slot of one second
+        place.store.put(Message(topic="T", body=b"x", delay=10 + number / 1000))
+    place.run(2000)
+    log = place.timers.timer_log
+    assert len(log.files.files) == 5
+    newest = max(log._newest_slot_ms(file) for file in log.files.files[:-1])
+    place.run(newest - place.clock.now_ms() - 1)
+    for _ in range(3):  # the last moments before the slot begins, and the first ones of it
+        place.timers.flush_step()
+        place.timers.clean_step()
+        assert len(log.files.files) == 5, place.clock.now_ms() - newest
+        place.run(10)
+    place.run(20_000)
+    place.timers.clean_step()
+    assert len(log.files.files) == 2
+    place.store.close()
