@@ -188,6 +188,16 @@ class StoreConfig(_Config):
         2, "Dirty pages that make flushing one queue worthwhile.", unit="4 KiB pages", low=0)
     flush_consume_queue_thorough_interval: int = _option(
         60_000, "After this long every dirty queue is flushed.", unit="ms", low=1)
+    enable_lmq: bool = _option(
+        False, "Whether topics and consumer groups named `%LMQ%...` are LMQ queues (light message "
+        "queues), which need no entry in topics.json and subscriptionGroup.json.")
+    enable_multi_dispatch: bool = _option(
+        False, "With enableLmq: whether a message gets a place in each LMQ queue that its property "
+        "INNER_MULTI_DISPATCH names, by `,`.")
+    enable_lmq_quota: bool = _option(False, "Whether maxLmqConsumeQueueNum is a limit.")
+    max_lmq_consume_queue_num: int = _option(
+        20_000, "With enableLmqQuota: number of LMQ queues from which on a message that needs a further "
+        "one is refused.", low=1)
     message_index_enable: bool = _option(True, "Whether keys are indexed.")
     enabled_append_prop_crc: bool = _option(
         False, "Whether each record carries a checksum of the whole record.",
@@ -313,6 +323,11 @@ class StoreConfig(_Config):
         1_000_000, "Topics with so many pending timers or more are not counted anew.", low=0)
     mapped_file_size_timer_log: int = _option(
         100 * MIB, "Length of a timer log file.", unit="bytes", low=128, high=2 * GIB - 1)
+
+    @property
+    def multi_dispatch(self) -> bool:
+        """Whether messages get a place in the LMQ queues that they name: both settings are on."""
+        return self.enable_lmq and self.enable_multi_dispatch
 
     def validate(self) -> list[str]:
         """Every violated bound, a sentence each."""

@@ -106,6 +106,23 @@ _NODE: Final = (
     _event("warning", "a topic has queues and no config, it gets one", "topic queues",
            "config/topics.json does not name a topic that has messages; it is made again with at "
            "least as many queues as there are."),
+    _event("warning", "LMQ queues are kept and get no new messages", "lmq_queues setting",
+           "The store has light message queues (%LMQ%...) and the named settings are off: their messages "
+           "stay and are rebuilt from the log when files are lost, but new messages get no place in "
+           "them, and without enableLmq clients cannot pull from them."),
+    _event("warning", "enableMultiDispatch does nothing without enableLmq", "lmq_queues",
+           "Without enableLmq no message gets a place in an LMQ queue; set both, or neither."),
+    _event("warning", "consumer offsets are taken over from the other file, enableLmq has changed",
+           "file count",
+           "With enableLmq all consumer offsets are kept in config/lmqConsumerOffset.json, without it in "
+           "config/consumerOffset.json. The file of the present setting was not there."),
+    _event("warning", "newer consumer offsets are not read, enableLmq has changed", "file",
+           "Both files of consumer offsets are there, and the one of the other setting was written "
+           "later. Groups go on where the file of the present setting says; to use the other one, "
+           "stop the broker and delete the older file."),
+    _event("warning", "offsets of LMQ groups are not read, enableLmq is false", "file count",
+           "Consumer groups named %LMQ%... have offsets that only a broker with enableLmq reads. The "
+           "file is left as it is."),
     _event("warning", "there is no room for the config of a topic", "topic",
            "The disk is full, so the config that a topic with messages lacks could not be written."),
     _event("error", "the store opens read-only, nothing is written or cut", "path cause",
@@ -183,6 +200,11 @@ _SPARK: Final = (
     _event("warning", "data lost", "store phy_offset until skipped",
            "Records were deleted while a task read them; with failOnDataLoss=false it goes on "
            "without them."),
+    _event("warning", "LMQ queues are left out, their messages are read by their own topics",
+           "store lmq_queues",
+           "Spark does not read light message queues (%LMQ%...). Each message that they name is read by its "
+           "own topic, and its property INNER_MULTI_DISPATCH names the LMQ queues. Messages that were sent "
+           "to an LMQ queue itself are not read. Logged once for each store."),
     _event("warning", "damaged record", "store phy_offset reason",
            "A record that was to be read is damaged; mode says what becomes of it."),
     _event("warning", "damaged records dropped", "store dropped",
@@ -286,6 +308,10 @@ _STORE: Final = (
     _event("error", "a message is damaged, it is not served", "topic queue_id queue_offset phy_offset",
            "The bytes of a message are not what was stored, so consumers do not get it; `tailrace "
            "verify` tells what else is damaged."),
+    _event("warning", "multi-dispatch is off, messages get no place in the LMQ queues that they name",
+           "topic names",
+           "A message has the property INNER_MULTI_DISPATCH and is stored in its own queue only, because "
+           "enableLmq and enableMultiDispatch are not both on. Logged for the first such message."),
     _event("error", "dispatch stopped at a bad record", "file phy_offset reason",
            "Bytes in the middle of a running store are no record: later messages cannot be read "
            "until the store is opened again, which recovers."),

@@ -51,6 +51,7 @@ class PutMessageStatus(enum.Enum):
     WHEEL_TIMER_FLOW_CONTROL = 10
     WHEEL_TIMER_MSG_ILLEGAL = 11
     WHEEL_TIMER_NOT_ENABLE = 12
+    LMQ_CONSUME_QUEUE_NUM_EXCEEDED = 13
 
     @property
     def appended(self) -> bool:

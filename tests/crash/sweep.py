@@ -13,7 +13,15 @@ ROOT = "/store"
 CONFIG = StoreConfig(
     mapped_file_size_commit_log=8192, mapped_file_size_consume_queue=400, max_hash_slot_num=16,
     max_index_num=64, commit_log_allocate_step=4096, flush_disk_type=FlushDiskType.SYNC_FLUSH,
+    enable_lmq=True, enable_multi_dispatch=True,
 )
+
+
+def lmq_names(number, seed):
+    """The LMQ queues of a message; every second seed has none, and so no walk over the whole log."""
+    if seed % 2:
+        return []
+    return [*(["%LMQ%all"] if number % 3 else []), *([f"%LMQ%q{number % 4}"] if number % 2 else [])]
 
 
 def open_store(files, clock, seed=1):
@@ -33,10 +41,14 @@ def workload(files, clock, sent, acknowledged, *, puts=24, seed=1):
             body = b"%06d" % number + entropy.bytes(entropy.randrange(700))
             topic, queue_id = f"T{number % 2}", number % 3
             number += 1
-            sent.append((topic, queue_id, body))
+            names = lmq_names(number, seed)
+            places = [(topic, queue_id, body), *((name, 0, body) for name in names)]
+            sent += places
             store.put(
-                Message(topic=topic, body=body, tags="tag", keys=[f"k{number}"]), queue_id=queue_id)
-            acknowledged.append((topic, queue_id, body))
+                Message(topic=topic, body=body, tags="tag", keys=[f"k{number}"],
+                        properties={"INNER_MULTI_DISPATCH": ",".join(names)} if names else {}),
+                queue_id=queue_id)
+            acknowledged += places
         store.wait_dispatched()
         store.close()
 

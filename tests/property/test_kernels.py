@@ -242,6 +242,66 @@ def test_rows_are_sorted_by_queue_the_same(items):
     assert {names[at : at + length] for _, _, at, length in known} <= {b"Topic"}
 
 
+names = st.sampled_from(["%LMQ%a", "%LMQ%", "%LMQ%b/c", "other", "", "%LMQ", "%LMQ%\u00e9"])
+offsets = st.one_of(st.integers(0, 2**64).map(str), st.sampled_from(["", "-1", "x", "007", "4611686018427387904"]))
+lmq = st.lists(st.tuples(
+    st.sampled_from(["t", "%RETRY%g", "%DLQ%g", "rmq_sys_x", "SCHEDULE_TOPIC_XXXX", "SCHEDULE_TOPIC_XXXY", "%LMQ%a"]),
+    st.lists(names, max_size=4).map(",".join), st.lists(offsets, max_size=4).map(",".join)), min_size=1, max_size=4)
+
+
+def units_by_java(topic, names, offsets):
+    """LMQ units of a record, as MultiDispatchUtils and ConsumeQueue have them where they do not fail."""
+    if topic.startswith(("%RETRY%", "%DLQ%", "rmq_sys_")) or topic == "SCHEDULE_TOPIC_XXXX":
+        return []
+    found, places = names.rstrip(","), offsets.rstrip(",")
+    pairs = list(zip(found.split(","), places.split(","), strict=False))
+    if not found or not places or found.count(",") != places.count(","):
+        return []
+    return [
+        (name, int(place)) for name, place in pairs
+        if name.startswith("%LMQ%") and "/" not in name and place.isdigit() and int(place) < 2**62 - 20]
+
+
+@quick
+@given(lmq)
+def test_lmq_rows_are_the_same_and_those_of_the_reference(items):
+    data, parts = b"", []
+    for topic, found, places in items:
+        start = [topic.encode(), found.encode(), places.encode()]
+        parts.append([])
+        for part in start:
+            parts[-1] += [len(data), len(part)]
+            data += part
+    record = kernels.record
+    rows = np.arange(len(items) * record.COLUMNS, dtype=np.int64).reshape(len(items), record.COLUMNS)
+    rows[:, [record.C_TOPIC_POS, record.C_TOPIC_LEN, record.C_LMQ_POS, record.C_LMQ_LEN,
+             record.C_LMQ_OFFSETS_POS, record.C_LMQ_OFFSETS_LEN]] = parts
+    made = []
+    for module in (UNITS, kernels.queue_units):
+        out = np.zeros((40, record.COLUMNS), dtype=np.int64)
+        made.append(out[: module.add_lmq_rows(data, rows, out)])
+        for room in range(len(made[-1])):
+            with pytest.raises(ValueError, match=f"rows into {room}"):
+                module.add_lmq_rows(data, rows, out[:room])
+        if any(found and places for _, found, places in items):
+            with pytest.raises(ValueError, match="outside of the bytes"):
+                module.add_lmq_rows(b"", rows, out)
+    assert (made[0] == made[1]).all()
+    at = 0
+    for number, item in enumerate(items):
+        assert (made[1][at] == rows[number]).all()
+        at += 1
+        for name, place in units_by_java(*item):
+            row = made[1][at]
+            where = int(row[record.C_TOPIC_POS])
+            assert data[where : where + int(row[record.C_TOPIC_LEN])] == name.encode()
+            assert row[[record.C_QUEUE_ID, record.C_QUEUE_OFFSET, record.C_KEYS_LEN]].tolist() == [0, place, 0]
+            same = [record.C_PHY, record.C_SIZE, record.C_TAGS_CODE, record.C_SYS_FLAG, record.C_STORE_TIMESTAMP]
+            assert (row[same] == rows[number][same]).all()
+            at += 1
+    assert at == len(made[1])
+
+
 units = st.lists(
     st.tuples(
         st.one_of(st.integers(0, 5000), st.integers(-(2**63), 2**63 - 1)),
@@ -295,7 +355,7 @@ def test_sorting_by_queue_stays_inside_its_rooms(module):
     known, names = np.zeros((4, 4), dtype=np.int64), bytearray(4)
     with pytest.raises(ValueError, match="a table of 12"):
         module.number_queues(b"x", rows, 0, room, 0, known, names, np.zeros(12, dtype=np.int64))
-    with pytest.raises(ValueError, match="4 rows of 28 columns into 3"):
+    with pytest.raises(ValueError, match=f"4 rows of {kernels.record.COLUMNS} columns into 3"):
         module.number_queues(b"x", rows, 0, room[:3], 0, known, names, table)
     with pytest.raises(ValueError, match="5 queues of 4"):
         module.number_queues(b"x", rows, 0, room, 5, known, names, table)
@@ -310,7 +370,7 @@ def test_sorting_by_queue_stays_inside_its_rooms(module):
     rows[2, kernels.record.C_TOPIC_LEN] = 2
     with pytest.raises(ValueError, match="its topic outside of the bytes"):
         module.number_queues(b"x", rows, 0, room, 3, known, names, table)
-    with pytest.raises(ValueError, match="4 rows of 28 columns into 3 of 7"):
+    with pytest.raises(ValueError, match=f"4 rows of {kernels.record.COLUMNS} columns into 3 of 7"):
         module.copy_columns(rows, np.zeros((3, 7), dtype=np.int64))
     with pytest.raises(ValueError, match="queue 3 of 3"):
         module.sort_by_queue(np.array([0, 3]), 3, room, room)

@@ -24,6 +24,8 @@ from tailrace.model import MessageExt
 
 __all__ = [
     "BLANK", "BLANK_MAGIC", "CRC_PROPERTY_LENGTH", "END_FILE_MIN_BLANK_LENGTH",
+    "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "LMQ_DISPATCH_SEPARATOR", "LMQ_PREFIX",
+    "LMQ_QUEUE_ID",
     "MAX_PROPERTIES_LENGTH", "MESSAGE_HEAD", "MESSAGE_MAGIC_START", "MESSAGE_MAGIC_V1",
     "MESSAGE_MAGIC_V2", "MIN_RECORD_LENGTH", "PLAUSIBLE_LENGTH", "Blank", "MessageHead", "SysFlag",
     "create_message_id", "decode_batch", "decode_message",
@@ -49,6 +51,14 @@ PROPERTY_SEPARATOR: Final = "\x02"
 CRC_PROPERTY: Final = "__CRC32#"
 CRC_PROPERTY_LENGTH: Final = len(CRC_PROPERTY) + 1 + 10 + 1
 CRC_MASK: Final = 0x7FFFFFFF
+LMQ_PREFIX: Final = "%LMQ%"
+"""The name of an LMQ queue (light message queue) begins with it; its messages belong to other topics."""
+LMQ_QUEUE_ID: Final = 0
+INNER_MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
+"""Property: the LMQ queues in which a message has a unit as well."""
+INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
+"""Property: the queue offset in each of them. The store writes it."""
+LMQ_DISPATCH_SEPARATOR: Final = ","
 
 
 class MessageHead(NamedTuple):

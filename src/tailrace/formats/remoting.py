@@ -193,6 +193,7 @@ class ResponseCode(enum.IntEnum):
     FLOW_CONTROL = 215
     ILLEGAL_OPERATION = 604
     GO_AWAY = 1500
+    LMQ_QUOTA_EXCEEDED = 2017
 
 
 @final

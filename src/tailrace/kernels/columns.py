@@ -21,7 +21,7 @@ _C_PROPS_LEN = cython.declare(cython.int, 17)
 _C_STORE_HOST_POS = cython.declare(cython.int, 19)
 _C_KEYS_POS = cython.declare(cython.int, 22)
 _C_KEYS_LEN = cython.declare(cython.int, 23)
-_COLUMNS = cython.declare(cython.int, 28)
+_COLUMNS = cython.declare(cython.int, 32)
 _STORE_HOST_V6 = cython.declare(cython.longlong, 0x20)
 
 _NAME_POS = cython.declare(cython.int, 0)

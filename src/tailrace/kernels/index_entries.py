@@ -24,7 +24,7 @@ _C_UNIQ_POS = cython.declare(cython.int, 24)
 _C_UNIQ_LEN = cython.declare(cython.int, 25)
 _C_TAGS_POS = cython.declare(cython.int, 26)
 _C_TAGS_LEN = cython.declare(cython.int, 27)
-_COLUMNS = cython.declare(cython.int, 28)
+_COLUMNS = cython.declare(cython.int, 32)
 
 _BLOCK = cython.declare(cython.Py_ssize_t, 256)  # keys whose slots are asked for together
 WORK = _BLOCK + 1

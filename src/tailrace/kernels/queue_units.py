@@ -5,6 +5,7 @@ import cython
 
 from tailrace.kernels.shared.big_endian import be32, be64, put32, put64
 from tailrace.kernels.shared.copying import copy_bytes
+from tailrace.kernels.shared.fnv import queue_hash_of
 
 SOURCE_SHA256 = ""
 
@@ -12,12 +13,23 @@ SOURCE_SHA256 = ""
 _C_PHY = cython.declare(cython.int, 0)
 _C_SIZE = cython.declare(cython.int, 1)
 _C_QUEUE_ID = cython.declare(cython.int, 2)
+_C_QUEUE_OFFSET = cython.declare(cython.int, 3)
 _C_SYS_FLAG = cython.declare(cython.int, 4)
 _C_TAGS_CODE = cython.declare(cython.int, 6)
 _C_TOPIC_POS = cython.declare(cython.int, 14)
 _C_TOPIC_LEN = cython.declare(cython.int, 15)
 _C_QUEUE_HASH = cython.declare(cython.int, 20)
-_COLUMNS = cython.declare(cython.int, 28)
+_C_KEYS_POS = cython.declare(cython.int, 22)
+_C_KEYS_LEN = cython.declare(cython.int, 23)
+_C_UNIQ_POS = cython.declare(cython.int, 24)
+_C_UNIQ_LEN = cython.declare(cython.int, 25)
+_C_TAGS_POS = cython.declare(cython.int, 26)
+_C_TAGS_LEN = cython.declare(cython.int, 27)
+_C_LMQ_POS = cython.declare(cython.int, 28)
+_C_LMQ_LEN = cython.declare(cython.int, 29)
+_C_LMQ_OFFSETS_POS = cython.declare(cython.int, 30)
+_C_LMQ_OFFSETS_LEN = cython.declare(cython.int, 31)
+_COLUMNS = cython.declare(cython.int, 32)
 
 _UNIT = cython.declare(cython.Py_ssize_t, 20)
 _PRE_BLANK_SIZE = cython.declare(cython.longlong, 0x7FFFFFFF)
@@ -285,3 +297,200 @@ def sort_by_queue(
             bounds[r] = bounds[r - 1]
         bounds[0] = 0
     return total
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _without_last_commas(
+    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """The end of a list without the empty entries at its end; Java's ``split`` drops those."""
+    while e > p and b[e - 1] == 44:
+        e -= 1
+    return e
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _commas(
+    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """Number of commas in a range."""
+    n: cython.Py_ssize_t = 0
+    while p < e:
+        if b[p] == 44:
+            n += 1
+        p += 1
+    return n
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _number(
+    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t
+) -> cython.longlong:
+    """A whole number in decimal digits, -1 if the range is not one or it is above 2**62."""
+    n: cython.longlong = 0
+    if p >= e:
+        return -1
+    while p < e:
+        if not 48 <= b[p] <= 57 or n > _FARTHEST // 10 - 1:
+            return -1
+        n = n * 10 + (b[p] - 48)
+        p += 1
+    return n
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _has_lmq_units(
+    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t
+) -> cython.bint:
+    """Whether records of the topic in a range have units in the LMQ queues that they name.
+
+    Topics that begin with %RETRY%, %DLQ% or rmq_sys_ and SCHEDULE_TOPIC_XXXX do not.
+    """
+    n: cython.Py_ssize_t = e - p
+    if n >= 7 and (
+        b[p] == 37 and b[p + 1] == 82 and b[p + 2] == 69 and b[p + 3] == 84 and b[p + 4] == 82
+        and b[p + 5] == 89 and b[p + 6] == 37
+    ):
+        return False
+    if n >= 5 and (
+        b[p] == 37 and b[p + 1] == 68 and b[p + 2] == 76 and b[p + 3] == 81 and b[p + 4] == 37
+    ):
+        return False
+    if n >= 8 and (
+        b[p] == 114 and b[p + 1] == 109 and b[p + 2] == 113 and b[p + 3] == 95 and b[p + 4] == 115
+        and b[p + 5] == 121 and b[p + 6] == 115 and b[p + 7] == 95
+    ):
+        return False
+    return not (
+        n == 19 and b[p] == 83 and b[p + 1] == 67 and b[p + 2] == 72 and b[p + 3] == 69
+        and b[p + 4] == 68 and b[p + 5] == 85 and b[p + 6] == 76 and b[p + 7] == 69
+        and b[p + 8] == 95 and b[p + 9] == 84 and b[p + 10] == 79 and b[p + 11] == 80
+        and b[p + 12] == 73 and b[p + 13] == 67 and b[p + 14] == 95 and b[p + 15] == 88
+        and b[p + 16] == 88 and b[p + 17] == 88 and b[p + 18] == 88
+    )
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _is_lmq_name(
+    b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t
+) -> cython.bint:
+    """Whether a range begins with %LMQ% and has no slash."""
+    if e - p < 5 or not (
+        b[p] == 37 and b[p + 1] == 76 and b[p + 2] == 77 and b[p + 3] == 81 and b[p + 4] == 37
+    ):
+        return False
+    while p < e:
+        if b[p] == 47:
+            return False
+        p += 1
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _add_lmq_rows(
+    b: cython.const[cython.uchar][::1],
+    rows: cython.longlong[:, ::1],
+    r: cython.Py_ssize_t,
+    out: cython.longlong[:, ::1],
+    n: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Add the LMQ rows of row ``r`` to ``out`` from ``n`` on; where they end, -1 without room."""
+    p: cython.Py_ssize_t = rows[r, _C_LMQ_POS]
+    e: cython.Py_ssize_t = _without_last_commas(b, p, p + rows[r, _C_LMQ_LEN])
+    q: cython.Py_ssize_t = rows[r, _C_LMQ_OFFSETS_POS]
+    f: cython.Py_ssize_t = _without_last_commas(b, q, q + rows[r, _C_LMQ_OFFSETS_LEN])
+    name: cython.Py_ssize_t
+    digits: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    offset: cython.longlong
+    if p == e or q == f or _commas(b, p, e) != _commas(b, q, f):
+        return n
+    while p < e:
+        name, digits = p, q
+        while p < e and b[p] != 44:
+            p += 1
+        while q < f and b[q] != 44:
+            q += 1
+        offset = _number(b, digits, q)
+        if offset >= 0 and _is_lmq_name(b, name, p):
+            if n == out.shape[0]:
+                return -1
+            for k in range(_COLUMNS):
+                out[n, k] = rows[r, k]
+            out[n, _C_QUEUE_ID] = 0
+            out[n, _C_QUEUE_OFFSET] = offset
+            out[n, _C_TOPIC_POS] = name
+            out[n, _C_TOPIC_LEN] = p - name
+            out[n, _C_QUEUE_HASH] = queue_hash_of(b, name, p, 0)
+            out[n, _C_KEYS_POS] = out[n, _C_UNIQ_POS] = out[n, _C_TAGS_POS] = -1
+            out[n, _C_KEYS_LEN] = out[n, _C_UNIQ_LEN] = out[n, _C_TAGS_LEN] = 0
+            out[n, _C_LMQ_POS] = out[n, _C_LMQ_OFFSETS_POS] = -1
+            out[n, _C_LMQ_LEN] = out[n, _C_LMQ_OFFSETS_LEN] = 0
+            n += 1
+        p += 1
+        q += 1
+    return n
+
+
+def add_lmq_rows(
+    buf: cython.const[cython.uchar][::1],
+    rows: cython.longlong[:, ::1],
+    out: cython.longlong[:, ::1],
+):
+    """Copy rows and add, behind each, one row for each LMQ queue in which its record has a unit.
+
+    Such a row has the position, size and tags code of its record, and the topic, queue id 0 and queue
+    offset of the LMQ queue; it has no keys. INNER_MULTI_DISPATCH names the queues and
+    INNER_MULTI_QUEUE_OFFSET has their queue offsets, both with commas between. Lists of different
+    lengths are ignored, as are names without %LMQ% or with a slash, and entries that are no number.
+    Returns the number of rows in ``out``.
+    """
+    r: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    n: cython.Py_ssize_t = 0
+    count: cython.Py_ssize_t = rows.shape[0]
+    limit: cython.Py_ssize_t = len(buf)
+    bad: cython.bint = False
+    if count and (rows.shape[1] < _COLUMNS or out.shape[1] < _COLUMNS):
+        raise ValueError(f"{rows.shape[1]} and {out.shape[1]} columns")
+    with cython.nogil:
+        for r in range(count):
+            if n == out.shape[0]:
+                bad = True
+                break
+            for k in range(_COLUMNS):
+                out[n, k] = rows[r, k]
+            n += 1
+            if rows[r, _C_LMQ_LEN] <= 0 or rows[r, _C_LMQ_OFFSETS_LEN] <= 0:
+                continue
+            if (
+                rows[r, _C_LMQ_POS] < 0 or rows[r, _C_LMQ_OFFSETS_POS] < 0
+                or rows[r, _C_TOPIC_POS] < 0 or rows[r, _C_TOPIC_LEN] < 0
+                or rows[r, _C_LMQ_POS] > limit - rows[r, _C_LMQ_LEN]
+                or rows[r, _C_LMQ_OFFSETS_POS] > limit - rows[r, _C_LMQ_OFFSETS_LEN]
+                or rows[r, _C_TOPIC_POS] > limit - rows[r, _C_TOPIC_LEN]
+            ):
+                bad = True
+                break
+            if _has_lmq_units(
+                buf, rows[r, _C_TOPIC_POS], rows[r, _C_TOPIC_POS] + rows[r, _C_TOPIC_LEN]
+            ):
+                n = _add_lmq_rows(buf, rows, r, out, n)
+                if n < 0:
+                    bad = True
+                    break
+    if bad:
+        raise ValueError(f"{count} rows into {out.shape[0]}, or a part outside of the bytes")
+    return n

@@ -65,7 +65,11 @@ _C_UNIQ_POS = cython.declare(cython.int, 24)
 _C_UNIQ_LEN = cython.declare(cython.int, 25)
 _C_TAGS_POS = cython.declare(cython.int, 26)
 _C_TAGS_LEN = cython.declare(cython.int, 27)
-_COLUMNS = cython.declare(cython.int, 28)
+_C_LMQ_POS = cython.declare(cython.int, 28)
+_C_LMQ_LEN = cython.declare(cython.int, 29)
+_C_LMQ_OFFSETS_POS = cython.declare(cython.int, 30)
+_C_LMQ_OFFSETS_LEN = cython.declare(cython.int, 31)
+_COLUMNS = cython.declare(cython.int, 32)
 
 _MAGIC_V1 = cython.declare(cython.longlong, 0xDAA320A7)
 _MAGIC_V2 = cython.declare(cython.longlong, 0xDAA320AB)
@@ -117,7 +121,49 @@ C_UNIQ_POS = _C_UNIQ_POS
 C_UNIQ_LEN = _C_UNIQ_LEN
 C_TAGS_POS = _C_TAGS_POS
 C_TAGS_LEN = _C_TAGS_LEN
+C_LMQ_POS = _C_LMQ_POS
+C_LMQ_LEN = _C_LMQ_LEN
+C_LMQ_OFFSETS_POS = _C_LMQ_OFFSETS_POS
+C_LMQ_OFFSETS_LEN = _C_LMQ_OFFSETS_LEN
 COLUMNS = _COLUMNS
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _is_inner_multi(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.bint:
+    """Whether the bytes at ``p`` are INNER_MULTI_."""
+    return (
+        b[p] == 73 and b[p + 1] == 78 and b[p + 2] == 78 and b[p + 3] == 69 and b[p + 4] == 82
+        and b[p + 5] == 95 and b[p + 6] == 77 and b[p + 7] == 85 and b[p + 8] == 76
+        and b[p + 9] == 84 and b[p + 10] == 73 and b[p + 11] == 95
+    )
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _is_dispatch(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.bint:
+    """Whether the bytes at ``p`` are DISPATCH."""
+    return (
+        b[p] == 68 and b[p + 1] == 73 and b[p + 2] == 83 and b[p + 3] == 80 and b[p + 4] == 65
+        and b[p + 5] == 84 and b[p + 6] == 67 and b[p + 7] == 72
+    )
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _is_queue_offset(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.bint:
+    """Whether the bytes at ``p`` are QUEUE_OFFSET."""
+    return (
+        b[p] == 81 and b[p + 1] == 85 and b[p + 2] == 69 and b[p + 3] == 85 and b[p + 4] == 69
+        and b[p + 5] == 95 and b[p + 6] == 79 and b[p + 7] == 70 and b[p + 8] == 70
+        and b[p + 9] == 83 and b[p + 10] == 69 and b[p + 11] == 84
+    )
 
 
 @cython.cfunc
@@ -171,6 +217,12 @@ def _properties(
                             level = 0
                             break
                     rows[n, _C_DELAY_LEVEL] = level
+                elif length == 20 and _is_inner_multi(b, start) and _is_dispatch(b, start + 12):
+                    rows[n, _C_LMQ_POS] = value
+                    rows[n, _C_LMQ_LEN] = p - value
+                elif length == 24 and _is_inner_multi(b, start) and _is_queue_offset(b, start + 12):
+                    rows[n, _C_LMQ_OFFSETS_POS] = value
+                    rows[n, _C_LMQ_OFFSETS_LEN] = p - value
             start = p + 1
             value = -1
         p += 1
@@ -276,6 +328,10 @@ def _walk_one(
     rows[n, _C_UNIQ_LEN] = 0
     rows[n, _C_TAGS_POS] = -1
     rows[n, _C_TAGS_LEN] = 0
+    rows[n, _C_LMQ_POS] = -1
+    rows[n, _C_LMQ_LEN] = 0
+    rows[n, _C_LMQ_OFFSETS_POS] = -1
+    rows[n, _C_LMQ_OFFSETS_LEN] = 0
     if not check & _LEAVE_PROPERTIES:
         _properties(b, q, end, rows, n)
     rows[n, _C_TAGS_CODE] = (

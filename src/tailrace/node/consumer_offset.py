@@ -1,33 +1,89 @@
-"""How far each consumer group has come: ``consumerOffset.json``."""
+"""How far each consumer group has come: ``consumerOffset.json``, with LMQ ``lmqConsumerOffset.json``.
+
+With enableLmq the second file takes the place of the first, for all groups. In it the groups that are
+LMQ ones have a table of their own, a number for each topic and group: their queue id is always 0.
+"""
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final
 
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
-from tailrace.node.config_manager import ConfigManager
+from tailrace.formats.commitlog import LMQ_PREFIX, LMQ_QUEUE_ID
+from tailrace.node.config_manager import ConfigManager, DataVersion, read_config
 
 __all__ = ["ConsumerOffsetManager"]
 
+_log = logging.getLogger(__name__)
 TOPIC_GROUP_SEPARATOR: Final = "@"
+_FILES: Final = ("consumerOffset.json", "lmqConsumerOffset.json")
+"""The second one with enableLmq."""
 VERSION_STEP: Final = 500
 
 
 class ConsumerOffsetManager(ConfigManager):
     """Next offsets by ``topic@group`` and queue. `persist_if_changed` is called now and then."""
 
-    def __init__(self, file_system: FileSystem, config_dir: str, clock: Clock) -> None:
-        super().__init__(file_system, config_dir, "consumerOffset.json")
+    def __init__(
+        self, file_system: FileSystem, config_dir: str, clock: Clock, *, lmq: bool = False
+    ) -> None:
+        super().__init__(file_system, config_dir, _FILES[lmq])
         self._clock = clock
+        self._lmq = lmq
         self._table: dict[str, dict[int, int]] = {}
         self._pull_table: dict[str, dict[int, int]] = {}
         self._reset_table: dict[str, dict[int, int]] = {}
         self._dirty = False
         self._commits = 0
 
+    def load(self) -> bool:
+        """Read the file; the other one of the two if this one was never written, as after a change of
+        enableLmq. Whether either was there.
+        """
+        other = f"{self._config_dir}/{_FILES[not self._lmq]}"
+        if super().load():
+            self._name_unused(other)
+            return True
+        found = read_config(self._file_system, other)
+        if found is None:
+            return False
+        with self._lock:
+            self._unknown = dict(found)
+            self.data_version.take(self._unknown.pop("dataVersion", None))
+            self._decode(self._unknown)
+        self._dirty = True
+        _log.warning("consumer offsets are taken over from the other file, enableLmq has changed "
+                     "file=%s count=%d", other, len(self._table))
+        self._name_lost(found, other)
+        return True
+
+    def _name_unused(self, other: str) -> None:
+        """Log that the file of the other setting has newer offsets; they are not read."""
+        found = read_config(self._file_system, other)
+        if found is None:
+            return
+        version = DataVersion()
+        version.take(found.get("dataVersion"))
+        if version.timestamp > self.data_version.timestamp:
+            _log.warning("newer consumer offsets are not read, enableLmq has changed file=%s", other)
+        self._name_lost(found, other)
+
+    def _name_lost(self, found: dict[str, Any], path: str) -> None:
+        """Log that LMQ groups have offsets that are not read."""
+        table = found.get("lmqOffsetTable")
+        if not self._lmq and isinstance(table, dict) and table:
+            _log.warning("offsets of LMQ groups are not read, enableLmq is false file=%s count=%d",
+                         path, len(table))
+
+    def _queue(self, group: str, queue_id: int) -> int:
+        """The queue under which an offset is kept: an LMQ group has one for each topic."""
+        return LMQ_QUEUE_ID if self._lmq and group.startswith(LMQ_PREFIX) else queue_id
+
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Remember the next offset of a queue; any value is taken, as RocketMQ does."""
+        queue_id = self._queue(group, queue_id)
         key = f"{topic}@{group}"
         queues = self._table.get(key)
         if queues is None:
@@ -42,6 +98,7 @@ class ConsumerOffsetManager(ConfigManager):
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
         """The next offset of a queue, -1 when none is known."""
+        queue_id = self._queue(group, queue_id)
         queues = self._table.get(f"{topic}@{group}")
         return -1 if queues is None else queues.get(queue_id, -1)
 
@@ -134,13 +191,18 @@ class ConsumerOffsetManager(ConfigManager):
         for key, queues in (found or {}).items():
             if isinstance(queues, dict):
                 table[str(key)] = {int(q): int(o) for q, o in queues.items()}
+        if self._lmq:
+            found = value.pop("lmqOffsetTable", None)
+            table |= {str(key): {LMQ_QUEUE_ID: int(o)} for key, o in (found or {}).items()}
         self._table = table
 
     def _encode(self) -> dict[str, Any]:
         # list() and dict() copy in one step each, so commits may go on meanwhile.
-        return {
-            "offsetTable": {
-                key: {str(q): o for q, o in dict(queues).items()}
-                for key, queues in list(self._table.items())
-            }
-        }
+        table = [(key, dict(queues)) for key, queues in list(self._table.items())]
+        mark = f"{TOPIC_GROUP_SEPARATOR}{LMQ_PREFIX}"
+        lmq = {
+            key: queues[LMQ_QUEUE_ID] for key, queues in table
+            if self._lmq and mark in key and LMQ_QUEUE_ID in queues}
+        made: dict[str, Any] = {"lmqOffsetTable": lmq} if self._lmq else {}
+        return {**made, "offsetTable": {
+            key: {str(q): o for q, o in queues.items()} for key, queues in table if key not in lmq}}

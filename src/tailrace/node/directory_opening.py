@@ -18,6 +18,7 @@ from tailrace.node.topic_config import TopicConfigManager
 from tailrace.node.topic_retention import remove_deleted
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.log_paths import log_paths, segment_files
+from tailrace.store.multi_dispatch import is_lmq, queue_count
 
 __all__ = [
     "DEFAULT_QUEUES", "cause_of_read_only", "check_directory", "has_log", "load_topics",
@@ -105,11 +106,13 @@ def load_topics(
     """The topics; one that has queues and no config gets one, with as many queues as it has."""
     name_rocksdb_configs(file_system, root)
     topics = TopicConfigManager(file_system, f"{root}/{filenames.CONFIG}", broker, clock)
+    topics.enable_lmq = store.config.enable_lmq
     topics.load()
     remove_deleted(file_system, store, topics.table)
+    _name_lmq_queues(store)
     queues: dict[str, int] = {}
     for topic, queue_id in store.queues.table:
-        if topics.table.get(topic) is None:
+        if topics.table.get(topic) is None and not is_lmq(topic):
             queues[topic] = max(queues.get(topic, 0), queue_id + 1)
     for topic, count in sorted(queues.items()):
         _log.warning("a topic has queues and no config, it gets one topic=%s queues=%d", topic, count)
@@ -120,3 +123,14 @@ def load_topics(
                 raise
             _log.warning("there is no room for the config of a topic topic=%s", topic)
     return topics
+
+
+def _name_lmq_queues(store: DefaultMessageStore) -> None:
+    """Log what does not happen with the LMQ queues of a store whose settings leave them alone."""
+    config, count = store.config, queue_count(store.queues.table)
+    if config.enable_multi_dispatch and not config.enable_lmq:
+        _log.warning("enableMultiDispatch does nothing without enableLmq lmq_queues=%d", count)
+    elif count and not config.multi_dispatch:
+        _log.warning(
+            "LMQ queues are kept and get no new messages lmq_queues=%d setting=%s", count,
+            "enableMultiDispatch" if config.enable_lmq else "enableLmq,enableMultiDispatch")

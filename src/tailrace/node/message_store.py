@@ -66,7 +66,7 @@ from tailrace.node.put_forms import (
     topic_of,
 )
 from tailrace.node.retention import Retention
-from tailrace.node.timers import Timers, is_timer
+from tailrace.node.timers import Timers, goes_alone
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.segments import Lease
 from tailrace.store.default_message_store import DefaultMessageStore
@@ -383,7 +383,7 @@ class MessageStore:
                 topic, queue_id, b"", born_timestamp=self._clock.now_ms(),
                 born_host=self.store_host)
             items = plain_items(part, prefix, number)
-            if items is None and any(map(is_timer, messages)):
+            if items is None and any(map(goes_alone, messages)):
                 return [self.put(m, queue_id=queue_id, timeout_ms=timeout_ms) for m in messages]
             if items is None:
                 items = [
@@ -471,7 +471,7 @@ class MessageStore:
         return f"{self._unique_prefix}{next(self._unique_number):012X}"
 
     def _topic_queues(self, topic: str, queue_id: int) -> None:
-        known = self.topics.table.get(topic)
+        known = self.topics.select(topic)
         if known is None:
             # A refused topic must not leave a config behind: the log checks names first.
             self._store.commit_log.check_topic(topic)

@@ -13,7 +13,7 @@ from tailrace.errors import (
     StoreNotWritableError,
     TimerFlowControlError,
 )
-from tailrace.formats.commitlog import create_message_id
+from tailrace.formats.commitlog import INNER_MULTI_DISPATCH, create_message_id
 from tailrace.model import Message, PutMessageResult, PutMessageStatus
 
 __all__ = ["PutResults", "plain_items", "raise_refused", "stored_properties", "topic_of"]
@@ -154,5 +154,7 @@ def raise_refused(result: PutMessageResult) -> None:
         PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL: lambda text: MessageIllegalError("timer", text),
         PutMessageStatus.WHEEL_TIMER_NOT_ENABLE: lambda text: MessageIllegalError("timer", text),
         PutMessageStatus.WHEEL_TIMER_FLOW_CONTROL: TimerFlowControlError,
+        PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED: lambda text: MessageIllegalError(
+            INNER_MULTI_DISPATCH, text),
     }
     raise refusals.get(result.status, StoreNotWritableError)(result.remark)

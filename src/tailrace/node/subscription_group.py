@@ -8,6 +8,7 @@ from typing import Any, Final
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
+from tailrace.formats.commitlog import LMQ_PREFIX
 from tailrace.node.config_manager import ConfigManager
 
 __all__ = ["SubscriptionGroupConfig", "SubscriptionGroupManager", "validate_group"]
@@ -101,14 +102,18 @@ class SubscriptionGroupManager(ConfigManager):
         self._clock = clock
         self._table: dict[str, SubscriptionGroupConfig] = {}
         self._forbidden: dict[str, Any] = {}
+        self.enable_lmq = False
+        """Whether every LMQ name is a group; no such group has an entry."""
 
     def select(self, group: str) -> SubscriptionGroupConfig | None:
         """The group, if it exists."""
+        if self.enable_lmq and group.startswith(LMQ_PREFIX):
+            return SubscriptionGroupConfig(group_name=group)
         return self._table.get(group)
 
     def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
         """The group, created when the configuration allows it and the name is one; else None."""
-        found = self._table.get(group)
+        found = self.select(group)
         if found is not None:
             return found
         if not self._config.auto_create_subscription_group or validate_group(group):

@@ -14,7 +14,11 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler
 from tailrace.errors import StoreError
 from tailrace.formats import filenames
-from tailrace.formats.commitlog import decode_properties
+from tailrace.formats.commitlog import (
+    INNER_MULTI_DISPATCH,
+    INNER_MULTI_QUEUE_OFFSET,
+    decode_properties,
+)
 from tailrace.model import Message, MessageExtBrokerInner, PutMessageResult
 from tailrace.node.config_manager import read_config, write_config
 from tailrace.node.delay_offset import DelayOffsetManager
@@ -37,7 +41,7 @@ from tailrace.timer.recall import build_handle, parse_handle, recall_messages
 from tailrace.timer.schedule_message_service import ScheduleMessageService
 from tailrace.timer.timer_message_store import TimerMessageStore
 
-__all__ = ["Timers", "is_timer"]
+__all__ = ["Timers", "goes_alone"]
 
 _log = logging.getLogger(__name__)
 _ENQUEUE_MS: Final = 20
@@ -56,6 +60,12 @@ def is_timer(message: Message) -> bool:
     return message.deliver_at is not None or message.delay is not None or message.delay_level > 0 or (
         bool(message.properties)
         and any(name in message.properties for name in (DELAY, *DELIVER_PROPERTIES)))
+
+
+def goes_alone(message: Message) -> bool:
+    """Whether a message cannot be put together with others: it is a timer, or names LMQ queues."""
+    return is_timer(message) or INNER_MULTI_DISPATCH in message.properties or (
+        INNER_MULTI_QUEUE_OFFSET in message.properties)
 
 
 @final
@@ -177,7 +187,7 @@ class Timers:
     def put(self, message: MessageExtBrokerInner) -> PutMessageResult:
         """Put a message, which waits on the timer topic when it has a delivery time."""
         topic, queue_id = message.topic, message.queue_id
-        refused = self._hook.handle(message)
+        refused = self._store.commit_log.lmq_refusal(message) or self._hook.handle(message)
         if refused is not None:
             return refused
         if message.topic == SCHEDULE_TOPIC and SCHEDULE_TOPIC not in self._topics.table:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
+from tailrace.formats.commitlog import LMQ_PREFIX
 from tailrace.node.config_manager import ConfigManager
 from tailrace.store.topic_retention import (
     RESERVE_TIME,
@@ -161,6 +162,8 @@ class TopicConfigManager(ConfigManager):
         self._clock = clock
         self._table: dict[str, TopicConfig] = {}
         self._listeners: list[Callable[[], None]] = []
+        self.enable_lmq = False
+        """Whether every LMQ name is a topic with one queue; no such topic has an entry."""
 
     @property
     def table(self) -> dict[str, TopicConfig]:
@@ -173,7 +176,13 @@ class TopicConfigManager(ConfigManager):
 
     def select(self, topic: str) -> TopicConfig | None:
         """The topic, if it exists."""
+        if self.is_lmq(topic):
+            return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
         return self._table.get(topic)
+
+    def is_lmq(self, topic: str) -> bool:
+        """Whether a topic is an LMQ queue, of which no config is kept (LmqTopicConfigManager)."""
+        return self.enable_lmq and topic.startswith(LMQ_PREFIX)
 
     def items(self) -> list[TopicConfig]:
         """All topics."""
@@ -203,7 +212,7 @@ class TopicConfigManager(ConfigManager):
     ) -> TopicConfig | None:
         """The topic, created from ``default_topic`` when that allows it; else None."""
         with self._lock:
-            if (found := self._table.get(topic)) is not None:
+            if (found := self.select(topic)) is not None:
                 return found
             if default_topic == AUTO_CREATE_TOPIC_KEY_TOPIC and not (
                 self._config.auto_create_topic_enable
@@ -227,7 +236,7 @@ class TopicConfigManager(ConfigManager):
     ) -> TopicConfig:
         """The topic, created as told when it is missing."""
         with self._lock:
-            if (found := self._table.get(topic)) is not None:
+            if (found := self.select(topic)) is not None:
                 return found
             made = TopicConfig(
                 topic_name=topic, read_queue_nums=queue_nums, write_queue_nums=queue_nums,

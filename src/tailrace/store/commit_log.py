@@ -40,6 +40,7 @@ from tailrace.kernels import record_encoder
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.segments import AllocateMappedFileService, MappedFile, MappedFileQueue
 from tailrace.store.log_paths import LogPaths
+from tailrace.store.multi_dispatch import MARK, UNCOUNTED, MultiDispatch
 from tailrace.store.running_flags import RunningFlags
 
 __all__ = ["CommitLog", "RecordWriter"]
@@ -87,6 +88,7 @@ class CommitLog:
         self.store_host = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
         self.last_store_timestamp = 0
         self._topics: dict[str, bytes] = {}
+        self._multi = MultiDispatch(config, self.queue_offsets)
 
     # -- positions
 
@@ -208,17 +210,22 @@ class CommitLog:
             ):
                 self._check_sizes(
                     body, properties, topic, len(message.born_host) + len(self.store_host))
+            names: list[str] = []
+            if MARK in properties:
+                names, properties = self._multi.names(message)
         except MessageIllegalError as error:
             return self._illegal(error)
         crc = _crc32(body) & CRC_MASK
         key = (message.topic, message.queue_id)
-        transaction = message.sys_flag & SysFlag.TRANSACTION_MASK
-        counted = transaction not in {SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK}
+        counted = message.sys_flag & SysFlag.TRANSACTION_MASK not in UNCOUNTED
         bound = len(body) + len(properties) + len(topic) + 256
         with self._lock:
             queue_offset = self.queue_offsets.get(key, 0) if counted else 0
             now = max(self._clock.now_ms(), self.last_store_timestamp)
             try:
+                if names:
+                    properties = self._with_lmq_offsets(message, topic, properties, names)
+                    bound += len(properties) - len(message.properties)
                 file = self._tail()
                 while True:
                     at = file.wrote_position
@@ -233,16 +240,50 @@ class CommitLog:
                     if size >= 0:
                         break
                     file = self._roll(file)
+            except MessageIllegalError as error:
+                return self._illegal(error)
             except (DiskFullError, OSError) as error:
                 return PutMessageResult(
                     PutMessageStatus.CREATE_MAPPED_FILE_FAILED, remark=str(error))
             file.wrote_position = at + size
             if counted:
                 self.queue_offsets[key] = queue_offset + 1
+            if names:
+                self._multi.advance(names)
             self.last_store_timestamp = now
         return PutMessageResult(
             PutMessageStatus.PUT_OK, phy_offset, phy_offset + size, message.queue_id, queue_offset,
             now, 1)
+
+    def lmq_refusal(self, message: MessageExtBrokerInner) -> PutMessageResult | None:
+        """Why a message must not ask for the LMQ queues that it names; None when it may, or does not.
+
+        Asked before a message is stored for a later moment, too: its producer is told in time.
+        """
+        try:
+            why = self._multi.over_quota(message) if MARK in message.properties else ""
+        except MessageIllegalError as error:
+            return self._illegal(error)
+        return PutMessageResult(
+            PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED, remark=why) if why else None
+
+    def _with_lmq_offsets(
+        self, message: MessageExtBrokerInner, topic: bytes, properties: bytes, names: list[str]
+    ) -> bytes:
+        """Properties with the next queue offset in each LMQ queue; the caller holds the lock.
+
+        Raises MessageIllegalError if they, or the record, become too long: the whole record counts
+        here, as in the reference.
+        """
+        made = self._multi.with_offsets(properties, names)
+        hosts = len(message.born_host) + len(self.store_host)
+        self._check_sizes(message.body, made, topic, hosts)
+        size = record_encoder.record_size(hosts, 0, len(message.body), len(topic), len(made))
+        if size > self._config.max_message_size:
+            raise MessageIllegalError(
+                "record", f"{size} bytes with its places in LMQ queues, maxMessageSize allows "
+                f"{self._config.max_message_size}")
+        return made
 
     def put_batch(self, message: MessageExtBrokerInner, encoded: bytes) -> PutMessageResult:
         """Append the messages of a batch body; all in one file, or none."""
@@ -255,6 +296,8 @@ class CommitLog:
             if len(encoded) > self._config.max_message_size:
                 raise MessageIllegalError(
                     "batch", f"{len(encoded)} bytes, maxMessageSize allows {self._config.max_message_size}")
+            if MARK in encoded:
+                items = self._multi.checked_batch(message.topic, items)
             return self.put_items(message, items, whole=True)
         except MessageIllegalError as error:
             return self._illegal(error)

@@ -6,6 +6,10 @@ rolled back transactions have one unit. So over the units of a segment the sum o
 terms when the units tile it, in whatever order they come. A missing, doubled or foreign unit
 leaves something else. 20 bytes a message are read instead of the message, memory is two numbers a
 segment. What is not seen is a wrong tags code.
+
+Units of LMQ queues are further units of records that have one already, so they are not summed. Only
+the log says which of them there must be; what can be told of an LMQ queue is where its units stop to
+follow each other.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from tailrace.formats.consumequeue import CQ_UNIT
 from tailrace.kernels import queue_units
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.log_walk import LogFile
+from tailrace.store.multi_dispatch import is_lmq
 
 __all__ = ["Coverage"]
 
@@ -45,9 +50,10 @@ class Coverage:
     def _add_queue(self, queue: ConsumeQueue) -> None:
         offset, last = queue.min_offset, -1
         end = queue.max_offset
+        starts = self._starts[:0] if is_lmq(queue.topic) else self._starts
         while offset < end:
             data = queue.units(offset, min(_LOOK, end - offset))
-            count, last = queue_units.add_cover(data, last, self._starts, self._sums, self._highs)
+            count, last = queue_units.add_cover(data, last, starts, self._sums, self._highs)
             offset += count
             if not count or count < len(data) // _UNIT:
                 queue.set_end(offset)

@@ -35,6 +35,7 @@ from tailrace.store.geometry import recognise
 from tailrace.store.log_paths import log_paths
 from tailrace.store.log_scan import LogEnd, scan_files
 from tailrace.store.log_walk import Damage, LogWalk, RecordClaim
+from tailrace.store.multi_dispatch import rows_with_lmq
 from tailrace.store.record_batch import rows_by_queue
 from tailrace.store.sealing import sealed_rows
 from tailrace.store.store_checkpoint import read_checkpoint
@@ -335,8 +336,9 @@ class StoreDirectory:
                 continue
             self._sealed += sealed_rows(item.data, item.rows)
             deliver_time_codes(item.data, item.rows, levels)
-            for topic, queue_id, chosen in rows_by_queue(item.data, item.rows):
-                self._take_rows((topic, queue_id), item.rows, chosen, seen)
+            rows = rows_with_lmq(item.data, item.rows)
+            for topic, queue_id, chosen in rows_by_queue(item.data, rows):
+                self._take_rows((topic, queue_id), rows, chosen, seen)
         for key, queue in self._queues.items():
             if key not in seen:
                 units = CQ_UNIT.view(queue.units(0, queue.max_offset)) if queue.files else None

@@ -28,6 +28,8 @@ __all__ = [
 _log = logging.getLogger(__name__)
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 _SCHEDULE: Final = SCHEDULE_TOPIC.encode()
+_MAX_NAME: Final = 255
+"""Longest name of a directory in bytes."""
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -140,7 +142,7 @@ class Dispatcher:
         topic = self._topics.get(raw)
         if topic is None:
             topic = self._topics[raw] = raw.decode("utf-8", "replace")
-        if not topic or topic in {".", ".."} or "/" in topic or "\0" in topic:
+        if not topic or topic in {".", ".."} or "/" in topic or "\0" in topic or len(raw) > _MAX_NAME:
             _log.error("no queue for a topic that cannot be a directory topic=%r count=%d phy_offset=%d",
                        topic, len(chosen), rows[chosen[0], record.C_PHY])
             return None

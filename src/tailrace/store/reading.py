@@ -22,6 +22,7 @@ from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueue, ConsumeQueueStore
 from tailrace.store.index_service import IndexService
 from tailrace.store.log_scan import has_unit, is_record
+from tailrace.store.multi_dispatch import holds_unit, is_lmq
 
 __all__ = ["MessageReader"]
 
@@ -29,8 +30,6 @@ _log = logging.getLogger(__name__)
 _UNIT: Final = CQ_UNIT.size
 _TIME_AT: Final = (56, 68)
 _MOST_TOLD: Final = 1000
-_LMQ_PREFIX: Final = "%LMQ%"
-"""Such queues name messages of other topics."""
 
 
 @final
@@ -101,7 +100,7 @@ class MessageReader:
         self, queue: ConsumeQueue, data: bytes, numbers: list[int], offset: int, most: int,
         room: int, result: GetMessageResult,
     ) -> None:
-        topic = b"" if queue.topic.startswith(_LMQ_PREFIX) else queue.topic.encode()
+        topic = b"" if is_lmq(queue.topic) else queue.topic.encode()  # LMQ: of other topics
         records, total, removed, at = result.records, 0, False, 0
         unpack = CQ_UNIT.struct.unpack_from
         behind = result.next_begin_offset = offset + len(data) // _UNIT
@@ -130,7 +129,9 @@ class MessageReader:
                 place = offset + number
                 if len(found) != size:
                     removed = True
-                elif record.is_message(found, phy_offset, topic, queue.queue_id, place):
+                elif record.is_message(found, phy_offset, topic, queue.queue_id, place) and (
+                    topic or holds_unit(found, queue.topic, place)
+                ):
                     records.append(found)
                     result.queue_offsets.append(place)
                     continue

@@ -11,6 +11,7 @@ import numpy as np
 from tailrace.kernels import index_entries, queue_units, record
 from tailrace.store.log_scan import Rows
 from tailrace.store.log_walk import Damage
+from tailrace.store.multi_dispatch import rows_with_lmq
 
 __all__ = ["UNIT_COLUMNS", "Hashes", "RecordBatch", "rows_by_queue"]
 
@@ -76,7 +77,7 @@ class QueueNumbers:
 def rows_by_queue(data: Any, rows: Rows) -> Iterator[tuple[str, int, Rows]]:
     """Each queue of record rows, and the numbers of its rows, in the order of the log.
 
-    Rows of a kind that has no unit are left out.
+    Rows of a kind that has no unit are left out. For the units of LMQ queues, pass ``rows_with_lmq``.
     """
     queues, numbers = QueueNumbers(), np.empty(len(rows), dtype=np.int64)
     queues.number(data, rows, numbers)
@@ -103,6 +104,8 @@ class RecordBatch:
         self._count = 0
         self._keys = 0
         self._queues = QueueNumbers()
+        self.records = 0
+        """Number of records; ``len`` counts the rows of their LMQ units, too."""
         self.sealed: list[Damage] = []
         """Damage that placeholders among the records cover."""
 
@@ -111,12 +114,17 @@ class RecordBatch:
 
     def clear(self) -> None:
         """Forget all rows; what was returned of them is not valid any more."""
-        self._count = self._keys = 0
+        self._count = self._keys = self.records = 0
         self._queues.clear()
         self.sealed = []
 
     def add(self, data: Any, rows: Rows) -> None:
-        """Take record rows, which follow those that were taken before; ``data`` is what they point into."""
+        """Take record rows, which follow those that were taken before; ``data`` is what they point into.
+
+        LMQ units of a record become rows behind its own one.
+        """
+        self.records += len(rows)
+        rows = rows_with_lmq(data, rows)
         first, last = self._count, self._count + len(rows)
         if last > len(self._rows):
             self._grow(2 * last)

@@ -26,6 +26,8 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final, final
 
+import numpy as np
+
 from tailrace.config import RecoveryMode
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
@@ -40,6 +42,7 @@ from tailrace.store.dispatch import Dispatcher
 from tailrace.store.index_service import IndexService
 from tailrace.store.log_scan import LogEnd, scan_files
 from tailrace.store.log_walk import Damage, RecordClaim, Walk
+from tailrace.store.multi_dispatch import rows_with_lmq
 from tailrace.store.parallel_walk import ParallelWalk
 from tailrace.store.progress import Position, Progress, ProgressFile, checkpoint_bytes
 from tailrace.store.progress_snapshot import make_progress
@@ -67,6 +70,8 @@ _PLACE: Final = record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
 _LAST_FILES: Final = 3
 _LAST_QUEUE_FILES: Final = 2
 _SMALL: Final = 64 << 20
+_RECENT_ROWS: Final = 4096
+"""Rows in which the last 64 records are looked for; a record with LMQ units has several."""
 _TELL_NS: Final = 1_000_000_000
 _SAVE_NS: Final = 5_000_000_000
 
@@ -266,9 +271,10 @@ class Recovery:
         until = min(phy_offset + _SMALL, self._commit_log.max_offset)
         files = self._commit_log.queue.files
         for chunk in scan_files(files, phy_offset, until, self._check, LogEnd()):
-            for name, number, chosen in rows_by_queue(chunk.data, chunk.rows):
+            rows = rows_with_lmq(chunk.data, chunk.rows)
+            for name, number, chosen in rows_by_queue(chunk.data, rows):
                 if (name, number) == (topic, queue_id):
-                    return int(chunk.rows[chosen[0], record.C_QUEUE_OFFSET])
+                    return int(rows[chosen[0], record.C_QUEUE_OFFSET])
         return -1
 
     # -- passes 4 to 6
@@ -320,9 +326,11 @@ class Recovery:
     def _take(self, batch: RecordBatch) -> None:
         rows = batch.rows
         self._dispatcher.dispatch_batch(batch)
-        self.report.scanned += len(rows)
+        self.report.scanned += batch.records
         last = rows[-1]
-        self._recent = [*self._recent, *rows[-64:, record.C_PHY].tolist()][-64:]
+        places = rows[-_RECENT_ROWS:, record.C_PHY]
+        places = places[np.flatnonzero(np.diff(places, prepend=-1))]  # LMQ units repeat a position
+        self._recent = [*self._recent, *places[-64:].tolist()][-64:]
         self._last_record = (
             int(last[record.C_PHY]), int(last[record.C_SIZE]), int(last[record.C_STORE_TIMESTAMP]))
         self._commit_log.last_store_timestamp = max(

@@ -16,6 +16,7 @@ from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.log_scan import LogChunk
 from tailrace.store.log_walk import Damage, LogWalk, RecordClaim, Walk
+from tailrace.store.multi_dispatch import rows_with_lmq
 from tailrace.store.record_batch import rows_by_queue
 from tailrace.store.recovery_table import StopDecision, checks_of, decide_stop
 from tailrace.store.stitched_walk import PieceSource, StitchedWalk
@@ -68,6 +69,7 @@ def _decide(mode: RecoveryMode, damage: Damage) -> None:
 
 
 def _note_ends(chunk: LogChunk, seen: dict[tuple[str, int], int]) -> None:
-    for topic, queue_id, chosen in rows_by_queue(chunk.data, chunk.rows):
-        end = int(chunk.rows[chosen, record.C_QUEUE_OFFSET].max()) + 1
+    rows = rows_with_lmq(chunk.data, chunk.rows)
+    for topic, queue_id, chosen in rows_by_queue(chunk.data, rows):
+        end = int(rows[chosen, record.C_QUEUE_OFFSET].max()) + 1
         seen[topic, queue_id] = max(seen.get((topic, queue_id), 0), end)

@@ -17,6 +17,7 @@ from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueueStore
 from tailrace.store.coverage import Coverage
 from tailrace.store.index_service import IndexService
+from tailrace.store.multi_dispatch import is_lmq
 from tailrace.store.progress import Progress, checkpoint_bytes
 from tailrace.store.recovery_report import RecoveryReport
 from tailrace.store.store_checkpoint import StoreCheckpoint
@@ -53,9 +54,11 @@ class RecoveryStart:
         self._bad_index = bad_index
         self._last_exit_ok = last_exit_ok
         self._index_times: dict[str, int] | None = None
+        self._has_lmq = any(is_lmq(topic) for topic, _ in queues.table)
 
     def mismatch(self, found: Progress) -> str:
         """Why a progress says something that is not so, or nothing."""
+        self._has_lmq = self._has_lmq or any(map(is_lmq, found.queues))
         if found.index is not None:
             self._index_times = dict(zip(found.index["files"], found.index["times"], strict=False))
         log, queue = self._commit_log, self._commit_log.queue
@@ -163,7 +166,10 @@ class RecoveryStart:
         return start
 
     def moved_back(self, start: int) -> int:
-        """``start``, or the first place before it that queues or index do not tell of."""
+        """``start``, or the first place before it that queues or index do not tell of.
+
+        The start of the log if there are LMQ queues: no sum tells whether they are whole.
+        """
         log = self._commit_log
         for queue in self._queues.table.values():
             queue.find_end()
@@ -174,6 +180,9 @@ class RecoveryStart:
             self._report.why += f", moved back: queues do not tell of all messages from {gap} on"
             self._report.rebuilt.append(f"queues from {gap}")
             start = gap
+        if self._has_lmq and start > log.min_offset:
+            self._report.why += ", moved back: only the log tells whether LMQ queues are whole"
+            start = log.min_offset
         if self._index is not None:
             good = self._index_good_until()
             if good < start:

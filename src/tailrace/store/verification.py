@@ -44,8 +44,9 @@ from tailrace.store.index_verification import (
     check_index_file,
     indexed_until,
 )
-from tailrace.store.log_scan import LogChunk, LogEnd
+from tailrace.store.log_scan import LogChunk, LogEnd, Rows
 from tailrace.store.log_walk import Damage, LogWalk, RecordClaim
+from tailrace.store.multi_dispatch import rows_with_lmq
 from tailrace.store.record_batch import rows_by_queue
 from tailrace.store.store_checkpoint import read_checkpoint
 
@@ -118,8 +119,9 @@ class SegmentRules:
         self.records += len(chunk.rows)
         yield from self._verify_properties(chunk)
         deliver_time_codes(chunk.data, chunk.rows, self._levels)
-        for topic, queue_id, chosen in rows_by_queue(chunk.data, chunk.rows):
-            yield from self._verify_units((topic, queue_id), chunk, chosen)
+        rows = rows_with_lmq(chunk.data, chunk.rows)
+        for topic, queue_id, chosen in rows_by_queue(chunk.data, rows):
+            yield from self._verify_units((topic, queue_id), rows, chosen)
         yield from self._index.verify_rows(chunk)
 
     def foreign_keys(self) -> list[Finding]:
@@ -138,8 +140,8 @@ class SegmentRules:
                 "odd-properties", self._directory.log_path(int(row[record.C_PHY])),
                 int(row[record.C_PHY]), f"{len(pieces)} pieces, {known} can be read")
 
-    def _verify_units(self, key: Key, chunk: LogChunk, chosen: Any) -> Iterator[Finding]:
-        rows, directory = chunk.rows, self._directory
+    def _verify_units(self, key: Key, rows: Rows, chosen: Any) -> Iterator[Finding]:
+        directory = self._directory
         offsets = rows[chosen, record.C_QUEUE_OFFSET]
         self.next[key] = int(offsets[-1]) + 1
         wanted = bytearray(_UNIT * len(chosen))
@@ -275,8 +277,9 @@ def rows_with_odd_properties(chunk: LogChunk) -> list[int]:
 def queue_ends(chunk: LogChunk) -> dict[Key, int]:
     """Behind the last queue offset of each queue that a chunk has records of."""
     found = {}
-    for topic, queue_id, chosen in rows_by_queue(chunk.data, chunk.rows):
-        found[topic, queue_id] = int(chunk.rows[chosen[-1], record.C_QUEUE_OFFSET]) + 1
+    rows = rows_with_lmq(chunk.data, chunk.rows)
+    for topic, queue_id, chosen in rows_by_queue(chunk.data, rows):
+        found[topic, queue_id] = int(rows[chosen[-1], record.C_QUEUE_OFFSET]) + 1
     return found
 
 

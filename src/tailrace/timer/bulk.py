@@ -15,6 +15,7 @@ import numpy as np
 
 from tailrace.env.clock import Clock
 from tailrace.errors import MessageIllegalError
+from tailrace.formats.commitlog import INNER_MULTI_DISPATCH
 from tailrace.formats.timerlog import MAGIC_DEFAULT
 from tailrace.kernels import timer_put_back
 from tailrace.kernels import timer_records as kernel
@@ -29,6 +30,7 @@ __all__ = ["BulkPutBack"]
 MANY: Final = 32
 """From so many units of a slot on it is worth it."""
 _CHUNK: Final = 4096
+_DISPATCH: Final = f"{INNER_MULTI_DISPATCH}\x01".encode()
 _ADDED: Final = 256
 """At most so many bytes a record has more than the timer message: two properties, another topic."""
 
@@ -122,6 +124,10 @@ class BulkPutBack:
         rows = np.zeros((len(units), kernel.COLUMNS), np.int64)
         kernel.read(data, at, positions, sizes, self._put_back.grain_ms, rows)
         rows[:, kernel.T_WROTE] = units["write_time_ms"]
+        if _DISPATCH in data:  # rare: their LMQ units need the ordinary put
+            for row, start in enumerate(at.tolist()):
+                if data.find(_DISPATCH, start, start + int(sizes[row])) >= 0:
+                    rows[row, kernel.T_PLAIN] = 0
         return _Batch(units, data, rows)
 
     # -- what is plain

@@ -284,3 +284,85 @@ def test_groups_survive_a_restart_and_are_created_when_allowed(files, directory)
     assert again.delete("h")
     assert not again.delete("h")
     assert again.select("TOOLS_CONSUMER") is not None
+
+
+# -- LMQ
+
+
+def offsets_of(path, *, lmq):
+    made = ConsumerOffsetManager(OsFileSystem(), str(path), Clock(), lmq=lmq)
+    made.load()
+    return made
+
+
+JAVA_LMQ = (  # as a Java broker writes it
+    '{\n\t"dataVersion":{"counter":0,"stateVersion":0,"timestamp":%d},\n\t"groupTopicMap":{},\n'
+    '\t"lmqOffsetTable":{"%%LMQ%%a@%%LMQ%%g":12,"t@%%LMQ%%g":3},\n'
+    '\t"offsetTable":{"%%LMQ%%a@plain":{0:7},"t@plain":{0:1,1:2}}\n}')
+
+
+def test_offsets_of_lmq_groups_have_a_table_of_their_own_in_a_file_of_their_own(tmp_path):
+    (tmp_path / "lmqConsumerOffset.json").write_text(JAVA_LMQ % 5)
+    offsets = offsets_of(tmp_path, lmq=True)
+    assert offsets.query("%LMQ%g", "%LMQ%a", 0) == offsets.query("%LMQ%g", "%LMQ%a", 9) == 12
+    assert offsets.query("plain", "%LMQ%a", 0) == 7
+    assert offsets.query("plain", "%LMQ%a", 9) == -1
+    assert offsets.topics_of("%LMQ%g") == ["%LMQ%a", "t"]
+    offsets.commit("%LMQ%g", "%LMQ%b", 4, 99)
+    offsets.commit("plain", "%LMQ%b", 4, 98)
+    offsets.persist_if_changed()
+    assert not (tmp_path / "consumerOffset.json").exists()
+    table = json.loads((tmp_path / "lmqConsumerOffset.json").read_text())
+    assert table["lmqOffsetTable"] == {"%LMQ%a@%LMQ%g": 12, "t@%LMQ%g": 3, "%LMQ%b@%LMQ%g": 99}
+    assert table["offsetTable"] == {
+        "%LMQ%a@plain": {"0": 7}, "t@plain": {"0": 1, "1": 2}, "%LMQ%b@plain": {"4": 98}}
+    offsets.remove_group("%LMQ%g")
+    offsets.persist_if_changed()
+    again = offsets_of(tmp_path, lmq=True)
+    assert (again.query("%LMQ%g", "t", 0), again.query("plain", "t", 1)) == (-1, 2)
+
+
+def test_offsets_are_taken_over_when_lmq_is_switched_on_or_off(tmp_path, caplog):
+    (tmp_path / "lmqConsumerOffset.json").write_text(JAVA_LMQ % 5)
+    offsets = offsets_of(tmp_path, lmq=False)
+    assert offsets.query("plain", "t", 1) == 2
+    assert "are taken over from the other file" in caplog.text
+    assert "offsets of LMQ groups are not read, enableLmq is false" in caplog.text
+    offsets.persist_if_changed()
+    written = json.loads((tmp_path / "consumerOffset.json").read_text())
+    assert written["offsetTable"]["t@plain"] == {"0": 1, "1": 2}
+    (tmp_path / "lmqConsumerOffset.json").unlink()
+    caplog.clear()
+    offsets = offsets_of(tmp_path, lmq=True)
+    assert offsets.query("plain", "t", 1) == 2
+    assert offsets.query("%LMQ%g", "t", 0) == 3, "the table of LMQ groups was kept on the way"
+    assert "are taken over from the other file" in caplog.text
+
+
+@pytest.mark.parametrize(("stamp", "told"), [(4, False), (1_000_000, True)])
+def test_a_newer_file_of_the_other_setting_is_named(tmp_path, caplog, stamp, told):
+    present = offsets_of(tmp_path, lmq=True)
+    present.data_version.timestamp = 100
+    present.commit("plain", "t", 0, 5)
+    present.persist_if_changed()
+    (tmp_path / "consumerOffset.json").write_text(
+        f'{{"dataVersion":{{"counter":1,"timestamp":{stamp}}},"offsetTable":{{"t@plain":{{0:1}}}}}}')
+    caplog.clear()
+    assert offsets_of(tmp_path, lmq=True).query("plain", "t", 0) == 5
+    assert ("newer consumer offsets are not read" in caplog.text) == told
+
+
+def test_lmq_names_are_topics_and_groups_without_an_entry(tmp_path):
+    topics = TopicConfigManager(OsFileSystem(), str(tmp_path), BrokerConfig(), Clock())
+    groups = SubscriptionGroupManager(OsFileSystem(), str(tmp_path), BrokerConfig(), Clock())
+    assert topics.select("%LMQ%a") is None
+    assert groups.select("%LMQ%g") is None
+    topics.update(TopicConfig(topic_name="%LMQ%old", read_queue_nums=4, write_queue_nums=4))
+    topics.enable_lmq = groups.enable_lmq = True
+    for config in (topics.select("%LMQ%a"), topics.create_if_missing("%LMQ%a", 4), topics.select("%LMQ%old"),
+                   topics.create_in_send("%LMQ%a", "TBW102", 4)):
+        assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (1, 1, 6)
+    assert groups.find_or_create("%LMQ%g").group_name == "%LMQ%g"
+    assert groups.items() == []
+    assert list(topics.table) == ["%LMQ%old"]
+    assert topics.select("t") is None

@@ -1,0 +1,219 @@
+"""Multi-dispatch: one record, units in its own queue and in LMQ queues (RocketMQ's LmqDispatch).
+
+INNER_MULTI_DISPATCH of a message names LMQ queues (light message queues, ``%LMQ%NAME``, queue id 0).
+The put assigns a queue offset in each and stores these as INNER_MULTI_QUEUE_OFFSET. Dispatch and
+recovery read both from the record, so the units are a function of the CommitLog (C2), whatever the
+settings say. Messages of retry, dead letter and system topics have no such units: they may carry the
+properties of the message that they are a copy of.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any, Final, final
+
+import numpy as np
+
+from tailrace.config import StoreConfig
+from tailrace.errors import MessageIllegalError
+from tailrace.formats.commitlog import (
+    INNER_MULTI_DISPATCH,
+    INNER_MULTI_QUEUE_OFFSET,
+    LMQ_DISPATCH_SEPARATOR,
+    LMQ_PREFIX,
+    LMQ_QUEUE_ID,
+    SysFlag,
+    decode_properties,
+)
+from tailrace.kernels import queue_units, record
+from tailrace.model import MessageExtBrokerInner
+from tailrace.store.log_scan import Rows
+
+__all__ = [
+    "MARK", "UNCOUNTED", "MultiDispatch", "holds_unit", "is_lmq", "lmq_names", "queue_count",
+    "rows_with_lmq", "topic_allows_lmq",
+]
+
+_log = logging.getLogger(__name__)
+
+MARK: Final = b"INNER_MULTI_"
+"""Stored properties without these bytes have nothing to do with multi-dispatch."""
+UNCOUNTED: Final = frozenset({SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK})
+"""Kinds of records that have no unit and no queue offset."""
+_EXCLUDED: Final = ("%RETRY%", "%DLQ%", "rmq_sys_")
+_SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+_MAX_NAME_LENGTH: Final = 255
+"""In bytes: the name of an LMQ queue is the name of its directory."""
+_OFFSETS: Final = re.compile(rb"(?:(?<=\x02)|\A)%b\x01[^\x02]*(?:\x02|\Z)" % INNER_MULTI_QUEUE_OFFSET.encode())
+_SHORTEST: Final = len(LMQ_PREFIX) + 1
+
+
+def is_lmq(name: str) -> bool:
+    """Whether a topic or a consumer group is an LMQ one."""
+    return name.startswith(LMQ_PREFIX)
+
+
+def topic_allows_lmq(topic: str) -> bool:
+    """Whether messages of a topic may have units in LMQ queues (MixAll.topicAllowsLMQ)."""
+    return not topic.startswith(_EXCLUDED) and topic != _SCHEDULE_TOPIC
+
+
+def rows_with_lmq(data: Any, rows: Rows) -> Rows:
+    """Record rows with a further row behind each for every LMQ unit of the record.
+
+    ``rows`` itself when no record has one, which costs next to nothing.
+    """
+    lengths = rows[:, record.C_LMQ_OFFSETS_LEN]
+    if not lengths.any():
+        return rows
+    names = rows[:, record.C_LMQ_LEN]
+    most = int(np.minimum((lengths + 1) // 2, (names + 1) // _SHORTEST).sum())
+    room = np.empty((len(rows) + most, record.COLUMNS), dtype=np.int64)
+    return room[: queue_units.add_lmq_rows(data, rows, room)]
+
+
+def holds_unit(stored: bytes, name: str, queue_offset: int) -> bool:
+    """Whether a stored record has the unit at a queue offset of an LMQ queue.
+
+    The record was either put into the queue itself, or names it.
+    """
+    rows = np.empty((1, record.COLUMNS), dtype=np.int64)
+    if record.scan(stored, 0, len(stored), 0, 0, rows)[0] != 1:
+        return False
+    found, raw = rows_with_lmq(stored, rows), name.encode()
+    places = found[found[:, record.C_QUEUE_OFFSET] == queue_offset]
+    return any(
+        stored[at : at + length] == raw
+        for at, length in places[:, [record.C_TOPIC_POS, record.C_TOPIC_LEN]].tolist())
+
+
+def lmq_names(properties: bytes) -> list[str]:
+    """The LMQ queues that stored properties name.
+
+    The names are checked: what the reference stores and then drops, or trips over at dispatch, is
+    refused. Raises MessageIllegalError.
+    """
+    text = decode_properties(properties).get(INNER_MULTI_DISPATCH, "")
+    if not text.strip():
+        return []
+    names = text.rstrip(LMQ_DISPATCH_SEPARATOR).split(LMQ_DISPATCH_SEPARATOR)
+    for name in names:
+        if why := _why_no_name(name):
+            raise MessageIllegalError(INNER_MULTI_DISPATCH, f"{name[:300]!r} {why}")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise MessageIllegalError(INNER_MULTI_DISPATCH, f"{twice[:300]!r} is named twice")
+    return names
+
+
+def _why_no_name(name: str) -> str:
+    if not is_lmq(name):
+        return f"does not begin with {LMQ_PREFIX}: only LMQ queues can be named, with commas between"
+    if "/" in name or "\0" in name:
+        return "must not contain / or NUL: the name of an LMQ queue is the name of a directory"
+    if (size := len(name.encode("utf-8", "replace"))) > _MAX_NAME_LENGTH:
+        return f"has {size} bytes, {_MAX_NAME_LENGTH} are the most"
+    return ""
+
+
+@final
+class MultiDispatch:
+    """What a put does for messages that name LMQ queues. ``queue_offsets`` are those of the log."""
+
+    def __init__(self, config: StoreConfig, queue_offsets: dict[tuple[str, int], int]) -> None:
+        self._config = config
+        self._queue_offsets = queue_offsets
+        self._told_off = False
+
+    def names(self, message: MessageExtBrokerInner) -> tuple[list[str], bytes]:
+        """The LMQ queues in which a message gets a unit, and its properties without queue offsets.
+
+        Only the store says queue offsets, so those that a client sent are dropped. Raises
+        MessageIllegalError.
+        """
+        topic, properties = message.topic, message.properties
+        if not topic_allows_lmq(topic):
+            return [], properties
+        properties = _without_queue_offsets(properties)
+        if message.sys_flag & SysFlag.TRANSACTION_MASK in UNCOUNTED:
+            return [], properties
+        if not self._config.multi_dispatch:
+            self._tell_off(topic, properties)
+            return [], properties
+        names = lmq_names(properties)
+        if topic in names:
+            raise MessageIllegalError(
+                INNER_MULTI_DISPATCH, f"{topic[:300]!r} is the topic of the message itself")
+        return names, properties
+
+    def _tell_off(self, topic: str, properties: bytes) -> None:
+        """Log once that messages ask for what is off."""
+        text = decode_properties(properties).get(INNER_MULTI_DISPATCH, "")
+        if text.strip() and not self._told_off:
+            self._told_off = True
+            _log.warning("multi-dispatch is off, messages get no place in the LMQ queues that they name "
+                         "topic=%s names=%.300r", topic, text)
+
+    def over_quota(self, message: MessageExtBrokerInner) -> str:
+        """Why a message must not have the LMQ queues that it names: there are too many; or nothing.
+
+        Raises MessageIllegalError for names that no LMQ queue can have.
+        """
+        config = self._config
+        if not config.multi_dispatch:
+            return ""
+        names, _ = self.names(message)
+        if not config.enable_lmq_quota:
+            return ""
+        new = [name for name in names if (name, LMQ_QUEUE_ID) not in self._queue_offsets]
+        limit = config.max_lmq_consume_queue_num
+        if not new or (there := queue_count(self._queue_offsets)) < limit:
+            return ""
+        return (f"[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]lmq consume queue num exceeded. {new[0][:300]!r} is "
+                f"new, there are {there} LMQ queues, maxLmqConsumeQueueNum allows {limit}")
+
+    def with_offsets(self, properties: bytes, names: list[str]) -> bytes:
+        """Stored properties with the next queue offset in each LMQ queue."""
+        text = LMQ_DISPATCH_SEPARATOR.join(str(self._next(name)) for name in names)
+        end = b"" if not properties or properties.endswith(b"\x02") else b"\x02"
+        return b"%b%b%b\x01%b\x02" % (
+            properties, end, INNER_MULTI_QUEUE_OFFSET.encode(), text.encode())
+
+    def advance(self, names: list[str]) -> None:
+        """Count a message that is in the log."""
+        for name in names:
+            self._queue_offsets[name, LMQ_QUEUE_ID] = self._next(name) + 1
+
+    def _next(self, name: str) -> int:
+        return self._queue_offsets.get((name, LMQ_QUEUE_ID), 0)
+
+    def checked_batch(
+        self, topic: str, items: list[tuple[int, bytes, bytes]]
+    ) -> list[tuple[int, bytes, bytes]]:
+        """The items of a batch as they are stored.
+
+        Raises MessageIllegalError if one names LMQ queues: the reference stores it and gives it no
+        place there.
+        """
+        for number, (_, _, properties) in enumerate(items):
+            if not self._config.multi_dispatch:
+                self._tell_off(topic, properties)
+            elif topic_allows_lmq(topic) and lmq_names(properties):
+                raise MessageIllegalError(
+                    INNER_MULTI_DISPATCH,
+                    f"message {number} of a batch names LMQ queues, it must be sent by itself")
+        return [(flag, body, _without_queue_offsets(stored)) for flag, body, stored in items]
+
+
+def _without_queue_offsets(properties: bytes) -> bytes:
+    """Stored properties without INNER_MULTI_QUEUE_OFFSET."""
+    if INNER_MULTI_QUEUE_OFFSET.encode() not in properties:
+        return properties
+    return _OFFSETS.sub(b"", properties)
+
+
+def queue_count(queues: Mapping[tuple[str, int], object]) -> int:
+    """Number of LMQ queues among queues by topic and id."""
+    return sum(1 for topic, _ in list(queues) if is_lmq(topic))
