@@ -134,9 +134,11 @@ class BrokerController:
         config_dir, clock, config = self._store.config_dir, self._clock, self._config
         self._store.topics.ensure_system_topics()
         groups = SubscriptionGroupManager(self._file_system, config_dir, config, clock)
+        groups.enable_lmq = self._store.config.enable_lmq
         groups.load()
         groups.ensure_system_groups()
-        offsets = ConsumerOffsetManager(self._file_system, config_dir, clock)
+        offsets = ConsumerOffsetManager(
+            self._file_system, config_dir, clock, lmq=self._store.config.enable_lmq)
         offsets.load()
         self._store.keep_unconsumed(offsets)
 
@@ -161,7 +163,7 @@ class BrokerController:
         offsets = self._broker.offsets
         for topic, group, queue_id, offset in offsets.entries():
             until = self._store.max_offset_in_queue(topic, queue_id)
-            if topic in self._broker.topics.table and offset > until:
+            if self._broker.topics.select(topic) is not None and offset > until:
                 _log.warning(
                     "consumer offset corrected group=%s topic=%s queue=%d offset=%d to=%d", group,
                     topic, queue_id, offset, until)

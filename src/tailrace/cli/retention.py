@@ -51,7 +51,8 @@ def delete_now(store: str, config: StoreConfig) -> tuple[list[str], str]:
         with MessageStore.open(
             store, config=config, services=False, create=False, must_write=True
         ) as opened:
-            offsets = ConsumerOffsetManager(OsFileSystem(), opened.config_dir, SystemClock())
+            offsets = ConsumerOffsetManager(
+                OsFileSystem(), opened.config_dir, SystemClock(), lmq=config.enable_lmq)
             offsets.load()
             opened.keep_unconsumed(offsets)
             opened.retention.delete_now()

@@ -257,7 +257,7 @@ def _pins(
 def _groups(directory: StoreDirectory, config: StoreConfig, clock: Clock) -> GroupPins:
     """What the listed groups keep, by the offsets on disk."""
     offsets = ConsumerOffsetManager(
-        directory.file_system, f"{directory.path}/{filenames.CONFIG}", clock)
+        directory.file_system, f"{directory.path}/{filenames.CONFIG}", clock, lmq=config.enable_lmq)
     if config.pin_groups:
         offsets.load()
     queues = {(queue.topic, queue.queue_id): queue for queue in directory.queues()}

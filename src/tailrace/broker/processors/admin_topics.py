@@ -69,6 +69,8 @@ class AdminTopicsProcessor:
         name = ext["topic"]
         if refusal := self._refused_name(request, name):
             return refusal
+        if refusal := self._refused_lmq(request, name):
+            return refusal
         present = self._broker.topics.select(name)
         try:
             attributes = merged_attributes(
@@ -105,11 +107,20 @@ class AdminTopicsProcessor:
                     present.attributes if present else {}, changes, creating=present is None)
             except ValueError as error:
                 return request.answer(ResponseCode.SYSTEM_ERROR, f"{config.topic_name}: {error}")
-            refusal = self._refused_name(request, config.topic_name)
+            refusal = self._refused_name(request, config.topic_name) or self._refused_lmq(
+                request, config.topic_name)
             if refusal := refusal or _refused_shape(request, config):
                 return refusal
         self._broker.topics.update_all(configs)
         return request.answer()
+
+    def _refused_lmq(self, request: RemotingCommand, name: str) -> RemotingCommand | None:
+        """The reference answers success and ignores the change."""
+        if not self._broker.topics.is_lmq(name):
+            return None
+        return request.answer(
+            ResponseCode.INVALID_PARAMETER,
+            f"The topic[{name}] is an LMQ queue: it exists without a config, with one queue.")
 
     def _refused_name(self, request: RemotingCommand, name: str) -> RemotingCommand | None:
         if reason := validate_topic(name):

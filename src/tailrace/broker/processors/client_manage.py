@@ -157,7 +157,7 @@ class ClientManageProcessor:
         """Remember how far a group has come: request 15."""
         ext = request.ext
         topic = ext["topic"]
-        if topic not in self._broker.topics.table:
+        if self._broker.topics.select(topic) is None:
             return request.answer(
                 ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist"
             )

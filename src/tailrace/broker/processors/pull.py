@@ -156,7 +156,7 @@ class PullMessageProcessor:
             raise _RefusalError(
                 ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}"
             )
-        topic_config = broker.topics.table.get(topic)
+        topic_config = broker.topics.select(topic)
         if topic_config is None:
             raise _RefusalError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!"

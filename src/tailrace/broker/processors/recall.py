@@ -29,7 +29,7 @@ class RecallMessageProcessor:
     def recall(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """Answer success once the request to delete is in the log; the timer may be due before."""
         topic = request.ext.get("topic", "")
-        if self._broker.topics.table.get(topic) is None:
+        if self._broker.topics.select(topic) is None:
             return request.answer(
                 ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{topic}] not exist")
         try:

@@ -67,6 +67,7 @@ CODES: Final[Mapping[PutMessageStatus, ResponseCode]] = {
     PutMessageStatus.WHEEL_TIMER_FLOW_CONTROL: ResponseCode.SYSTEM_ERROR,
     PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
     PutMessageStatus.WHEEL_TIMER_NOT_ENABLE: ResponseCode.SYSTEM_ERROR,
+    PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED: ResponseCode.LMQ_QUOTA_EXCEEDED,
 }
 REMARKS: Final[Mapping[PutMessageStatus, str]] = {
     PutMessageStatus.SERVICE_NOT_AVAILABLE: "service not available now.",
@@ -102,7 +103,6 @@ class SendMessageProcessor:
         self._broker = broker
         self._store = broker.store
         self._topics = broker.topics
-        self._table = broker.topics.table
         self._durable = durable
         self._traffic = broker.traffic
         self._wait_durable = wait_durable
@@ -176,7 +176,7 @@ class SendMessageProcessor:
         self, channel: Channel, request: RemotingCommand, ext: dict[str, str], *, batch: bool
     ) -> tuple[MessageExtBrokerInner, str]:
         topic = ext["b"]
-        config = self._table.get(topic)
+        config = self._topics.select(topic)
         if config is None or topic in FORBIDDEN_TO_SEND:
             config = self._missing_topic(channel, topic, ext)
         queue_id = int(ext["e"])
