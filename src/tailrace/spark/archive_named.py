@@ -11,6 +11,7 @@ from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.spark.columns import Rows
 from tailrace.spark.wanted import Wanted, first_kept
 from tailrace.store.directory import QueueView, StoreDirectory
+from tailrace.store.multi_dispatch import is_lmq
 
 __all__ = ["Units", "named_in", "units_between"]
 
@@ -19,8 +20,13 @@ Units = list[tuple[QueueView, Rows, Rows]]
 
 
 def units_between(directory: StoreDirectory, start: int, until: int) -> Units:
-    """Messages of every queue in a range of the log."""
-    return [(queue, *_units(queue, start, until)) for queue in directory.queues()]
+    """Messages of every queue in a range of the log.
+
+    LMQ queues are left out: they name messages of other topics. A message that was put into one itself
+    is kept as a record.
+    """
+    return [
+        (queue, *_units(queue, start, until)) for queue in directory.queues() if not is_lmq(queue.topic)]
 
 
 def _units(queue: QueueView, start: int, until: int) -> tuple[Any, Any]:

@@ -18,6 +18,7 @@ from tailrace.spark.archive_directory import ArchivedDirectory, ArchivedQueue, o
 from tailrace.spark.options import EARLIEST, LATEST, Position, ReadOptions
 from tailrace.spark.wanted import first_at
 from tailrace.store.directory import QueueView, StoreDirectory
+from tailrace.store.multi_dispatch import is_lmq
 
 __all__ = [
     "Directories", "Directory", "Offsets", "Ranges", "batch_ranges", "from_json",
@@ -27,6 +28,8 @@ __all__ = [
 _log = logging.getLogger(__name__)
 _UNIT: Final = CQ_UNIT.size
 _HEAD: Final = 88  # a record up to its store timestamp has at most these bytes
+_TOLD: set[str] = set()
+"""Labels of stores whose LMQ queues were named in the log."""
 Queue = tuple[str, str, int]  # label of the store, topic, queueId
 Offsets = dict[Queue, int]
 Ranges = dict[Queue, tuple[int, int]]
@@ -81,11 +84,22 @@ def queues_of(directories: Directories, options: ReadOptions) -> dict[Queue, Que
     found = {}
     topics = set()
     for label, directory in directories.items():
+        left_out = 0
         for queue in directory.queues():
+            if is_lmq(queue.topic):
+                left_out += 1
+                continue
             topics.add(queue.topic)
             if options.wants(queue.topic, queue.queue_id):
                 found[label, queue.topic, queue.queue_id] = queue
-    problems = [f"topic {topic} does not exist" for topic in sorted(options.named_topics() - topics)]
+        if left_out and label not in _TOLD:
+            _TOLD.add(label)
+            _log.warning("LMQ queues are left out, their messages are read by their own topics store=%s "
+                         "lmq_queues=%d", label, left_out)
+    problems = [
+        f"topic {topic} is an LMQ queue, which cannot be read: read the topics of its messages, whose "
+        "property INNER_MULTI_DISPATCH names it" if is_lmq(topic) else f"topic {topic} does not exist"
+        for topic in sorted(options.named_topics() - topics)]
     for topic, numbers in options.assigned.items():
         there = {queue_id for _, name, queue_id in found if name == topic}
         problems += [

@@ -100,7 +100,7 @@ class StoreTarget(AbstractContextManager["StoreTarget"]):
 
     def queues(self, topic: str) -> int:
         """How many queues of a topic can be written."""
-        known = self._store.topics.table.get(topic)
+        known = self._store.topics.select(topic)
         return known.write_queue_nums if known is not None else 0
 
     def create(self, topic: str, queues: int) -> None:

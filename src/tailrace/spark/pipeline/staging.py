@@ -33,6 +33,7 @@ _NUMBERS: Final = {
 _TEXTS: Final = {
     record.C_TOPIC_POS: record.C_TOPIC_LEN, record.C_UNIQ_POS: record.C_UNIQ_LEN,
     record.C_KEYS_POS: record.C_KEYS_LEN, record.C_TAGS_POS: record.C_TAGS_LEN,
+    record.C_LMQ_POS: record.C_LMQ_LEN, record.C_LMQ_OFFSETS_POS: record.C_LMQ_OFFSETS_LEN,
 }
 _SCHEMA: Final = pa.schema([
     *(pa.field(str(column), kind) for column, kind in _NUMBERS.items()),

@@ -174,7 +174,8 @@ def timer_metrics(path: str, pending: Mapping[str, int]) -> list[dict[str, Any]]
 def _committed(directory: StoreDirectory) -> list[tuple[str, str, int, int]]:
     """(topic, group, queue id, next offset) of what groups have committed."""
     offsets = ConsumerOffsetManager(
-        directory.file_system, f"{directory.path}/{filenames.CONFIG}", SystemClock())
+        directory.file_system, f"{directory.path}/{filenames.CONFIG}", SystemClock(),
+        lmq=directory.config.enable_lmq)
     offsets.load()
     return sorted(offsets.entries())
 
