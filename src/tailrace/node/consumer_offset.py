@@ -39,8 +39,9 @@ class ConsumerOffsetManager(ConfigManager):
         self._commits = 0
 
     def load(self) -> bool:
-        """Read the file; the other one of the two if this one was never written, as after a change of
-        enableLmq. Whether either was there.
+        """Read the file, or the other one of the two if this one was never written; False without both.
+
+        The first open after a change of enableLmq finds the other one only.
         """
         other = f"{self._config_dir}/{_FILES[not self._lmq]}"
         if super().load():
@@ -193,7 +194,8 @@ class ConsumerOffsetManager(ConfigManager):
                 table[str(key)] = {int(q): int(o) for q, o in queues.items()}
         if self._lmq:
             found = value.pop("lmqOffsetTable", None)
-            table |= {str(key): {LMQ_QUEUE_ID: int(o)} for key, o in (found or {}).items()}
+            lmq = found if isinstance(found, dict) else {}
+            table |= {str(key): {LMQ_QUEUE_ID: int(o)} for key, o in lmq.items()}
         self._table = table
 
     def _encode(self) -> dict[str, Any]:

@@ -227,8 +227,9 @@ class CommitLog:
             now = max(self._clock.now_ms(), self.last_store_timestamp)
             try:
                 if names:
+                    bound -= len(properties)
                     properties = self._with_lmq_offsets(message, topic, properties, names)
-                    bound += len(properties) - len(message.properties)
+                    bound += len(properties)
                 file = self._tail()
                 while True:
                     at = file.wrote_position

@@ -73,6 +73,8 @@ _PLACE: Final = record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
 _LAST_FILES: Final = 3
 _LAST_QUEUE_FILES: Final = 2
 _SMALL: Final = 64 << 20
+_RECENT_ROWS: Final = 4096
+"""Rows in which the last 64 records are looked for; a record with LMQ units has several."""
 _TELL_NS: Final = 1_000_000_000
 _SAVE_NS: Final = 5_000_000_000
 
@@ -352,7 +354,9 @@ class Recovery:
         self._dispatcher.dispatch_batch(batch)
         self.report.scanned += batch.records
         last = rows[-1]
-        self._recent = [*self._recent, *np.unique(rows[-4096:, record.C_PHY]).tolist()[-64:]][-64:]
+        places = rows[-_RECENT_ROWS:, record.C_PHY]
+        places = places[np.flatnonzero(np.diff(places, prepend=-1))]  # LMQ units repeat a position
+        self._recent = [*self._recent, *places[-64:].tolist()][-64:]
         self._last_record = (
             int(last[record.C_PHY]), int(last[record.C_SIZE]), int(last[record.C_STORE_TIMESTAMP]))
         self._commit_log.last_store_timestamp = max(

@@ -132,3 +132,44 @@ def test_a_batch_of_a_stream_reads_what_the_checkpoint_names(root):
         stream_ranges(look(root), both, gone, options(root))
     assert stream_ranges(look(root), both, gone, options(root, failOnDataLoss="false")) == {
         ("s", "a", 0): (3, 15)}
+
+
+def test_lmq_queues_are_left_out_and_refused_by_name(tmp_path, caplog):
+    from tailrace.config import StoreConfig
+    from tailrace.errors import ConfigError
+
+    path = str(tmp_path / "lmq")
+    config = StoreConfig(enable_lmq=True, enable_multi_dispatch=True)
+    with MessageStore.open(path, config=config, services=False) as store:
+        for _ in range(3):
+            store.put(Message(topic="a", body=b"x", properties={"INNER_MULTI_DISPATCH": "%LMQ%q"}))
+    assert batch_ranges(look(path), options(path)) == {("s", "a", 0): (0, 3)}
+    assert "LMQ queues are left out" in caplog.text
+    with pytest.raises(ConfigError, match="topic %LMQ%q is an LMQ queue, which cannot be read"):
+        batch_ranges(look(path), options(path, topic="%LMQ%q"))
+
+
+def test_staged_rows_keep_their_lmq_units(tmp_path):
+    from tailrace.config import StoreConfig
+    from tailrace.kernels import record
+    from tailrace.spark.pipeline.staging import _packed, _unpacked
+    from tailrace.store.log_scan import LogEnd, scan_files
+    from tailrace.store.multi_dispatch import rows_with_lmq
+    from tailrace.store.record_batch import rows_by_queue
+
+    path = str(tmp_path / "lmq")
+    config = StoreConfig(enable_lmq=True, enable_multi_dispatch=True)
+    with MessageStore.open(path, config=config, services=False) as store:
+        for n in range(9):
+            names = {"INNER_MULTI_DISPATCH": "%LMQ%q,%LMQ%r"} if n % 2 else {}
+            store.put(Message(topic="a", body=b"x", properties=names), queue_id=n % 3)
+    directory = StoreDirectory(path)
+    (chunk,) = scan_files(directory.log_files, 0, directory.max_phy_offset, 7, LogEnd())
+
+    def queues(of):
+        rows = rows_with_lmq(of.data, of.rows)
+        return {(topic, queue_id): rows[chosen][:, [record.C_PHY, record.C_QUEUE_OFFSET]].tolist()
+                for topic, queue_id, chosen in rows_by_queue(of.data, rows)}
+
+    assert len(queues(chunk)) == 5
+    assert queues(_unpacked(_packed(chunk), chunk.base)) == queues(chunk)
