@@ -237,9 +237,10 @@ _REMOTING: Final = (
            "serverChannelStallTimeoutSeconds; `slow http`, too many HTTP clients had not sent their request. "
            "`count` connections were closed for this reason since the last such line, of which there is at "
            "most one a minute for each reason."),
-    _event("warning", "requests wait for memory", "bytes limit connections",
+    _event("warning", "requests wait for memory", "bytes limit connections count",
            "Incomplete requests and unread answers of all connections take more than "
-           "serverBufferMaxBytes; nothing more is read until the largest connections are closed."),
+           "serverBufferMaxBytes; nothing more is read until the largest connections are closed. `count` is how "
+           "often that was so since the start; it is logged at most once a minute."),
     _event("warning", "connection aborted", "peer reason",
            "A client does not read its answers; what was written for it is thrown away."),
 )

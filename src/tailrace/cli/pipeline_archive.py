@@ -11,6 +11,7 @@ import typer
 
 from tailrace.cli.app import Config, Store, errors, finite, print_lines, read_properties, usage
 from tailrace.cli.pipeline import Conf, Job, Master, pipeline_app, run_job
+from tailrace.cli.signals import ending_signals
 from tailrace.config import StoreConfig
 from tailrace.errors import StoreError
 
@@ -120,8 +121,9 @@ def _follow(archiving: "ArchiveJob", job: Job, every: float) -> str:
     def end(number: int, frame: FrameType | None) -> None:
         ended.set()
 
-    before = {name: signal.signal(name, end) for name in (signal.SIGINT, signal.SIGTERM)}
-    job.tell("following; SIGINT or SIGTERM ends it")
+    for number in ending_signals():  # for good: a second signal must not cut off the end of the job
+        signal.signal(number, end)
+    job.tell("following; SIGINT, SIGTERM or SIGHUP ends it")
     failed = ""
     while not ended.is_set():
         try:
@@ -131,9 +133,11 @@ def _follow(archiving: "ArchiveJob", job: Job, every: float) -> str:
             if str(error) != failed:
                 job.tell(f"{error}; it is tried again")
             failed = str(error)
+        except Exception as error:
+            if not ended.is_set():
+                raise
+            failed = f"the last step was cut off: {error}"  # the same signal ended Spark's JVM, too
         ended.wait(every)
-    for name, handler in before.items():
-        signal.signal(name, handler)
     return failed
 
 

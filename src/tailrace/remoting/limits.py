@@ -87,6 +87,8 @@ class ServerLimits:
         """Whether requests have to wait until there is memory again."""
         self.bytes = 0
         """Bytes that all connections take, as they were last counted."""
+        self.tightened = 0
+        """How often requests had to wait for memory."""
         self.closed: Counter[str] = Counter(
             dict.fromkeys((CAP, BYTES, STALLED_FRAME, UNREAD, SLOW_HTTP), 0))
         """Connections that were closed for their sake or for others', by reason."""
@@ -169,9 +171,13 @@ class ServerLimits:
 
     def _tighten(self) -> None:
         self.tight = True
-        _log.warning("requests wait for memory bytes=%d limit=%d connections=%d",
-                     self.bytes, self.bytes_max, len(self._connections))
-        asyncio.get_running_loop().call_later(RELIEF_S, self._relieve)
+        self.tightened += 1
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._said.get("tight", -LOG_PERIOD_S) >= LOG_PERIOD_S:
+            self._said["tight"] = loop.time()
+            _log.warning("requests wait for memory bytes=%d limit=%d connections=%d count=%d",
+                         self.bytes, self.bytes_max, len(self._connections), self.tightened)
+        loop.call_later(RELIEF_S, self._relieve)
         for connection in list(self._connections):
             connection.wait_for_memory()
 

@@ -151,9 +151,12 @@ class Channel(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Stop reading requests of a client that does not read its answers."""
         self.paused = True
-        if self._transport is not None and not self.closed:
+        self._stop_reading()
+        self._count()
+
+    def _stop_reading(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
-            self._count()
 
     def resume_writing(self) -> None:
         """Serve what has waited, then read again."""
@@ -177,8 +180,7 @@ class Channel(asyncio.Protocol):
         if not self._waits and not self.closed:
             self._waits = True
             self._limits.wait(self._memory_is_there)
-            if self._transport is not None:
-                self._transport.pause_reading()
+            self._stop_reading()
 
     def _memory_is_there(self) -> None:
         self._waits = False
@@ -198,7 +200,7 @@ class Channel(asyncio.Protocol):
             if self._must_wait() or self.closed:
                 return
         self._count()
-        if self._transport is not None:
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:

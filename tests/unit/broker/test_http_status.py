@@ -378,3 +378,39 @@ def test_the_how_to_names_every_metric_of_the_exporter_that_does_not_exist():
 def test_metrics_of_timers_have_the_labels_of_the_exporter(name, labels):
     (metric,) = [m for m in METRICS if m.name == name]
     assert set(metric.labels) == labels
+
+
+@pytest.mark.parametrize(("writeable", "read_only", "answer"), [
+    (True, "", (200, "ready\n")),
+    (False, "", (503, "the store takes no writes: sync of /s failed; no room\n")),
+    (False, "read-only since it was opened", (200, "ready, read-only since it was opened\n")),
+], ids=["writes", "takes no writes", "opened read-only"])
+def test_ready_says_whether_the_store_takes_writes(broker, store, writeable, read_only, answer):
+    store.is_writeable, store.read_only = writeable, read_only
+    store.not_writeable_reason = "sync of /s failed; no room"
+
+    async def test():
+        async with serving() as (server, ask):
+            server.serving(broker)
+            found = await ask("/ready")
+            assert (found.status, found.body) == answer
+
+    run(test)
+
+
+def test_slow_clients_do_not_keep_others_out():
+    async def test():
+        async with serving() as (server, ask):
+            address = server._server.sockets[0].getsockname()
+            slow = [await asyncio.open_connection(*address[:2]) for _ in range(80)]
+            for _, writer in slow:
+                writer.write(b"GET /ready HTTP/1.1\r\n")
+            answer = await ask("/metrics")
+            assert answer.status == 200
+            assert value(samples(answer.body), "tailrace_connections_closed_total", reason="slow http") >= 16
+            with contextlib.suppress(ConnectionResetError):
+                assert await slow[0][0].read() == b"", "the oldest goes first"
+            for _, writer in slow:
+                writer.close()
+
+    run(test)

@@ -13,6 +13,7 @@ import pytest
 from tailrace.errors import RemotingConnectError, RemotingTimeoutError
 from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
 from tailrace.remoting import RemotingServer
+from tailrace.remoting.limits import ServerLimits
 from tailrace.remoting.server import one_address
 
 
@@ -356,3 +357,154 @@ def test_a_name_with_two_addresses_is_listened_on_at_one():
         await server.stop(0.0)
 
     run(test)
+
+
+def test_a_client_that_does_not_read_is_paused_and_later_answered_in_order():
+    """Requests of one wake-up wait as soon as their answers are not read."""
+    async def test():
+        async with serving() as server:
+            served = []
+
+            def big(channel, request):
+                served.append(request.opaque)
+                return request.answer(body=bytes(1 << 20))
+
+            server.register(big, 10)
+            client = await server.connect()
+            client.reader._transport.pause_reading()
+            client.send(*[RemotingCommand(10, opaque=i) for i in range(200)])
+            while not any(c.paused for c in server.channels):
+                await asyncio.sleep(0.005)
+            for _ in range(20):
+                await asyncio.sleep(0.005)
+            assert len(served) < 20
+            assert server.limits.bytes < 20 << 20
+            client.reader._transport.resume_reading()
+            assert [(await client.receive()).opaque for _ in range(200)] == list(range(200))
+            while server.limits.bytes:
+                await asyncio.sleep(0.005)
+
+    run(test)
+
+
+def test_answers_that_came_later_wait_for_a_client_that_does_not_read():
+    async def test():
+        async with serving() as server:
+            parked, made = [], []
+            server.register(lambda channel, request: parked.append((channel, request)), 11)
+            client = await server.connect()
+            client.send(*[RemotingCommand(11, opaque=i) for i in range(100)])
+            while len(parked) < 100:
+                await asyncio.sleep(0.005)
+            client.reader._transport.pause_reading()
+
+            def answer(channel, request):
+                made.append(request.opaque)
+                channel.answer(request, request.answer(body=bytes(1 << 20)))
+
+            for channel, request in parked:
+                channel.when_reading(lambda c=channel, r=request: answer(c, r))
+            for _ in range(20):
+                await asyncio.sleep(0.005)
+            assert len(made) < 20
+            client.reader._transport.resume_reading()
+            assert [(await client.receive()).opaque for _ in range(100)] == list(range(100))
+
+    run(test)
+
+
+def test_the_least_recently_used_connection_makes_room_and_a_new_one_before_a_used_one():
+    async def test():
+        limits = ServerLimits(connections_max=3)
+        async with serving(limits=limits) as server:
+            server.register(echo, 10)
+            first = await server.connect()
+            first.send(RemotingCommand(10, opaque=1))
+            await first.receive()
+            silent = await server.connect()
+            third = await server.connect()
+            third.send(RemotingCommand(10, opaque=3))
+            await third.receive()
+            fourth = await server.connect()
+            assert await silent.receive() is None, "it had sent nothing"
+            fourth.send(RemotingCommand(10, opaque=4))
+            assert (await fourth.receive()).opaque == 4
+            fifth = await server.connect()  # all others were used within the last second
+            assert await fifth.receive() is None
+            for channel in server.channels:
+                channel.last_active -= 10
+            first.send(RemotingCommand(10, opaque=1))
+            assert (await first.receive()).opaque == 1
+            sixth = await server.connect()
+            assert await third.receive() is None
+            sixth.send(RemotingCommand(10, opaque=6))
+            assert (await sixth.receive()).opaque == 6
+            assert limits.closed["connections"] == 3
+
+    run(test)
+
+
+def test_a_limit_is_shared_by_servers():
+    async def test():
+        limits = ServerLimits(connections_max=2)
+        async with serving(limits=limits) as one, serving(limits=limits) as other:
+            first = await one.connect()
+            await one.connect()
+            await other.connect()
+            assert await first.receive() is None
+            assert len(limits) == 2
+
+    run(test)
+
+
+def test_incomplete_requests_are_bounded_in_total_and_the_largest_goes(caplog):
+    async def test():
+        limits = ServerLimits(bytes_max=4 << 20)
+        async with serving(limits=limits) as server:
+            server.register(echo, 10)
+            small, large, good = [await server.connect() for _ in range(3)]
+            small.writer.write(struct.pack(">iI", 8 << 20, 10) + bytes(100_000))
+            large.writer.write(struct.pack(">iI", 8 << 20, 10) + bytes(5 << 20))
+            with contextlib.suppress(ConnectionResetError):
+                assert await large.receive() is None
+            good.send(RemotingCommand(10, opaque=1))
+            assert (await good.receive()).opaque == 1
+            assert len(server.channels) == 2
+            assert limits.closed["bytes"] == 1
+
+    with caplog.at_level(logging.WARNING):
+        run(test)
+    assert "requests wait for memory" in caplog.text
+
+
+def test_an_incomplete_request_is_given_up_when_nothing_more_comes():
+    async def test():
+        limits = ServerLimits(stall_s=0.2)
+        async with serving(limits=limits) as server:
+            client = await server.connect()
+            client.writer.write(encode(RemotingCommand(10))[:20])
+            assert await client.receive() is None
+            assert limits.closed["incomplete request"] == 1
+            assert limits.bytes == 0
+
+    run(test)
+
+
+def test_a_flood_of_closed_connections_is_one_line(caplog):
+    class Fake:
+        def __init__(self):
+            self.last_active, self.counted, self.served, self.peer = 0.0, 0, False, "x:1"
+
+        def abort(self):
+            pass
+
+        def held_bytes(self):
+            return 0
+
+    limits = ServerLimits(connections_max=5)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(500):
+            limits.opened(Fake(), 100.0)
+        limits.opened(Fake(), 161.0)
+    assert limits.closed["connections"] == 496
+    assert [r.getMessage().split("count=")[1].split()[0] for r in caplog.records] == ["1", "495"]
