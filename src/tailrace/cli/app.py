@@ -162,7 +162,8 @@ def serve(
     The broker registers at the name servers of namesrvAddr that are not its own. A setting that promises
     security or durability and is not honoured stops the start.
     """
-    from tailrace.cli.serve import LOOPBACK, places_of, serve_store, take_settings  # noqa: PLC0415 - asyncio and the broker
+    from tailrace.cli.serve import LOOPBACK, serve_store  # noqa: PLC0415 - asyncio and the broker
+    from tailrace.cli.serve_settings import places_of, take_settings  # noqa: PLC0415
 
     level = logging.getLevelNamesMapping().get(log_level.upper())
     if level is None:
@@ -181,7 +182,9 @@ def serve(
                 raise usage(
                     f"{host} can be reached by other machines and there is no access control yet; "
                     "say --allow-remote if that is meant")
-        serve_store(str(store), places, store_config, broker_config, allow_remote=allow_remote)
+        serve_store(
+            str(store), places.broker, places.namesrv, store_config, broker_config, places.http,
+            names=places.names, allow_remote=allow_remote)
 
 
 @app.command()

@@ -5,33 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from tailrace.broker.controller import BrokerController
-from tailrace.broker.listeners import (
-    Address,
-    Listeners,
-    is_own_address,
-    server_limits,
-    why_not_listening,
-)
-from tailrace.broker.registration import name_server_addresses
+from tailrace.broker.listeners import Address, Listeners, server_limits, why_not_listening
 from tailrace.cli.signals import ending_signals
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.descriptors import raise_descriptor_limit
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.env.shortage import is_shortage
 from tailrace.env.whole_files import replace_file
-from tailrace.errors import ConfigError, StoreError
+from tailrace.errors import StoreError
 from tailrace.formats.filenames import SERVE
-from tailrace.java_settings import REASONS, refuse_settings
 from tailrace.node.lock import LOCK_CHECK_MS
 from tailrace.node.message_store import MessageStore
 from tailrace.remoting.client import split_address
@@ -41,73 +32,14 @@ from tailrace.remoting.server import HIGH_WATER
 if TYPE_CHECKING:
     from tailrace.broker.http_status import HttpStatusServer
 
-__all__ = ["LOOPBACK", "Places", "parse_address", "places_of", "serve_store", "take_settings"]
+__all__ = ["LOOPBACK", "NAMESRV_ADDR", "parse_address", "serve_store"]
 
 _log = logging.getLogger(__name__)
 LOOPBACK: Final = frozenset(("127.0.0.1", "::1", "localhost"))
 """Hosts that only this machine reaches."""
 ERROR_PERIOD_S: Final = 60.0
-NAMESRV_LISTEN: Final = "127.0.0.1:9876"
 NAMESRV_ADDR: Final = "namesrvAddr"
-NONE: Final = "none"
-
-
-class Places(NamedTuple):
-    """Where a server listens."""
-
-    broker: Address
-    namesrv: Address | None
-    """None: no name server runs in this process."""
-    http: Address | None
-    names: tuple[str, str]
-    """The options or settings that say the first two, for errors."""
-
-    @property
-    def hosts(self) -> list[str]:
-        """The hosts of all places."""
-        return [place[0] for place in (self.broker, self.namesrv, self.http) if place is not None]
-
-
-def take_settings(
-    values: Mapping[str, str], ignored: Collection[str] = ()
-) -> tuple[StoreConfig, BrokerConfig]:
-    """Return the configurations of a file; log a warning for each refused setting in ``ignored``.
-
-    Raises ConfigError for values that cannot work and for refused settings.
-    """
-    for name, setting in refuse_settings(values, ignored).items():
-        _log.warning("a setting is ignored as asked setting=%s reason=%s", name, REASONS[setting.reason])
-    problems: list[str] = []
-    store, broker = StoreConfig(), BrokerConfig()
-    try:
-        store = StoreConfig.from_properties(values)
-    except ConfigError as error:
-        problems += error.problems
-    try:
-        broker = BrokerConfig.from_properties(values)
-        name_server_addresses(broker.namesrv_addr)
-    except ConfigError as error:
-        problems += error.problems
-    if problems:
-        raise ConfigError(*problems)
-    return store, broker
-
-
-def places_of(config: BrokerConfig, listen: str = "", namesrv_listen: str = "", http: str = "") -> Places:
-    """Return where to listen: options win over settings. Raises ValueError that names the wrong one."""
-    broker = parse_address(listen, "--listen") if listen else (config.bind_address, config.listen_port)
-    others, name, namesrv = name_server_addresses(config.namesrv_addr), "--namesrv-listen", None
-    if namesrv_listen:
-        namesrv = None if namesrv_listen == NONE else parse_address(namesrv_listen, name)
-    elif others:
-        name = NAMESRV_ADDR
-        namesrv = next((place for place in others if is_own_address(place[0])), None)
-    else:
-        namesrv = parse_address(NAMESRV_LISTEN, name)
-    names = ("--listen" if listen else "bindAddress and listenPort", name)
-    if broker == namesrv and broker[1]:
-        raise ValueError(f"{names[0]} and {names[1]} are both {broker[0]}:{broker[1]}")
-    return Places(broker, namesrv, parse_address(http, "--http") if http else None, names)
+"""Setting that may say where the name server listens, as errors name it."""
 
 
 def parse_address(text: str, option: str) -> Address:
@@ -184,10 +116,13 @@ def _say(text: str, stream: TextIO | None) -> None:
 
 
 def serve_store(
-    path: str, places: Places, store_config: StoreConfig, broker_config: BrokerConfig, *,
-    allow_remote: bool = False,
+    path: str, listen: Address, namesrv_listen: Address | None, store_config: StoreConfig,
+    broker_config: BrokerConfig, http_listen: Address | None = None, *,
+    names: tuple[str, str] = ("--listen", "--namesrv-listen"), allow_remote: bool = False,
 ) -> None:
     """Serve until SIGTERM, SIGINT or SIGHUP; raises StoreError or OSError.
+
+    ``names`` are the options or settings that say the first two addresses, for errors.
 
     A signal while the store is being opened ends a long recovery at its next report, within about a
     second. The abort file then stays and the next start goes on with the recovery.
@@ -196,7 +131,7 @@ def serve_store(
     progress = _Progress()
     limits = server_limits(broker_config)
     listeners = Listeners(
-        broker_config.broker_ip1, progress.ask, names=places.names, limits=limits,
+        broker_config.broker_ip1, progress.ask, names=names, limits=limits,
         high_water=broker_config.write_buffer_high_water_mark or HIGH_WATER)
     opening = partial(
         MessageStore.open, path, config=store_config, broker_config=broker_config,
@@ -204,7 +139,7 @@ def serve_store(
 
     async def take_ports() -> None:
         try:
-            await listeners.start(places.broker, places.namesrv, vip=places.broker[1] > 2)
+            await listeners.start(listen, namesrv_listen, vip=listen[1] > 2)
         except OSError as error:
             text = error.strerror or str(error)
             if f" {NAMESRV_ADDR} " in text:
@@ -212,8 +147,8 @@ def serve_store(
             raise StoreError(text) from error
 
     if allow_remote:
-        _warn_about_remote(places.broker, places.namesrv, places.http)
-    serving = _serve(opening, progress, listeners, take_ports, broker_config, places.http)
+        _warn_about_remote(listen, namesrv_listen, http_listen)
+    serving = _serve(opening, progress, listeners, take_ports, broker_config, http_listen)
     try:
         import uvloop  # noqa: PLC0415 - not everywhere
     except ImportError:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tailrace.cli.serve import places_of, take_settings
+from tailrace.cli.serve_settings import places_of, take_settings
 from tailrace.config import BrokerConfig
 from tailrace.errors import ConfigError
 
