@@ -239,6 +239,8 @@ def test_a_removed_manifest_is_named(both):
     assert later == [row for row in sound if row["commitLogOffset"] >= 2 * SEGMENT]
     left = read(path, target, failOnDataLoss="false")
     assert left == [row for row in sound if row["commitLogOffset"] >= SEGMENT]
+    with pytest.raises(StoreError, match=r"segment 0 is missing.*--from"):
+        list(restore_segments(str(target), str(path / "restored"), 0, 1 << 62))
     with pytest.raises(StoreError, match=r"segment 0 is missing.*--accept-missing"):
         verify(path, target)
     (target / "kept.json").rename(first)
