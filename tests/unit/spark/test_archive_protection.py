@@ -250,6 +250,25 @@ def test_a_removed_manifest_is_named(both):
     assert read(path, target) == left
 
 
+def test_a_manifest_that_is_written_again_still_names_the_missing_one(tmp_path):
+    path, target = tmp_path / "s", tmp_path / "a"
+    fill(path)
+    archive(path, target, verify=False)
+    manifest_file(target, 0).unlink()
+    with pytest.raises(StoreError, match="segment 0 is missing"):
+        verify(path, target)
+    found = manifests(target)
+    assert [one.verified for one in found] == [True, True]
+    (target / found[0].files[0].path).unlink()
+    manifest_file(target, 0).write_text("{")  # not archived again: it cannot be read
+    with pytest.raises(StoreError, match="is no manifest"):
+        archive(path, target)
+    manifest_file(target, 0).unlink()
+    with pytest.raises(StoreError, match="segment 0 is missing"):
+        verify(path, target)
+    assert manifests(target)[0].before.segment == 0, "also after its files were written again"
+
+
 def test_a_changed_manifest_is_named(both):
     path, target = both
     delete(path)
