@@ -22,6 +22,7 @@ from tailrace.node.message_store import MessageStore
 
 pytestmark = pytest.mark.spark
 FIXTURES = pathlib.Path(__file__).parents[1] / "interop" / "fixtures"
+VERSION_1 = pathlib.Path(__file__).parents[1] / "unit" / "spark" / "archive-version-1.tar.xz"
 SEGMENT = 64 << 10
 
 
@@ -76,6 +77,7 @@ def test_a_fixture_is_one_table_over_archive_and_log(spark, tmp_path, name):
     days = spark.read.parquet(str(archive))  # what other readers of Parquet see
     assert days.where("kind = 'message'").count() == sum(one.messages for one in made)
     assert {"dt", "segment"} <= set(days.columns)
+    assert dict(days.dtypes)["segment"] == "string", "digits would be an int up to 2 GiB, then a long"
 
 
 def test_a_stream_begins_in_the_archive(spark, tmp_path):
@@ -137,3 +139,43 @@ def test_the_standing_job_takes_what_is_sealed(spark, tmp_path):
     report = json.loads(done.stdout.splitlines()[-1])
     assert (report["segments"], report["verified"], report["gone"]) == (3, True, [])
     assert "segment 0: " in done.stderr
+
+
+def test_segments_of_an_older_archive_and_newer_ones_are_one_partition_column(spark, tmp_path):
+    with tarfile.open(VERSION_1) as packed:
+        packed.extractall(tmp_path, filter="data")
+    path, archive = tmp_path / "store", tmp_path / "archive"
+    fill(path, 0, 200)
+    done = CliRunner().invoke(app, ["pipeline", "archive", str(path), str(archive)])
+    assert done.exit_code == 0, done.output
+    days = spark.read.parquet(str(archive))
+    assert dict(days.dtypes)["segment"] == "string"
+    names = {row.segment for row in days.select("segment").distinct().collect()}
+    assert {name[0] for name in names} == {"0", "p"}
+
+
+def test_a_resting_archive_is_verified_by_its_command(spark, tmp_path):
+    path, archive = tmp_path / "s", tmp_path / "a"
+    fill(path, 0, 200)
+
+    def run(*more):
+        done = CliRunner().invoke(app, ["pipeline", "archive", str(path), str(archive), *more])
+        return done.exit_code, json.loads(done.stdout.splitlines()[-1]), done.stderr
+
+    code, report, _ = run()
+    assert (code, report["segments"], report["readAgain"]) == (0, 3, 0)
+    code, report, _ = run("--verify")
+    assert (code, report["segments"], report["readAgain"]) == (0, 0, 3)
+    part = min(archive.rglob("*.parquet"))
+    data = bytearray(part.read_bytes())
+    data[len(data) // 2] ^= 1
+    part.write_bytes(data)
+    code, report, told = run("--verify")
+    assert (code, report["segments"], report["readAgain"]) == (0, 1, 2)
+    assert "segment 0: " in told
+    part.write_bytes(data)
+    (path / "commitlog" / f"{0:020d}").unlink()
+    code, report, told = run("--verify")
+    assert code == 1
+    assert f"file={part}" in report["error"]
+    assert "the log does not have the segment any more" in told

@@ -1,5 +1,11 @@
 """Stores in SQL, paths as URIs, schemas that a query names, and a checkpoint that a setting names."""
 
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
 import pytest
 
 from tailrace.config import StoreConfig
@@ -8,6 +14,21 @@ from tailrace.node.message_store import MessageStore
 from tailrace.pytest_plugin import TailraceBroker
 
 pytestmark = pytest.mark.spark
+PROGRAM = textwrap.dedent("""
+    import json, os, sys
+    os.environ.pop("PYSPARK_PYTHON", None)  # as without an activated environment
+    from pyspark.sql import SparkSession
+    from tailrace.spark.session import register
+    spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+    try:
+        spark.read.format("tailrace").load(sys.argv[1])
+        before = ""
+    except Exception as error:
+        before = str(error)
+    count = register(spark).read.format("tailrace").load(sys.argv[1]).count()
+    print(json.dumps({"before": "DATA_SOURCE_NOT_FOUND" in before, "count": count}))
+    spark.stop()
+""")
 ROOTS = "spark.sql.streaming.checkpointLocation"
 
 
@@ -75,3 +96,12 @@ def test_a_checkpoint_that_a_setting_names_is_the_sinks(spark, store, tmp_path, 
         broker.stop()
     copied = spark.read.format("tailrace").option("topic", "copy").load(str(tmp_path / "to"))
     assert copied.count() == 20, "once each, also when the query is started again"
+
+
+@pytest.mark.slow
+def test_a_session_whose_workers_run_another_python_needs_a_call(store):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(store)], capture_output=True, text=True, check=False,
+        env={**os.environ, "PATH": "/usr/bin:/bin", "SPARK_LOCAL_IP": "127.0.0.1"}, timeout=600)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert json.loads(done.stdout.strip().splitlines()[-1]) == {"before": True, "count": 20}

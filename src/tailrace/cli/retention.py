@@ -66,7 +66,9 @@ def _wait_until_done(store: str, config: StoreConfig, before: list[str]) -> None
         after = _log_files(store, config)
         quiet = quiet + 1 if after == seen else 0
         seen = after
-        if quiet >= _QUIET_WAITS * (1 if after != before else 5):  # it may take a while to begin
+        # Comparing a file with the archive takes a while, and so may the begin.
+        slow = after == before or bool(config.archive_directory)
+        if quiet >= _QUIET_WAITS * (5 if slow else 1):
             return
 
 

@@ -277,6 +277,8 @@ class ArchiveJob:
 
     def _publish(self, manifest: Manifest, staged: Sequence[str]) -> None:
         if staged:
+            old = self._readable(manifest.segment)
+            manifest = replace(manifest, before=old.before if old is not None else None)
             self._remove_manifest(manifest.segment)
             self._remove_unpublished(manifest.segment)
         places = set()
@@ -298,8 +300,11 @@ class ArchiveJob:
         """Write a manifest with its link, and the link of the manifest after it."""
         there = list_manifests(self._file_system, self._archive)
         earlier = [one for one in there if one < manifest.segment]
-        write_manifest(self._file_system, self._archive, replace(
-            manifest, before=self._link_to(earlier[-1]) if earlier else None))
+        before = manifest.before
+        # The link to a missing manifest is kept, because nothing else says that it is missing.
+        if before is None or before.segment in there:
+            before = self._link_to(earlier[-1]) if earlier else None
+        write_manifest(self._file_system, self._archive, replace(manifest, before=before))
         link = ManifestLink(manifest.segment, manifest.sha256)
         later = [one for one in there if one > manifest.segment]
         if later:

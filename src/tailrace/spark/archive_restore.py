@@ -9,7 +9,7 @@ from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.errors import StoreError
 from tailrace.formats import filenames
 from tailrace.spark.archive_verification import restored
-from tailrace.store.archive_manifest import list_manifests, read_manifest
+from tailrace.store.archive_manifest import broken_link, list_manifests, read_manifest
 
 __all__ = ["restore_segments"]
 
@@ -35,6 +35,10 @@ def restore_segments(
         if segment != expected or manifest is None:
             raise StoreError(f"{archive} lacks the segment at {expected}: choose what is behind it")
         expected = manifest.until
+    broken = broken_link([manifest for _, manifest in found if manifest is not None])
+    if broken is not None and first <= broken.segment < until:
+        raise StoreError(
+            f"{archive}: {broken}; restore it from a copy, or begin with --from {chosen[0]}")
     directory = f"{store}/{filenames.COMMITLOG}"
     file_system.makedirs(directory)
     for segment, manifest in found:

@@ -156,7 +156,7 @@ class CleanCommitLogService:
             if self._left:
                 again = self._pass_step()
                 pause = self._config.delete_commit_log_files_interval and not (
-                    self._comparing and self._trigger.clean_at_once)
+                    self._comparing and (self._trigger.clean_at_once or self._trigger.manual))
                 return again and not pause
             self._redelete_hanged_file(now)
             return False

@@ -239,6 +239,8 @@ def test_a_removed_manifest_is_named(both):
     assert later == [row for row in sound if row["commitLogOffset"] >= 2 * SEGMENT]
     left = read(path, target, failOnDataLoss="false")
     assert left == [row for row in sound if row["commitLogOffset"] >= SEGMENT]
+    with pytest.raises(StoreError, match=r"segment 0 is missing.*--from"):
+        list(restore_segments(str(target), str(path / "restored"), 0, 1 << 62))
     with pytest.raises(StoreError, match=r"segment 0 is missing.*--accept-missing"):
         verify(path, target)
     (target / "kept.json").rename(first)
@@ -246,6 +248,25 @@ def test_a_removed_manifest_is_named(both):
     first.unlink()
     verify(path, target, accept_missing=True)
     assert read(path, target) == left
+
+
+def test_a_manifest_that_is_written_again_still_names_the_missing_one(tmp_path):
+    path, target = tmp_path / "s", tmp_path / "a"
+    fill(path)
+    archive(path, target, verify=False)
+    manifest_file(target, 0).unlink()
+    with pytest.raises(StoreError, match="segment 0 is missing"):
+        verify(path, target)
+    found = manifests(target)
+    assert [one.verified for one in found] == [True, True]
+    (target / found[0].files[0].path).unlink()
+    manifest_file(target, 0).write_text("{")  # not archived again: it cannot be read
+    with pytest.raises(StoreError, match="is no manifest"):
+        archive(path, target)
+    manifest_file(target, 0).unlink()
+    with pytest.raises(StoreError, match="segment 0 is missing"):
+        verify(path, target)
+    assert manifests(target)[0].before.segment == 0, "also after its files were written again"
 
 
 def test_a_changed_manifest_is_named(both):
