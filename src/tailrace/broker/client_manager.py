@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tailrace.env.clock import Clock
+from tailrace.events import get_logger
 from tailrace.formats.commitlog import java_string_hash
 from tailrace.formats.remoting import LANGUAGES, RemotingCommand, RequestCode
 from tailrace.remoting import Channel
@@ -20,7 +20,7 @@ __all__ = [
     "SubscriptionData",
 ]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 SUB_ALL: Final = "*"
 TAG: Final = "TAG"

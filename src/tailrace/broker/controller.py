@@ -15,7 +15,6 @@ name server. The store is not closed by the controller: who opened it closes it,
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol, final
 
@@ -48,6 +47,7 @@ from tailrace.env.entropy import Entropy, SystemEntropy
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler, ThreadScheduler
 from tailrace.errors import StoreError
+from tailrace.events import get_logger
 from tailrace.formats.remoting import VERSION_V5_3_1, ResponseCode
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_request_mode import MessageRequestModeManager
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BrokerController"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 SCAN_S: Final = 10.0
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import errno
 import ipaddress
-import logging
 import os
 import socket
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from tailrace.config import BrokerConfig
 from tailrace.env.descriptors import descriptor_limit
 from tailrace.env.processes import listener_of
 from tailrace.errors import ConfigError
+from tailrace.events import get_logger
 from tailrace.formats.remoting import RemotingCommand, ResponseCode
 from tailrace.kernels import header as header_kernel
 from tailrace.remoting import Channel, RemotingServer
@@ -33,7 +33,7 @@ from tailrace.remoting.server import HIGH_WATER
 
 __all__ = ["Address", "Listeners", "is_own_address", "server_limits", "why_not_listening"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 VIP_DISTANCE: Final = 2
 Address = tuple[str, int]

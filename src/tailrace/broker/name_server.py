@@ -7,7 +7,6 @@ their connection closes or when they have been silent for too long.
 
 from __future__ import annotations
 
-import logging
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from tailrace.broker.processors._bodies import json_object
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
+from tailrace.events import get_logger
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.node.config_manager import ConfigManager
@@ -25,7 +25,7 @@ from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["KVConfigManager", "NameServer"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 EXPIRED_MS: Final = 120_000
 KV_MAX: Final = 4 << 20

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import zlib
 from typing import Final, final
 
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.listeners import Address, is_own_address
 from tailrace.errors import ConfigError, RemotingError
+from tailrace.events import get_logger
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.remoting.client import RemotingClient, split_address
 
 __all__ = ["Registration", "name_server_addresses", "registered_elsewhere"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 REST_S: Final = 0.2
 """Least time between two registrations, so that many changes of topics make few of them."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import logging
 import os
 import signal
 import sys
@@ -23,6 +22,7 @@ from tailrace.env.filesystem import OsFileSystem
 from tailrace.env.shortage import is_shortage
 from tailrace.env.whole_files import replace_file
 from tailrace.errors import StoreError
+from tailrace.events import get_logger
 from tailrace.formats.filenames import SERVE
 from tailrace.node.lock import LOCK_CHECK_MS
 from tailrace.node.message_store import MessageStore
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LOOPBACK", "NAMESRV_ADDR", "parse_address", "serve_store"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 LOOPBACK: Final = frozenset(("127.0.0.1", "::1", "localhost"))
 """Hosts that only this machine reaches."""
 ERROR_PERIOD_S: Final = 60.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
@@ -11,11 +10,12 @@ from tailrace.broker.registration import name_server_addresses
 from tailrace.cli.serve import NAMESRV_ADDR, parse_address
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.errors import ConfigError
+from tailrace.events import get_logger
 from tailrace.java_settings import REASONS, refuse_settings
 
 __all__ = ["Places", "places_of", "take_settings"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 NAMESRV_LISTEN: Final = "127.0.0.1:9876"
 NONE: Final = "none"
 

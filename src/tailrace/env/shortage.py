@@ -9,14 +9,14 @@ really tried and failed is a failure of the storage, whatever its error number (
 from __future__ import annotations
 
 import errno
-import logging
 from typing import Final, final
 
 from tailrace.env.filesystem import FileSystem
+from tailrace.events import get_logger
 
 __all__ = ["DirectorySyncs", "is_shortage"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _SHORTAGE: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 
 

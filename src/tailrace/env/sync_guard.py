@@ -13,7 +13,6 @@ it again. Its failed sync is logged and counted, and raises the OSError. A direc
 from __future__ import annotations
 
 import errno
-import logging
 from collections.abc import Callable
 from typing import Final, final
 
@@ -26,10 +25,11 @@ from tailrace.env.filesystem import (
     Mapping,
 )
 from tailrace.errors import FatalStorageError
+from tailrace.events import get_logger
 
 __all__ = ["SyncGuard"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _NOT_TRIED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOENT, errno.ENOTDIR)  # ENOMEM may be the sync's
 """Errors of opening a directory to sync it: the sync was not attempted, so nothing is lost."""
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Final
 
 from tailrace.env.filesystem import File, FileSystem
 from tailrace.errors import OddFileError
+from tailrace.events import get_logger
 
 __all__ = [
     "WHOLE_FILE_MAX", "is_directory", "open_hint", "read_file", "read_hint", "read_if_there",
     "replace_file", "write_file",
 ]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 WHOLE_FILE_MAX: Final = 512 << 20
 """Bytes of a file that is read as a whole.

@@ -13,7 +13,6 @@ import ctypes
 import functools
 import hashlib
 import importlib
-import logging
 import os
 import sys
 import zlib
@@ -22,6 +21,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from isal import isal_zlib
+
+from tailrace.events import get_logger
 
 __all__ = [
     "column_records",
@@ -40,7 +41,7 @@ __all__ = [
     "timer_replay",
 ]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _ROOM = Path(__file__).parent
 _SHARED = b"".join(path.read_bytes() for path in sorted((_ROOM / "shared").glob("*.py")))
 _interpreted: list[str] = []

@@ -13,7 +13,6 @@ Nothing of the archive is written.
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple, Protocol, final
 
@@ -23,13 +22,14 @@ from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_file
 from tailrace.errors import CorruptionError
+from tailrace.events import get_logger
 from tailrace.formats import filenames
 from tailrace.store.archive_manifest import HEAD_BYTES, Manifest, read_manifest, wrong_file
 from tailrace.store.retention import Pin, PinKind
 
 __all__ = ["STEP_BYTES", "ArchivePins"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 STEP_BYTES: Final = 32 << 20
 """Number of bytes that one call of ``confirmed`` reads at most."""
 _READ: Final = 1 << 20

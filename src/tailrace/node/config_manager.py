@@ -9,17 +9,17 @@ does not know are kept: the file may belong to a newer Java broker.
 from __future__ import annotations
 
 import abc
-import logging
 import threading
 from typing import Any
 
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_if_there, write_file
+from tailrace.events import get_logger
 from tailrace.formats import fastjson
 
 __all__ = ["ConfigManager", "DataVersion", "read_config", "write_config"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class DataVersion:

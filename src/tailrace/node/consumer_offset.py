@@ -6,17 +6,17 @@ LMQ ones have a table of their own, a number for each topic and group: their que
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Final
 
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
+from tailrace.events import get_logger
 from tailrace.formats.commitlog import LMQ_PREFIX, LMQ_QUEUE_ID
 from tailrace.node.config_manager import ConfigManager, DataVersion, read_config
 
 __all__ = ["ConsumerOffsetManager"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 TOPIC_GROUP_SEPARATOR: Final = "@"
 _FILES: Final = ("consumerOffset.json", "lmqConsumerOffset.json")
 """The second one with enableLmq."""

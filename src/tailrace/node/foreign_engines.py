@@ -24,7 +24,6 @@ Messages are in the log whatever the engine is, and queues and index are built f
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, final
@@ -35,6 +34,7 @@ from tailrace.config import whole_number
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_hint, replace_file
 from tailrace.errors import CorruptionError
+from tailrace.events import get_logger
 from tailrace.formats import fastjson
 from tailrace.formats.filenames import CONFIG, OWN
 from tailrace.model import MessageExt
@@ -46,7 +46,7 @@ from tailrace.timer.timer_message_store import TimerMessageStore
 
 __all__ = ["MOST", "RocksDBStore", "name_leftovers", "name_rocksdb_configs", "static_topics"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _STORE: Final = "rocksdbstore"
 _MOST: Final = 1 << 20
 _CONFIGS: Final = {

@@ -10,17 +10,17 @@ stands for another file, some process has or had the directory: the store takes 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Final, final
 
 from tailrace.env.filesystem import FileSystem, LockHandle, LockState
 from tailrace.errors import StoreLockedError
+from tailrace.events import get_logger
 from tailrace.formats import filenames
 
 __all__ = ["LOCK_CHECK_MS", "LockWatch", "lock_store"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 LOCK_CHECK_MS: Final = 1000
 
 

@@ -10,7 +10,6 @@ goes last.
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -30,6 +29,7 @@ from tailrace.errors import (
     StoreClosedError,
     StoreNotWritableError,
 )
+from tailrace.events import get_logger
 from tailrace.formats import filenames
 from tailrace.formats.commitlog import (
     create_message_id,
@@ -80,7 +80,7 @@ from tailrace.timer.pending import PendingTimer
 
 __all__ = ["MessageStore"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _READ_COUNT: Final = 32
 _READ_BYTES: Final = 1 << 20
 _READERS: Final = (

@@ -6,7 +6,6 @@ lets go is written at most once a minute: after a crash the first pass finds it 
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import Any, Final, final
 
@@ -15,6 +14,7 @@ import numpy as np
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
+from tailrace.events import get_logger
 from tailrace.formats import filenames
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.model import BoundaryType
@@ -38,7 +38,7 @@ from tailrace.store.topic_retention import (
 
 __all__ = ["TopicRetention", "remove_deleted"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _WRITE_NS: Final = 60_000_000_000
 _LOOK: Final = 4096
 

@@ -17,14 +17,15 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import logging
 from collections import Counter
 from collections.abc import Callable
 from typing import Final, Protocol, final
 
+from tailrace.events import get_logger
+
 __all__ = ["Connection", "ServerLimits"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 BYTES_MAX: Final = 256 << 20
 STALL_S: Final = 30.0

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import logging
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -31,6 +30,7 @@ from tailrace.errors import (
     RemotingTimeoutError,
     StoreError,
 )
+from tailrace.events import get_logger
 from tailrace.formats.remoting import (
     INT32,
     ONEWAY_FLAG,
@@ -49,7 +49,7 @@ from tailrace.remoting.limits import STALLED_FRAME, UNREAD, ServerLimits
 
 __all__ = ["Channel", "Processor", "RemotingServer"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 BACKLOG: Final = 1024
 IDLE_S: Final = 120.0

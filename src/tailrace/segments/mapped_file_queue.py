@@ -14,7 +14,6 @@ flusher, any readers.
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import final
@@ -22,6 +21,7 @@ from typing import final
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.shortage import DirectorySyncs
 from tailrace.errors import CorruptionError, DiskFullError, OddFileError
+from tailrace.events import get_logger
 from tailrace.formats.filenames import file_name_to_offset, offset_to_file_name
 from tailrace.segments.allocate_service import AllocateMappedFileService
 from tailrace.segments.lease import Lease
@@ -30,7 +30,7 @@ from tailrace.segments.open_files import OpenFiles
 
 __all__ = ["MappedFileQueue"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 PAGE_SIZE = 4096
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 from tailrace.env.read_ahead import in_background
+from tailrace.events import get_logger
 
 if TYPE_CHECKING:
     from tailrace.segments.mapped_file import MappedFile
 
 __all__ = ["OpenFiles"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _MANY: Final = 16
 _THREADS: Final = 8
 

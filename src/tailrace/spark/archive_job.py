@@ -10,7 +10,6 @@ because a file of it is missing or damaged, loses its manifest first.
 
 from __future__ import annotations
 
-import logging
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.errors import ConfigError, CorruptionError, StoreError, StoreLockedError
+from tailrace.events import get_logger
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.spark.archive_layout import LOCK, STAGING, segment_names, staging_path
 from tailrace.spark.archive_named import named_in, units_between
@@ -44,7 +44,7 @@ from tailrace.store.directory import DirectoryState, FileView, QueueView, StoreD
 __all__ = ["ArchiveJob", "ArchiveOptions", "Runner", "archive_store", "check_places",
            "local_runner", "spark_runner"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 Runner = Callable[[Sequence[SegmentTask]], Iterable[SegmentResult]]
 _LEAST_PIECE: Final = 1 << 16
 _MOST_PIECE: Final = 1 << 30

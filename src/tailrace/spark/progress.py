@@ -7,7 +7,6 @@ from these, and ``ProgressListener`` logs the counts after every batch.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -21,6 +20,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from tailrace.errors import StoreError
+from tailrace.events import get_logger
 from tailrace.spark.offsets import Offsets, from_json, open_directories
 from tailrace.spark.options import ReadOptions, parse_options
 from tailrace.spark.schema import column_names
@@ -28,7 +28,7 @@ from tailrace.spark.wanted import units_of
 
 __all__ = ["Behind", "ProgressListener", "behind"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 class Behind(NamedTuple):

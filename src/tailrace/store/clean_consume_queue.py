@@ -8,20 +8,20 @@ derived from the log: what a crash leaves undone the next pass does.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator
 from typing import final
 
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
+from tailrace.events import get_logger
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueue, ConsumeQueueStore
 from tailrace.store.index_service import IndexService
 
 __all__ = ["CleanConsumeQueueService"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _MS = 1_000_000
 
 

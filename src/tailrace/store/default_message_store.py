@@ -7,7 +7,6 @@ checkpoint.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, final
@@ -23,6 +22,7 @@ from tailrace.env.scheduler import Scheduler, ServiceHandle
 from tailrace.env.sync_guard import SyncGuard
 from tailrace.env.whole_files import open_hint
 from tailrace.errors import StoreError
+from tailrace.events import get_logger
 from tailrace.formats import filenames
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.segments import OpenFiles
@@ -48,7 +48,7 @@ from tailrace.store.store_stats import StoreStatsService
 
 __all__ = ["HINTS", "DefaultMessageStore"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _REPUT_MS: Final = 1
 _FAR_BEHIND: Final = 32 << 20
 _FOLLOW_MS: Final = 50

@@ -9,7 +9,6 @@ properties of the message that they are a copy of.
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping
 from typing import Any, Final, final
@@ -18,6 +17,7 @@ import numpy as np
 
 from tailrace.config import StoreConfig
 from tailrace.errors import MessageIllegalError
+from tailrace.events import get_logger
 from tailrace.formats.commitlog import (
     INNER_MULTI_DISPATCH,
     INNER_MULTI_QUEUE_OFFSET,
@@ -36,7 +36,7 @@ __all__ = [
     "rows_with_lmq", "topic_allows_lmq",
 ]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 MARK: Final = b"INNER_MULTI_"
 """Stored properties without these bytes have nothing to do with multi-dispatch."""

@@ -10,7 +10,6 @@ open the log of the original.
 from __future__ import annotations
 
 import dataclasses
-import logging
 from typing import Any, Final
 
 import orjson
@@ -19,11 +18,12 @@ from tailrace.config import StoreConfig, option_name
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_if_there, replace_file
 from tailrace.errors import ConfigError
+from tailrace.events import get_logger
 from tailrace.formats import filenames
 
 __all__ = ["remembered", "write_settings"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _MOST: Final = 65_536
 _FORMATS: Final = frozenset({
     "message_delay_level", "timer_precision_ms", "message_index_enable", "enabled_append_prop_crc"})

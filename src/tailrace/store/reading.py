@@ -7,7 +7,6 @@ of its queue that the unit says it is. What is not is stepped over, and named on
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Collection
 from typing import Any, Final, final
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from tailrace.config import StoreConfig
 from tailrace.errors import CorruptionError
+from tailrace.events import get_logger
 from tailrace.formats.commitlog import MESSAGE_HEAD, decode_message
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
 from tailrace.kernels import record
@@ -27,7 +27,7 @@ from tailrace.store.multi_dispatch import holds_unit, is_lmq
 
 __all__ = ["MessageReader"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _UNIT: Final = CQ_UNIT.size
 _unit: Final = CQ_UNIT.struct.unpack_from
 _ANY_CODE: Final = np.empty(0, np.int64)

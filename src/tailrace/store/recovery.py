@@ -22,7 +22,6 @@ what pass 2 found.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from typing import Final, final
 
@@ -34,6 +33,7 @@ from tailrace.env.filesystem import File, FileSystem
 from tailrace.env.read_ahead import in_background
 from tailrace.env.whole_files import WHOLE_FILE_MAX
 from tailrace.errors import OddFileError
+from tailrace.events import get_logger
 from tailrace.formats.filenames import file_name_to_offset
 from tailrace.kernels import record
 from tailrace.segments import MappedFile
@@ -67,7 +67,7 @@ from tailrace.store.store_checkpoint import StoreCheckpoint
 
 __all__ = ["Recovery", "RecoveryReport"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _BODY: Final = record.CHECK_BODY_CRC
 _PLACE: Final = record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
 _LAST_FILES: Final = 3

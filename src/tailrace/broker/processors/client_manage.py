@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Final, final
 
 from tailrace.broker.client_manager import TAG
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.processors._bodies import json_object
+from tailrace.events import get_logger
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
@@ -16,7 +16,7 @@ from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["ClientManageProcessor"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 # A new group reads a queue from its begin while that is young enough to be in memory, as the
 # reference does: 40 % of the 24 GiB that it assumes of a machine it knows nothing about.

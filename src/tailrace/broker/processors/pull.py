@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Final, final
 
 from tailrace.broker.client_manager import TAG, SubscriptionData
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.long_polling import HeldPull, PullRequestHoldService
+from tailrace.events import get_logger
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.model import GetMessageStatus
 from tailrace.node.subscription_group import SubscriptionGroupConfig
@@ -17,7 +17,7 @@ from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["PullMessageProcessor"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 COMMIT_OFFSET: Final = 1
 SUSPEND: Final = 2

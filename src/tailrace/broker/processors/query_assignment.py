@@ -6,13 +6,13 @@ group. Clients of 5.5.0 fall back to their own allocation if the first answer is
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar, final
 
 from tailrace.broker.client_manager import BROADCASTING
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.processors._bodies import json_object
+from tailrace.events import get_logger
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.node.message_request_mode import PULL, MessageRequestModeManager
@@ -21,7 +21,7 @@ from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["QueryAssignmentProcessor", "allocate_averagely", "allocate_by_circle"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 T = TypeVar("T")
 
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable
 from typing import final
 
 from tailrace.broker.context import BrokerContext
 from tailrace.errors import StoreError
+from tailrace.events import get_logger
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["RetentionProcessor"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 @final
