@@ -7,12 +7,80 @@ this table and the table against the calls, and docs/reference/events.md is gene
 
 from __future__ import annotations
 
+import logging
 import re
-from typing import Final, NamedTuple
+import traceback
+from typing import Any, Final, NamedTuple
 
-__all__ = ["EVENTS", "Event", "split_line"]
+__all__ = ["EVENTS", "Event", "get_logger", "one_line", "split_line"]
 
 _KEY: Final = re.compile(r"(?:^| )([a-z_]+)=")
+VALUE_MAX: Final = 4_096
+"""Characters of a logged value; what is longer is cut, and its length is said."""
+
+
+def get_logger(name: str) -> logging.Logger:
+    """Return the logger of a module, whose lines cannot be forged by the values in them.
+
+    Client ids, groups, topics, paths and texts of errors come from strangers. A line end in such a
+    value would begin a line that looks like one of ours, and an escape sequence would change what a
+    terminal shows. So each value is made one printable line, here, by a filter of the logger itself:
+    a filter runs before the record reaches any handler. An escape in a formatter or handler would
+    protect only programs that use it, and Tailrace is a library as well. An escape where values
+    come in would have to be repeated for every new value. Every module takes its logger from here;
+    the linter refuses ``logging.getLogger``.
+    """
+    logger = logging.getLogger(name)
+    if _one_line_values not in logger.filters:
+        logger.addFilter(_one_line_values)
+    return logger
+
+
+def one_line(text: str) -> str:
+    """Return a text with its control characters, line ends and lone surrogates escaped."""
+    if len(text) > VALUE_MAX:
+        text = f"{text[:VALUE_MAX]}... ({len(text)} characters)"
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def _one_line_values(record: logging.LogRecord) -> bool:
+    """Escape the values of a record, and indent its traceback, which is no line of its own."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(map(_safe, record.args))
+    elif record.args:
+        record.args = {name: _safe(value) for name, value in record.args.items()}
+    if record.exc_info:
+        kind, error, trace = record.exc_info
+        lines = "".join(traceback.format_exception(kind, error, trace)).splitlines()
+        record.exc_text = "\n".join(f"    {one_line(line)}" for line in lines)
+        record.exc_info = None
+    return True
+
+
+def _safe(value: Any) -> Any:
+    """Return a value whose text is one line: itself, if it is a number (NumPy's too) or None."""
+    kind = type(value)
+    if value is None or hasattr(kind, "__index__") or hasattr(kind, "__float__"):
+        return value
+    return one_line(value) if isinstance(value, str) else _OneLine(value)
+
+
+class _OneLine:
+    """A value with texts of one line."""
+
+    __slots__ = ("_repr", "_str")
+
+    def __init__(self, value: object) -> None:
+        self._str, self._repr = one_line(str(value)), one_line(repr(value))
+
+    def __str__(self) -> str:
+        return self._str
+
+    def __repr__(self) -> str:
+        return self._repr
 
 
 class Event(NamedTuple):
@@ -51,10 +119,15 @@ _BROKER: Final = (
     _event("warning", "consumer offset corrected", "group topic queue offset to",
            "A group had come further than its queue goes, as after a power loss took messages that "
            "were not synced; its offset is set back to the end."),
+    _event("warning", "event loop was held", "ms",
+           "For this long no client was served, because one request or the machine held the thread "
+           "that serves all; see the metric tailrace_event_loop_lag_seconds."),
     _event("info", "consumer registered", "group client peer",
            "A consumer sent its first heartbeat over this connection, or one with another client id."),
     _event("info", "consumer unregistered", "group client peer",
            "A consumer said goodbye, lost its connection or sent no heartbeat for too long."),
+    _event("info", "consumers unregistered", "peer groups",
+           "A connection was closed whose client was in many consumer groups; it left them all."),
     _event("warning", "consumer expired", "group peer",
            "A consumer sent no heartbeat for too long; its connection is closed and its queues go "
            "to the others of the group."),
@@ -69,9 +142,6 @@ _BROKER: Final = (
     _event("warning", "held pull failed", "topic queue reason",
            "A pull that had waited for messages ended in an error; its consumer gets SYSTEM_ERROR "
            "and asks again."),
-    _event("warning", "admin request failed", "code peer reason",
-           "Purging a topic or cleaning queues ended in an error that is not known; it got "
-           "SYSTEM_ERROR."),
     _event("warning", "status request failed", "target reason",
            "A request to the HTTP port could not be answered; it got status 500."),
     _event("info", "broker registered", "name id address",
@@ -100,6 +170,9 @@ _ENV_KERNELS: Final = (
 )
 
 _NODE: Final = (
+    _event("error", "refused change may return with a restart", "file reason",
+           "A change of a state file was refused after the file was replaced, and the previous file "
+           "could not be put back. Until the next change the file shows the refused one."),
     _event("error", "config file unreadable", "file reason",
            "A file of config/ is no JSON object, so its backup (.bak) is read in its stead, and is "
            "not replaced by it."),

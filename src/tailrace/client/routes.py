@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Any, final
 
 from tailrace.env.clock import Clock
 from tailrace.errors import ConfigError, RemotingCommandError, RemotingError
+from tailrace.events import get_logger
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.remoting.client import RemotingClient
 
 __all__ = ["DEFAULT_QUEUES", "MessageQueue", "Route", "Routes"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 AUTO_CREATE_TOPIC = "TBW102"
 DEFAULT_QUEUES = 4
 """Queues that a send asks for when it creates its topic; it must not choose one beyond them."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from typing import Protocol, final
 
 from tailrace.errors import FatalStorageError
+from tailrace.events import get_logger
 
 __all__ = ["Scheduler", "ServiceHandle", "Step", "ThreadScheduler"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 Step = Callable[[], bool | None]
 """One piece of work. Returning True asks to be run again at once."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import os
 from typing import Final, cast, final
 
@@ -14,6 +13,7 @@ from tailrace.errors import (
     RemotingFrameError,
     RemotingTimeoutError,
 )
+from tailrace.events import get_logger
 from tailrace.formats.remoting import (
     INT32,
     LANGUAGE_PYTHON,
@@ -28,7 +28,7 @@ from tailrace.formats.remoting import (
 
 __all__ = ["RemotingClient", "split_address"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 PORT_MAX: Final = 65_535
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from typing import final
 
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import DiskFullError
+from tailrace.events import get_logger
 from tailrace.segments.mapped_file import MappedFile
 
 __all__ = ["AllocateMappedFileService"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 @final

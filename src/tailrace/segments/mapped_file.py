@@ -17,19 +17,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import threading
 from collections.abc import Iterable, Iterator
 from typing import final
 
 from tailrace.env.filesystem import File, FileSystem, Mapping
 from tailrace.errors import DiskFullError, FatalStorageError, StoreClosedError
+from tailrace.events import get_logger
 from tailrace.segments.lease import Lease
 from tailrace.segments.open_files import OpenFiles
 
 __all__ = ["MappedFile"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _CHUNK = 1 << 20
 _BLOCK = 4096
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

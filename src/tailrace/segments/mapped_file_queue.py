@@ -14,13 +14,13 @@ flusher, any readers.
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import final
 
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import CorruptionError, DiskFullError, FatalStorageError
+from tailrace.events import get_logger
 from tailrace.formats.filenames import file_name_to_offset, offset_to_file_name
 from tailrace.segments.allocate_service import AllocateMappedFileService
 from tailrace.segments.mapped_file import MappedFile
@@ -28,7 +28,7 @@ from tailrace.segments.open_files import OpenFiles
 
 __all__ = ["MappedFileQueue"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 PAGE_SIZE = 4096
 
 

@@ -7,7 +7,6 @@ made anew counts from its new beginning.
 
 from __future__ import annotations
 
-import logging
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ import pyarrow.parquet as pq
 
 from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.errors import CorruptionError
+from tailrace.events import get_logger
 from tailrace.spark.archive_layout import MESSAGE
 from tailrace.spark.archive_manifest import (
     Manifest,
@@ -31,7 +31,7 @@ from tailrace.store.directory import QueueView, StoreDirectory
 
 __all__ = ["ArchivedDirectory", "ArchivedQueue", "open_archived"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _FOREVER: Final = (1 << 63) - 1
 Key = tuple[str, int]
 

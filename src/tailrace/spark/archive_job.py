@@ -9,7 +9,6 @@ what was begun and not published is done again under the same names.
 
 from __future__ import annotations
 
-import logging
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.errors import ConfigError, StoreError, StoreLockedError
+from tailrace.events import get_logger
 from tailrace.formats import filenames
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.spark.archive_layout import LOCK, MANIFESTS, STAGING, staging_path
@@ -39,7 +39,7 @@ from tailrace.store.directory import DirectoryState, FileView, QueueView, StoreD
 __all__ = ["ArchiveJob", "ArchiveOptions", "Runner", "archive_store", "check_places",
            "local_runner", "spark_runner"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 Runner = Callable[[Sequence[SegmentTask]], Iterable[SegmentResult]]
 _LEAST_PIECE: Final = 1 << 16
 _MOST_PIECE: Final = 1 << 30

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -14,6 +13,7 @@ from pyspark.sql.datasource import InputPartition
 
 from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.errors import CorruptionError, DataLossError
+from tailrace.events import get_logger
 from tailrace.formats.commitlog import SysFlag, decompress_body
 from tailrace.spark.archive_directory import ArchivedDirectory, ArchivedQueue
 from tailrace.spark.archive_layout import MESSAGE
@@ -26,7 +26,7 @@ from tailrace.spark.wanted import Wanted
 
 __all__ = ["ArchiveTask", "plan_archive", "read_archive", "task_for_vanished"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _BATCH_ROWS: Final = 1 << 14
 _FOUND: Final = ("kind", "topic", "queueId", "queueOffset", "commitLogOffset")
 Ranges = dict[tuple[str, str, int], tuple[int, int]]

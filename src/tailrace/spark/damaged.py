@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from tailrace.errors import CorruptionError
+from tailrace.events import get_logger
 from tailrace.spark.options import ReadOptions
 from tailrace.spark.schema import arrow_schema
 
 __all__ = ["report_damaged"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 def report_damaged(

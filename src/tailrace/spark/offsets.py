@@ -7,11 +7,11 @@ queues by number. Ends are exclusive.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any, Final
 
 from tailrace.errors import ConfigError, DataLossError, StoreError
+from tailrace.events import get_logger
 from tailrace.formats.commitlog import SysFlag
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.spark.archive_directory import ArchivedDirectory, ArchivedQueue, open_archived
@@ -24,7 +24,7 @@ __all__ = [
     "offset_by_position", "offset_by_time", "open_directories", "share", "starts", "stream_ranges", "tips", "to_json",
 ]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _UNIT: Final = CQ_UNIT.size
 _HEAD: Final = 88  # a record up to its store timestamp has at most these bytes
 Queue = tuple[str, str, int]  # label of the store, topic, queueId

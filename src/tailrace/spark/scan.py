@@ -7,7 +7,6 @@ what it found: less than the driver planned is data lost, unless a damaged recor
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from typing import Final
 
@@ -17,6 +16,7 @@ from pyspark.sql.datasource import InputPartition
 
 from tailrace.env.filesystem import File, OsFileSystem
 from tailrace.errors import StoreError
+from tailrace.events import get_logger
 from tailrace.kernels import record
 from tailrace.spark.archive_directory import ArchivedDirectory
 from tailrace.spark.archive_scan import ArchiveTask, plan_archive, read_archive, task_for_vanished
@@ -33,7 +33,7 @@ from tailrace.store.log_scan import CHUNK, LogChunk, LogEnd, SameRows, scan_file
 
 __all__ = ["ScanTask", "plan_scan", "plan_tasks", "read_scan", "read_task"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _READ: Final = 2 << 20  # a record that is longer is read whole, as log_scan asks for more then
 _rooms = Rooms()  # a worker has task after task
 _CHECK: Final = record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC

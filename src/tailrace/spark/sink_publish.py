@@ -9,20 +9,20 @@ that waits for its time is in the queue of the timers; both places are looked at
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol, Self
 
 from tailrace.client import Producer, PullConsumer
 from tailrace.client.routes import MessageQueue
 from tailrace.errors import RemotingCommandError, RemotingError
+from tailrace.events import get_logger
 from tailrace.formats.remoting import ResponseCode
 from tailrace.model import Message, MessageExt
 from tailrace.spark.sink_options import WriteOptions
 
 __all__ = ["TXN", "Numbered", "Publisher", "Request", "Sleep", "Starts", "publish", "requests_of"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 TXN: Final = "TAILRACE_TXN"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 _ROWS: Final = 64

@@ -9,7 +9,6 @@ Invariants, for a kill or a power loss anywhere:
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from datetime import datetime
@@ -19,6 +18,7 @@ from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import DiskFullError, FatalStorageError
+from tailrace.events import get_logger
 from tailrace.segments import MappedFile
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.disk_check import DiskCheckService
@@ -42,7 +42,7 @@ from tailrace.store.trash import Trash
 
 __all__ = ["FIRST_PASS_NS", "CleanCommitLogService"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 FIRST_PASS_NS: Final = 60_000_000_000
 """How long after the start the first pass is made."""
 _MS: Final = 1_000_000

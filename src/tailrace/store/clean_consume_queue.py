@@ -8,7 +8,6 @@ derived from the log: what a crash leaves undone the next pass does.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator
 from typing import final
@@ -16,6 +15,7 @@ from typing import final
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.errors import FatalStorageError
+from tailrace.events import get_logger
 from tailrace.store.clean_commit_log import FIRST_PASS_NS
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueue, ConsumeQueueStore
@@ -24,7 +24,7 @@ from tailrace.store.running_flags import NOT_WRITEABLE, RunningFlags
 
 __all__ = ["CleanConsumeQueueService"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _MS = 1_000_000
 
 

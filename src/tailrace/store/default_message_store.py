@@ -7,7 +7,6 @@ checkpoint.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
@@ -18,6 +17,7 @@ from tailrace.env.clock import Clock
 from tailrace.env.filesystem import File, FileSystem
 from tailrace.env.scheduler import Scheduler, ServiceHandle
 from tailrace.errors import StoreError
+from tailrace.events import get_logger
 from tailrace.formats import filenames
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.store.commit_log import CommitLog, RecordWriter
@@ -42,7 +42,7 @@ from tailrace.store.store_stats import StoreStatsService
 
 __all__ = ["DefaultMessageStore"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _REPUT_MS: Final = 1
 _FAR_BEHIND: Final = 32 << 20
 _FOLLOW_MS: Final = 50

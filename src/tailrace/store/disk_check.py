@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import final
 
 from tailrace.config import StoreConfig
 from tailrace.env.filesystem import FileSystem
+from tailrace.events import get_logger
 from tailrace.store.disk_state import (
     DiskVerdict,
     PathUsage,
@@ -21,7 +21,7 @@ from tailrace.store.trash import Trash
 
 __all__ = ["DiskCheckService"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 @final

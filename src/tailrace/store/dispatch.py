@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Callable
 from typing import Any, Final, final
 
 import numpy as np
 
 from tailrace.config import MESSAGE_DELAY_LEVEL
+from tailrace.events import get_logger
 from tailrace.formats.commitlog import MIN_RECORD_LENGTH
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE
 from tailrace.kernels import queue_units, record
@@ -25,7 +25,7 @@ __all__ = [
     "SCHEDULE_TOPIC", "Dispatcher", "damaged_unit", "deliver_time_codes", "parse_delay_levels",
 ]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 _SCHEDULE: Final = SCHEDULE_TOPIC.encode()
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

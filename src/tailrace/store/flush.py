@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import heapq
 import itertools
-import logging
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,6 +21,7 @@ from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import ServiceHandle
 from tailrace.errors import FatalStorageError
+from tailrace.events import get_logger
 from tailrace.model import PutMessageStatus
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueueStore
@@ -34,7 +34,7 @@ from tailrace.store.store_checkpoint import StoreCheckpoint
 
 __all__ = ["DurableCallback", "FlushCommitLogService", "FlushConsumeQueueService"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 DurableCallback = Callable[[PutMessageStatus], None]
 _PROGRESS_BYTES: Final = 64 << 20
 _MOST_UNTOLD: Final = 32

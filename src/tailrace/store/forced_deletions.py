@@ -6,18 +6,18 @@ for one loses it to the log alone.
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Final, final
 
 import orjson
 
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_if_there
+from tailrace.events import get_logger
 from tailrace.formats.filenames import FORCED_DELETIONS
 
 __all__ = ["ForcedDeletions"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _MOST_LINES: Final = 200
 
 

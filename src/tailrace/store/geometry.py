@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-import logging
 from typing import Any, Final
 
 import orjson
@@ -13,6 +12,7 @@ import orjson
 from tailrace.config import StoreConfig
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_if_there
+from tailrace.events import get_logger
 from tailrace.formats import filenames
 from tailrace.formats.consumequeue import CQ_UNIT
 from tailrace.formats.indexfile import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT, index_file_size
@@ -20,7 +20,7 @@ from tailrace.store.log_paths import OWN_PLACE, check_log_paths, log_paths
 
 __all__ = ["recognise", "write_geometry"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _QUEUES: Final = 256
 _PLACES: Final = "commitLogPaths"
 _ENTRIES_PER_SLOT: Final = 4

@@ -6,7 +6,6 @@ it covers. It is derived from the CommitLog: what looks wrong is rebuilt.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from datetime import datetime
@@ -18,6 +17,7 @@ from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import FatalStorageError
+from tailrace.events import get_logger
 from tailrace.formats.indexfile import (
     INDEX_ENTRY,
     INDEX_HEADER,
@@ -36,7 +36,7 @@ __all__ = ["IndexService", "index_file_name"]
 _STEP = 16 << 20
 _SLOTS_AT_ONCE = 1 << 18
 _YEAR_9999_MS = 253_370_764_800_000
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 def index_file_name(timestamp_ms: int) -> str:

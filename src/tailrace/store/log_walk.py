@@ -18,7 +18,6 @@ Holes of lost pages are gaps like any other. Zeros are not searched, only data.
 
 from __future__ import annotations
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from typing import Final, Generic, Protocol, TypeVar, final
 import numpy as np
 
 from tailrace.env.read_ahead import read_ahead
+from tailrace.events import get_logger
 from tailrace.formats.commitlog import (
     BLANK,
     BLANK_MAGIC,
@@ -49,7 +49,7 @@ from tailrace.store.log_scan import (
 
 __all__ = ["Damage", "Fresh", "LogFile", "LogWalk", "RecordClaim", "Walk"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _LONG: Final = 16 * CHUNK
 _Item = TypeVar("_Item")
 

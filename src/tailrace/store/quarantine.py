@@ -7,7 +7,6 @@ same bytes of the same place are kept once. Beyond the cap the oldest evidence g
 
 from __future__ import annotations
 
-import logging
 from typing import final
 
 import orjson
@@ -15,10 +14,11 @@ from isal import isal_zlib
 
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
+from tailrace.events import get_logger
 
 __all__ = ["Quarantine"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 
 @final

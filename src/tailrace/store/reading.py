@@ -6,7 +6,6 @@ of its queue that the unit says it is. What is not is stepped over, and named on
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection
 from typing import Final, final
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from tailrace.config import StoreConfig
 from tailrace.errors import CorruptionError
+from tailrace.events import get_logger
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
 from tailrace.kernels import record, tag_filter
@@ -25,7 +25,7 @@ from tailrace.store.log_scan import has_unit, is_record
 
 __all__ = ["MessageReader"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _UNIT: Final = CQ_UNIT.size
 _TIME_AT: Final = (56, 68)
 _MOST_TOLD: Final = 1000

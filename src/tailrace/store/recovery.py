@@ -22,7 +22,6 @@ what pass 2 found.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from typing import Final, final
 
@@ -30,6 +29,7 @@ from tailrace.config import RecoveryMode
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.read_ahead import in_background
+from tailrace.events import get_logger
 from tailrace.formats.filenames import file_name_to_offset
 from tailrace.kernels import record
 from tailrace.segments import MappedFile
@@ -61,7 +61,7 @@ from tailrace.store.store_checkpoint import StoreCheckpoint
 
 __all__ = ["Recovery", "RecoveryReport"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _BODY: Final = record.CHECK_BODY_CRC
 _PLACE: Final = record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
 _LAST_FILES: Final = 3

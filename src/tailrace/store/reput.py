@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from typing import Final, final
 
 import numpy as np
 
+from tailrace.events import get_logger
 from tailrace.kernels import record
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.dispatch import Dispatcher
@@ -18,7 +18,7 @@ from tailrace.store.running_flags import WRITE_LOGICS_QUEUE_ERROR, RunningFlags
 
 __all__ = ["ReputMessageService"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _ROWS: Final = 4096
 _CHUNK: Final = 8 << 20
 _BEFORE: Final = 65

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from typing import Any, Final, final
 
 from tailrace.env.clock import Clock
+from tailrace.events import get_logger
 
 __all__ = ["StoreStatsService"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _LIMITS_MS: Final = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10000)
 _NAMES: Final = (
     "<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s", "1~2s",

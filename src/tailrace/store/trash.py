@@ -11,7 +11,6 @@ Nothing here is needed to open a store: what a crash leaves is deleted by the ne
 from __future__ import annotations
 
 import errno
-import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -21,12 +20,13 @@ from typing import Final, final
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import FatalStorageError
+from tailrace.events import get_logger
 from tailrace.formats import filenames
 from tailrace.segments import MappedFile
 
 __all__ = ["Trash"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 _RETRY_NS: Final = 10_000_000_000
 _SECOND_NS: Final = 1_000_000_000

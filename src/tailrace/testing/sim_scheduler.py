@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Final, final
 
 from tailrace.env.entropy import Entropy
 from tailrace.env.scheduler import ServiceHandle, Step
 from tailrace.errors import FatalStorageError
+from tailrace.events import get_logger
 from tailrace.testing.sim_clock import SimClock
 
 __all__ = ["SimScheduler"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _MS: Final = 1_000_000
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import enum
 import errno
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, final
@@ -23,6 +22,7 @@ from typing import Any, Final, final
 from tailrace.config import FlushDiskType, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import StoreError
+from tailrace.events import get_logger
 from tailrace.formats.commitlog import decode_message, encode_batch, encode_properties
 from tailrace.model import (
     Message,
@@ -38,7 +38,7 @@ from tailrace.testing.sim_scheduler import SimScheduler
 
 __all__ = ["Simulation", "ViolationError"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 ROOT: Final = "/store"
 _HOUR_MS: Final = 3_600_000
 _SETTLE_STEPS: Final = 20_000

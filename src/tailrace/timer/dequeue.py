@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any, Final, final
 
 import numpy as np
 
 from tailrace.env.clock import Clock
+from tailrace.events import get_logger
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.timerlog import MAGIC_DELETE, MAGIC_ROLL, TimerUnit
 from tailrace.formats.timerwheel import Slot
@@ -31,7 +31,7 @@ from tailrace.timer.timer_wheel import NO_SLOT, TimerWheel
 
 __all__ = ["Dequeue"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _MOST_WAITING: Final = 20_000
 """Begun timers beyond which no further slot is begun."""
 _MOST_BEGUN: Final = 500_000

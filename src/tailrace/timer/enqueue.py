@@ -8,7 +8,6 @@ log has the units leaves everything as it was, and the same messages come again.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from tailrace.env.clock import Clock
 from tailrace.errors import CorruptionError, DiskFullError
+from tailrace.events import get_logger
 from tailrace.formats.commitlog import decode_message, java_string_hash
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.formats.timerlog import (
@@ -39,7 +39,7 @@ from tailrace.timer.timer_wheel import TimerWheel
 
 __all__ = ["Enqueue"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _BATCH: Final = 4096
 """Messages of a step, which holds the timers' lock."""
 _MOST_LATE: Final = 512

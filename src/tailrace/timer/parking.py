@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Final, final
 
+from tailrace.events import get_logger
 from tailrace.formats.commitlog import SysFlag, encode_properties, pack_host
 from tailrace.model import MessageExt, MessageExtBrokerInner, PutMessageStatus
 from tailrace.store.default_message_store import DefaultMessageStore
@@ -20,7 +20,7 @@ from tailrace.timer.properties import (
 
 __all__ = ["NEVER", "Parking", "inner_message"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _HOSTS: Final = SysFlag.BORNHOST_V6 | SysFlag.STOREHOST_V6
 NEVER: Final = (PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED)
 """Refusals that a later try meets again."""

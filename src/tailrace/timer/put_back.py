@@ -6,11 +6,11 @@ again for ever; one that never can is parked in ``%DLQ%TAILRACE_TIMER`` with the
 
 from __future__ import annotations
 
-import logging
 from typing import Final, final
 
 from tailrace.env.clock import Clock
 from tailrace.errors import CorruptionError
+from tailrace.events import get_logger
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.timerlog import TimerUnit
 from tailrace.model import MessageExt, MessageExtBrokerInner
@@ -32,7 +32,7 @@ from tailrace.timer.slots import DueQueue, Pending
 
 __all__ = ["PutBack"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _BATCH: Final = 500
 _RETRY_MS: Final = 500
 _COUNTERS: Final = (

@@ -23,7 +23,6 @@ another rebuild.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
@@ -32,6 +31,7 @@ import numpy as np
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import CorruptionError
+from tailrace.events import get_logger
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.filenames import TIMERWHEEL
 from tailrace.formats.timerlog import TIMER_UNIT, TimerUnit
@@ -46,7 +46,7 @@ from tailrace.timer.timer_wheel import TimerWheel
 
 __all__ = ["RecoveredTimers", "TimerRecovery"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _LOOK_BACK: Final = 20_000
 _SANE_AHEAD_MS: Final = 2 * 86_400_000
 _UNIT: Final = TIMER_UNIT.size

@@ -18,7 +18,6 @@ offsets were last written.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -28,6 +27,7 @@ import numpy as np
 
 from tailrace.env.clock import Clock
 from tailrace.errors import CorruptionError
+from tailrace.events import get_logger
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
 from tailrace.model import MessageExt
@@ -48,7 +48,7 @@ from tailrace.timer.properties import (
 
 __all__ = ["NO_REAL_TOPICS", "DelayOffsets", "ScheduleMessageService"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _BATCH: Final = 200
 _RETRY_MS: Final = 100
 _MARKS: Final = 64

@@ -10,13 +10,13 @@ Durable on return: nothing but by ``flush``.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from typing import Any, Final, final
 
 import numpy as np
 
 from tailrace.env.filesystem import FileSystem
+from tailrace.events import get_logger
 from tailrace.formats.filenames import file_name_to_offset
 from tailrace.formats.timerlog import (
     TIMER_BLANK,
@@ -29,7 +29,7 @@ from tailrace.segments import MappedFile, MappedFileQueue
 
 __all__ = ["TimerLog", "Units", "recognise_file_size"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _UNIT: Final = TIMER_UNIT.size
 _READ_UNITS: Final = 16_384
 _WINDOWS: Final = (40 * _UNIT, 2520 * _UNIT)

@@ -20,7 +20,6 @@ Every step takes the one lock, so that steps may run in any thread and order.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final, final
@@ -31,6 +30,7 @@ from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import CorruptionError
+from tailrace.events import get_logger
 from tailrace.formats import filenames
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.timercheckpoint import TimerCheckpointFields
@@ -66,7 +66,7 @@ from tailrace.timer.timer_wheel import NO_SLOT, TimerWheel
 
 __all__ = ["TimerMessageStore"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _BATCH: Final = 512
 _SLOT_MARGIN: Final = 60
 _INT_MAX: Final = 0x7FFFFFFF

@@ -10,7 +10,6 @@ the store is changed before all segments are staged.
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from tailrace.config import StoreConfig
 from tailrace.errors import StoreError
+from tailrace.events import get_logger
 from tailrace.formats.filenames import STAGING
 from tailrace.node.message_store import MessageStore
 from tailrace.spark.pipeline.staging import (
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SparkScan", "recover"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 Tell = Callable[[str], None]
 
 
