@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import logging
 import os
 from typing import Final
 
@@ -12,6 +11,7 @@ from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import write_file
 from tailrace.errors import DiskFullError, FatalStorageError, NotAStoreError
+from tailrace.events import get_logger
 from tailrace.formats import filenames
 from tailrace.node.foreign_engines import name_rocksdb_configs
 from tailrace.node.topic_config import TopicConfigManager
@@ -24,7 +24,7 @@ __all__ = [
     "make_log_directories", "remove_abort", "write_abort",
 ]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _UNKNOWN_DIRECTORIES: Final = ("batchconsumequeue", "consumequeue_ext")
 DEFAULT_QUEUES: Final = 4
 _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)

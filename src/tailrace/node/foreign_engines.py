@@ -13,18 +13,18 @@ Messages are in the log whatever the engine is, and queues and index are built f
 
 from __future__ import annotations
 
-import logging
 from typing import Final, final
 
 import orjson
 
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_if_there, replace_file
+from tailrace.events import get_logger
 from tailrace.formats.filenames import CONFIG, OWN
 
 __all__ = ["RocksDBStore", "name_rocksdb_configs"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _STORE: Final = "rocksdbstore"
 _MOST: Final = 1 << 20
 _CONFIGS: Final = {

@@ -9,7 +9,6 @@ goes when the stop was clean, the lock goes last.
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -29,6 +28,7 @@ from tailrace.errors import (
     StoreClosedError,
     StoreNotWritableError,
 )
+from tailrace.events import get_logger
 from tailrace.formats import filenames
 from tailrace.formats.commitlog import (
     create_message_id,
@@ -78,7 +78,7 @@ from tailrace.timer.pending import PendingTimer
 
 __all__ = ["MessageStore"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _READ_COUNT: Final = 32
 _READ_BYTES: Final = 1 << 20
 _READERS: Final = (
@@ -631,13 +631,20 @@ class MessageStore:
         """Keep what the groups of ``pinGroups`` have not consumed, by these offsets."""
         self.retention.follow_groups(offsets)
 
-    def delete_topics(self, topics: set[str]) -> None:
+    def delete_topics(
+        self, topics: set[str], forget: Callable[[Callable[[], None]], object] | None = None
+    ) -> None:
         """Remove the queues of topics; their records stay in the log until retention.
 
-        Raises OSError before anything is removed when that cannot be noted.
+        ``forget`` makes durable what else belongs to the deletion, with a call of its argument,
+        which notes it here. Raises OSError; then nothing is removed.
         """
         self._check_may_change()
-        self.retention.topics.note_deleted(topics)
+        note = partial(self.retention.topics.note_deleted, topics)
+        if forget is None:
+            note()
+        else:
+            forget(note)
         self._store.delete_topics(topics)
         self._timers.forget_topics(topics)
 

@@ -8,12 +8,12 @@ wheel (timer.hand_over), and its level goes on behind it. All copies are durable
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol, final
 
 from tailrace.env.clock import Clock
 from tailrace.errors import CorruptionError
+from tailrace.events import get_logger
 from tailrace.formats.commitlog import (
     MAX_PROPERTIES_LENGTH,
     SysFlag,
@@ -37,7 +37,7 @@ from tailrace.timer.schedule_message_service import NO_REAL_TOPICS, ScheduleMess
 
 __all__ = ["PendingTimers", "TimerRescue"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _HOSTS: Final = SysFlag.BORNHOST_V6 | SysFlag.STOREHOST_V6
 _MOST_SHARE: Final = 2
 """Timers that take more than one part in so many of a file are not worth the room."""

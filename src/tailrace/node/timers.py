@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import logging
 from collections.abc import Iterator
 from typing import Any, Final, final
 
@@ -13,6 +12,7 @@ from tailrace.env.entropy import Entropy
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler
 from tailrace.errors import StoreError
+from tailrace.events import get_logger
 from tailrace.formats import filenames
 from tailrace.formats.commitlog import decode_properties
 from tailrace.model import Message, MessageExtBrokerInner, PutMessageResult
@@ -39,7 +39,7 @@ from tailrace.timer.timer_message_store import TimerMessageStore
 
 __all__ = ["Timers", "is_timer"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _ENQUEUE_MS: Final = 20
 _SCHEDULE_MS: Final = 10
 _SCHEDULE_QUEUES: Final = 18

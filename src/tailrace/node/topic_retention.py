@@ -6,7 +6,6 @@ lets go is written at most once a minute: after a crash the first pass finds it 
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Collection
 from typing import Any, Final, final
@@ -16,6 +15,7 @@ import numpy as np
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
+from tailrace.events import get_logger
 from tailrace.formats import filenames
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.model import BoundaryType
@@ -38,7 +38,7 @@ from tailrace.store.topic_retention import (
 
 __all__ = ["TopicRetention", "remove_deleted"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _WRITE_NS: Final = 60_000_000_000
 _LOOK: Final = 4096
 
@@ -46,7 +46,7 @@ QueueKey = tuple[str, int]
 
 
 @final
-class _MinOffsets(ConfigManager):
+class _MinOffsets(ConfigManager[QueueKey, LogicalMin]):
     """The logical minima of all queues that have one."""
 
     def __init__(self, file_system: FileSystem, config_dir: str) -> None:
@@ -58,7 +58,7 @@ class _MinOffsets(ConfigManager):
         self.table = decode_minima(value)
         self.deleted = decode_deleted(value)
 
-    def _encode(self) -> dict[str, Any]:
+    def _encode(self, table: dict[QueueKey, LogicalMin]) -> dict[str, Any]:
         return {**encode_minima(self.table), DELETED: self.deleted}
 
 
@@ -348,6 +348,12 @@ class TopicRetention:
                          self._minima.path, error)
 
     def _persist(self) -> None:
+        version = self._minima.data_version
+        self._minima.data_version = version.copy()
         self._minima.data_version.next(self._clock.now_ms())
-        self._minima.persist()
+        try:
+            self._minima.persist()
+        except OSError:
+            self._minima.data_version = version
+            raise
         self._dirty = False
