@@ -15,7 +15,6 @@ name server. The store is not closed by the controller: who opened it closes it,
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol, final
 
@@ -42,6 +41,7 @@ from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.entropy import Entropy, SystemEntropy
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler, ThreadScheduler
+from tailrace.events import get_logger
 from tailrace.formats.remoting import VERSION_V5_3_1, ResponseCode
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.subscription_group import SubscriptionGroupManager
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BrokerController"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 SCAN_S: Final = 10.0
 
@@ -129,6 +129,7 @@ class BrokerController:
             self._broker.offsets.persist_if_changed,
         )
         self._every("scan", SCAN_S, self._scan)
+        self._broker.loop_lag.start()
 
     def _context(self) -> BrokerContext:
         config_dir, clock, config = self._store.config_dir, self._clock, self._config
@@ -136,7 +137,8 @@ class BrokerController:
         groups = SubscriptionGroupManager(self._file_system, config_dir, config, clock)
         groups.load()
         groups.ensure_system_groups()
-        offsets = ConsumerOffsetManager(self._file_system, config_dir, clock)
+        offsets = ConsumerOffsetManager(
+            self._file_system, config_dir, clock, config.max_consumer_offsets)
         offsets.load()
         self._store.keep_unconsumed(offsets)
 
@@ -211,7 +213,7 @@ class BrokerController:
         kv = KVConfigManager(self._file_system, self._store.config_dir)
         kv.load()
         name_server = self._name_server = NameServer(
-            self._clock, kv, {"listenPort": address.rpartition(":")[2]})
+            self._clock, kv, {"listenPort": address.rpartition(":")[2]}, self._broker.loop)
         name_server.register_local(
             self._config.broker_cluster_name, self._config.broker_name, self.broker_address,
             self._broker.topics.table,
@@ -234,6 +236,7 @@ class BrokerController:
         self._started = False
         for timer in self._timers.values():
             timer.cancel()
+        self._broker.loop_lag.stop()
         self._store.set_message_arriving_listener(None)
         for server in self._servers:
             server.draining = True
@@ -249,9 +252,11 @@ class BrokerController:
         _log.info("broker stopped broker=%s", self.broker_address)
 
     async def _wait_durable(self) -> None:
-        """Let sends that wait for the disk be answered, for as long as their producers wait."""
+        """Let requests that wait for the disk be answered, for as long as their clients wait."""
         for _ in range(300):
-            if not self._durable.pending:
+            if not (
+                self._durable.pending or self._broker.changes.pending or self._broker.worker.pending
+            ):
                 return
             await asyncio.sleep(0.01)
 

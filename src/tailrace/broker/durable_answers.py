@@ -7,20 +7,20 @@ the store, one wake-up of the loop, and one write for each connection.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol, final
 
 from tailrace.errors import StoreError
+from tailrace.events import get_logger
 from tailrace.formats.remoting import RemotingCommand, ResponseCode, decode_frame, encode
 from tailrace.model import PutMessageStatus
 from tailrace.remoting import Channel
 
 __all__ = ["DurableAnswers", "DurableStore", "when_durable"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 PENDING_LIMIT: Final = 10_000
 """Sends that may wait; the reference's sendThreadPoolQueueCapacity."""

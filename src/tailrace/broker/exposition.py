@@ -89,6 +89,7 @@ class Exposition(Collector):
         yield from self._traffic(broker)
         yield from self._clients(broker)
         yield from self._lags(broker)
+        yield self._loop_lag(broker)
 
     def _family(self, metric: Metric, samples: Samples) -> Family:
         family = _FAMILIES[metric.kind](
@@ -196,6 +197,15 @@ class Exposition(Collector):
         yield self._family(metrics.CONSUMER_CONNECTIONS, consumers)
         yield self._family(metrics.PROCESSOR_WATERMARK, {
             ("send",): broker.waiting_sends(), ("pull",): broker.waiting_pulls()})
+
+    def _loop_lag(self, broker: BrokerContext) -> Family:
+        lag = metrics.LOOP_LAG
+        family = HistogramMetricFamily(lag.exposed, lag.description, labels=BASE_LABELS)
+        bounds = [*(f"{float(bound)}" for bound in lag.buckets), "+Inf"]
+        family.add_metric(
+            self._base, list(zip(bounds, map(float, accumulate(broker.loop_lag.counts)), strict=True)),
+            sum_value=broker.loop_lag.total_s)
+        return family
 
     def _lags(self, broker: BrokerContext) -> Iterator[Family]:
         now = broker.clock.now_ms()

@@ -9,7 +9,6 @@ one request a connection, and closes connections that do not ask within 5 s.
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from collections.abc import Callable
 from http import HTTPStatus
@@ -19,11 +18,12 @@ from tailrace.broker.context import BrokerContext
 from tailrace.broker.exposition import Exposition
 from tailrace.config import BrokerConfig
 from tailrace.env.filesystem import FileSystem, OsFileSystem
+from tailrace.events import get_logger
 from tailrace.remoting.server import one_address
 
 __all__ = ["HttpStatusServer", "RecoveryProgress", "unknown_progress"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 REQUEST_TIMEOUT_S: Final = 5.0
 REQUEST_MAX: Final = 8192

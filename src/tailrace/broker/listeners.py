@@ -15,20 +15,20 @@ from __future__ import annotations
 
 import errno
 import ipaddress
-import logging
 import os
 import socket
 from collections.abc import Callable
 from typing import Final, final
 
 from tailrace.env.processes import listener_of
+from tailrace.events import get_logger
 from tailrace.formats.remoting import RemotingCommand, ResponseCode
 from tailrace.kernels import header as header_kernel
 from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["Address", "Listeners", "why_not_listening"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 VIP_DISTANCE: Final = 2
 Address = tuple[str, int]

@@ -74,11 +74,11 @@ class Traffic:
     def forget_topic(self, topic: str) -> None:
         """Drop what was counted of a topic that is deleted."""
         for table in (self.came_in, self.went_out):
-            for key in [key for key in table if key[0] == topic]:
-                del table[key]
+            for key in [key for key in list(table) if key[0] == topic]:
+                table.pop(key, None)
 
     def forget_group(self, group: str) -> None:
         """Drop what was counted of a group that is deleted."""
-        for key in [key for key in self.went_out if key[1] == group]:
-            del self.went_out[key]
+        for key in [key for key in list(self.went_out) if key[1] == group]:
+            self.went_out.pop(key, None)
         self.dead_letters.pop(group, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -134,6 +135,7 @@ async def _serve_open_store(
         _leave_hint(hint, controller)
     if http is not None:
         http.serving(controller.broker)
+    gc.freeze()  # a full collection holds every thread; it need not look at what was loaded
     print(f"ready broker={controller.broker_address} namesrv={controller.namesrv_address} "
           f"recovered_ms={round(store.recovery_report['ms'])}"
           + (" read-only" if store.read_only else ""), flush=True)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import logging
 import socket
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol, cast, final
@@ -25,6 +24,7 @@ from tailrace.errors import (
     RemotingTimeoutError,
     StoreError,
 )
+from tailrace.events import get_logger
 from tailrace.formats.remoting import (
     INT32,
     ONEWAY_FLAG,
@@ -42,9 +42,11 @@ from tailrace.formats.remoting import (
 
 __all__ = ["Channel", "Processor", "RemotingServer"]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 
 BACKLOG: Final = 1024
+HEADER_MAX: Final = 1 << 20
+"""Bytes of a request's header, which is read on the event loop."""
 IDLE_S: Final = 120.0
 IDLE_CHECK_S: Final = 5.0
 DRAIN_S: Final = 0.2
@@ -178,6 +180,9 @@ class Channel(asyncio.Protocol):
                 raise RemotingFrameError(
                     f"header of {word & 0xFFFFFF} bytes in a frame of {length}"
                 )
+            if word & 0xFFFFFF > HEADER_MAX:
+                raise RemotingFrameError(
+                    f"header of {word & 0xFFFFFF} bytes is over the limit of {HEADER_MAX}")
             if end > until:
                 return pos
             kind = word >> 24

@@ -121,6 +121,7 @@ def test_stopping_tells_newer_clients_to_go_away_and_writes_offsets(tmp_path, ki
         async with running(tmp_path, kit) as (controller, store, connect):
             client, old = await connect(), await connect()
             await client.ask(310, SEND, b"x")
+            await client.ask(352, {"group": "g"})
             where = {"consumerGroup": "g", "topic": "orders", "queueId": "0", "commitOffset": "1"}
             client.send(15, where, flag=2)
             client.send(11, {**PULL, "queueOffset": "1"})
