@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING
 
 from isal import isal_zlib
 
+from tailrace.events import get_logger
+
 __all__ = [
     "column_records",
     "columns",
@@ -41,7 +43,7 @@ __all__ = [
     "timer_replay",
 ]
 
-_log = logging.getLogger(__name__)
+_log = get_logger(__name__)
 _ROOM = Path(__file__).parent
 _SHARED = b"".join(path.read_bytes() for path in sorted((_ROOM / "shared").glob("*.py")))
 _interpreted: list[str] = []
