@@ -10,6 +10,7 @@ import threading
 
 import pytest
 
+from tailrace import Message, MessageStore
 from tailrace.broker.kv_config import KVConfigManager
 from tailrace.config import BrokerConfig
 from tailrace.errors import StoreError
@@ -252,3 +253,20 @@ def test_a_large_file_has_the_same_text_as_one_that_is_written_in_one_piece(tmp_
     file = files.open("/c/topics.json")
     text = file.pread(file.size(), 0)
     assert text.decode() == json.dumps(manager.to_json(), indent=2, sort_keys=True)
+
+
+@pytest.mark.parametrize("error", [0, errno.ENOSPC])
+def test_topics_that_only_have_queues_are_there_after_an_open_whatever_the_limit_and_the_disk(error):
+    disk = CrashFileSystem()
+    with MessageStore.open("/s", file_system=disk, services=False, clock=SimClock()) as store:
+        for name in ("a", "b", "c"):
+            store.put(Message(topic=name, body=b"x"))
+    for name in ("topics.json", "topics.json.bak"):
+        disk.remove(f"/s/config/{name}")
+    files = FaultyFileSystem(disk, lambda _, name, path: error if path.endswith("topics.json.tmp") else 0)
+    with MessageStore.open("/s", file_system=files, services=False, clock=SimClock(),
+                           broker_config=BrokerConfig(max_topics=1)) as store:
+        assert {"a", "b", "c"} <= set(store.topics.table)
+        assert store.topics.writes == (0 if error else 1)
+        with pytest.raises(StoreError, match="over the limit maxTopics=1"):
+            store.topics.create_if_missing("d", 1)
