@@ -8,7 +8,7 @@ RUNS ?= 300
 CODE := src tests tools benchmarks setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fmt golden crash sim interop bench bench-peer bench-recovery \
+.PHONY: help setup demo test check fmt golden crash sim soak interop bench bench-peer bench-recovery \
 	bench-retention bench-timers gen dist clean
 
 help:  ## This list
@@ -62,6 +62,9 @@ crash: $(VENV)/.installed  ## The long crash sweep, faults and kills; SEED=n rep
 
 sim: $(VENV)/.installed  ## Whole stores simulated from seeds; SEED=n runs and replays one
 	SEED=$(SEED) RUNS=$(if $(filter command environment,$(firstword $(origin SEED))),1,$(RUNS)) $(PY) tools/sim.py
+
+soak: $(VENV)/.installed  ## The worst request of every code to a running server; SECONDS=n or ROUNDS=n
+	SECONDS=$(or $(SECONDS),0) ROUNDS=$(or $(ROUNDS),3) $(PY) tools/worst_requests.py
 
 interop: $(VENV)/.installed  ## Conformance with the reference: needs Maven and a JDK
 	tests/interop/conformance/run dump-equals-reference java-client spark damage timers

@@ -448,6 +448,12 @@ class BrokerConfig(_Config):
     default_topic_queue_nums: int = _option(8, "Queues of TBW102.", low=1, high=1024)
     auto_create_topic_enable: bool = _option(True, "Whether a send creates its topic.")
     auto_create_subscription_group: bool = _option(True, "Whether a consumer creates its group.")
+    max_topics: int = _option(
+        100_000, "Topics that may exist, those of the broker included; more are not created.", low=1)
+    max_subscription_groups: int = _option(
+        100_000, "Consumer groups that may exist; more are not created.", low=1)
+    max_consumer_offsets: int = _option(
+        1_000_000, "Queues, counted by group, that may have a consumer offset; more are refused.", low=1)
     long_polling_enable: bool = _option(True, "Whether pulls wait for messages.")
     short_polling_time_mills: int = _option(1000, "Hold of a pull without long polling.", unit="ms", low=1)
     flush_consumer_offset_interval: int = _option(

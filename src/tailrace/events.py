@@ -132,10 +132,15 @@ _BROKER: Final = (
     _event("warning", "consumer offset corrected", "group topic queue offset to",
            "A group had come further than its queue goes, as after a power loss took messages that "
            "were not synced; its offset is set back to the end."),
+    _event("warning", "event loop was held", "ms",
+           "For this long no client was served, because one request or the machine held the thread "
+           "that serves all; see the metric tailrace_event_loop_lag_seconds."),
     _event("info", "consumer registered", "group client peer",
            "A consumer sent its first heartbeat over this connection, or one with another client id."),
     _event("info", "consumer unregistered", "group client peer",
            "A consumer said goodbye, lost its connection or sent no heartbeat for too long."),
+    _event("info", "consumers unregistered", "peer groups",
+           "A connection was closed whose client was in many consumer groups; it left them all."),
     _event("warning", "consumer expired", "group peer",
            "A consumer sent no heartbeat for too long; its connection is closed and its queues go "
            "to the others of the group."),
@@ -153,9 +158,6 @@ _BROKER: Final = (
     _event("warning", "held pull failed", "topic queue reason",
            "A pull that had waited for messages ended in an error; its consumer gets SYSTEM_ERROR "
            "and asks again."),
-    _event("warning", "admin request failed", "code peer reason",
-           "Purging a topic or cleaning queues ended in an error that is not known; it got "
-           "SYSTEM_ERROR."),
     _event("warning", "status request failed", "target reason",
            "A request to the HTTP port could not be answered; it got status 500."),
     _event("warning", "a setting is ignored as asked", "setting reason",
@@ -226,6 +228,9 @@ _NODE: Final = (
     _event("warning", "cannot look at the lock file", "file cause",
            "The lock file or its directory could not be looked at or made again; it is tried again every "
            "second."),
+    _event("error", "refused change may return with a restart", "file reason",
+           "A change of a state file was refused after the file was replaced, and the previous file "
+           "could not be put back. Until the next change the file shows the refused one."),
     _event("error", "config file unreadable", "file reason",
            "A file of config/ is no JSON object, so its backup (.bak) is read in its stead, and is "
            "not replaced by it."),

@@ -174,5 +174,9 @@ RETENTION_FRUITLESS: Final = _counter(
     "Passes that should have freed space and freed none; the log says why.", ())
 RETENTION_TRASH: Final = _gauge(
     "tailrace_retention_trash_bytes", "Bytes of deleted files that are not given back yet.")
+LOOP_LAG: Final = Metric(
+    name="tailrace_event_loop_lag", kind=MetricKind.HISTOGRAM, unit="seconds",
+    description="How late a timer of the event loop ran, 50 times a second: so long no client was "
+    "served.", buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5))
 
 METRICS: Final = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

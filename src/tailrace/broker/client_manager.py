@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tailrace.env.clock import Clock
+from tailrace.errors import StoreError
 from tailrace.events import get_logger
 from tailrace.formats.commitlog import java_string_hash
 from tailrace.formats.remoting import LANGUAGES, RemotingCommand, RequestCode
@@ -26,6 +27,10 @@ SUB_ALL: Final = "*"
 TAG: Final = "TAG"
 BROADCASTING: Final = "BROADCASTING"
 UNKNOWN_FINGERPRINT: Final = 0
+LOGGED_MAX: Final = 20
+"""Groups of a closed connection that are logged one by one."""
+GROUPS_OF_CHANNEL_MAX: Final = 1_000
+"""Consumer groups, and as many producer groups, that one connection may be in."""
 
 
 @dataclass(slots=True)
@@ -157,6 +162,7 @@ class ConsumerManager:
         self._expired_ns = expired_ms * 1_000_000
         self._notify_enabled = notify_enabled
         self._groups: dict[str, ConsumerGroupInfo] = {}
+        self._joined: dict[Channel, set[str]] = {}
 
     def groups(self) -> list[ConsumerGroupInfo]:
         """All live groups."""
@@ -175,6 +181,14 @@ class ConsumerManager:
                     return member
         return None
 
+    def member(self, group: str, channel: Channel, client_id: str) -> ClientInfo | None:
+        """A member by its connection, or by its id on another one."""
+        info = self._groups.get(group)
+        found = info.members.get(channel) if info is not None else None
+        if found is not None and found.client_id == client_id:
+            return found
+        return self.find_client(group, client_id)
+
     def ask_for_subscriptions(self, group: str, channel: Channel) -> None:
         """Have a member tell its subscriptions again: its next heartbeat without them is a change.
 
@@ -189,7 +203,7 @@ class ConsumerManager:
 
     def groups_of(self, topic: str) -> list[str]:
         """Live groups that want a topic."""
-        return [g.group for g in self._groups.values() if topic in g.subscriptions]
+        return [g.group for g in list(self._groups.values()) if topic in g.subscriptions]
 
     def register(
         self, channel: Channel, request: RemotingCommand, client_id: str, data: dict[str, Any],
@@ -197,6 +211,9 @@ class ConsumerManager:
     ) -> bool:
         """Take over one group of a heartbeat; whether membership or subscriptions changed."""
         group = str(data["groupName"])
+        joined = self._joined.setdefault(channel, set())
+        _check_groups(joined, group)
+        joined.add(group)
         info = self._groups.get(group)
         if info is None:
             info = self._groups[group] = ConsumerGroupInfo(group)
@@ -228,9 +245,12 @@ class ConsumerManager:
 
     def closed(self, channel: Channel) -> None:
         """A connection is gone."""
-        for info in list(self._groups.values()):
-            if channel in info.members:
-                self._remove(info, [channel])
+        joined = list(self._joined.get(channel, ()))
+        many = len(joined) > LOGGED_MAX
+        if many:
+            _log.info("consumers unregistered peer=%s groups=%d", channel.peer, len(joined))
+        for group in joined:
+            self._remove(self._groups[group], [channel], quiet=many)
 
     def expire(self) -> None:
         """Forget members without a heartbeat for too long, and close their connections."""
@@ -247,13 +267,20 @@ class ConsumerManager:
         member.last_update_ns = self._clock.monotonic_ns()
         member.last_update_ms = self._clock.now_ms()
 
-    def _remove(self, info: ConsumerGroupInfo, channels: list[Channel]) -> None:
+    def _remove(
+        self, info: ConsumerGroupInfo, channels: list[Channel], *, quiet: bool = False
+    ) -> None:
         for channel in channels:
             member = info.members.pop(channel)
-            _log.info(
-                "consumer unregistered group=%s client=%s peer=%s", info.group, member.client_id,
-                channel.peer,
-            )
+            joined = self._joined[channel]
+            joined.discard(info.group)
+            if not joined:
+                del self._joined[channel]
+            if not quiet:
+                _log.info(
+                    "consumer unregistered group=%s client=%s peer=%s", info.group,
+                    member.client_id, channel.peer,
+                )
         if not info.members:
             del self._groups[info.group]
         else:
@@ -262,12 +289,10 @@ class ConsumerManager:
     def _notify(self, info: ConsumerGroupInfo) -> None:
         if info.broadcasting or not self._notify_enabled(info.group):
             return
+        notice = RemotingCommand(
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": info.group})
         for channel in list(info.members):
-            channel.request_oneway(
-                RemotingCommand(
-                    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": info.group}
-                )
-            )
+            channel.request_oneway(notice)
 
 
 class ProducerManager:
@@ -277,10 +302,12 @@ class ProducerManager:
         self._clock = clock
         self._expired_ns = expired_ms * 1_000_000
         self._groups: dict[str, dict[Channel, ClientInfo]] = {}
+        self._joined: dict[Channel, set[str]] = {}
 
     def groups(self) -> dict[str, list[ClientInfo]]:
         """Members by group."""
-        return {group: list(members.values()) for group, members in self._groups.items()}
+        return {
+            group: list(members.values()) for group, members in list(self._groups.items())}
 
     def members(self, group: str) -> list[ClientInfo]:
         """Members of a group; empty when it has none."""
@@ -290,6 +317,9 @@ class ProducerManager:
         self, channel: Channel, request: RemotingCommand, client_id: str, group: str
     ) -> None:
         """Take over one group of a heartbeat."""
+        joined = self._joined.setdefault(channel, set())
+        _check_groups(joined, group)
+        joined.add(group)
         members = self._groups.setdefault(group, {})
         member = members.get(channel)
         if member is None:
@@ -301,14 +331,17 @@ class ProducerManager:
     def unregister(self, channel: Channel, group: str) -> None:
         """A member says goodbye."""
         members = self._groups.get(group)
-        if members is not None:
-            members.pop(channel, None)
+        if members is not None and members.pop(channel, None) is not None:
+            joined = self._joined[channel]
+            joined.discard(group)
+            if not joined:
+                del self._joined[channel]
             if not members:
                 del self._groups[group]
 
     def closed(self, channel: Channel) -> None:
         """A connection is gone."""
-        for group in list(self._groups):
+        for group in list(self._joined.get(channel, ())):
             self.unregister(channel, group)
 
     def expire(self) -> None:
@@ -319,3 +352,10 @@ class ProducerManager:
                 if member.last_update_ns < limit:
                     self.unregister(channel, group)
                     channel.close()
+
+
+def _check_groups(joined: set[str], group: str) -> None:
+    if group not in joined and len(joined) >= GROUPS_OF_CHANNEL_MAX:
+        raise StoreError(
+            f"a connection is in {len(joined)} groups, the limit is {GROUPS_OF_CHANNEL_MAX}; use "
+            "another connection")

@@ -7,16 +7,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tailrace.broker.answers_later import Change, ConfigChanges, MissingConfigError, RequestWorker
 from tailrace.broker.broker_stats import BrokerStatsManager
 from tailrace.broker.client_manager import ConsumerManager, ProducerManager
+from tailrace.broker.loop_lag import LoopLag
 from tailrace.broker.rebalance_lock import RebalanceLockManager
 from tailrace.broker.traffic import Traffic
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.env.entropy import Entropy
 from tailrace.node.consumer_offset import ConsumerOffsetManager
-from tailrace.node.subscription_group import SubscriptionGroupManager
-from tailrace.node.topic_config import TopicConfigManager
+from tailrace.node.subscription_group import SubscriptionGroupConfig, SubscriptionGroupManager
+from tailrace.node.topic_config import TopicConfig, TopicConfigManager
 
 if TYPE_CHECKING:
     from tailrace.node.message_store import MessageStore
@@ -53,8 +55,17 @@ class BrokerContext:
     """How many pulls wait for a message."""
     registrations: Callable[[], Mapping[str, bool]] = dict
     """Name servers of other processes: whether they took the last registration."""
+    changes: ConfigChanges = field(init=False)
+    """Changes of topics, groups and offsets that are answered once they are durable."""
+    worker: RequestWorker = field(init=False)
+    """Runs requests whose work grows."""
+    loop_lag: LoopLag = field(init=False)
+    """How long requests hold the event loop."""
 
     def __post_init__(self) -> None:
+        self.loop_lag = LoopLag(self.loop)
+        self.changes = ConfigChanges(self.loop)
+        self.worker = RequestWorker(self.loop)
         self.route = self._own_route
         self.traffic = Traffic(self.topics.is_system_topic)
         self.stats = BrokerStatsManager(self.clock, self.traffic, self.config.broker_cluster_name)
@@ -65,3 +76,29 @@ class BrokerContext:
             "brokerName": self.config.broker_name, "perm": config.perm,
             "readQueueNums": config.read_queue_nums,
         }]}
+
+    def group(self, name: str) -> SubscriptionGroupConfig | None:
+        """Return a group; None for one that does not exist and that a consumer does not create.
+
+        Raises MissingConfigError for one that is to be created.
+        """
+        found = self.groups.select(name)
+        if found is None and self.groups.may_create(name):
+            raise MissingConfigError(Change(self.groups, self.groups.creation(name)))
+        return found
+
+    def topic(self, name: str, queue_nums: int, sys_flag: int = 0) -> TopicConfig:
+        """Return a topic of the broker's own, such as a retry topic.
+
+        Raises MissingConfigError for one that is to be created.
+        """
+        found = self.topics.select(name)
+        if found is None:
+            raise MissingConfigError(self.topic_creation(name, queue_nums, sys_flag))
+        return found
+
+    def topic_creation(self, name: str, queue_nums: int, sys_flag: int = 0) -> Change:
+        """Return the change that creates a topic if it is missing."""
+        return Change(self.topics, self.topics.creation(TopicConfig(
+            topic_name=name, read_queue_nums=queue_nums, write_queue_nums=queue_nums,
+            topic_sys_flag=sys_flag)))

@@ -143,6 +143,7 @@ class BrokerController:
         )
         self._scheduler.every("BrokerStats", SAMPLE_MS, self._broker.stats.step)
         self._every("scan", SCAN_S, self._scan)
+        self._broker.loop_lag.start()
         await self._register_elsewhere(listeners.namesrv_address)
 
     def _context(self) -> BrokerContext:
@@ -153,7 +154,8 @@ class BrokerController:
         groups.load()
         groups.ensure_system_groups()
         offsets = ConsumerOffsetManager(
-            self._file_system, config_dir, clock, lmq=self._store.config.enable_lmq)
+            self._file_system, config_dir, clock, config.max_consumer_offsets,
+            lmq=self._store.config.enable_lmq)
         offsets.load()
         self._store.keep_unconsumed(offsets)
 
@@ -231,7 +233,7 @@ class BrokerController:
         kv = KVConfigManager(self._file_system, self._store.config_dir)
         kv.load()
         name_server = self._name_server = NameServer(
-            self._clock, kv, {"listenPort": address.rpartition(":")[2]})
+            self._clock, kv, {"listenPort": address.rpartition(":")[2]}, self._broker.loop)
         name_server.register_local(
             self._config.broker_cluster_name, self._config.broker_name, self.broker_address,
             self._broker.topics.table,
@@ -269,6 +271,7 @@ class BrokerController:
         self._started = False
         for timer in self._timers.values():
             timer.cancel()
+        self._broker.loop_lag.stop()
         self._store.set_message_arriving_listener(None)
         if self._registration is not None:
             await self._registration.stop()
@@ -294,9 +297,11 @@ class BrokerController:
             _log.error("consumer offsets could not be written at the stop cause=%s", error)
 
     async def _wait_durable(self) -> None:
-        """Let sends that wait for the disk be answered, for as long as their producers wait."""
+        """Let requests that wait for the disk be answered, for as long as their clients wait."""
         for _ in range(300):
-            if not self._durable.pending:
+            if not (
+                self._durable.pending or self._broker.changes.pending or self._broker.worker.pending
+            ):
                 return
             await asyncio.sleep(0.01)
 

@@ -102,6 +102,7 @@ class Exposition(Collector):
         yield from self._traffic(broker)
         yield from self._clients(broker)
         yield from self._lags(broker)
+        yield self._loop_lag(broker)
 
     def _family(self, metric: Metric, samples: Samples) -> Family:
         family = _FAMILIES[metric.kind](
@@ -224,6 +225,15 @@ class Exposition(Collector):
             ("send",): broker.waiting_sends(), ("pull",): broker.waiting_pulls()})
         yield self._family(metrics.NAME_SERVER_REGISTERED, {
             (address,): known for address, known in broker.registrations().items()})
+
+    def _loop_lag(self, broker: BrokerContext) -> Family:
+        lag = metrics.LOOP_LAG
+        family = HistogramMetricFamily(lag.exposed, lag.description, labels=BASE_LABELS)
+        bounds = [*(f"{float(bound)}" for bound in lag.buckets), "+Inf"]
+        family.add_metric(
+            self._base, list(zip(bounds, map(float, accumulate(broker.loop_lag.counts)), strict=True)),
+            sum_value=broker.loop_lag.total_s)
+        return family
 
     def _lags(self, broker: BrokerContext) -> Iterator[Family]:
         now = broker.clock.now_ms()

@@ -7,20 +7,29 @@ their connection closes or when they have been silent for too long.
 
 from __future__ import annotations
 
+import asyncio
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
-from tailrace.broker.processors._bodies import json_object
+from tailrace.broker.answers_later import Answer, Change, ConfigChanges, RequestWorker
+from tailrace.broker.kv_config import ORDER_TOPIC_CONFIG, KVConfigManager
+from tailrace.broker.processors._bodies import (
+    json_object,
+    json_value,
+    number_in,
+    object_in,
+    objects_in,
+    text_in,
+)
 from tailrace.env.clock import Clock
-from tailrace.env.filesystem import FileSystem
-from tailrace.errors import StoreError
+from tailrace.errors import MessageIllegalError, StoreError
 from tailrace.events import get_logger
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
-from tailrace.node.config_manager import ConfigManager
-from tailrace.node.topic_config import PERM_WRITE, TopicConfig
+from tailrace.node.topic_config import PERM_WRITE, TopicConfig, validate_topic
 from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["KVConfigManager", "NameServer"]
@@ -28,9 +37,18 @@ __all__ = ["KVConfigManager", "NameServer"]
 _log = get_logger(__name__)
 
 EXPIRED_MS: Final = 120_000
-KV_MAX: Final = 4 << 20
-"""Characters of the key-value table, which is written as a whole with every change."""
-ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
+NAME_MAX: Final = 255
+BROKERS_MAX: Final = 1_000
+MEMBERS_MAX: Final = 100
+TOPICS_MAX: Final = 200_000
+"""Topics of all brokers elsewhere together."""
+REGISTRATION_MAX: Final = 25_000
+"""Topics of one registration; a broker with more splits it (enableSplitRegistration)."""
+REGISTRATION_VALUES: Final = 12 * REGISTRATION_MAX
+"""Values in the JSON body of a registration."""
+INFLATED_MAX: Final = 16 << 20
+SMALL_BODY: Final = 64 * 1024
+"""Bytes of a registration that is read on the event loop."""
 FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 
@@ -79,56 +97,20 @@ class Broker:
         }
 
 
-class KVConfigManager(ConfigManager):
-    """Values by namespace and key."""
-
-    def __init__(self, file_system: FileSystem, config_dir: str) -> None:
-        super().__init__(file_system, config_dir, "tailrace-kvConfig.json")
-        self._table: dict[str, dict[str, str]] = {}
-
-    def get(self, namespace: str, key: str) -> str | None:
-        """A value."""
-        return self._table.get(namespace, {}).get(key)
-
-    def namespace(self, namespace: str) -> dict[str, str] | None:
-        """All values of a namespace."""
-        return self._table.get(namespace)
-
-    def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value; durable on return. Raises StoreError when there would be too much."""
-        kept = sum(
-            len(ns) + len(k) + len(v) for ns, values in self._table.items()
-            for k, v in values.items() if (ns, k) != (namespace, key))
-        if kept + len(namespace) + len(key) + len(value) > KV_MAX:
-            raise StoreError(f"the key-value table would have more than {KV_MAX} characters")
-        self._table.setdefault(namespace, {})[key] = value
-        self.persist()
-
-    def delete(self, namespace: str, key: str) -> None:
-        """Forget a value."""
-        if self._table.get(namespace, {}).pop(key, None) is not None:
-            self.persist()
-
-    def _decode(self, value: dict[str, Any]) -> None:
-        found = value.pop("configTable", None) or {}
-        self._table = {
-            str(ns): {str(k): str(v) for k, v in values.items()}
-            for ns, values in found.items()
-            if isinstance(values, dict)
-        }
-
-    def _encode(self) -> dict[str, Any]:
-        return {"configTable": self._table}
-
-
 @final
 class NameServer:
     """Answers what clients and admin tools ask a name server."""
 
-    def __init__(self, clock: Clock, kv: KVConfigManager, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, clock: Clock, kv: KVConfigManager, settings: Mapping[str, str],
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
         self._clock = clock
         self._kv = kv
         self._settings = settings
+        self._loop = loop
+        self._worker = RequestWorker(loop)
+        self._changes = ConfigChanges(loop)
         self._brokers: dict[str, Broker] = {}
 
     # --- the table
@@ -182,11 +164,12 @@ class NameServer:
         code = RequestCode
         server.register(self.get_route, code.GET_ROUTEINFO_BY_TOPIC)
         server.register(self.cluster_info, code.GET_BROKER_CLUSTER_INFO)
-        server.register(self.all_topics, code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        server.register(self.topics_by_cluster, code.GET_TOPICS_BY_CLUSTER)
+        slow = self._worker.in_thread
+        server.register(slow(self.all_topics), code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        server.register(slow(self.topics_by_cluster), code.GET_TOPICS_BY_CLUSTER)
         server.register(self.system_topics, code.GET_SYSTEM_TOPIC_LIST_FROM_NS)
         server.register(
-            self.unit_topics, code.GET_UNIT_TOPIC_LIST, code.GET_HAS_UNIT_SUB_TOPIC_LIST,
+            slow(self.unit_topics), code.GET_UNIT_TOPIC_LIST, code.GET_HAS_UNIT_SUB_TOPIC_LIST,
             code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
         )
         server.register(self.delete_topic, code.DELETE_TOPIC_IN_NAMESRV)
@@ -194,7 +177,7 @@ class NameServer:
         server.register(self.put_kv, code.PUT_KV_CONFIG)
         server.register(self.get_kv, code.GET_KV_CONFIG)
         server.register(self.delete_kv, code.DELETE_KV_CONFIG)
-        server.register(self.list_kv, code.GET_KVLIST_BY_NAMESPACE)
+        server.register(slow(self.list_kv), code.GET_KVLIST_BY_NAMESPACE)
         server.register(self.register_broker, code.REGISTER_BROKER)
         server.register(self.unregister_broker, code.UNREGISTER_BROKER)
         server.register(self.query_data_version, code.QUERY_DATA_VERSION)
@@ -230,13 +213,16 @@ class NameServer:
 
     def all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """All topics: request 206."""
-        return _topic_list(request, {t for b in self._brokers.values() for t in b.topics})
+        return _topic_list(
+            request, {t for b in list(self._brokers.values()) for t in list(b.topics)})
 
     def topics_by_cluster(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Topics of a cluster: request 224."""
         cluster = request.ext["cluster"]
         return _topic_list(
-            request, {t for b in self._brokers.values() if b.cluster == cluster for t in b.topics}
+            request, {
+                t for b in list(self._brokers.values()) if b.cluster == cluster
+                for t in list(b.topics)}
         )
 
     def system_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -255,7 +241,7 @@ class NameServer:
         return _topic_list(
             request,
             {
-                topic for b in self._brokers.values() for topic, c in b.topics.items()
+                topic for b in list(self._brokers.values()) for topic, c in list(b.topics.items())
                 if c.topic_sys_flag & mask == wanted
             },
         )
@@ -270,20 +256,25 @@ class NameServer:
 
     def register_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Enter a topic of brokers elsewhere: request 217; nothing when one of them is unknown."""
-        topic, entries = request.ext["topic"], json_object(request).get("queueDatas") or []
-        named = [self._brokers.get(str(entry["brokerName"])) for entry in entries]
+        topic, entries = request.ext["topic"], objects_in(json_object(request), "queueDatas", BROKERS_MAX)
+        named = [self._brokers.get(text_in(entry, "brokerName")) for entry in entries]
+        if reason := validate_topic(topic):
+            return request.answer(ResponseCode.INVALID_PARAMETER, reason)
         if None in named:
             return request.answer()
-        for broker, entry in zip(named, entries, strict=True):
-            if broker is not None and not broker.is_local:
+        # A broker that is named twice keeps the last of its entries.
+        for name, entry in {b.name: e for b, e in zip(named, entries, strict=True) if b}.items():
+            broker = self._brokers[name]
+            if not broker.is_local:
+                self._check_topics(broker, [topic])
                 broker.topics = {**broker.topics, topic: TopicConfig.from_json(entry, topic)}
         return request.answer()
 
-    def put_kv(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def put_kv(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Set a value: request 100."""
         ext = request.ext
-        self._kv.put(ext["namespace"], ext["key"], ext["value"])
-        return request.answer()
+        change = Change(self._kv, self._kv.setting(ext["namespace"], ext["key"], ext["value"]))
+        return self._changes.apply(channel, request, [change], request.answer)
 
     def get_kv(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Get a value: request 101."""
@@ -296,10 +287,11 @@ class NameServer:
             )
         return request.answer(ext={"value": value})
 
-    def delete_kv(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def delete_kv(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Forget a value: request 102."""
-        self._kv.delete(request.ext["namespace"], request.ext["key"])
-        return request.answer()
+        change = Change(
+            self._kv, self._kv.deletion(request.ext["namespace"], request.ext["key"]))
+        return self._changes.apply(channel, request, [change], request.answer)
 
     def list_kv(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """All values of a namespace: request 219."""
@@ -311,20 +303,43 @@ class NameServer:
             )
         return request.answer(body=fastjson.dumps({"table": values}))
 
-    def register_broker(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Enter a broker of elsewhere: request 103."""
+    def register_broker(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Enter a broker of elsewhere: request 103. A large body is read in another thread."""
+        if request.ext.get("compressed") != "true" and len(request.body) <= SMALL_BODY:
+            return self._register_broker(channel, request, *_registration(request))
+        return self._worker.in_thread(self._read_and_register)(channel, request)
+
+    def _read_and_register(self, channel: Channel, request: RemotingCommand) -> Answer:
+        version, topics = _registration(request)
+        if self._loop is None or not self._loop.is_running():
+            return self._register_broker(channel, request, version, topics)
+
+        def enter() -> None:
+            try:
+                done.set_result(self._register_broker(channel, request, version, topics))
+            except Exception as error:  # noqa: BLE001 - the thread that waits raises it
+                done.set_exception(error)
+
+        done: Future[RemotingCommand] = Future()
+        self._loop.call_soon_threadsafe(enter)
+        return done.result()
+
+    def _register_broker(
+        self, channel: Channel, request: RemotingCommand, version: dict[str, int],
+        topics: dict[str, TopicConfig],
+    ) -> RemotingCommand:
         ext = request.ext
         crc = int(ext.get("bodyCrc32") or 0)
         if crc and crc != zlib.crc32(request.body) & 0x7FFFFFFF:
             return request.answer(ResponseCode.SYSTEM_ERROR, "crc32 not match")
         name, address, broker_id = ext["brokerName"], ext["brokerAddr"], int(ext["brokerId"])
-        version, topics = _registration(ext, request.body)
         member = BrokerMember(  # all fields are read before anything is entered
             address=address, broker_id=broker_id, ha_address=ext.get("haServerAddr", ""),
             data_version=version, channel=channel, last_update_ns=self._clock.monotonic_ns(),
             expired_ms=int(ext.get("heartbeatTimeoutMillis") or EXPIRED_MS),
         )
         broker = self._brokers.get(name) or Broker(name=name, cluster=ext["clusterName"])
+        self._check_room(broker, broker_id, topics)
         before = broker.members.get(broker_id)
         if broker.is_local or (len(topics) == 1 and before is None):
             return request.answer(ResponseCode.SYSTEM_ERROR, "register broker failed")
@@ -355,6 +370,27 @@ class NameServer:
             ext=answer_ext, body=fastjson.dumps({"table": order}) if order else b""
         )
 
+    def _check_room(self, broker: Broker, broker_id: int, topics: Mapping[str, TopicConfig]) -> None:
+        """Raise StoreError for a broker, a member or topics that would be too many."""
+        names = broker.name, broker.cluster
+        if max(map(len, names)) > NAME_MAX:
+            raise StoreError(f"the name of a broker or cluster is longer than {NAME_MAX} characters")
+        if broker.name not in self._brokers and len(self._brokers) >= BROKERS_MAX:
+            raise StoreError(f"{len(self._brokers)} brokers are registered, the limit is {BROKERS_MAX}")
+        if broker_id not in broker.members and len(broker.members) >= MEMBERS_MAX:
+            raise StoreError(f"broker {broker.name} has {MEMBERS_MAX} members, the limit")
+        self._check_topics(broker, topics)
+
+    def _check_topics(self, broker: Broker, topics: Collection[str]) -> None:
+        """Raise StoreError when a broker would bring more topics than all together may have."""
+        known = sum(len(b.topics) for b in self._brokers.values() if not b.is_local)
+        if known + len(topics) > TOPICS_MAX and (
+            known + sum(topic not in broker.topics for topic in topics) > TOPICS_MAX
+        ):
+            raise StoreError(
+                f"broker {broker.name} brings {len(topics)} topics beside {known} registered ones, the "
+                f"limit is {TOPICS_MAX}")
+
     def unregister_broker(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Forget a broker: request 104."""
         name, address = request.ext["brokerName"], request.ext["brokerAddr"]
@@ -366,7 +402,7 @@ class NameServer:
     def query_data_version(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Whether a broker's topics have changed: request 322."""
         member = self._touched(request.ext["brokerName"], request.ext["brokerAddr"])
-        offered = fastjson.loads(request.body) if request.body else None
+        offered = json_value(request, 100) if request.body else None
         stored = member.data_version if member is not None else {}
         changed = not stored or stored != offered
         return request.answer(
@@ -435,27 +471,35 @@ def _topic_list(
     return request.answer(body=fastjson.dumps(body))
 
 
-def _registration(
-    ext: Mapping[str, str], body: bytes
-) -> tuple[dict[str, int], dict[str, TopicConfig]]:
-    """Data version and topics of a registration's body."""
-    if not body:
+def _registration(request: RemotingCommand) -> tuple[dict[str, int], dict[str, TopicConfig]]:
+    """Data version and topics of a registration's body. Raises MessageIllegalError or ValueError."""
+    if not request.body:
         return {}, {}
-    if ext.get("compressed") == "true":
-        return _compressed_registration(body)
-    value = fastjson.loads(body)
-    wrapper = value.get("topicConfigSerializeWrapper") or {}
-    table = wrapper.get("topicConfigTable") or {}
-    return dict(wrapper.get("dataVersion") or {}), {
-        str(topic): TopicConfig.from_json(member, str(topic))
-        for topic, member in table.items()
-        if isinstance(member, dict)
-    }
+    if request.ext.get("compressed") == "true":
+        return _compressed_registration(request.body)
+    value = object_in(json_object(request, REGISTRATION_VALUES, INFLATED_MAX), "topicConfigSerializeWrapper")
+    topics = {}
+    for topic, member in object_in(value, "topicConfigTable").items():
+        if isinstance(member, dict):
+            if reason := validate_topic(topic):
+                raise MessageIllegalError("body", f"topicConfigTable: {reason}")
+            topics[topic] = TopicConfig.from_json(member, topic)
+    return _version(object_in(value, "dataVersion")), topics
+
+
+def _version(value: Any) -> dict[str, int]:
+    """The members of a DataVersion, to be compared."""
+    if not isinstance(value, dict):
+        return {}
+    return {name: number_in(value, name) for name in ("counter", "stateVersion", "timestamp")
+            if name in value}
 
 
 def _compressed_registration(body: bytes) -> tuple[dict[str, int], dict[str, TopicConfig]]:
     inflater = zlib.decompressobj()
-    data = inflater.decompress(body, 64 * 1024 * 1024)
+    data = inflater.decompress(body, INFLATED_MAX)
+    if inflater.unconsumed_tail:
+        raise ValueError(f"the registration is longer than {INFLATED_MAX} bytes")
     pos = 0
 
     def part() -> bytes:
@@ -466,14 +510,22 @@ def _compressed_registration(body: bytes) -> tuple[dict[str, int], dict[str, Top
         pos += 4 + size
         return data[pos - size : pos]
 
-    version = fastjson.loads(part())
+    version = fastjson.loads_bounded(part(), 100)
     count = int.from_bytes(data[pos : pos + 4], "big")
+    if count > REGISTRATION_MAX:
+        raise ValueError(
+            f"the registration has {count} topics, over the limit of {REGISTRATION_MAX}; set "
+            "enableSplitRegistration=true on that broker")
     pos += 4
     topics = {}
     for _ in range(count):
         words = part().decode().split(" ", 5)
+        if len(words) < 5:
+            raise ValueError("a topic of the registration has too few words")
+        if reason := validate_topic(words[0]):
+            raise ValueError(reason)
         topics[words[0]] = TopicConfig(
             topic_name=words[0], read_queue_nums=int(words[1]), write_queue_nums=int(words[2]),
             perm=int(words[3]), topic_filter_type=words[4],
         )
-    return dict(version or {}), topics
+    return _version(version), topics

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -241,6 +242,7 @@ async def _serve_open_store(
         _leave_hint(hint, listeners)
     if http is not None:
         http.serving(controller.broker)
+    gc.freeze()  # a full collection holds every thread; it need not look at what was loaded
     advertised = listeners.broker_address
     _say(f"ready broker={listeners.listen_address} namesrv={listeners.namesrv_listen_address} "
          f"recovered_ms={round(store.recovery_report['ms'])}"

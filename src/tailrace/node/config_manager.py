@@ -4,22 +4,37 @@ A new text is written to ``<file>.tmp`` and synced, the present file becomes ``<
 one takes its name, and the directory is synced. Whatever a crash leaves, ``<file>`` or
 ``<file>.bak`` is whole, and loading takes the first of them that can be read. Members that Tailrace
 does not know are kept: the file may belong to a newer Java broker.
+
+A change of a table is durable before anybody can see it. `ConfigManager.submit` queues a change,
+`ConfigManager.write_queued` applies every queued change to a `Draft`, writes the draft once and then
+publishes it. If the write fails, the previous file gets its name back, and the table, its data
+version and the file are what they were before.
 """
 
 from __future__ import annotations
 
 import abc
+import contextlib
+import errno
 import threading
-from typing import Any
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_if_there, write_file
+from tailrace.errors import FatalStorageError
 from tailrace.events import get_logger
 from tailrace.formats import fastjson
 
-__all__ = ["ConfigManager", "DataVersion", "read_config", "write_config"]
+__all__ = ["ConfigManager", "DataVersion", "Draft", "read_config", "write_config"]
 
 _log = get_logger(__name__)
+_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+K = TypeVar("K")
+V = TypeVar("V")
+Edit = Callable[["Draft[K, V]"], Any]
 
 
 class DataVersion:
@@ -36,6 +51,12 @@ class DataVersion:
         """Count a change."""
         self.counter += 1
         self.timestamp = now_ms
+
+    def copy(self) -> DataVersion:
+        """Return a version that is equal and changes on its own."""
+        made = DataVersion()
+        made.take(self.to_json())
+        return made
 
     def to_json(self) -> dict[str, int]:
         """The members of RocketMQ's DataVersion."""
@@ -63,15 +84,85 @@ def _number(value: Any, default: int) -> int:
         return default
 
 
-class ConfigManager(abc.ABC):
-    """A table that lives in a state file. Its methods may be called from any thread."""
+class Draft(Generic[K, V]):
+    """A table with changes that nobody else sees yet."""
+
+    __slots__ = ("_base", "_size", "changes", "gone", "puts")
+
+    def __init__(self, base: dict[K, V]) -> None:
+        self._base = base
+        self.puts: dict[K, V] = {}
+        self.gone: set[K] = set()
+        self.changes = 0
+        """Number of calls that changed something."""
+        self._size = len(base)
+
+    def get(self, key: K) -> V | None:
+        """Return the value of a key as it would be after the changes."""
+        if key in self.gone:
+            return None
+        found = self.puts.get(key)
+        return self._base.get(key) if found is None else found
+
+    def put(self, key: K, value: V) -> None:
+        """Set a value."""
+        self._size += self.get(key) is None
+        self.gone.discard(key)
+        self.puts[key] = value
+        self.changes += 1
+
+    def put_all(self, values: dict[K, V]) -> None:
+        """Set values."""
+        for key, value in values.items():
+            self.put(key, value)
+
+    def remove(self, key: K) -> bool:
+        """Remove a key; return False when the table does not have it."""
+        if self.get(key) is None:
+            return False
+        self._size -= 1
+        self.puts.pop(key, None)
+        self.gone.add(key)
+        self.changes += 1
+        return True
+
+    def __len__(self) -> int:
+        return self._size
+
+    def merged(self) -> dict[K, V]:
+        """Return a copy of the whole table after the changes."""
+        table = {**self._base, **self.puts}
+        for key in self.gone:
+            table.pop(key, None)
+        return table
+
+
+class _Change(NamedTuple):
+    edit: Callable[[Any], Any]
+    also: Callable[[], None] | None
+    done: Future[Any]
+
+
+class ConfigManager(abc.ABC, Generic[K, V]):
+    """A table that lives in a state file. Its methods may be called from any thread.
+
+    ``_table`` is changed in place, by single operations of ``dict``. A reader that iterates takes a
+    copy first (``list(table)``), which is one operation too.
+    """
 
     def __init__(self, file_system: FileSystem, config_dir: str, name: str) -> None:
         self._file_system = file_system
         self._config_dir = config_dir
         self._name = name
         self._lock = threading.RLock()
+        """Held while the file is written; one writer at a time."""
+        self._queued: deque[_Change] = deque()
+        self._file_known = False
+        self._failed_sync = ""
+        self._table: dict[K, V] = {}
         self.data_version = DataVersion()
+        self.writes = 0
+        """Number of times the file was written."""
         self._unknown: dict[str, Any] = {}
 
     @property
@@ -90,29 +181,145 @@ class ConfigManager(abc.ABC):
             self._decode(self._unknown)
         return True
 
+    # -- changes that are durable before they show
+
+    def change(self, edit: Edit[K, V], also: Callable[[], None] | None = None) -> Any:
+        """Apply a change; durable and visible on return. Returns what ``edit`` returned.
+
+        Raises what ``edit`` or ``also`` raised, or OSError; then nothing has changed. See `submit`.
+        """
+        done = self.submit(edit, also)
+        self.write_queued()
+        return done.result()
+
+    def submit(self, edit: Edit[K, V], also: Callable[[], None] | None = None) -> Future[Any]:
+        """Queue a change for the next `write_queued`, which completes the future. Waits for nothing.
+
+        ``edit`` changes the draft that it gets, or raises and changes nothing. ``also`` runs after
+        the file is written and before the change shows: it makes durable what belongs to the change
+        in other files. If it raises, the file is put back, and every change of this write fails.
+        """
+        done: Future[Any] = Future()
+        self._queued.append(_Change(edit, also, done))
+        return done
+
+    def write_queued(self) -> None:
+        """Apply all queued changes with one write of the file. Raises nothing: the futures say it."""
+        with self._lock:
+            batch: list[tuple[_Change, Any]] = []
+            draft = Draft(self._table)
+            version = self.data_version.copy()
+            while self._queued:
+                change = self._queued.popleft()
+                before = draft.changes
+                try:
+                    result = change.edit(draft)
+                except Exception as error:  # noqa: BLE001 - one refused edit spoils no other
+                    change.done.set_exception(error)
+                    continue
+                batch.append((change, result))
+                if draft.changes != before:
+                    self._next_version(version)
+            if not batch:
+                return
+            try:
+                self._make_durable(draft, version, [change for change, _ in batch])
+            except BaseException as error:  # it belongs to whoever waits for the changes
+                for change, _ in batch:
+                    change.done.set_exception(error)
+                if not isinstance(error, Exception):
+                    raise
+                return
+            if draft.changes:
+                self._publish(draft)
+                self.data_version = version
+        for change, result in batch:
+            change.done.set_result(result)
+
+    def _make_durable(
+        self, draft: Draft[K, V], version: DataVersion, changes: list[_Change]
+    ) -> None:
+        had_file = False
+        if draft.changes:
+            had_file = self._replace(fastjson.dumps_pretty({
+                **self._unknown, "dataVersion": version.to_json(),
+                **self._encode(self._merged(draft))}))
+        try:
+            for change in changes:
+                if change.also is not None:
+                    change.also()
+        except BaseException:
+            if draft.changes:
+                self._put_back(had_file=had_file)
+            raise
+
+    def _replace(self, text: bytes) -> bool:
+        """Write the file; return whether the previous one is kept as its backup."""
+        if self._failed_sync:
+            raise OSError(errno.EIO, self._failed_sync, self.path)
+        try:
+            kept = write_config(
+                self._file_system, self._config_dir, self._name, text, trusted=self._file_known)
+        except _DirectorySyncError as error:
+            # Rule F6, a failed sync is final: a later one may succeed although the file is not there.
+            if error.errno not in _NO_SPACE:
+                self._failed_sync = (
+                    f"a sync failed before ({error.strerror}): no change is taken until a restart")
+            self._put_back(had_file=error.kept)
+            raise
+        except OSError:
+            self._file_known = False
+            raise
+        self._file_known = True
+        self.writes += 1
+        return kept
+
+    def _put_back(self, *, had_file: bool) -> None:
+        """Give the previous file its name back after a change that could not be completed."""
+        files, path = self._file_system, self.path
+        self._file_known = False
+        try:
+            _give_names_back(files, path, had_file=had_file)
+            files.sync_dir(self._config_dir)
+        except (OSError, FatalStorageError) as error:
+            _log.error("refused change may return with a restart file=%s reason=%s", path, error)
+
+    def _publish(self, draft: Draft[K, V]) -> None:
+        """Show the changes of a draft."""
+        self._table.update(draft.puts)
+        for key in draft.gone:
+            self._table.pop(key, None)
+
+    def _merged(self, draft: Draft[K, V]) -> dict[K, V]:
+        """The whole table after the changes of a draft."""
+        return draft.merged()
+
+    def _next_version(self, version: DataVersion) -> None:
+        """Count a change; a table without a data version overrides this."""
+
+    # -- state that is written now and then
+
     def persist(self) -> None:
         """Write the table; durable on return."""
         with self._lock:
-            write_config(
-                self._file_system, self._config_dir, self._name, fastjson.dumps_pretty(self.to_json())
-            )
+            self._replace(fastjson.dumps_pretty(self.to_json()))
 
     def to_json(self) -> dict[str, Any]:
         """The whole table as the file shows it."""
-        with self._lock:
-            return {
-                **self._unknown,
-                "dataVersion": self.data_version.to_json(),
-                **self._encode(),
-            }
+        # The version first: with an older table it would hide the change from those who compare.
+        return {
+            **self._unknown,
+            "dataVersion": self.data_version.to_json(),
+            **self._encode(dict(self._table)),
+        }
 
     @abc.abstractmethod
     def _decode(self, value: dict[str, Any]) -> None:
         """Take over the members of a file, removing from ``value`` what was understood."""
 
     @abc.abstractmethod
-    def _encode(self) -> dict[str, Any]:
-        """The members that `_decode` understands."""
+    def _encode(self, table: dict[K, V]) -> dict[str, Any]:
+        """The members that `_decode` understands, of a copy of the table."""
 
 
 def read_config(file_system: FileSystem, path: str) -> dict[str, Any] | None:
@@ -136,14 +343,62 @@ def _object_in(file_system: FileSystem, path: str) -> dict[str, Any] | None:
     return value
 
 
-def write_config(file_system: FileSystem, config_dir: str, name: str, text: bytes) -> None:
-    """Replace a state file, keeping the present one as its backup; durable on return."""
+class _DirectorySyncError(OSError):
+    """The sync of a directory failed after a state file was replaced in it."""
+
+    def __init__(self, error: OSError, directory: str, *, kept: bool) -> None:
+        super().__init__(error.errno, error.strerror, directory)
+        self.kept = kept
+        """Whether the previous file is the backup."""
+
+
+def write_config(
+    file_system: FileSystem, config_dir: str, name: str, text: bytes, *, trusted: bool = False
+) -> bool:
+    """Replace a state file, keeping the present one as its backup; durable on return.
+
+    ``trusted`` says that the present file is whole, so that it need not be read. Returns whether
+    there was one to keep. Raises OSError, and the name then stands for the new or the previous text;
+    FatalStorageError, and the name stands for the previous text.
+    """
     path = f"{config_dir}/{name}"
     temporary = f"{path}.tmp"
     if not file_system.exists(config_dir):
         file_system.makedirs(config_dir)
-    write_file(file_system, temporary, text)
-    if _object_in(file_system, path) is not None:  # a damaged file must not replace its backup
+    try:
+        write_file(file_system, temporary, text)
+    except OSError:
+        # The next attempt makes a new file: after a failed sync this one must not be synced again.
+        with contextlib.suppress(OSError):
+            file_system.remove(temporary)
+        raise
+    # A damaged file must not replace its backup.
+    kept = file_system.exists(path) if trusted else _object_in(file_system, path) is not None
+    if kept:
         file_system.rename(path, f"{path}.bak")
-    file_system.rename(temporary, path)
-    file_system.sync_dir(config_dir)
+    try:
+        file_system.rename(temporary, path)
+    except OSError:
+        if kept:
+            with contextlib.suppress(OSError):  # else a load takes the backup
+                file_system.rename(f"{path}.bak", path)
+        raise
+    try:
+        file_system.sync_dir(config_dir)
+    except OSError as error:
+        raise _DirectorySyncError(error, config_dir, kept=kept) from error
+    except FatalStorageError as error:  # no sync is made any more, so the names alone can go back
+        try:
+            _give_names_back(file_system, path, had_file=kept)
+        except OSError:
+            _log.error("refused change may return with a restart file=%s reason=%s", path, error)
+        raise
+    return kept
+
+
+def _give_names_back(file_system: FileSystem, path: str, *, had_file: bool) -> None:
+    """Undo the renames of `write_config`."""
+    if had_file:
+        file_system.rename(f"{path}.bak", path)
+    elif file_system.exists(path):
+        file_system.rename(path, f"{path}.tmp")

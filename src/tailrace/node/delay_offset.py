@@ -16,13 +16,12 @@ VERSION_STEP: Final = 200
 
 
 @final
-class DelayOffsetManager(ConfigManager):
+class DelayOffsetManager(ConfigManager[int, int]):
     """Next offsets by level. The file is written as a Java broker writes it, numbers as keys."""
 
     def __init__(self, file_system: FileSystem, config_dir: str, clock: Clock) -> None:
         super().__init__(file_system, config_dir, "delayOffset.json")
         self._clock = clock
-        self._table: dict[int, int] = {}
         self._updates = 0
         self.dirty = False
 
@@ -63,5 +62,5 @@ class DelayOffsetManager(ConfigManager):
             if is_number(str(level)) and isinstance(offset, int)
         }
 
-    def _encode(self) -> dict[str, Any]:
-        return {"offsetTable": {str(level): offset for level, offset in sorted(self._table.items())}}
+    def _encode(self, table: dict[int, int]) -> dict[str, Any]:
+        return {"offsetTable": {str(level): offset for level, offset in sorted(table.items())}}

@@ -14,7 +14,7 @@ from tailrace.errors import DiskFullError, FatalStorageError, NotAStoreError, Od
 from tailrace.events import get_logger
 from tailrace.formats import filenames
 from tailrace.node.foreign_engines import name_rocksdb_configs, static_topics
-from tailrace.node.topic_config import TopicConfigManager
+from tailrace.node.topic_config import TopicConfig, TopicConfigManager
 from tailrace.node.topic_retention import remove_deleted
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.log_paths import log_paths, segment_files
@@ -130,11 +130,20 @@ def load_topics(
             queues[topic] = max(queues.get(topic, 0), queue_id + 1)
     for topic, count in sorted(queues.items()):
         _log.warning("a topic has queues and no config, it gets one topic=%s queues=%d", topic, count)
-        try:
-            topics.create_if_missing(topic, max(count, DEFAULT_QUEUES))
-        except OSError as error:
-            if error.errno not in _NO_SPACE:
-                raise
+    made = {
+        topic: TopicConfig(
+            topic_name=topic, read_queue_nums=max(count, DEFAULT_QUEUES),
+            write_queue_nums=max(count, DEFAULT_QUEUES))
+        for topic, count in queues.items()}
+    try:
+        if made:
+            topics.change(lambda draft: draft.put_all(made))  # no limit: these topics are there
+    except OSError as error:
+        if error.errno not in _NO_SPACE:
+            raise
+        # Every open finds them again in the queues, so they may show without being durable.
+        topics.table.update(made)
+        for topic in sorted(made):
             _log.warning("there is no room for the config of a topic topic=%s", topic)
     return topics
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, final
 
 from tailrace.env.filesystem import FileSystem
-from tailrace.node.config_manager import ConfigManager
+from tailrace.node.config_manager import ConfigManager, Draft
 
 __all__ = ["PULL", "MessageRequestModeManager"]
 
@@ -13,8 +14,8 @@ PULL: Final = "PULL"
 
 
 @final
-class MessageRequestModeManager(ConfigManager):
-    """Modes by topic and group, as requests set them. Every change is durable when its call returns.
+class MessageRequestModeManager(ConfigManager[tuple[str, str], dict[str, Any]]):
+    """Modes by topic and group, as requests set them. Every change is durable before it shows.
 
     A Java broker may have left groups in mode POP. Those entries are kept, so that a Java broker
     finds them again, but nothing here serves POP.
@@ -22,34 +23,32 @@ class MessageRequestModeManager(ConfigManager):
 
     def __init__(self, file_system: FileSystem, config_dir: str) -> None:
         super().__init__(file_system, config_dir, "messageRequestMode.json")
-        self._table: dict[str, dict[str, dict[str, Any]]] = {}
 
     def mode(self, topic: str, group: str) -> str:
         """The mode that was set, PULL if there is none."""
-        return str(self._table.get(topic, {}).get(group, {}).get("mode") or PULL)
+        return str(self._table.get((topic, group), {}).get("mode") or PULL)
 
-    def set_pull(self, topic: str, group: str) -> None:
-        """Have a group pull a topic."""
-        with self._lock:
-            entry = {"consumerGroup": group, "mode": PULL, "popShareQueueNum": 0, "topic": topic}
-            if self._table.get(topic, {}).get(group) == entry:
-                return
-            table = {**self._table, topic: {**self._table.get(topic, {}), group: entry}}
-            before, self._table = self._table, table
-            try:
-                self.persist()
-            except BaseException:
-                self._table = before  # what is not durable is not set
-                raise
+    def pulling(self, topic: str, group: str) -> Callable[[Draft[tuple[str, str], dict[str, Any]]], None]:
+        """The change that has a group pull a topic."""
+        entry = {"consumerGroup": group, "mode": PULL, "popShareQueueNum": 0, "topic": topic}
+
+        def pull(draft: Draft[tuple[str, str], dict[str, Any]]) -> None:
+            if draft.get((topic, group)) != entry:
+                draft.put((topic, group), entry)
+
+        return pull
 
     def _decode(self, value: dict[str, Any]) -> None:
         found = value.pop("messageRequestModeMap", None)
         self._table = {
-            str(topic): {str(group): dict(entry) for group, entry in groups.items()
-                         if isinstance(entry, dict)}
+            (str(topic), str(group)): dict(entry)
             for topic, groups in (found.items() if isinstance(found, dict) else ())
             if isinstance(groups, dict)
+            for group, entry in groups.items() if isinstance(entry, dict)
         }
 
-    def _encode(self) -> dict[str, Any]:
-        return {"messageRequestModeMap": self._table}
+    def _encode(self, table: dict[tuple[str, str], dict[str, Any]]) -> dict[str, Any]:
+        found: dict[str, dict[str, Any]] = {}
+        for (topic, group), entry in table.items():
+            found.setdefault(topic, {})[group] = entry
+        return {"messageRequestModeMap": found}

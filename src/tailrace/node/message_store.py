@@ -661,13 +661,20 @@ class MessageStore:
         """Keep what the groups of ``pinGroups`` have not consumed, by these offsets."""
         self.retention.follow_groups(offsets)
 
-    def delete_topics(self, topics: set[str]) -> None:
+    def delete_topics(
+        self, topics: set[str], forget: Callable[[Callable[[], None]], object] | None = None
+    ) -> None:
         """Remove the queues of topics; their records stay in the log until retention.
 
-        Raises OSError before anything is removed when that cannot be noted.
+        ``forget`` makes durable what else belongs to the deletion, with a call of its argument,
+        which notes it here. Raises OSError; then nothing is removed.
         """
         self._check_may_change()
-        self.retention.topics.note_deleted(topics)
+        note = partial(self.retention.topics.note_deleted, topics)
+        if forget is None:
+            note()
+        else:
+            forget(note)
         self._store.delete_topics(topics)
         self._timers.forget_topics(topics)
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
+from tailrace.errors import StoreError
 from tailrace.formats.commitlog import LMQ_PREFIX
-from tailrace.node.config_manager import ConfigManager
+from tailrace.node.config_manager import ConfigManager, DataVersion, Draft
 from tailrace.node.topic_config import PERM_READ
 
 __all__ = [
@@ -84,6 +86,9 @@ class SubscriptionGroupConfig:
         return made
 
 
+GroupEdit = Callable[[Draft[str, SubscriptionGroupConfig]], SubscriptionGroupConfig]
+
+
 def validate_group(group: str) -> str:
     """Why ``group`` is no group's name; empty when it is one."""
     if not group.strip():
@@ -91,7 +96,7 @@ def validate_group(group: str) -> str:
     if len(group) > GROUP_MAX_LENGTH:
         return f"the specified group is longer than group max length {GROUP_MAX_LENGTH}."
     if not all(c.isascii() and (c.isalnum() or c in "%|_-") for c in group):
-        return f"the specified group[{group}] contains illegal characters"
+        return f"the specified group[{group}] contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
     return ""
 
 
@@ -153,8 +158,8 @@ def _check_value(name: str, value: str) -> None:
         raise ValueError(f"{name}={value} is not supported; known are {', '.join(sorted(known))}")
 
 
-class SubscriptionGroupManager(ConfigManager):
-    """The consumer groups, by name. Every change is durable when its call returns."""
+class SubscriptionGroupManager(ConfigManager[str, SubscriptionGroupConfig]):
+    """The consumer groups, by name. Every change is durable when its call returns, and shows then."""
 
     def __init__(
         self, file_system: FileSystem, config_dir: str, broker_config: BrokerConfig, clock: Clock
@@ -162,7 +167,6 @@ class SubscriptionGroupManager(ConfigManager):
         super().__init__(file_system, config_dir, "subscriptionGroup.json")
         self._config = broker_config
         self._clock = clock
-        self._table: dict[str, SubscriptionGroupConfig] = {}
         self._forbidden: dict[str, Any] = {}
         self.enable_lmq = False
         """Whether every LMQ name is a group; no such group has an entry."""
@@ -176,15 +180,26 @@ class SubscriptionGroupManager(ConfigManager):
     def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
         """The group, created when the configuration allows it and the name is one; else None."""
         found = self.select(group)
-        if found is not None:
+        if found is not None or not self.may_create(group):
             return found
-        if not self._config.auto_create_subscription_group or validate_group(group):
-            return None
-        with self._lock:
-            if (found := self._table.get(group)) is None:
-                found = SubscriptionGroupConfig(group_name=group)
-                self.update_all([found])
-            return found
+        made: SubscriptionGroupConfig = self.change(self.creation(group))
+        return made
+
+    def may_create(self, group: str) -> bool:
+        """Return whether a consumer of this name creates its group."""
+        return self._config.auto_create_subscription_group and not validate_group(group)
+
+    def creation(self, group: str) -> GroupEdit:
+        """The change that creates a group if it is missing; it returns the group."""
+
+        def create(draft: Draft[str, SubscriptionGroupConfig]) -> SubscriptionGroupConfig:
+            if (found := draft.get(group)) is not None:
+                return found
+            made = SubscriptionGroupConfig(group_name=group)
+            self.put_all(draft, [made])
+            return made
+
+        return create
 
     def is_read_forbidden(self, group: str, topic: str) -> bool:
         """Return whether ``forbiddenTable`` forbids a group to read a topic."""
@@ -197,36 +212,39 @@ class SubscriptionGroupManager(ConfigManager):
         return list(self._table.values())
 
     def update_all(self, configs: list[SubscriptionGroupConfig]) -> None:
-        """Create or replace groups, written at once."""
-        with self._lock:
-            for config in configs:
-                self._table[config.group_name] = config
-            self._changed()
+        """Create or replace groups, with one write."""
+        self.change(lambda draft: self.put_all(draft, configs))
 
-    def delete(self, group: str) -> bool:
-        """Forget a group; False when it did not exist."""
-        with self._lock:
-            if self._table.pop(group, None) is None:
-                return False
-            self._changed()
-        return True
+    def put_all(
+        self, draft: Draft[str, SubscriptionGroupConfig], configs: list[SubscriptionGroupConfig]
+    ) -> None:
+        """Create or replace groups of a draft: all, or none when there would be too many."""
+        new = sum(draft.get(config.group_name) is None for config in configs)
+        most = self._config.max_subscription_groups
+        if new and len(draft) + new > most:
+            raise StoreError(
+                f"there are {len(draft)} consumer groups, {new} more are over the limit "
+                f"maxSubscriptionGroups={most}; delete groups or raise maxSubscriptionGroups")
+        draft.put_all({config.group_name: config for config in configs})
+
+    def delete(self, group: str, also: Callable[[], None] | None = None) -> bool:
+        """Forget a group; False when it did not exist. For ``also`` see `submit`."""
+        return bool(self.change(lambda draft: draft.remove(group), also))
 
     def ensure_system_groups(self) -> None:
         """Create the groups that a broker has from its start, in one write."""
-        with self._lock:
-            missing = [
-                SubscriptionGroupConfig(
-                    group_name=name, consume_broadcast_enable=name != "CID_RMQ_SYS_TRANS"
-                )
-                for name in SYSTEM_GROUPS
-                if name not in self._table
-            ]
-            if missing:
-                self.update_all(missing)
+        missing = [
+            SubscriptionGroupConfig(
+                group_name=name, consume_broadcast_enable=name != "CID_RMQ_SYS_TRANS"
+            )
+            for name in SYSTEM_GROUPS
+            if name not in self._table
+        ]
+        if missing:
+            self.change(lambda draft: draft.put_all({made.group_name: made for made in missing}))
 
-    def _changed(self) -> None:
-        self.data_version.next(self._clock.now_ms())
-        self.persist()
+    def _next_version(self, version: DataVersion) -> None:
+        version.next(self._clock.now_ms())
 
     def _decode(self, value: dict[str, Any]) -> None:
         found = value.pop("subscriptionGroupTable", None)
@@ -240,8 +258,8 @@ class SubscriptionGroupManager(ConfigManager):
         for config in self._table.values():  # earlier releases of Tailrace stored the + as well
             config.attributes = {k.removeprefix("+"): v for k, v in config.attributes.items()}
 
-    def _encode(self) -> dict[str, Any]:
+    def _encode(self, table: dict[str, SubscriptionGroupConfig]) -> dict[str, Any]:
         return {
-            "subscriptionGroupTable": {name: c.to_json() for name, c in self._table.items()},
+            "subscriptionGroupTable": {name: c.to_json() for name, c in table.items()},
             "forbiddenTable": self._forbidden,
         }

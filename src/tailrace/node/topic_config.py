@@ -10,8 +10,9 @@ from typing import Any, Final
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
+from tailrace.errors import StoreError
 from tailrace.formats.commitlog import LMQ_PREFIX
-from tailrace.node.config_manager import ConfigManager
+from tailrace.node.config_manager import ConfigManager, DataVersion, Draft
 from tailrace.store.topic_retention import (
     RESERVE_TIME,
     RETENTION_BYTES,
@@ -143,6 +144,9 @@ class TopicConfig:
         return made
 
 
+TopicEdit = Callable[[Draft[str, TopicConfig]], TopicConfig | None]
+
+
 def _like(member: Any, present: Any) -> Any:
     """``member`` when it has the type of ``present``, or can be read as it; else ``present``."""
     if isinstance(present, bool):
@@ -157,8 +161,11 @@ def _like(member: Any, present: Any) -> Any:
     return str(member)
 
 
-class TopicConfigManager(ConfigManager):
-    """The topics, by name. Every change is durable when its call returns."""
+class TopicConfigManager(ConfigManager[str, TopicConfig]):
+    """The topics, by name. Every change is durable when its call returns, and shows only then.
+
+    ``creation`` and ``creation_in_send`` are changes for `submit`, for callers that must not wait.
+    """
 
     STATIC: Final = "a static queue mapping"
     """The type of the topics in ``static_topics``."""
@@ -169,7 +176,6 @@ class TopicConfigManager(ConfigManager):
         super().__init__(file_system, config_dir, "topics.json")
         self._config = broker_config
         self._clock = clock
-        self._table: dict[str, TopicConfig] = {}
         self._listeners: list[Callable[[], None]] = []
         self.enable_lmq = False
         """Whether every LMQ name is a topic with one queue; no such topic has an entry."""
@@ -214,32 +220,48 @@ class TopicConfigManager(ConfigManager):
         self.update_all([config])
 
     def update_all(self, configs: list[TopicConfig]) -> None:
-        """Create or replace topics, written at once."""
-        with self._lock:
-            for config in configs:
-                self._table[config.topic_name] = config
-            self._changed()
+        """Create or replace topics, with one write."""
+        self.change(lambda draft: self.put_all(draft, configs))
 
-    def delete(self, topic: str) -> bool:
-        """Forget a topic; False when it did not exist."""
-        with self._lock:
-            if self._table.pop(topic, None) is None:
-                return False
-            self._changed()
-        return True
+    def put_all(self, draft: Draft[str, TopicConfig], configs: list[TopicConfig]) -> None:
+        """Create or replace topics of a draft: all, or none when there would be too many."""
+        new = sum(draft.get(config.topic_name) is None for config in configs)
+        self._check_room(draft, new)
+        draft.put_all({config.topic_name: config for config in configs})
+
+    def delete(self, topic: str, also: Callable[[], None] | None = None) -> bool:
+        """Forget a topic; False when it did not exist. For ``also`` see `submit`."""
+        return bool(self.change(lambda draft: draft.remove(topic), also))
 
     def create_in_send(
         self, topic: str, default_topic: str, default_queue_nums: int, topic_sys_flag: int = 0
     ) -> TopicConfig | None:
         """The topic, created from ``default_topic`` when that allows it; else None."""
-        with self._lock:
-            if (found := self.select(topic)) is not None:
+        found = self.select(topic)
+        if found is not None or not self.inherits(default_topic):
+            return found
+        made: TopicConfig | None = self.change(
+            self.creation_in_send(topic, default_topic, default_queue_nums, topic_sys_flag))
+        return made
+
+    def inherits(self, default_topic: str) -> bool:
+        """Return whether a send may create its topic from ``default_topic``."""
+        if default_topic == AUTO_CREATE_TOPIC_KEY_TOPIC and not (
+            self._config.auto_create_topic_enable
+        ):
+            return False
+        default = self._table.get(default_topic)
+        return default is not None and default.perm & PERM_INHERIT != 0
+
+    def creation_in_send(
+        self, topic: str, default_topic: str, default_queue_nums: int, topic_sys_flag: int = 0
+    ) -> TopicEdit:
+        """The change that creates a topic from ``default_topic``; it returns the topic or None."""
+
+        def create(draft: Draft[str, TopicConfig]) -> TopicConfig | None:
+            if (found := draft.get(topic)) is not None:
                 return found
-            if default_topic == AUTO_CREATE_TOPIC_KEY_TOPIC and not (
-                self._config.auto_create_topic_enable
-            ):
-                return None
-            default = self._table.get(default_topic)
+            default = draft.get(default_topic)
             if default is None or not default.perm & PERM_INHERIT:
                 return None
             queues = max(0, min(default_queue_nums, default.write_queue_nums))
@@ -248,30 +270,40 @@ class TopicConfigManager(ConfigManager):
                 perm=default.perm & ~PERM_INHERIT, topic_filter_type=default.topic_filter_type,
                 topic_sys_flag=topic_sys_flag,
             )
-            self.update(made)
+            self.put_all(draft, [made])
             return made
+
+        return create
 
     def create_if_missing(
         self, topic: str, queue_nums: int, perm: int = PERM_READ | PERM_WRITE,
         topic_sys_flag: int = 0,
     ) -> TopicConfig:
         """The topic, created as told when it is missing."""
-        with self._lock:
-            if (found := self.select(topic)) is not None:
+        if (found := self.select(topic)) is not None:
+            return found
+        made: TopicConfig = self.change(self.creation(TopicConfig(
+            topic_name=topic, read_queue_nums=queue_nums, write_queue_nums=queue_nums,
+            perm=perm, topic_sys_flag=topic_sys_flag,
+        )))
+        return made
+
+    def creation(self, made: TopicConfig) -> TopicEdit:
+        """The change that creates a topic if it is missing; it returns the topic."""
+
+        def create(draft: Draft[str, TopicConfig]) -> TopicConfig:
+            if (found := draft.get(made.topic_name)) is not None:
                 return found
-            made = TopicConfig(
-                topic_name=topic, read_queue_nums=queue_nums, write_queue_nums=queue_nums,
-                perm=perm, topic_sys_flag=topic_sys_flag,
-            )
-            self.update(made)
+            self.put_all(draft, [made])
             return made
+
+        return create
 
     def ensure_system_topics(self) -> None:
         """Create the topics that a broker has from its start, in one write."""
-        with self._lock:
-            missing = [made for made in self._system_topics() if made.topic_name not in self._table]
-            if missing:
-                self.update_all(missing)
+        missing = [made for made in self._system_topics() if made.topic_name not in self._table]
+        if missing:
+            self.change(lambda draft: draft.put_all({made.topic_name: made for made in missing}))
 
     def is_system_topic(self, topic: str) -> bool:
         """Whether the topic belongs to the broker rather than to its users."""
@@ -311,9 +343,18 @@ class TopicConfigManager(ConfigManager):
             for name, queues, perm in shapes
         ]
 
-    def _changed(self) -> None:
-        self.data_version.next(self._clock.now_ms())
-        self.persist()
+    def _check_room(self, draft: Draft[str, TopicConfig], new: int) -> None:
+        most = self._config.max_topics
+        if new and len(draft) + new > most:
+            raise StoreError(
+                f"there are {len(draft)} topics, {new} more are over the limit maxTopics={most}; "
+                "delete topics or raise maxTopics")
+
+    def _next_version(self, version: DataVersion) -> None:
+        version.next(self._clock.now_ms())
+
+    def _publish(self, draft: Draft[str, TopicConfig]) -> None:
+        super()._publish(draft)
         for listener in self._listeners:
             listener()
 
@@ -325,8 +366,8 @@ class TopicConfigManager(ConfigManager):
             if isinstance(member, dict)
         }
 
-    def _encode(self) -> dict[str, Any]:
-        return {"topicConfigTable": {name: c.to_json() for name, c in self._table.items()}}
+    def _encode(self, table: dict[str, TopicConfig]) -> dict[str, Any]:
+        return {"topicConfigTable": {name: c.to_json() for name, c in table.items()}}
 
 
 def check_attribute(name: str, value: str) -> None:

@@ -46,7 +46,7 @@ QueueKey = tuple[str, int]
 
 
 @final
-class _MinOffsets(ConfigManager):
+class _MinOffsets(ConfigManager[QueueKey, LogicalMin]):
     """The logical minima of all queues that have one."""
 
     def __init__(self, file_system: FileSystem, config_dir: str) -> None:
@@ -58,7 +58,7 @@ class _MinOffsets(ConfigManager):
         self.table = decode_minima(value)
         self.deleted = decode_deleted(value)
 
-    def _encode(self) -> dict[str, Any]:
+    def _encode(self, table: dict[QueueKey, LogicalMin]) -> dict[str, Any]:
         return {**encode_minima(self.table), DELETED: self.deleted}
 
 
@@ -345,6 +345,12 @@ class TopicRetention:
                          self._minima.path, error)
 
     def _persist(self) -> None:
+        version = self._minima.data_version
+        self._minima.data_version = version.copy()
         self._minima.data_version.next(self._clock.now_ms())
-        self._minima.persist()
+        try:
+            self._minima.persist()
+        except OSError:
+            self._minima.data_version = version
+            raise
         self._dirty = False

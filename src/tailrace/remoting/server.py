@@ -52,6 +52,8 @@ __all__ = ["Channel", "Processor", "RemotingServer"]
 _log = get_logger(__name__)
 
 BACKLOG: Final = 1024
+HEADER_MAX: Final = 1 << 20
+"""Bytes of a request's header, which is read on the event loop."""
 IDLE_S: Final = 120.0
 IDLE_CHECK_S: Final = 1.0
 HIGH_WATER: Final = 256 << 10
@@ -268,6 +270,9 @@ class Channel(asyncio.Protocol):
                 raise RemotingFrameError(
                     f"header of {word & 0xFFFFFF} bytes in a frame of {length}"
                 )
+            if word & 0xFFFFFF > HEADER_MAX:
+                raise RemotingFrameError(
+                    f"header of {word & 0xFFFFFF} bytes is over the limit of {HEADER_MAX}")
             if end > until:
                 return pos
             kind = word >> 24

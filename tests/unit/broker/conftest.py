@@ -182,7 +182,9 @@ class FakeStore:
     def earliest_message_time(self):
         return -1
 
-    def delete_topics(self, topics):
+    def delete_topics(self, topics, forget=None):
+        if forget is not None:
+            forget(lambda: None)
         for key in [k for k in self.queues_of if k[0] in topics]:
             del self.queues_of[key]
 

@@ -167,6 +167,7 @@ def test_one_group_that_the_broker_does_not_know_is_a_change_whatever_the_others
 
 
 def test_offsets_that_no_java_broker_could_read_are_refused(clients, kit, channel, broker):
+    broker.groups.find_or_create("g")
     broker.topics.create_if_missing("orders", 1)
     broker.groups.find_or_create("g")
     for queue_id, offset in ((0, 1 << 63), (1 << 31, 5), (-1, 5)):
@@ -182,7 +183,7 @@ def test_locks_that_nobody_renews_are_forgotten_and_a_bad_queue_locks_none(
 ):
     good = {"topic": "t", "brokerName": "b", "queueId": 0}
     body = {"consumerGroup": "g", "clientId": "c1", "mqSet": [good, {"topic": "t"}]}
-    with pytest.raises(KeyError):
+    with pytest.raises(MessageIllegalError, match="brokerName is missing"):
         clients.lock_batch(channel, kit.request(41, body=json.dumps(body).encode()))
     assert broker.locks.try_lock("g", "c2", [good]) == [good]
     clock.ms += 60_001
@@ -245,6 +246,7 @@ def test_an_offset_of_an_unknown_group_is_refused_and_not_kept(clients, kit, cha
 
 def test_offsets_come_back_and_any_value_is_taken(clients, kit, channel, broker):
     broker.topics.update(TopicConfig(topic_name="orders"))
+    assert commit(clients, kit, channel, 200).code == 26
     broker.groups.find_or_create("g")
     assert commit(clients, kit, channel, 200).code == 0
     assert clients.query_offset(channel, offset_request(kit)).ext == {"offset": "200"}

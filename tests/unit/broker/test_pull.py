@@ -196,6 +196,7 @@ class Waiting:
     def __init__(self, store, kit, channel):
         self.broker = kit.make_broker(store, asyncio.get_running_loop())
         self.broker.topics.update(TopicConfig(topic_name="orders"))
+        self.broker.groups.find_or_create("g")
         self.processor = PullMessageProcessor(self.broker)
         self.processor.hold = self.hold = PullRequestHoldService(
             self.broker.loop, store.max_offset_in_queue, self.processor.run_again

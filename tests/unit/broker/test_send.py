@@ -249,6 +249,7 @@ def test_a_one_way_send_is_stored_and_not_answered(send, store):
 def test_under_sync_flush_the_answer_waits_for_the_disk(store, kit, channel):
     async def test():
         store.durable_later = True
+        store.topics.create_if_missing("orders", 4)
         broker = kit.make_broker(store, asyncio.get_running_loop())
         made = processor(broker, wait_durable=True)
         for opaque in range(3):
@@ -269,6 +270,7 @@ def test_under_sync_flush_the_answer_waits_for_the_disk(store, kit, channel):
 def test_a_sync_that_fails_changes_the_answer_and_keeps_its_place(store, kit, channel, kind):
     async def test():
         store.durable_later = True
+        store.topics.create_if_missing("orders", 4)
         made = processor(kit.make_broker(store, asyncio.get_running_loop()), wait_durable=True)
         for status, code in (
             (PutMessageStatus.FLUSH_DISK_TIMEOUT, 10),
@@ -289,6 +291,7 @@ def test_a_sync_that_fails_changes_the_answer_and_keeps_its_place(store, kit, ch
 def test_too_many_waiting_sends_are_told_to_slow_down(store, kit, channel):
     async def test():
         store.durable_later = True
+        store.topics.create_if_missing("orders", 4)
         broker = kit.make_broker(store, asyncio.get_running_loop())
         made = processor(broker, wait_durable=True, limit=2)
         for _ in range(2):
@@ -310,6 +313,7 @@ def test_a_store_that_cannot_wait_for_its_disk_leaves_no_send_without_an_answer(
 
     async def test():
         store.when_durable = broken
+        store.topics.create_if_missing("orders", 4)
         broker = kit.make_broker(store, asyncio.get_running_loop())
         durable = DurableAnswers(broker.loop, store)
         made = SendMessageProcessor(broker, durable, wait_durable=True, max_message_size=4 << 20)
@@ -335,6 +339,7 @@ def test_a_name_that_ends_in_uniq_key_hides_no_unique_key(send, store):
 def test_only_wait_false_waits_not_for_the_disk(store, kit, channel, properties, waits):
     async def run():
         store.durable_later = True
+        store.topics.create_if_missing("orders", 4)
         made = processor(kit.make_broker(store, asyncio.get_running_loop()), wait_durable=True)
         answer = made.send_v2(channel, kit.request(310, ext(i=properties), b"x", opaque=1))
         assert (answer is None) == waits

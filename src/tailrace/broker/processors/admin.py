@@ -43,17 +43,18 @@ class AdminProcessor:
     def register(self, server: RemotingServer) -> None:
         """Take over the codes of this processor."""
         code = RequestCode
-        server.register(self.runtime_info, code.GET_BROKER_RUNTIME_INFO)
+        slow = self._broker.worker.in_thread
+        server.register(slow(self.runtime_info), code.GET_BROKER_RUNTIME_INFO)
         server.register(self.get_config, code.GET_BROKER_CONFIG)
         server.register(self.update_config, code.UPDATE_BROKER_CONFIG)
-        server.register(self.all_consumer_offsets, code.GET_ALL_CONSUMER_OFFSET)
+        server.register(slow(self.all_consumer_offsets), code.GET_ALL_CONSUMER_OFFSET)
         server.register(self.all_delay_offsets, code.GET_ALL_DELAY_OFFSET)
         server.register(self.consumer_connections, code.GET_CONSUMER_CONNECTION_LIST)
         server.register(self.producer_connections, code.GET_PRODUCER_CONNECTION_LIST)
-        server.register(self.all_producers, code.GET_ALL_PRODUCER_INFO)
+        server.register(slow(self.all_producers), code.GET_ALL_PRODUCER_INFO)
         server.register(self.consumer_running_info, code.GET_CONSUMER_RUNNING_INFO)
         server.register(self.consume_directly, code.CONSUME_MESSAGE_DIRECTLY)
-        server.register(self.query_consume_queue, code.QUERY_CONSUME_QUEUE)
+        server.register(slow(self.query_consume_queue), code.QUERY_CONSUME_QUEUE)
 
     def runtime_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Figures of the running broker: request 28."""
@@ -73,7 +74,7 @@ class AdminProcessor:
 
     def all_consumer_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """``consumerOffset.json``: request 43."""
-        return request.answer(body=fastjson.dumps(self._broker.offsets.to_json()))
+        return request.answer(body=fastjson.dumps_large(self._broker.offsets.to_json()))
 
     def all_delay_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """``delayOffset.json``: request 45."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any, Final, final
 
+from tailrace.broker.answers_later import Answer, Change, ConfigChanges, creates_missing
 from tailrace.broker.context import BrokerContext
-from tailrace.broker.processors._bodies import json_object
+from tailrace.broker.processors._bodies import json_object, objects_in
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.node.subscription_group import (
@@ -26,6 +30,10 @@ __all__ = ["AdminTopicsProcessor"]
 QUEUES_MAX: Final = 16_384
 FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 DEPTH_MAX: Final = 32
+CONFIG_MAX: Final = 16 * 1024
+"""Bytes of a topic or group in its file, with members that Tailrace does not know."""
+LIST_MAX: Final = 1_000
+"""Topics or groups of one request."""
 
 
 @final
@@ -48,18 +56,24 @@ class AdminTopicsProcessor:
         }
         for number, change in changes.items():
             server.register(self.refuse if self._broker.store.read_only else change, number)
-        server.register(self.all_topics, code.GET_ALL_TOPIC_CONFIG)
+        slow = self._broker.worker.in_thread
+        server.register(slow(self.all_topics), code.GET_ALL_TOPIC_CONFIG)
         server.register(self.topic, code.GET_TOPIC_CONFIG)
-        server.register(self.topic_stats, code.GET_TOPIC_STATS_INFO)
-        server.register(self.system_topics, code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
-        server.register(self.all_groups, code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        server.register(slow(self.topic_stats), code.GET_TOPIC_STATS_INFO)
+        server.register(slow(self.system_topics), code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+        server.register(slow(self.all_groups), code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         server.register(self.group, code.GET_SUBSCRIPTIONGROUP_CONFIG)
-        server.register(self.consume_stats, code.GET_CONSUME_STATS)
-        server.register(self.broker_consume_stats, code.GET_BROKER_CONSUME_STATS)
-        server.register(self.consume_time_span, code.QUERY_CONSUME_TIME_SPAN)
-        server.register(self.groups_of_topic, code.QUERY_TOPIC_CONSUME_BY_WHO)
-        server.register(self.topics_of_group, code.QUERY_TOPICS_BY_CONSUMER)
+        server.register(slow(self.consume_stats), code.GET_CONSUME_STATS)
+        server.register(slow(self.broker_consume_stats), code.GET_BROKER_CONSUME_STATS)
+        server.register(slow(self.consume_time_span), code.QUERY_CONSUME_TIME_SPAN)
+        server.register(slow(self.groups_of_topic), code.QUERY_TOPIC_CONSUME_BY_WHO)
+        server.register(slow(self.topics_of_group), code.QUERY_TOPICS_BY_CONSUMER)
         server.register(self.subscription_of_group, code.QUERY_SUBSCRIPTION_BY_CONSUMER)
+
+    @property
+    def changes(self) -> ConfigChanges:
+        """Where topics and groups are changed."""
+        return self._broker.changes
 
     def refuse(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Any change, while the store is read-only: it would be forgotten."""
@@ -67,22 +81,12 @@ class AdminTopicsProcessor:
 
     # --- topics
 
-    def update_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def update_topic(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Create or change a topic: request 17."""
         ext = request.ext
         name = ext["topic"]
-        if refusal := self._refused_name(request, name):
+        if refusal := self._refused_name(request, name) or self._refused_lmq(request, name):
             return refusal
-        if refusal := self._refused_lmq(request, name):
-            return refusal
-        present = self._broker.topics.select(name)
-        try:
-            attributes = merged_attributes(
-                present.attributes if present else {}, ext.get("attributes", ""),
-                creating=present is None,
-            )
-        except ValueError as error:
-            return request.answer(ResponseCode.SYSTEM_ERROR, str(error))
         config = TopicConfig(
             topic_name=name,
             read_queue_nums=int(ext["readQueueNums"]),
@@ -91,32 +95,58 @@ class AdminTopicsProcessor:
             topic_filter_type=ext.get("topicFilterType") or "SINGLE_TAG",
             topic_sys_flag=int(ext.get("topicSysFlag") or 0),
             order=ext.get("order") == "true",
-            attributes=attributes,
-            extra=present.extra if present else {},
         )
-        if refusal := _refused_shape(request, config):
-            return refusal
-        self._broker.topics.update(config)
-        return request.answer()
+        changes = ext.get("attributes", "")
 
-    def update_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        def merged(present: TopicConfig | None) -> TopicConfig:
+            return replace(
+                config, extra=present.extra if present else {}, attributes=merged_attributes(
+                    present.attributes if present else {}, changes, creating=present is None))
+
+        try:
+            first = merged(self._broker.topics.select(name))
+        except ValueError as error:
+            return request.answer(ResponseCode.SYSTEM_ERROR, str(error))
+        if refusal := _refused_shape(request, first):
+            return refusal
+        return self._put_topics(channel, request, [(name, merged)])
+
+    def update_topics(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Create or change topics at once: request 18; all of them or none."""
-        configs = [TopicConfig.from_json(v) for v in json_object(request).get("topicConfigList") or ()]
-        for config in configs:
-            present = self._broker.topics.select(config.topic_name)
+        configs = [
+            TopicConfig.from_json(v)
+            for v in objects_in(json_object(request), "topicConfigList", LIST_MAX)]
+
+        def merged(config: TopicConfig, present: TopicConfig | None) -> TopicConfig:
             changes = ",".join(  # as in request 17: +name with a value, or -name
                 f"{k}={v}" if k.startswith("+") else k for k, v in config.attributes.items())
+            return replace(config, attributes=merged_attributes(
+                present.attributes if present else {}, changes, creating=present is None))
+
+        for config in configs:
             try:
-                config.attributes = merged_attributes(
-                    present.attributes if present else {}, changes, creating=present is None)
+                first = merged(config, self._broker.topics.select(config.topic_name))
             except ValueError as error:
                 return request.answer(ResponseCode.SYSTEM_ERROR, f"{config.topic_name}: {error}")
             refusal = self._refused_name(request, config.topic_name) or self._refused_lmq(
                 request, config.topic_name)
-            if refusal := refusal or _refused_shape(request, config):
+            if refusal := refusal or _refused_shape(request, first):
                 return refusal
-        self._broker.topics.update_all(configs)
-        return request.answer()
+        return self._put_topics(
+            channel, request, [(config.topic_name, partial(merged, config)) for config in configs])
+
+    def _put_topics(
+        self, channel: Channel, request: RemotingCommand,
+        made: list[tuple[str, Callable[[TopicConfig | None], TopicConfig]]],
+    ) -> Answer:
+        """Create or change topics. What each becomes is found out when the change is made.
+
+        So of two requests that run together neither undoes the attributes of the other.
+        """
+        topics = self._broker.topics
+        change = Change(topics, lambda draft: topics.put_all(
+            draft, [merged(draft.get(name)) for name, merged in made]))
+        return self._broker.changes.apply(channel, request, [change], request.answer)
 
     def _refused_lmq(self, request: RemotingCommand, name: str) -> RemotingCommand | None:
         """The reference answers success and ignores the change."""
@@ -136,21 +166,29 @@ class AdminTopicsProcessor:
             )
         return None
 
-    def delete_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Delete a topic with its queues: request 215."""
+    def delete_topic(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Delete a topic with its queues: request 215.
+
+        The topic, the offsets of its groups and the note of the deletion are all durable before the
+        answer; if one of the three files cannot be written, the others get their previous text back.
+        """
         name = request.ext["topic"]
         if refusal := self._refused_name(request, name):
             return refusal
-        self._broker.topics.delete(name)
-        self._broker.offsets.remove_topic(name)
-        self._broker.store.delete_topics({name})
-        self._broker.traffic.forget_topic(name)
-        return request.answer()
+        broker = self._broker
+
+        def delete(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+            broker.store.delete_topics({name}, lambda note: broker.topics.delete(
+                name, lambda: broker.offsets.remove_topic(name, note)))
+            broker.traffic.forget_topic(name)
+            return request.answer()
+
+        return broker.worker.in_thread(delete)(channel, request)
 
     def all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """All topics: request 21."""
         return request.answer(
-            body=fastjson.dumps({
+            body=fastjson.dumps_large({
                 **self._broker.topics.to_json(),
                 "mappingDataVersion": {"counter": 0, "stateVersion": 0, "timestamp": 0},
                 "topicQueueMappingDetailMap": {},
@@ -207,38 +245,40 @@ class AdminTopicsProcessor:
 
     # --- groups
 
-    def update_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def update_group(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Create or change a group: request 200."""
-        return self._update_groups(request, [json_object(request)])
+        return self._update_groups(channel, request, [json_object(request)])
 
-    def update_groups(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    def update_groups(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Create or change groups at once: request 225."""
-        return self._update_groups(request, json_object(request).get("groupConfigList") or [])
+        values = objects_in(json_object(request), "groupConfigList", LIST_MAX)
+        return self._update_groups(channel, request, values)
 
     def _update_groups(
-        self, request: RemotingCommand, values: list[dict[str, Any]]
-    ) -> RemotingCommand:
+        self, channel: Channel, request: RemotingCommand, values: list[dict[str, Any]]
+    ) -> Answer:
         configs = [SubscriptionGroupConfig.from_json(v) for v in values]
         for config in configs:
             if reason := validate_group(config.group_name) or _unreadable_by_java(config):
                 return request.answer(ResponseCode.INVALID_PARAMETER, reason)
-            present = self._broker.groups.select(config.group_name)
             try:
-                config.attributes = merged_group_attributes(
-                    present.attributes if present else {}, config.attributes, creating=present is None)
+                _merged_group(config, self._broker.groups.select(config.group_name))
             except ValueError as error:
                 return request.answer(ResponseCode.SYSTEM_ERROR, f"{config.group_name}: {error}")
-        self._broker.groups.update_all(configs)
-        return request.answer()
+        groups = self._broker.groups
+        change = Change(groups, lambda draft: groups.put_all(
+            draft, [_merged_group(config, draft.get(config.group_name)) for config in configs]))
+        return self._broker.changes.apply(channel, request, [change], request.answer)
 
     def all_groups(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """All groups: request 201."""
-        return request.answer(body=fastjson.dumps(self._broker.groups.to_json()))
+        return request.answer(body=fastjson.dumps_large(self._broker.groups.to_json()))
 
-    def group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @creates_missing
+    def group(self, channel: Channel, request: RemotingCommand) -> Answer:
         """One group, created when that is allowed: request 352."""
         name = request.ext["group"]
-        config = self._broker.groups.find_or_create(name)
+        config = self._broker.group(name)
         if config is None:
             return request.answer(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -246,21 +286,25 @@ class AdminTopicsProcessor:
             )
         return request.answer(body=fastjson.dumps(config.to_json()))
 
-    def delete_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Forget a group: request 207."""
-        name = request.ext["groupName"]
-        self._broker.groups.delete(name)
-        self._broker.traffic.forget_group(name)
-        if request.ext.get("cleanOffset") == "true":
-            self._broker.offsets.remove_group(name)
-        return request.answer()
+    def delete_group(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Forget a group, with ``cleanOffset`` its offsets too: request 207."""
+        name, broker = request.ext["groupName"], self._broker
+        clean = request.ext.get("cleanOffset") == "true"
+
+        def delete(channel: Channel, request: RemotingCommand) -> RemotingCommand:
+            broker.groups.delete(name, (lambda: broker.offsets.remove_group(name)) if clean else None)
+            broker.traffic.forget_group(name)
+            return request.answer()
+
+        return broker.worker.in_thread(delete)(channel, request)
 
     # --- what was consumed
 
     def consume_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """How far a group is behind: request 208."""
         group = request.ext["consumerGroup"]
-        topics = [t for t in request.ext.get("topicList", "").split(";") if t]
+        named = request.ext.get("topicList", "").split(";")
+        topics = [topic for topic in dict.fromkeys(named) if topic]
         if not topics:
             topics = self._topics_of(group)
             if topic := request.ext.get("topic"):
@@ -303,8 +347,12 @@ class AdminTopicsProcessor:
         """How far every group is behind: request 317."""
         parts, total = [], 0
         ordered = request.ext.get("isOrder") == "true"
+        known = self._broker.offsets.topics_by_group()
         for config in self._broker.groups.items():
-            for topic in self._topics_of(config.group_name):
+            names = known.get(config.group_name, set())
+            if (info := self._broker.consumers.find(config.group_name)) is not None:
+                names |= set(info.subscriptions)
+            for topic in sorted(names):
                 if ordered and not self._is_ordered(topic):
                     continue
                 entries = self._consumed(config.group_name, topic)
@@ -382,6 +430,14 @@ class AdminTopicsProcessor:
         return request.answer(body=fastjson.dumps(body))
 
 
+def _merged_group(
+    config: SubscriptionGroupConfig, present: SubscriptionGroupConfig | None
+) -> SubscriptionGroupConfig:
+    """Return a group after its changes of attributes. Raises ValueError that says what is wrong."""
+    return replace(config, attributes=merged_group_attributes(
+        present.attributes if present else {}, config.attributes, creating=present is None))
+
+
 def _refused_shape(request: RemotingCommand, config: TopicConfig) -> RemotingCommand | None:
     for what, value in (("read", config.read_queue_nums), ("write", config.write_queue_nums)):
         if not 0 <= value <= QUEUES_MAX:
@@ -412,9 +468,11 @@ def _unreadable_by_java(config: TopicConfig | SubscriptionGroupConfig) -> str:
     if (kind := value.get("topicFilterType")) is not None and kind not in FILTER_TYPES:
         return f"topicFilterType={kind} is none of {', '.join(FILTER_TYPES)}"
     try:
-        fastjson.dumps(value)
+        size = len(fastjson.dumps(value))
     except TypeError as error:
         return f"it cannot be written: {error}"
+    if size > CONFIG_MAX:
+        return f"it has {size} bytes, over the limit of {CONFIG_MAX}"
     return "" if _depth(value) <= DEPTH_MAX else f"it has more than {DEPTH_MAX} levels"
 
 

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final, final
 
+from tailrace.broker.answers_later import (
+    Answer,
+    Change,
+    ConfigChanges,
+    MissingConfigError,
+    creates_missing,
+)
 from tailrace.broker.client_manager import TAG
 from tailrace.broker.context import BrokerContext
-from tailrace.broker.processors._bodies import json_object
+from tailrace.broker.heartbeat import CLIENT_ID_MAX, NAME_MAX, Heartbeat, read_heartbeat
+from tailrace.broker.processors._bodies import (
+    json_object,
+    number_in,
+    object_in,
+    objects_in,
+    text_in,
+)
+from tailrace.errors import MessageIllegalError, StoreError
 from tailrace.events import get_logger
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.node.subscription_group import validate_group
 from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.remoting import Channel, RemotingServer
 
@@ -23,6 +40,10 @@ _log = get_logger(__name__)
 IN_MEMORY_BYTES: Final = 24 * 1024**3 * 4 // 10
 UNIT_SYS_FLAG: Final = 3
 INT32, INT64 = 1 << 31, 1 << 63
+TURN_S: Final = 0.005
+"""For how long the groups of a heartbeat are registered in one turn of the event loop."""
+LOCKED_MAX: Final = 5_000
+"""Queues of one request to lock or unlock."""
 
 
 @final
@@ -43,54 +64,101 @@ class ClientManageProcessor:
         server.register(self.lock_batch, RequestCode.LOCK_BATCH_MQ)
         server.register(self.unlock_batch, RequestCode.UNLOCK_BATCH_MQ)
 
-    def heartbeat(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Register a client's groups: request 34."""
-        data = json_object(request)
-        client_id = str(data["clientID"])
-        for producer in data.get("producerDataSet") or ():
-            self._broker.producers.register(
-                channel, request, client_id, str(producer["groupName"])
-            )
-        fingerprint = int(data.get("heartbeatFingerprint") or 0)
-        without_sub = bool(data.get("withoutSub", False))
-        sub_changed = not fingerprint  # as the reference answers heartbeats of version 1
-        for consumer in data.get("consumerDataSet") or ():
-            group = str(consumer["groupName"])
-            member = self._broker.consumers.find_client(group, client_id)
-            known = member is not None and member.fingerprint == fingerprint
-            without = fingerprint != 0 and without_sub
-            # A member it is in any case; told of a change, it sends its subscriptions next time.
-            self._register_consumer(channel, request, client_id, consumer, keep=without)
-            member = self._broker.consumers.find_client(group, client_id)
-            if without and not known:
-                sub_changed = True
-            elif member is not None:
-                member.fingerprint = fingerprint
-        return request.answer(
-            ext={
-                "IS_SUPPORT_HEART_BEAT_V2": "true",
-                "IS_SUB_CHANGE": "true" if sub_changed else "false",
-            }
-        )
+    @property
+    def changes(self) -> ConfigChanges:
+        """Where groups and their retry topics are created."""
+        return self._broker.changes
 
-    def _register_consumer(
-        self, channel: Channel, request: RemotingCommand, client_id: str,
-        consumer: dict[str, Any], *, keep: bool,
-    ) -> None:
-        group = str(consumer["groupName"])
-        config = self._broker.groups.find_or_create(group)
-        if config is None:
-            _log.warning("consumer group unknown group=%s client=%s", group, client_id)
-            return
-        if config.retry_queue_nums > 0:
+    @creates_missing
+    def heartbeat(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Register a client's groups: request 34."""
+        if channel.closed:  # while its groups were created
+            return None
+        beat = read_heartbeat(request)
+        self._check_created(beat)
+        for group in beat.producers:
+            self._broker.producers.register(channel, request, beat.client_id, group)
+        steps = self._register_consumers(channel, request, beat)
+        done, changed = self._register_some(steps, False)
+        if done:
+            return _beat_answer(request, sub_changed=changed)
+        self._broker.loop.call_soon(self._go_on, channel, request, steps, changed)
+        return None
+
+    def _check_created(self, beat: Heartbeat) -> None:
+        """Raise MissingConfigError for all groups and retry topics that have to be created."""
+        broker, groups, topics = self._broker, [], []
+        for consumer in beat.consumers:
+            name = consumer["groupName"]
+            config = broker.groups.select(name)
+            if config is None and not broker.groups.may_create(name):
+                _log.warning("consumer group unknown group=%s client=%s", name, beat.client_id)
+                continue
+            retry_queues = 1 if config is None else config.retry_queue_nums
+            if config is None:
+                groups.append(broker.groups.creation(name))
             # Its route has to exist before the first pull of it, right after this heartbeat.
-            self._broker.topics.create_if_missing(
-                f"{RETRY_GROUP_TOPIC_PREFIX}{group}", config.retry_queue_nums,
-                topic_sys_flag=UNIT_SYS_FLAG if consumer.get("unitMode") else 0,
-            )
-        self._broker.consumers.register(
-            channel, request, client_id, consumer, keep_subscriptions=keep
-        )
+            retry_topic = f"{RETRY_GROUP_TOPIC_PREFIX}{name}"
+            if retry_queues > 0 and broker.topics.select(retry_topic) is None:
+                topics.append(broker.topic_creation(
+                    retry_topic, retry_queues,
+                    UNIT_SYS_FLAG if consumer.get("unitMode") else 0).edit)
+        if groups or topics:
+            raise MissingConfigError(
+                Change(broker.groups, lambda draft: [create(draft) for create in groups]),
+                Change(broker.topics, lambda draft: [create(draft) for create in topics]))
+
+    def _go_on(
+        self, channel: Channel, request: RemotingCommand, steps: Iterator[bool], changed: bool
+    ) -> None:
+        """Register more groups of a large heartbeat, after other connections had their turn."""
+        if channel.closed:
+            return
+        try:
+            done, changed = self._register_some(steps, changed)
+        except (StoreError, ValueError) as error:
+            _log.warning("request failed code=%d peer=%s reason=%r", request.code, channel.peer, error)
+            channel.answer(request, request.answer(ResponseCode.SYSTEM_ERROR, str(error)))
+            return
+        if done:
+            channel.answer(request, _beat_answer(request, sub_changed=changed))
+        else:
+            self._broker.loop.call_soon(self._go_on, channel, request, steps, changed)
+
+    def _register_some(self, steps: Iterator[bool], changed: bool) -> tuple[bool, bool]:
+        """Register groups for some ms; return whether all are, and whether a step said changed."""
+        loop = self._broker.loop
+        until = loop.time() + TURN_S if loop.is_running() else float("inf")
+        for step in steps:
+            changed |= step
+            if loop.time() > until:
+                return False, changed
+        return True, changed
+
+    def _register_consumers(
+        self, channel: Channel, request: RemotingCommand, beat: Heartbeat
+    ) -> Iterator[bool]:
+        """Register group by group; yields whether the client has to send its subscriptions again."""
+        consumers, fingerprint = self._broker.consumers, beat.fingerprint
+        without = fingerprint != 0 and beat.without_sub
+        yield not fingerprint  # as the reference answers heartbeats of version 1
+        for consumer in beat.consumers:
+            group = consumer["groupName"]
+            if self._broker.groups.select(group) is None:
+                yield without
+                continue
+            member = consumers.member(group, channel, beat.client_id)
+            known = member is not None and member.fingerprint == fingerprint
+            # A member it is in any case; told of a change, it sends its subscriptions next time.
+            consumers.register(
+                channel, request, beat.client_id, consumer, keep_subscriptions=without)
+            member = consumers.member(group, channel, beat.client_id)
+            if without and not known:
+                yield True
+                continue
+            if member is not None:
+                member.fingerprint = fingerprint
+            yield False
 
     def unregister_client(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """A client leaves its groups: request 35."""
@@ -103,8 +171,7 @@ class ClientManageProcessor:
 
     def check_client_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Whether a subscription can be served: request 46."""
-        data = json_object(request)
-        subscription = data.get("subscriptionData") or {}
+        subscription = object_in(json_object(request), "subscriptionData")
         kind = subscription.get("expressionType") or TAG
         if kind != TAG:
             return request.answer(
@@ -159,12 +226,18 @@ class ClientManageProcessor:
         topic, group = ext["topic"], ext["consumerGroup"]
         if self._broker.groups.select(group) is None:
             return request.answer(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
-        if self._broker.topics.select(topic) is None:
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group[:NAME_MAX]} not exist!"
+            )
+        config = self._broker.topics.select(topic)
+        if config is None:
             return request.answer(
-                ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist"
+                ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic[:NAME_MAX]} not exist!"
             )
         queue_id, offset = int(ext["queueId"]), int(ext["commitOffset"])
+        queues = max(config.read_queue_nums, config.write_queue_nums)
+        if queue_id >= queues and self._broker.store.max_offset_in_queue(topic, queue_id) <= 0:
+            return request.answer(
+                ResponseCode.INVALID_PARAMETER, f"topic {topic} has no queue {queue_id}")
         if not 0 <= queue_id < INT32 or not -INT64 <= offset < INT64:
             # It would be written to a file that no Java broker could read any more.
             return request.answer(ResponseCode.INVALID_PARAMETER, "a number is out of its range")
@@ -175,16 +248,33 @@ class ClientManageProcessor:
 
     def lock_batch(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Lock queues for orderly consumption: request 41; the answer lists what was locked."""
-        data = json_object(request)
-        taken = self._broker.locks.try_lock(
-            str(data["consumerGroup"]), str(data["clientId"]), list(data.get("mqSet") or ())
-        )
+        taken = self._broker.locks.try_lock(*_queues_to_lock(request))
         return request.answer(body=fastjson.dumps({"lockOKMQSet": taken}))
 
     def unlock_batch(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Free queues: request 42."""
-        data = json_object(request)
-        self._broker.locks.unlock(
-            str(data["consumerGroup"]), str(data["clientId"]), list(data.get("mqSet") or ())
-        )
+        self._broker.locks.unlock(*_queues_to_lock(request))
         return request.answer()
+
+
+def _beat_answer(request: RemotingCommand, *, sub_changed: bool) -> RemotingCommand:
+    return request.answer(
+        ext={
+            "IS_SUPPORT_HEART_BEAT_V2": "true",
+            "IS_SUB_CHANGE": "true" if sub_changed else "false",
+        }
+    )
+
+
+def _queues_to_lock(request: RemotingCommand) -> tuple[str, str, list[dict[str, Any]]]:
+    """Group, client id and queues of a request to lock or unlock; raises MessageIllegalError."""
+    data = json_object(request)
+    group, client_id = text_in(data, "consumerGroup"), text_in(data, "clientId")
+    if reason := validate_group(group):
+        raise MessageIllegalError("body", f"consumerGroup: {reason}")
+    queues = objects_in(data, "mqSet", LOCKED_MAX)
+    for queue in queues:
+        names = client_id, text_in(queue, "topic"), text_in(queue, "brokerName")
+        if max(map(len, names)) > CLIENT_ID_MAX or not 0 <= number_in(queue, "queueId", -1) < INT32:
+            raise MessageIllegalError("body", "mqSet has a queue with a name or number out of range")
+    return group, client_id, queues

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, final
 
+from tailrace.broker.answers_later import MissingConfigError
 from tailrace.broker.client_manager import TAG, SubscriptionData
 from tailrace.broker.context import BrokerContext
+from tailrace.broker.heartbeat import EXPRESSION_MAX
 from tailrace.broker.long_polling import HeldPull, PullRequestHoldService
 from tailrace.events import get_logger
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
@@ -23,6 +25,8 @@ COMMIT_OFFSET: Final = 1
 SUSPEND: Final = 2
 SUBSCRIPTION: Final = 4
 DEFAULT_MAX_BYTES: Final = 256 * 1024
+MAX_BYTES: Final = 4 << 20
+"""Of one answer, which is read on the event loop; a larger first message is still handed out."""
 INT64: Final = 1 << 63
 CODES: Final[Mapping[GetMessageStatus, ResponseCode]] = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
@@ -58,9 +62,14 @@ class PullMessageProcessor:
         """Take over the codes of this processor."""
         server.register(self.pull, RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
-    def pull(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+    def pull(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | bytes | None:
         """Answer with messages, or wait for one."""
-        return self._pull(channel, request, first=True)
+        try:
+            return self._pull(channel, request, first=True)
+        except MissingConfigError as missing:
+            return self._broker.changes.serve_again(
+                channel, request, missing,
+                lambda channel, request: self._pull(channel, request, first=True))
 
     def run_again(self, pull: HeldPull) -> None:
         """Answer a pull that has waited, whatever is found."""
@@ -68,6 +77,10 @@ class PullMessageProcessor:
             answer = self._pull(pull.channel, pull.request, first=False)
             if answer is not None:
                 pull.channel.answer(pull.request, answer)
+        except MissingConfigError:  # deleted while the pull waited: it does not create it again
+            pull.channel.answer(pull.request, pull.request.answer(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{pull.request.ext['consumerGroup']}] does not exist"))
         except Exception as error:  # noqa: BLE001 - the outermost step of a held request
             _log.warning(
                 "held pull failed topic=%s queue=%d reason=%r", pull.topic, pull.queue_id, error)
@@ -97,7 +110,7 @@ class PullMessageProcessor:
         most = self._store.config.max_transfer_count_on_message_in_memory
         result = self._store.get_message(
             topic, queue_id, offset, max(1, min(int(ext["maxMsgNums"]), most)),
-            max_bytes=max_bytes if max_bytes > 0 else DEFAULT_MAX_BYTES, codes=subscription.codes,
+            max_bytes=min(max_bytes, MAX_BYTES) if max_bytes > 0 else DEFAULT_MAX_BYTES, codes=subscription.codes,
         )
         code = CODES.get(result.status)
         if code is None:  # the queue does not exist yet, or is empty
@@ -146,7 +159,7 @@ class PullMessageProcessor:
         self, group: str, topic: str, queue_id: int
     ) -> tuple[SubscriptionGroupConfig, TopicConfig]:
         broker = self._broker
-        group_config = broker.groups.find_or_create(group)
+        group_config = broker.group(group)
         if group_config is None:
             raise _RefusalError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -182,8 +195,14 @@ class PullMessageProcessor:
         if sys_flag & SUBSCRIPTION:
             if expression_type != TAG:
                 raise _no_sql(expression_type)
+            expression = ext.get("subscription") or "*"
+            if len(expression) > EXPRESSION_MAX:
+                raise _RefusalError(
+                    ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                    f"the subscription has {len(expression)} characters, over the limit of "
+                    f"{EXPRESSION_MAX}")
             try:
-                return SubscriptionData.parse(ext["topic"], ext.get("subscription") or "*")
+                return SubscriptionData.parse(ext["topic"], expression)
             except ValueError as error:
                 raise _RefusalError(
                     ResponseCode.SUBSCRIPTION_PARSE_FAILED,

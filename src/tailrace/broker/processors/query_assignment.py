@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar, final
 
+from tailrace.broker.answers_later import Answer, Change, creates_missing
 from tailrace.broker.client_manager import BROADCASTING
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.processors._bodies import json_object
@@ -52,6 +53,7 @@ class QueryAssignmentProcessor:
 
     def __init__(self, broker: BrokerContext, modes: MessageRequestModeManager) -> None:
         self._broker = broker
+        self.changes = broker.changes
         self._modes = modes
         self._named: set[tuple[str, str]] = set()
 
@@ -114,7 +116,8 @@ class QueryAssignmentProcessor:
                 "group pulls although its mode is POP, which is not supported group=%s topic=%s file=%s",
                 group, topic, self._modes.path)
 
-    def set_mode(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+    @creates_missing
+    def set_mode(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Set how a group gets the messages of a topic: request 401; only PULL is served."""
         body, broker = json_object(request), self._broker
         topic, group = str(body["topic"]), str(body["consumerGroup"])
@@ -123,7 +126,7 @@ class QueryAssignmentProcessor:
                 ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
         if broker.topics.select(topic) is None:
             return request.answer(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
-        if broker.groups.find_or_create(group) is None:
+        if broker.group(group) is None:
             return request.answer(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist")
         if (mode := body.get("mode") or PULL) != PULL:
@@ -131,5 +134,5 @@ class QueryAssignmentProcessor:
                 ResponseCode.NO_PERMISSION, f"mode {mode} is not supported; known is {PULL}")
         if broker.store.read_only:
             return request.answer(ResponseCode.SYSTEM_ERROR, broker.store.read_only)
-        self._modes.set_pull(topic, group)
-        return request.answer()
+        change = Change(self._modes, self._modes.pulling(topic, group))
+        return self.changes.apply(channel, request, [change], request.answer)

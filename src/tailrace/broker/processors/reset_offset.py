@@ -26,7 +26,7 @@ class ResetOffsetProcessor:
 
     def register(self, server: RemotingServer) -> None:
         """Take over the code of this processor."""
-        server.register(self.reset_offset, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
+        server.register(self._broker.worker.in_thread(self.reset_offset), RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
 
     def reset_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """To the offset that is named, or to that of a time, below 0 the end: request 222."""
@@ -58,8 +58,7 @@ class ResetOffsetProcessor:
             offsets = {queue_id: asked}
         if not offsets:
             return request.answer(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
-        for number, offset in offsets.items():
-            broker.offsets.assign_reset(group, topic, number, offset)
+        broker.offsets.assign_reset(group, topic, offsets)
         name = broker.config.broker_name
         table = fastjson.object_keyed([
             ({"brokerName": name, "queueId": number, "topic": topic}, offset)

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
-from collections.abc import Callable
 from typing import final
 
+from tailrace.broker.answers_later import RequestWorker
 from tailrace.broker.context import BrokerContext
 from tailrace.errors import StoreError
-from tailrace.events import get_logger
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["RetentionProcessor"]
-
-_log = get_logger(__name__)
 
 
 @final
@@ -25,9 +20,10 @@ class RetentionProcessor:
 
     def __init__(self, broker: BrokerContext) -> None:
         self._store = broker.store
-        self._loop = broker.loop
-        self._waiting: deque[tuple[Channel, RemotingCommand, Callable[[], RemotingCommand]]] = deque()
-        self._task: asyncio.Task[None] | None = None
+        # A thread of its own: a purge waits for the dispatch and for files.
+        worker = RequestWorker(broker.loop)
+        self.clean_queues = worker.in_thread(self._clean_queues)
+        self.purge_topic = worker.in_thread(self._purge_topic)
 
     def register(self, server: RemotingServer) -> None:
         """Take over the codes of this processor."""
@@ -46,20 +42,16 @@ class RetentionProcessor:
             return request.answer(ResponseCode.SYSTEM_ERROR, str(error))
         return request.answer()
 
-    def clean_queues(self, channel: Channel, request: RemotingCommand) -> None:
+    def _clean_queues(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Remove queues of topics that are gone: requests 316 and 306.
 
         The original's 306 also removes the queues of topics that exist when all their messages
         expired, and begins them again at offset 0; here a queue keeps its end.
         """
+        self._store.delete_unused_topics()
+        return request.answer()
 
-        def clean() -> RemotingCommand:
-            self._store.delete_unused_topics()
-            return request.answer()
-
-        self._in_thread(channel, request, clean)
-
-    def purge_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+    def _purge_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Let go of the messages of a topic: a request of Tailrace's own."""
         ext = request.ext
         try:
@@ -68,34 +60,6 @@ class RetentionProcessor:
                 int(ext[name]) if name in ext else None for name in ("queueId", "beforeMs"))
         except (KeyError, ValueError) as error:
             return request.answer(ResponseCode.INVALID_PARAMETER, f"bad or missing: {error}")
-
-        def purge() -> RemotingCommand:
-            done = self._store.purge_topic(topic, queue_id, before_ms)
-            return request.answer(body=fastjson.dumps({
-                str(queue): {"from": low, "to": high} for queue, (low, high) in done.items()}))
-
-        self._in_thread(channel, request, purge)
-        return None
-
-    def _in_thread(
-        self, channel: Channel, request: RemotingCommand, work: Callable[[], RemotingCommand]
-    ) -> None:
-        """Answer later: the work waits for the dispatch or for files, and others are to be served."""
-        self._waiting.append((channel, request, work))
-        if self._task is None:
-            self._task = self._loop.create_task(self._work())
-
-    async def _work(self) -> None:
-        while self._waiting:
-            channel, request, work = self._waiting.popleft()
-            try:
-                answer = await self._loop.run_in_executor(None, work)
-            except (StoreError, OSError) as error:
-                answer = request.answer(ResponseCode.SYSTEM_ERROR, str(error))
-            except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
-                _log.warning("admin request failed code=%d peer=%s reason=%r", request.code,
-                             channel.peer, error)
-                answer = request.answer(
-                    ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
-            channel.answer(request, answer)
-        self._task = None
+        done = self._store.purge_topic(topic, queue_id, before_ms)
+        return request.answer(body=fastjson.dumps({
+            str(queue): {"from": low, "to": high} for queue, (low, high) in done.items()}))

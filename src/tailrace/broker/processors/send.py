@@ -11,6 +11,7 @@ from typing import Final, final
 
 import orjson
 
+from tailrace.broker.answers_later import Change, MissingConfigError
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers
 from tailrace.broker.traffic import NORMAL, message_type
@@ -48,6 +49,10 @@ V1_NAMES: Final = {
 TRANSACTION_BITS: Final = 0xC
 INNER_BATCH_BITS: Final = 0xC0
 HOST_BITS: Final = 0x30
+BATCH_MAX: Final = 16_384
+"""Messages of a batch, which is taken apart on the event loop."""
+PROPERTIES_MAX: Final = 32_767
+"""Of a message, in bytes; the log has no room for more."""
 INT_MIN, INT_MAX = -0x80000000, 0x7FFFFFFF
 # A property that makes a look at each of them necessary; such messages are rare.
 REMARKABLE: Final = (
@@ -150,6 +155,9 @@ class SendMessageProcessor:
             message, unique_key = self._message(channel, request, ext, batch=batch)
         except _RefusalError as refusal:
             return request.answer(refusal.code, refusal.remark, dict(self._common_ext))
+        except MissingConfigError as missing:
+            return self._broker.changes.serve_again(
+                channel, request, missing, lambda channel, request: self._send(channel, request, ext))
         store = self._store
         result = store.put_batch_inner(message, request.body) if batch else store.put_inner(message)
         if result.until < 0 or not result.status.appended:
@@ -201,6 +209,8 @@ class SendMessageProcessor:
             _refuse_sys_flag(sys_flag)
         if not request.body:
             raise _RefusalError(ResponseCode.MESSAGE_ILLEGAL, "the message body is empty")
+        if batch:
+            _refuse_many(request.body)
         properties, unique_key = self._properties(ext.get("i") or "", batch=batch)
         if topic[0] == "%" and topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
             config, queue_id = self._retry_or_dlq(
@@ -230,14 +240,15 @@ class SendMessageProcessor:
             raise _RefusalError(
                 ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
             )
-        made = self._topics.create_in_send(topic, ext.get("c", ""), int(ext.get("d") or 0))
-        if made is None and topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
-            made = self._topics.create_if_missing(topic, 1)
-        if made is None:
-            raise _RefusalError(
-                ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!"
-            )
-        return made
+        default = ext.get("c", "")
+        if self._topics.inherits(default):
+            raise MissingConfigError(Change(self._topics, self._topics.creation_in_send(
+                topic, default, int(ext.get("d") or 0))))
+        if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+            return self._broker.topic(topic, 1)
+        raise _RefusalError(
+            ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!"
+        )
 
     def _queue(self, config: TopicConfig, queue_id: int) -> int:
         """The queue for an unusual number: any for a negative one, else none."""
@@ -254,6 +265,10 @@ class SendMessageProcessor:
 
     def _properties(self, text: str, *, batch: bool) -> tuple[str, str]:
         """Properties as they are stored, and the unique key."""
+        if len(text) > PROPERTIES_MAX:
+            raise _RefusalError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the properties have {len(text)} characters, over the limit of {PROPERTIES_MAX}")
         if batch:  # the items of a batch keep their own
             if "DELAY\x01" in text and _number(decode_properties(text.encode()).get("DELAY", "0")) > 0:
                 raise _RefusalError(
@@ -295,7 +310,7 @@ class SendMessageProcessor:
                 f"{config.topic_name}"
             )
         name = config.topic_name[len(RETRY_GROUP_TOPIC_PREFIX) :]
-        group = self._broker.groups.find_or_create(name)
+        group = self._broker.group(name)
         if group is None:
             raise _RefusalError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
@@ -306,8 +321,9 @@ class SendMessageProcessor:
             limit = int(ext["l"])
         if times <= limit and not self._broker.locks.is_locked(name):
             return config, queue_id
+        dead_letters = self._broker.topic(f"{DLQ_GROUP_TOPIC_PREFIX}{name}", 1)
         self._traffic.dead_letters[name] += 1
-        return self._topics.create_if_missing(f"{DLQ_GROUP_TOPIC_PREFIX}{name}", 1), 0
+        return dead_letters, 0
 
     def _refused(self, request: RemotingCommand, result: PutMessageResult) -> RemotingCommand:
         status = result.status
@@ -388,6 +404,21 @@ def _refuse_sys_flag(sys_flag: int) -> None:
     raise _RefusalError(
         ResponseCode.MESSAGE_ILLEGAL, "the broker does not support inner batches yet"
     )
+
+
+def _refuse_many(body: bytes) -> None:
+    """Raise for a batch of too many messages; one that is not whole is left to the store."""
+    pos = 0
+    for _ in range(BATCH_MAX):
+        if pos + 4 > len(body):
+            return
+        size = INT32.unpack_from(body, pos)[0]
+        if size <= 0:
+            return
+        pos += size
+    if pos < len(body):
+        raise _RefusalError(
+            ResponseCode.MESSAGE_ILLEGAL, f"the batch has more than {BATCH_MAX} messages; send several")
 
 
 def _refuse_properties(properties: Mapping[str, str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
+from tailrace.broker.answers_later import ConfigChanges, creates_missing
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
 from tailrace.formats.remoting import VERSION_V3_4_9, RemotingCommand, RequestCode, ResponseCode
@@ -41,12 +42,20 @@ class SendBackProcessor:
         """Take over the codes of this processor."""
         server.register(self.send_back, RequestCode.CONSUMER_SEND_MSG_BACK)
 
-    def send_back(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
+    @property
+    def changes(self) -> ConfigChanges:
+        """Where topics and groups are created."""
+        return self._broker.changes
+
+    @creates_missing
+    def send_back(
+        self, channel: Channel, request: RemotingCommand
+    ) -> RemotingCommand | bytes | None:
         """Answer success once the message is in the log again."""
         ext = request.ext
         name, offset = ext["group"], int(ext["offset"])
         level = int(ext.get("delayLevel") or 0)
-        group = self._broker.groups.find_or_create(name)
+        group = self._broker.group(name)
         if group is None:
             return request.answer(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}")
@@ -79,7 +88,7 @@ class SendBackProcessor:
         return when_durable(self._durable, channel, request, request.answer(), result.until)
 
     def _topic(self, topic: str, queue_nums: int, sys_flag: int) -> TopicConfig:
-        return self._broker.topics.create_if_missing(topic, queue_nums, topic_sys_flag=sys_flag)
+        return self._broker.topic(topic, queue_nums, sys_flag)
 
 
 def _limit(group: SubscriptionGroupConfig, request: RemotingCommand) -> int:

@@ -1,0 +1,233 @@
+"""Requests that are answered later, so that the event loop serves the others in the meantime.
+
+`RequestWorker` runs requests whose work grows with their input or with the store, in one thread.
+`ConfigChanges` answers requests that change topics, groups or other state files once the change is
+durable: all changes that come while a file is written go into its next write together.
+
+Both answer in place without an event loop that runs, because nobody else waits then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, final
+
+from tailrace.errors import StoreError
+from tailrace.events import get_logger
+from tailrace.formats.remoting import RemotingCommand, ResponseCode
+from tailrace.node.config_manager import ConfigManager
+from tailrace.remoting import Channel
+
+__all__ = ["Answer", "Change", "ConfigChanges", "MissingConfigError", "RequestWorker", "creates_missing"]
+
+_log = get_logger(__name__)
+
+WAITING_MAX: Final = 2_000
+"""Requests that may wait, of all connections together."""
+WAITING_OF_CHANNEL_MAX: Final = 200
+"""Requests of one connection that may wait."""
+WAITING_BYTES_MAX: Final = 64 << 20
+"""Bytes that the bodies of waiting requests may have together."""
+ROUNDS_MAX: Final = 4
+"""How often a request is served again after the creation of what it lacked."""
+
+Answer = RemotingCommand | bytes | None
+Serve = Callable[[Channel, RemotingCommand], Answer]
+
+
+class Change(NamedTuple):
+    """A change for `ConfigManager.submit`."""
+
+    manager: ConfigManager[Any, Any]
+    edit: Callable[[Any], Any]
+    also: Callable[[], None] | None = None
+
+
+class MissingConfigError(Exception):
+    """A request needs topics or groups that can be created; it is served again after that.
+
+    Whoever raises it has done nothing yet that must not be done twice.
+    """
+
+    def __init__(self, *changes: Change) -> None:
+        self.changes = changes
+        super().__init__("a topic or group was removed again while it was created")
+
+
+@final
+class RequestWorker:
+    """Serves requests one at a time in a thread, the connections in turn."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        self._loop = loop
+        self._waiting: dict[Channel, deque[tuple[RemotingCommand, Serve]]] = {}
+        self._bytes = 0
+        self._task: asyncio.Task[None] | None = None
+        self.pending = 0
+        """Number of requests that are not answered yet."""
+
+    def in_thread(self, serve: Serve) -> Serve:
+        """Return a processor that queues its requests for ``serve``, which any thread may call."""
+
+        @functools.wraps(serve)
+        def queue(channel: Channel, request: RemotingCommand) -> Answer:
+            if self._loop is None or not self._loop.is_running():
+                return serve(channel, request)
+            mine = self._waiting.get(channel, ())
+            if (
+                self.pending >= WAITING_MAX or len(mine) >= WAITING_OF_CHANNEL_MAX
+                or self._bytes + len(request.body) > WAITING_BYTES_MAX
+            ):
+                return request.answer(
+                    ResponseCode.SYSTEM_BUSY, f"{self.pending} such requests wait already, "
+                    f"{len(mine)} of them from this connection; try again later")
+            self._waiting.setdefault(channel, deque()).append((request, serve))
+            self._bytes += len(request.body)
+            self.pending += 1
+            if self._task is None:
+                self._task = self._loop.create_task(self._work(self._loop))
+            return None
+
+        return queue
+
+    async def _work(self, loop: asyncio.AbstractEventLoop) -> None:
+        while self._waiting:
+            channel = next(iter(self._waiting))
+            queue = self._waiting.pop(channel)
+            request, serve = queue.popleft()
+            if queue:
+                self._waiting[channel] = queue  # behind the other connections
+            try:
+                if not channel.closed:
+                    answer = await loop.run_in_executor(None, serve, channel, request)
+                    _send(channel, request, answer)
+            except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
+                _fail(channel, request, error)
+            finally:
+                self._bytes -= len(request.body)
+                self.pending -= 1
+        self._task = None
+
+
+@final
+class ConfigChanges:
+    """Changes of state files that requests ask for, written in other threads."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        self._loop = loop
+        self._to_write: set[ConfigManager[Any, Any]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def pending(self) -> int:
+        """Number of requests that are not answered yet."""
+        return len(self._tasks)
+
+    def apply(
+        self, channel: Channel, request: RemotingCommand, changes: Sequence[Change],
+        then: Callable[[], Answer],
+    ) -> Answer:
+        """Make the changes, and answer with the result of ``then`` once they are durable.
+
+        Returns None when the answer comes later. A change that fails is answered with its error.
+        """
+        if self._loop is None or not self._loop.is_running():
+            for change in changes:
+                change.manager.change(change.edit, change.also)
+            return then()
+        if self.pending >= WAITING_MAX:
+            return request.answer(
+                ResponseCode.SYSTEM_BUSY,
+                f"{self.pending} changes of topics and groups wait already; try again later")
+        futures = [change.manager.submit(change.edit, change.also) for change in changes]
+        for manager in dict.fromkeys(change.manager for change in changes):
+            self._write_soon(self._loop, manager)
+
+        async def answer() -> None:
+            try:
+                for future in futures:
+                    await asyncio.wrap_future(future)
+                _send(channel, request, then())
+            except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
+                _fail(channel, request, error)
+
+        task = self._loop.create_task(answer())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return None
+
+    def serve_again(
+        self, channel: Channel, request: RemotingCommand, missing: MissingConfigError, serve: Serve,
+        rounds: int = ROUNDS_MAX,
+    ) -> Answer:
+        """Create what is missing, then serve the request again, and so on for some rounds."""
+
+        def again() -> Answer:
+            try:
+                return serve(channel, request)
+            except MissingConfigError as still:
+                if rounds <= 1:
+                    raise
+                return self.serve_again(channel, request, still, serve, rounds - 1)
+
+        return self.apply(channel, request, missing.changes, again)
+
+    def _write_soon(
+        self, loop: asyncio.AbstractEventLoop, manager: ConfigManager[Any, Any]
+    ) -> None:
+        """Have the queued changes of a manager written; a write that has not begun takes them along."""
+        if manager in self._to_write:
+            return
+        self._to_write.add(manager)
+
+        def write() -> None:
+            self._to_write.discard(manager)
+            manager.write_queued()
+
+        loop.run_in_executor(None, write)
+
+
+class _Processor(Protocol):
+    @property
+    def changes(self) -> ConfigChanges: ...
+
+
+P = TypeVar("P", bound=_Processor)
+
+
+def creates_missing(
+    method: Callable[[P, Channel, RemotingCommand], Answer]
+) -> Callable[[P, Channel, RemotingCommand], Answer]:
+    """Serve a request again after the creation of the topics and groups that it lacked."""
+
+    @functools.wraps(method)
+    def serve(self: P, channel: Channel, request: RemotingCommand) -> Answer:
+        try:
+            return method(self, channel, request)
+        except MissingConfigError as missing:
+            return self.changes.serve_again(
+                channel, request, missing, functools.partial(method, self))
+
+    return serve
+
+
+def _send(channel: Channel, request: RemotingCommand, answer: Answer) -> None:
+    if isinstance(answer, bytes):
+        if not request.is_oneway:
+            channel.write(answer)
+    elif answer is not None:
+        channel.answer(request, answer)
+
+
+def _fail(channel: Channel, request: RemotingCommand, error: Exception) -> None:
+    _log.warning(
+        "request failed code=%d peer=%s reason=%r", request.code, channel.peer, error,
+        exc_info=not isinstance(error, KeyError | ValueError | StoreError | OSError))
+    text = str(error)
+    if not isinstance(error, StoreError | OSError):
+        missing = "missing field " if isinstance(error, KeyError) else ""
+        text = f"{type(error).__name__}: {missing}{text}"
+    channel.answer(request, request.answer(ResponseCode.SYSTEM_ERROR, text))

@@ -1,0 +1,97 @@
+"""The small key-value table of the name server: ``tailrace-kvConfig.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from tailrace.env.filesystem import FileSystem
+from tailrace.errors import StoreError
+from tailrace.node.config_manager import ConfigManager, Draft
+
+__all__ = ["ORDER_TOPIC_CONFIG", "KVConfigManager"]
+
+KV_MAX: Final = 4 << 20
+"""Characters of the key-value table, which is written as a whole with every change."""
+KV_ENTRY: Final = 32
+"""Characters that each entry counts beside its own."""
+KvDraft = Draft[tuple[str, str], str]
+KvEdit = Callable[[KvDraft], object]
+ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
+
+
+class KVConfigManager(ConfigManager[tuple[str, str], str]):
+    """Values by namespace and key. A change is durable when its call returns, and shows then."""
+
+    def __init__(self, file_system: FileSystem, config_dir: str) -> None:
+        super().__init__(file_system, config_dir, "tailrace-kvConfig.json")
+        self._size = 0
+
+    def get(self, namespace: str, key: str) -> str | None:
+        """A value."""
+        return self._table.get((namespace, key))
+
+    def namespace(self, namespace: str) -> dict[str, str] | None:
+        """All values of a namespace; None when it has none."""
+        found = {k: v for (ns, k), v in list(self._table.items()) if ns == namespace}
+        return found or None
+
+    def put(self, namespace: str, key: str, value: str) -> None:
+        """Set a value; durable on return. Raises StoreError when there would be too much."""
+        self.change(self.setting(namespace, key, value))
+
+    def setting(self, namespace: str, key: str, value: str) -> KvEdit:
+        """The change that sets a value; it raises StoreError when there would be too much."""
+
+        def put(draft: KvDraft) -> None:
+            place = namespace, key
+            before = draft.get(place)
+            size = _kv_size(place, value) - (0 if before is None else _kv_size(place, before))
+            if self._size + self._grown(draft) + size > KV_MAX:
+                raise StoreError(f"the key-value table would have more than {KV_MAX} characters")
+            draft.put(place, value)
+
+        return put
+
+    def delete(self, namespace: str, key: str) -> None:
+        """Forget a value."""
+        self.change(self.deletion(namespace, key))
+
+    def deletion(self, namespace: str, key: str) -> KvEdit:
+        """The change that forgets a value."""
+        return lambda draft: draft.remove((namespace, key))
+
+    def _grown(self, draft: KvDraft) -> int:
+        """By how many characters the changes of a draft make the table larger."""
+        grown = 0
+        for place, value in draft.puts.items():
+            before = self._table.get(place)
+            grown += _kv_size(place, value) - (0 if before is None else _kv_size(place, before))
+        for place in draft.gone:
+            if (before := self._table.get(place)) is not None:
+                grown -= _kv_size(place, before)
+        return grown
+
+    def _publish(self, draft: KvDraft) -> None:
+        self._size += self._grown(draft)
+        super()._publish(draft)
+
+    def _decode(self, value: dict[str, Any]) -> None:
+        found = value.pop("configTable", None)
+        self._table = {
+            (str(ns), str(k)): str(v)
+            for ns, values in (found if isinstance(found, dict) else {}).items()
+            if isinstance(values, dict)
+            for k, v in values.items()
+        }
+        self._size = sum(_kv_size(*entry) for entry in self._table.items())
+
+    def _encode(self, table: dict[tuple[str, str], str]) -> dict[str, Any]:
+        found: dict[str, dict[str, str]] = {}
+        for (namespace, key), value in table.items():
+            found.setdefault(namespace, {})[key] = value
+        return {"configTable": found}
+
+
+def _kv_size(place: tuple[str, str], value: str) -> int:
+    return KV_ENTRY + len(place[0]) + len(place[1]) + len(value)

@@ -1,0 +1,48 @@
+"""How long requests hold the event loop: the lateness of a timer that ticks all the time."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from typing import Final, final
+
+from tailrace import metrics
+from tailrace.events import get_logger
+
+__all__ = ["LoopLag"]
+
+_log = get_logger(__name__)
+
+TICK_S: Final = 0.02
+LONG_S: Final = 1.0
+"""Lateness that is logged."""
+
+
+@final
+class LoopLag:
+    """Counts ticks by their lateness, in the buckets of the metric and one for all above."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+        self.counts = [0] * (len(metrics.LOOP_LAG.buckets) + 1)
+        self.total_s = 0.0
+
+    def start(self) -> None:
+        """Begin to tick."""
+        self._due = self._loop.time() + TICK_S
+        self._timer = self._loop.call_at(self._due, self._tick)
+
+    def stop(self) -> None:
+        """End the ticks."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _tick(self) -> None:
+        late = max(0.0, self._loop.time() - self._due)
+        self.counts[bisect_left(metrics.LOOP_LAG.buckets, late)] += 1
+        self.total_s += late
+        if late >= LONG_S:
+            _log.warning("event loop was held ms=%d", late * 1000)
+        self.start()

@@ -1,0 +1,387 @@
+"""The worst legal request of every code, sent to a running server: no code may hold its event loop.
+
+A store with many topics, groups, offsets and queues is served by ``tailrace serve``. Each code gets
+its worst requests, ROUNDS times, while another client sends a cheap request every 2 ms. A code holds
+the loop for as long as that client waited; the server's own measure (the metric
+tailrace_event_loop_lag_seconds) is shown beside it. The least of the rounds counts, because other
+programs of the machine delay a round, too, but not each of them. A code over LIMIT_MS ends the run
+with 1, and so does a registered code without a worst request here.
+
+    ROUNDS=3 SIZE=10000 LIMIT_MS=50 python tools/worst_requests.py
+    SECONDS=600 python tools/worst_requests.py      # rounds until the time is over
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import re
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+import zlib
+from pathlib import Path
+
+from tailrace import Message, MessageStore
+from tailrace.broker.controller import BrokerController
+from tailrace.config import BrokerConfig
+from tailrace.env import OsFileSystem
+from tailrace.env.clock import SystemClock
+from tailrace.formats.commitlog import encode_batch
+from tailrace.formats.remoting import RemotingCommand, RequestCode, decode_frame, encode
+from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.subscription_group import SubscriptionGroupConfig, SubscriptionGroupManager
+from tailrace.node.topic_config import TopicConfig
+
+WIDE, QUEUES = "wide", 16_384
+QUEUE = {"topic": WIDE, "queueId": "0"}
+SEND = {"producerGroup": "p", "topic": WIDE, "defaultTopic": "TBW102", "defaultTopicQueueNums": "4",
+        "queueId": "0", "sysFlag": "0", "bornTimestamp": "1", "flag": "0",
+        "properties": "".join(f"k{i}\x01v\x02" for i in range(3300)), "reconsumeTimes": "0"}
+PULL = {**QUEUE, "consumerGroup": "g00000", "queueOffset": "0", "maxMsgNums": "2147483647",
+        "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "1", "subVersion": "0",
+        "maxMsgBytes": "2147483647"}
+PING = RemotingCommand(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "g00000"})
+BIG = 1_000_000
+
+
+class Client:
+    """A connection that waits for each answer."""
+
+    def __init__(self, address):
+        self.socket = socket.create_connection(address, 20)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.buffer = b""
+        self.opaque = 0
+
+    def ask(self, command):
+        """The answer; None when the server closed the connection."""
+        self.opaque += 1
+        command.opaque = self.opaque
+        try:
+            self.socket.sendall(encode(command))
+            while True:
+                answer, end = decode_frame(self.buffer, 0, len(self.buffer))
+                if answer is not None:
+                    self.buffer = self.buffer[end:]
+                    if answer.opaque == self.opaque and answer.is_response:
+                        return answer
+                    continue
+                data = self.socket.recv(1 << 20)
+                if not data:
+                    return None
+                self.buffer += data
+        except TimeoutError:
+            print(f"no answer in 20 s: {command.code} {str(command.ext)[:100]}", flush=True)
+            return None
+        except ConnectionError:
+            return None
+
+    def close(self):
+        self.socket.close()
+
+
+class Pinger(threading.Thread):
+    """Another client: how long it waited, by the time it asked."""
+
+    def __init__(self, address):
+        super().__init__(daemon=True)
+        self.client, self.waits, self.going = Client(address), [], True
+
+    def run(self):
+        while self.going:
+            began = time.perf_counter()
+            if self.client.ask(PING) is None:
+                break
+            self.waits.append((began, time.perf_counter()))
+            time.sleep(0.002)
+
+    def worst_ms(self, since, until):
+        return max((1000 * (e - b) for b, e in list(self.waits) if e >= since and b <= until), default=0)
+
+
+def body(value):
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def heartbeats(serial, tags, values):
+    """Heartbeats with very many groups, values, letters, tags and forms of fastjson."""
+    new = f"n{serial}x"
+    text = b'{"clientID":"c","x":"' + b"x" * 2_000_000 + b'"}'
+    tolerant = b'{"clientID":"c","x":[' + b"[]," * 5_300 + b"1],1:1}"
+    beat = {"clientID": f"c{serial}", "consumerDataSet": [
+        {"groupName": f"{new}{i}", "subscriptionDataSet": [
+            {"topic": WIDE, "subString": "a||b", "subVersion": 1}]} for i in range(1000)]}
+    return [({}, body(beat)), ({}, values), ({}, text), ({}, tolerant),
+                ({}, b'{"x":"' + b"x" * 15_000_000),
+                ({}, body({"clientID": "c", "consumerDataSet": [
+                    {"groupName": f"g{i:05}", "subscriptionDataSet": [
+                        {"topic": f"topic{i:05}", "subString": tags}]} for i in range(120)]})),
+                ({}, body({"clientID": "c", "producerDataSet": [
+                    {"groupName": f"p{i}"} for i in range(1000)]}))]
+
+
+def worst_requests(size, serial):
+    """(broker or namesrv, code): requests of that code, a list each. ``serial`` makes names new."""
+    code, new = RequestCode, f"n{serial}x"
+    tags = "||".join(f"t{i}" for i in range(1200))[:8_000]
+    values = b'{"groupName":"v","clientID":"c","consumerDataSet":[],"x":[' + b"[]," * 24_000 + b"1]}"
+    short = dict(zip("abcdefghij", SEND.values(), strict=True))
+    tiny = encode_batch([(0, b"x", b"")] * 180_000)
+    fitting = tiny[: len(tiny) // 180_000 * 16_384]
+    topics = [{"topicName": f"{new}{i}", "readQueueNums": 4, "writeQueueNums": 4} for i in range(1000)]
+    group_of_all = ";".join(f"topic{i:05}" for i in range(size))
+    locks = body({"consumerGroup": "g00000", "clientId": "c", "mqSet": [
+        {"topic": WIDE, "brokerName": "broker-a", "queueId": i} for i in range(5000)]})
+    odd = [RemotingCommand(0, {"topic": "t" * BIG}), RemotingCommand(0, {}, values)]
+    requests = {
+        code.SEND_MESSAGE: [({**SEND}, bytes(4_000_000)), ({**SEND, "properties": "\x01\x02" * 450_000}, b"x"),
+                            ({**SEND, "topic": new}, b"x")],
+        code.SEND_MESSAGE_V2: [(short, bytes(4_000_000)), ({**short, "i": "CLUSTER\x01x\x02" * 3000}, b"x")],
+        code.SEND_BATCH_MESSAGE: [({**short, "i": "", "m": "true"}, raw) for raw in (tiny, fitting)],
+        code.PULL_MESSAGE: [({**PULL, "subscription": "*"}, b""), ({**PULL, "subscription": tags}, b""),
+                            ({**PULL, "subscription": "a||" * 300_000}, b""),
+                            ({**PULL, "consumerGroup": new, "subscription": "*"}, b"")],
+        code.LITE_PULL_MESSAGE: [({**PULL, "subscription": "*"}, b"")],
+        code.QUERY_MESSAGE: [({"topic": WIDE, "key": "k", "maxNum": "2147483647", "beginTimestamp": "0",
+                               "endTimestamp": "-1"}, b"")],
+        code.QUERY_CONSUMER_OFFSET: [({**QUEUE, "consumerGroup": "none"}, b"")],
+        code.UPDATE_CONSUMER_OFFSET: [({**QUEUE, "consumerGroup": "g00000", "commitOffset": "1"}, b"")],
+        code.UPDATE_AND_CREATE_TOPIC: [({"topic": new, "readQueueNums": "4", "writeQueueNums": "4",
+                                         "perm": "6", "attributes": "+a=b," * 180_000}, b""),
+                                       ({"topic": new, "readQueueNums": "4", "writeQueueNums": "4",
+                                         "perm": "6"}, b"")],
+        code.UPDATE_AND_CREATE_TOPIC_LIST: [({}, body({"topicConfigList": topics}))],
+        code.HEART_BEAT: heartbeats(serial, tags, values),
+        code.UNREGISTER_CLIENT: [({"clientID": "c", "producerGroup": "p", "consumerGroup": "g"}, b"")],
+        code.CONSUMER_SEND_MSG_BACK: [({"group": new, "offset": "0", "delayLevel": "0"}, b"")],
+        code.LOCK_BATCH_MQ: [({}, locks)], code.UNLOCK_BATCH_MQ: [({}, locks)],
+        code.CHECK_CLIENT_CONFIG: [({}, values)],
+        code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: [({}, values), ({}, body({"groupName": new}))],
+        code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: [
+            ({}, body({"groupConfigList": [{"groupName": f"{new}{i}"} for i in range(1000)]}))],
+        code.GET_CONSUME_STATS: [
+            ({"consumerGroup": "g00000", "topicList": f"{WIDE};" * 190_000}, b""),
+            ({"consumerGroup": "g00000", "topicList": group_of_all[:BIG]}, b"")],
+        code.DELETE_TOPIC_IN_BROKER: [({"topic": f"topic{serial % size:05}"}, b"")],
+        code.DELETE_SUBSCRIPTIONGROUP: [({"groupName": f"g{1 + serial % (size - 1):05}",
+                                          "cleanOffset": "true"}, b"")],
+        code.INVOKE_BROKER_TO_RESET_OFFSET: [({"topic": WIDE, "group": "g00000", "timestamp": "0"}, b"")],
+        code.QUERY_CONSUME_TIME_SPAN: [({"topic": WIDE, "group": "g00000"}, b"")],
+        code.QUERY_CONSUME_QUEUE: [({**QUEUE, "index": "0", "count": "2147483647",
+                                     "consumerGroup": "g00000"}, b"")],
+        code.CONSUME_MESSAGE_DIRECTLY: [({"consumerGroup": "g00000", "clientId": "c", "msgId": "0" * 32}, b"")],
+        code.RECALL_MESSAGE: [({"topic": WIDE, "recallHandle": "x" * 900_000}, b"")],
+        code.PUT_KV_CONFIG: [({"namespace": "n", "key": new, "value": "v" * 900_000}, b"")],
+        code.REGISTER_TOPIC_IN_NAMESRV: [({"topic": "t"}, body({"queueDatas": [
+            {"brokerName": "broker-x", "readQueueNums": 4}] * 1000}))],
+        code.REGISTER_BROKER: registrations(),
+        code.QUERY_DATA_VERSION: [({"brokerName": "broker-x", "brokerAddr": "x:1"}, values)],
+    }
+    requests.update(plain_requests(size, serial))
+    return {
+        number: [RemotingCommand(number, dict(ext), data) for ext, data in each]
+        + [RemotingCommand(number, dict(r.ext), r.body) for r in odd]
+        for number, each in sorted(requests.items())}
+
+
+def plain_requests(size, serial):
+    """Requests whose work does not grow with what they hold, but perhaps with the store."""
+    code, new = RequestCode, f"n{serial}x"
+    return {
+        **{c: [({**QUEUE, "timestamp": "1", "boundaryType": "UPPER"}, b"")] for c in (
+            code.SEARCH_OFFSET_BY_TIMESTAMP, code.GET_MAX_OFFSET, code.GET_MIN_OFFSET,
+            code.GET_EARLIEST_MSG_STORETIME)},
+        code.VIEW_MESSAGE_BY_ID: [({"offset": "0"}, b"")],
+        **{c: [({"consumerGroup": "g00000", "group": "g00000", "producerGroup": "p", "topic": WIDE,
+                 "clientId": "c"}, b"")] for c in (
+            code.GET_CONSUMER_LIST_BY_GROUP, code.GET_TOPIC_STATS_INFO, code.GET_CONSUMER_CONNECTION_LIST,
+            code.GET_PRODUCER_CONNECTION_LIST, code.QUERY_TOPIC_CONSUME_BY_WHO,
+            code.GET_CONSUMER_RUNNING_INFO, code.QUERY_TOPICS_BY_CONSUMER,
+            code.QUERY_SUBSCRIPTION_BY_CONSUMER, code.GET_TOPIC_CONFIG, code.GET_SUBSCRIPTIONGROUP_CONFIG)},
+        **{c: [({}, b"")] for c in (
+            code.GET_ALL_TOPIC_CONFIG, code.GET_BROKER_CONFIG, code.GET_BROKER_RUNTIME_INFO,
+            code.GET_ALL_CONSUMER_OFFSET, code.GET_ALL_DELAY_OFFSET, code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+            code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, code.CLEAN_EXPIRED_CONSUMEQUEUE, code.CLEAN_UNUSED_TOPIC,
+            code.GET_BROKER_CONSUME_STATS, code.GET_ALL_PRODUCER_INFO, code.DELETE_EXPIRED_COMMITLOG,
+            code.GET_BROKER_CLUSTER_INFO, code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+            code.GET_SYSTEM_TOPIC_LIST_FROM_NS, code.GET_UNIT_TOPIC_LIST, code.GET_HAS_UNIT_SUB_TOPIC_LIST,
+            code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, code.GET_NAMESRV_CONFIG)},
+        **{c: [({}, bytes(4_000_000))] for c in (code.UPDATE_BROKER_CONFIG, code.UPDATE_NAMESRV_CONFIG)},
+        code.PURGE_TOPIC: [({"topic": f"topic{serial % size:05}", "beforeMs": "1"}, b"")],
+        **{c: [({"namespace": "n", "key": new, "topic": WIDE, "cluster": "DefaultCluster",
+                 "brokerName": "broker-x", "brokerAddr": "x:1", "clusterName": "c", "brokerId": "0"}, b"")]
+           for c in (code.GET_KV_CONFIG, code.DELETE_KV_CONFIG, code.GET_KVLIST_BY_NAMESPACE,
+                     code.GET_ROUTEINFO_BY_TOPIC, code.DELETE_TOPIC_IN_NAMESRV, code.GET_TOPICS_BY_CLUSTER,
+                     code.WIPE_WRITE_PERM_OF_BROKER, code.ADD_WRITE_PERM_OF_BROKER,
+                     code.GET_BROKER_MEMBER_GROUP, code.BROKER_HEARTBEAT, code.UNREGISTER_BROKER)},
+    }
+
+
+def registrations():
+    """Registrations of another broker with very many topics, as JSON and compressed."""
+    ext = {"brokerName": "broker-x", "brokerAddr": "x:1", "clusterName": "c", "brokerId": "0"}
+    names = [f"remote{i}" for i in range(100_000)]
+    parts = [b'{"counter":1}', *(f"{name} 4 4 6 SINGLE_TAG {{}}".encode() for name in names)]
+    packed = [struct.pack(">i", len(part)) + part for part in parts]
+    compressed = zlib.compress(b"".join([packed[0], struct.pack(">i", len(names)), *packed[1:]]))
+    table = {name: {"topicName": name, "readQueueNums": 4, "perm": 6} for name in names[:50_000]}
+    plain = json.dumps({"topicConfigSerializeWrapper": {"topicConfigTable": table}}).encode()
+    bomb = zlib.compress(bytes(200 << 20), 1)
+    return [({**ext, "compressed": "true"}, compressed), (ext, plain), ({**ext, "compressed": "true"}, bomb)]
+
+
+def registered_codes(directory):
+    """Codes that the broker and the name server answer, from their processors."""
+    async def find():
+        with MessageStore.open(directory, services=False) as store:
+            controller = BrokerController(store)
+            await controller.start(("127.0.0.1", 0), ("127.0.0.1", 0))
+            codes = [set(server.processors) for server in controller._servers]
+            await controller.stop()
+            return codes[0], codes[-1]
+
+    return asyncio.run(find())
+
+
+def prepare(directory, size):
+    """A store with many topics, groups and offsets, a topic with very many queues, and messages."""
+    config = BrokerConfig()
+    with MessageStore.open(directory) as store:
+        store.topics.ensure_system_topics()
+        store.topics.update_all([
+            TopicConfig(topic_name=WIDE, read_queue_nums=QUEUES, write_queue_nums=QUEUES),
+            *(TopicConfig(topic_name=f"topic{i:05}") for i in range(size))])
+        store.put(Message(topic=WIDE, body=bytes(4_000_000), keys=["k"]))
+        for queue in range(min(64, size)):
+            store.put_many([Message(topic=WIDE, body=b"x" * 100, keys=["k"]) for _ in range(300)],
+                           queue_id=queue)
+    files, clock = OsFileSystem(), SystemClock()
+    groups = SubscriptionGroupManager(files, f"{directory}/config", config, clock)
+    groups.load()
+    groups.update_all([SubscriptionGroupConfig(group_name=f"g{i:05}") for i in range(size)])
+    offsets = ConsumerOffsetManager(files, f"{directory}/config", clock)
+    for i in range(size):
+        offsets.commit(f"g{i:05}", f"topic{i:05}", 0, 0)
+        offsets.commit("g00000", WIDE, i % QUEUES, 1)
+    offsets.persist()
+
+
+@contextlib.contextmanager
+def serving(directory):
+    """A server; the addresses of broker, name server and status page."""
+    log = Path(directory, "log").open("wb")  # noqa: SIM115 - closed with the process
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tailrace.cli", "serve", f"{directory}/store", "--listen", "127.0.0.1:0",
+         "--namesrv-listen", "127.0.0.1:0", "--http", "127.0.0.1:0"],
+        stdout=subprocess.PIPE, stderr=log)
+    try:
+        line = process.stdout.readline().decode()
+        found = re.search(r"broker=\S+:(\d+) namesrv=\S+:(\d+)", line)
+        if found is None:
+            sys.exit(f"no server: {line}{Path(directory, 'log').read_text()}")
+        http = re.search(r"http=\S+:(\d+)", Path(directory, "log").read_text())
+        yield [("127.0.0.1", int(port)) for port in (*found.groups(), http[1])]
+    finally:
+        process.terminate()
+        process.wait(60)
+        process.stdout.close()
+        log.close()
+
+
+def held_buckets(http):
+    """Ticks by the upper bound of their lateness in seconds, as the server counted them."""
+    with urllib.request.urlopen("http://{}:{}/metrics".format(*http)) as answer:
+        text = answer.read().decode()
+    found = re.findall(r'tailrace_event_loop_lag_seconds_bucket\{.*le="([^"]+)".*\} (\S+)', text)
+    return {float(bound): float(count) for bound, count in found}
+
+
+def server_ms(before, after):
+    """The bound of the highest bucket that grew, in ms."""
+    total = 0.0
+    worst = 0.0
+    for bound in sorted(after):
+        grown = after[bound] - before.get(bound, 0.0)
+        if grown > total:
+            worst = bound
+        total = max(total, grown)
+    return worst * 1000
+
+
+def measure(addresses, pinger, size, serial, table):
+    for number, requests in worst_requests(size, serial).items():
+        kinds = [k for k in ("broker", "namesrv") if number in table["codes"][k]]
+        for kind in kinds:
+            worst, answers = 0.0, []
+            before = held_buckets(addresses["http"])
+            for request in requests:
+                client = Client(addresses[kind])
+                since = time.perf_counter()
+                answer = client.ask(request)
+                time.sleep(0.005)
+                until = time.perf_counter()
+                client.close()
+                held = pinger.worst_ms(since, until)
+                answers.append((round(held), "closed" if answer is None else int(answer.code),
+                                round(1000 * (until - since))))
+                worst = max(worst, held)
+            by_server = server_ms(before, held_buckets(addresses["http"]))
+            row = table["rows"].setdefault((kind, number), {"held": [], "server": [], "answers": answers})
+            row["held"].append(worst)
+            row["server"].append(by_server)
+            if worst <= min(row["held"]):
+                row["answers"] = answers
+
+
+def run(directory, size, rounds, seconds, limit_ms):
+    codes = dict(zip(("broker", "namesrv"), registered_codes(f"{directory}/empty"), strict=True))
+    missing = sorted((codes["broker"] | codes["namesrv"]) - set(worst_requests(size, 0)))
+    if missing:
+        print(f"no worst request is known for the codes {missing}; add them to tools/worst_requests.py")
+        return 1
+    prepare(f"{directory}/store", size)
+    table = {"codes": codes, "rows": {}}
+    began, done = time.monotonic(), 0
+    with serving(directory) as (broker, namesrv, http):
+        addresses = {"broker": broker, "namesrv": namesrv, "http": http}
+        pinger = Pinger(broker)  # the event loop of the broker is that of the name server
+        pinger.start()
+        while done < rounds or time.monotonic() - began < seconds:
+            measure(addresses, pinger, size, done, table)
+            done += 1
+        pinger.going = False
+        pinger.join(10)
+        pinger.client.close()
+    rows = sorted(table["rows"].items(), key=lambda item: -min(item[1]["held"]))
+    print(f"{'code':>6} {'held ms':>8} {'worst':>7} {'server ms <=':>12}  request: held ms/answer/took ms")
+    for (kind, number), row in rows:
+        each = " ".join(f"{held}/{answer}/{took}" for held, answer, took in row["answers"])
+        print(f"{number:>6} {min(row['held']):8.1f} {max(row['held']):7.1f} {min(row['server']):12.0f}  "
+              f"{RequestCode(number).name.lower()} ({kind}) {each}")
+    over = [number for (_, number), row in rows if min(row["held"]) > limit_ms]
+    sent = done * sum(len(r) for r in worst_requests(size, 0).values())
+    print(f"{len(rows)} codes, {sent} requests in {done} rounds, {size} topics and groups, "
+          f"{time.monotonic() - began:.0f} s; "
+          + (f"over {limit_ms} ms: {over}" if over else f"none held the loop longer than {limit_ms} ms"))
+    return 1 if over else 0
+
+
+def main():
+    settings = {name: int(os.environ.get(name, default)) for name, default in (
+        ("ROUNDS", 3), ("SECONDS", 0), ("SIZE", 10_000), ("LIMIT_MS", 50))}
+    with tempfile.TemporaryDirectory(prefix="worst-") as directory:
+        return run(directory, settings["SIZE"], settings["ROUNDS"], settings["SECONDS"],
+                   settings["LIMIT_MS"])
+
+
+if __name__ == "__main__":
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    sys.exit(main())
