@@ -7,80 +7,12 @@ this table and the table against the calls, and docs/reference/events.md is gene
 
 from __future__ import annotations
 
-import logging
 import re
-import traceback
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-__all__ = ["EVENTS", "Event", "get_logger", "one_line", "split_line"]
+__all__ = ["EVENTS", "Event", "split_line"]
 
 _KEY: Final = re.compile(r"(?:^| )([a-z_]+)=")
-VALUE_MAX: Final = 4_096
-"""Characters of a logged value; what is longer is cut, and its length is said."""
-
-
-def get_logger(name: str) -> logging.Logger:
-    """Return the logger of a module, whose lines cannot be forged by the values in them.
-
-    Client ids, groups, topics, paths and texts of errors come from strangers. A line end in such a
-    value would begin a line that looks like one of ours, and an escape sequence would change what a
-    terminal shows. So each value is made one printable line, here, by a filter of the logger itself:
-    a filter runs before the record reaches any handler. An escape in a formatter or handler would
-    protect only programs that use it, and Tailrace is a library as well. An escape where values
-    come in would have to be repeated for every new value. Every module takes its logger from here;
-    the linter refuses ``logging.getLogger``.
-    """
-    logger = logging.getLogger(name)
-    if _one_line_values not in logger.filters:
-        logger.addFilter(_one_line_values)
-    return logger
-
-
-def one_line(text: str) -> str:
-    """Return a text with its control characters, line ends and lone surrogates escaped."""
-    if len(text) > VALUE_MAX:
-        text = f"{text[:VALUE_MAX]}... ({len(text)} characters)"
-    if text.isprintable():
-        return text
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
-
-
-def _one_line_values(record: logging.LogRecord) -> bool:
-    """Escape the values of a record, and indent its traceback, which is no line of its own."""
-    if isinstance(record.args, tuple):
-        record.args = tuple(map(_safe, record.args))
-    elif record.args:
-        record.args = {name: _safe(value) for name, value in record.args.items()}
-    if record.exc_info:
-        kind, error, trace = record.exc_info
-        lines = "".join(traceback.format_exception(kind, error, trace)).splitlines()
-        record.exc_text = "\n".join(f"    {one_line(line)}" for line in lines)
-        record.exc_info = None
-    return True
-
-
-def _safe(value: Any) -> Any:
-    """Return a value whose text is one line: itself, if it is a number (NumPy's too) or None."""
-    kind = type(value)
-    if value is None or hasattr(kind, "__index__") or hasattr(kind, "__float__"):
-        return value
-    return one_line(value) if isinstance(value, str) else _OneLine(value)
-
-
-class _OneLine:
-    """A value with texts of one line."""
-
-    __slots__ = ("_repr", "_str")
-
-    def __init__(self, value: object) -> None:
-        self._str, self._repr = one_line(str(value)), one_line(repr(value))
-
-    def __str__(self) -> str:
-        return self._str
-
-    def __repr__(self) -> str:
-        return self._repr
 
 
 class Event(NamedTuple):

@@ -64,7 +64,8 @@ def make_store(root: Path, state: str) -> Path:
         offsets = ConsumerOffsetManager(files, config_dir, clock)
         offsets.commit("g", "orders", 0, 7)
         offsets.persist()
-        MessageRequestModeManager(files, config_dir).set_pull("orders", "g")
+        modes = MessageRequestModeManager(files, config_dir)
+        modes.change(modes.pulling("orders", "g"))
         ForcedDeletions(files, str(made)).note({"file": "x"})
         Quarantine(clock, files, f"{made}/tailrace/quarantine").keep("f", 0, 0, b"evidence", "test")
         wheel = [made / name for name in ("timerwheel", "config/timercheck", "config/timermetrics", "checkpoint")]

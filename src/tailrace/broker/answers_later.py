@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, final
 
 from tailrace.errors import StoreError
-from tailrace.events import get_logger
 from tailrace.formats.remoting import RemotingCommand, ResponseCode
+from tailrace.logs import get_logger
 from tailrace.node.config_manager import ConfigManager
 from tailrace.remoting import Channel
 

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from tailrace.env.clock import Clock
 from tailrace.errors import StoreError
-from tailrace.events import get_logger
 from tailrace.formats.commitlog import java_string_hash
 from tailrace.formats.remoting import LANGUAGES, RemotingCommand, RequestCode
+from tailrace.logs import get_logger
 from tailrace.remoting import Channel
 
 __all__ = [

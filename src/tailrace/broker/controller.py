@@ -47,8 +47,8 @@ from tailrace.env.entropy import Entropy, SystemEntropy
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler, ThreadScheduler
 from tailrace.errors import StoreError
-from tailrace.events import get_logger
 from tailrace.formats.remoting import VERSION_V5_3_1, ResponseCode
+from tailrace.logs import get_logger
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_request_mode import MessageRequestModeManager
 from tailrace.node.subscription_group import SubscriptionGroupManager

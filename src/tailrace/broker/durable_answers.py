@@ -13,8 +13,8 @@ from functools import partial
 from typing import Final, Protocol, final
 
 from tailrace.errors import StoreError
-from tailrace.events import get_logger
 from tailrace.formats.remoting import RemotingCommand, ResponseCode, decode_frame, encode
+from tailrace.logs import get_logger
 from tailrace.model import PutMessageStatus
 from tailrace.remoting import Channel
 

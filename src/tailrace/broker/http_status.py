@@ -23,7 +23,7 @@ from tailrace.broker.context import BrokerContext
 from tailrace.broker.exposition import Exposition
 from tailrace.config import BrokerConfig
 from tailrace.env.filesystem import FileSystem, OsFileSystem
-from tailrace.events import get_logger
+from tailrace.logs import get_logger
 from tailrace.remoting.limits import SLOW_HTTP, ServerLimits
 from tailrace.remoting.server import one_address
 

@@ -24,9 +24,9 @@ from tailrace.config import BrokerConfig
 from tailrace.env.descriptors import descriptor_limit
 from tailrace.env.processes import listener_of
 from tailrace.errors import ConfigError
-from tailrace.events import get_logger
 from tailrace.formats.remoting import RemotingCommand, ResponseCode
 from tailrace.kernels import header as header_kernel
+from tailrace.logs import get_logger
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.remoting.limits import ServerLimits
 from tailrace.remoting.server import HIGH_WATER

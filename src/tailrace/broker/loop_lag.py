@@ -7,7 +7,7 @@ from bisect import bisect_left
 from typing import Final, final
 
 from tailrace import metrics
-from tailrace.events import get_logger
+from tailrace.logs import get_logger
 
 __all__ = ["LoopLag"]
 

@@ -26,9 +26,9 @@ from tailrace.broker.processors._bodies import (
 )
 from tailrace.env.clock import Clock
 from tailrace.errors import MessageIllegalError, StoreError
-from tailrace.events import get_logger
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.logs import get_logger
 from tailrace.node.topic_config import PERM_WRITE, TopicConfig, validate_topic
 from tailrace.remoting import Channel, RemotingServer
 

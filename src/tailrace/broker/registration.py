@@ -16,9 +16,9 @@ from typing import Final, final
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.listeners import Address, is_own_address
 from tailrace.errors import ConfigError, RemotingError
-from tailrace.events import get_logger
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RequestCode, ResponseCode
+from tailrace.logs import get_logger
 from tailrace.remoting.client import RemotingClient, split_address
 
 __all__ = ["Registration", "name_server_addresses", "registered_elsewhere"]

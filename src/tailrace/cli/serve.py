@@ -23,8 +23,8 @@ from tailrace.env.filesystem import OsFileSystem
 from tailrace.env.shortage import is_shortage
 from tailrace.env.whole_files import replace_file
 from tailrace.errors import StoreError
-from tailrace.events import get_logger
 from tailrace.formats.filenames import SERVE
+from tailrace.logs import get_logger
 from tailrace.node.lock import LOCK_CHECK_MS
 from tailrace.node.message_store import MessageStore
 from tailrace.remoting.client import split_address

@@ -10,8 +10,8 @@ from tailrace.broker.registration import name_server_addresses
 from tailrace.cli.serve import NAMESRV_ADDR, parse_address
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.errors import ConfigError
-from tailrace.events import get_logger
 from tailrace.java_settings import REASONS, refuse_settings
+from tailrace.logs import get_logger
 
 __all__ = ["Places", "places_of", "take_settings"]
 

@@ -7,9 +7,9 @@ from typing import Any, final
 
 from tailrace.env.clock import Clock
 from tailrace.errors import ConfigError, RemotingCommandError, RemotingError
-from tailrace.events import get_logger
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RequestCode, ResponseCode
+from tailrace.logs import get_logger
 from tailrace.remoting.client import RemotingClient
 
 __all__ = ["DEFAULT_QUEUES", "MessageQueue", "Route", "Routes"]

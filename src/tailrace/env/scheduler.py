@@ -8,7 +8,7 @@ from typing import Protocol, final
 
 from tailrace.env.shortage import is_shortage
 from tailrace.errors import FatalStorageError
-from tailrace.events import get_logger
+from tailrace.logs import get_logger
 
 __all__ = ["Scheduler", "ServiceHandle", "Step", "ThreadScheduler"]
 

@@ -12,7 +12,7 @@ import errno
 from typing import Final, final
 
 from tailrace.env.filesystem import FileSystem
-from tailrace.events import get_logger
+from tailrace.logs import get_logger
 
 __all__ = ["DirectorySyncs", "is_shortage"]
 

@@ -25,7 +25,7 @@ from tailrace.env.filesystem import (
     Mapping,
 )
 from tailrace.errors import FatalStorageError
-from tailrace.events import get_logger
+from tailrace.logs import get_logger
 
 __all__ = ["SyncGuard"]
 

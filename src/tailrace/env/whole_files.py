@@ -6,7 +6,7 @@ from typing import Final
 
 from tailrace.env.filesystem import File, FileSystem
 from tailrace.errors import OddFileError
-from tailrace.events import get_logger
+from tailrace.logs import get_logger
 
 __all__ = [
     "WHOLE_FILE_MAX", "is_directory", "open_hint", "read_file", "read_hint", "read_if_there",

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from isal import isal_zlib
 
-from tailrace.events import get_logger
+from tailrace.logs import get_logger
 
 __all__ = [
     "column_records",

@@ -17,6 +17,7 @@ from tailrace.kernels.shared.big_endian import be16, be32, be32u, be64
 from tailrace.kernels.shared.crc32 import crc32, crc_of, use_crc32
 from tailrace.kernels.shared.fnv import queue_hash_of
 from tailrace.kernels.shared.java_hash import java_hash_of
+from tailrace.kernels.shared.lmq_names import is_dispatch, is_inner_multi, is_queue_offset
 
 SOURCE_SHA256 = ""
 
@@ -149,82 +150,6 @@ UNITS_COLD = _UNITS_COLD
 
 
 @cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _is_inner_multi(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.bint:
-    """Whether the bytes at ``p`` are INNER_MULTI_."""
-    return (
-        b[p] == 73 and b[p + 1] == 78 and b[p + 2] == 78 and b[p + 3] == 69 and b[p + 4] == 82
-        and b[p + 5] == 95 and b[p + 6] == 77 and b[p + 7] == 85 and b[p + 8] == 76
-        and b[p + 9] == 84 and b[p + 10] == 73 and b[p + 11] == 95
-    )
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _is_dispatch(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.bint:
-    """Whether the bytes at ``p`` are DISPATCH."""
-    return (
-        b[p] == 68 and b[p + 1] == 73 and b[p + 2] == 83 and b[p + 3] == 80 and b[p + 4] == 65
-        and b[p + 5] == 84 and b[p + 6] == 67 and b[p + 7] == 72
-    )
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _is_queue_offset(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.bint:
-    """Whether the bytes at ``p`` are QUEUE_OFFSET."""
-    return (
-        b[p] == 81 and b[p + 1] == 85 and b[p + 2] == 69 and b[p + 3] == 85 and b[p + 4] == 69
-        and b[p + 5] == 95 and b[p + 6] == 79 and b[p + 7] == 70 and b[p + 8] == 70
-        and b[p + 9] == 83 and b[p + 10] == 69 and b[p + 11] == 84
-    )
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _is_inner_multi(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.bint:
-    """Whether the bytes at ``p`` are INNER_MULTI_."""
-    return (
-        b[p] == 73 and b[p + 1] == 78 and b[p + 2] == 78 and b[p + 3] == 69 and b[p + 4] == 82
-        and b[p + 5] == 95 and b[p + 6] == 77 and b[p + 7] == 85 and b[p + 8] == 76
-        and b[p + 9] == 84 and b[p + 10] == 73 and b[p + 11] == 95
-    )
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _is_dispatch(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.bint:
-    """Whether the bytes at ``p`` are DISPATCH."""
-    return (
-        b[p] == 68 and b[p + 1] == 73 and b[p + 2] == 83 and b[p + 3] == 80 and b[p + 4] == 65
-        and b[p + 5] == 84 and b[p + 6] == 67 and b[p + 7] == 72
-    )
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _is_queue_offset(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.bint:
-    """Whether the bytes at ``p`` are QUEUE_OFFSET."""
-    return (
-        b[p] == 81 and b[p + 1] == 85 and b[p + 2] == 69 and b[p + 3] == 85 and b[p + 4] == 69
-        and b[p + 5] == 95 and b[p + 6] == 79 and b[p + 7] == 70 and b[p + 8] == 70
-        and b[p + 9] == 83 and b[p + 10] == 69 and b[p + 11] == 84
-    )
-
-
-@cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def _properties(
@@ -275,10 +200,10 @@ def _properties(
                             level = 0
                             break
                     rows[n, _C_DELAY_LEVEL] = level
-                elif length == 20 and _is_inner_multi(b, start) and _is_dispatch(b, start + 12):
+                elif length == 20 and is_inner_multi(b, start) and is_dispatch(b, start + 12):
                     rows[n, _C_LMQ_POS] = value
                     rows[n, _C_LMQ_LEN] = p - value
-                elif length == 24 and _is_inner_multi(b, start) and _is_queue_offset(b, start + 12):
+                elif length == 24 and is_inner_multi(b, start) and is_queue_offset(b, start + 12):
                     rows[n, _C_LMQ_OFFSETS_POS] = value
                     rows[n, _C_LMQ_OFFSETS_LEN] = p - value
             start = p + 1

@@ -22,8 +22,8 @@ from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_file
 from tailrace.errors import CorruptionError
-from tailrace.events import get_logger
 from tailrace.formats import filenames
+from tailrace.logs import get_logger
 from tailrace.store.archive_manifest import HEAD_BYTES, Manifest, read_manifest, wrong_file
 from tailrace.store.retention import Pin, PinKind
 

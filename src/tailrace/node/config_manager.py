@@ -25,8 +25,8 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_if_there, write_file
 from tailrace.errors import FatalStorageError
-from tailrace.events import get_logger
 from tailrace.formats import fastjson
+from tailrace.logs import get_logger
 
 __all__ = ["ConfigManager", "DataVersion", "Draft", "read_config", "write_config"]
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
-from tailrace.events import get_logger
 from tailrace.formats.commitlog import LMQ_PREFIX, LMQ_QUEUE_ID
+from tailrace.logs import get_logger
 from tailrace.node.config_manager import ConfigManager, DataVersion, Draft, read_config
 
 __all__ = ["ConsumerOffsetManager"]

@@ -11,8 +11,8 @@ from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import is_directory, write_file
 from tailrace.errors import DiskFullError, FatalStorageError, NotAStoreError, OddFileError
-from tailrace.events import get_logger
 from tailrace.formats import filenames
+from tailrace.logs import get_logger
 from tailrace.node.foreign_engines import name_rocksdb_configs, static_topics
 from tailrace.node.topic_config import TopicConfig, TopicConfigManager
 from tailrace.node.topic_retention import remove_deleted

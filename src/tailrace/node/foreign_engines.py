@@ -34,9 +34,9 @@ from tailrace.config import whole_number
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_hint, replace_file
 from tailrace.errors import CorruptionError
-from tailrace.events import get_logger
 from tailrace.formats import fastjson
 from tailrace.formats.filenames import CONFIG, OWN
+from tailrace.logs import get_logger
 from tailrace.model import MessageExt
 from tailrace.node.config_manager import read_config
 from tailrace.node.topic_config import TopicConfigManager

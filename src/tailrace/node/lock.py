@@ -15,8 +15,8 @@ from typing import Final, final
 
 from tailrace.env.filesystem import FileSystem, LockHandle, LockState
 from tailrace.errors import StoreLockedError
-from tailrace.events import get_logger
 from tailrace.formats import filenames
+from tailrace.logs import get_logger
 
 __all__ = ["LOCK_CHECK_MS", "LockWatch", "lock_store"]
 

@@ -23,19 +23,17 @@ from tailrace.env.filesystem import FileSystem, LockHandle, OsFileSystem
 from tailrace.env.memory_overlay import OverlayFileSystem
 from tailrace.env.scheduler import Scheduler, ThreadScheduler
 from tailrace.errors import (
-    FatalStorageError,
-    FlushDiskTimeoutError,
     MessageIllegalError,
     StoreClosedError,
     StoreNotWritableError,
 )
-from tailrace.events import get_logger
 from tailrace.formats import filenames
 from tailrace.formats.commitlog import (
     create_message_id,
     decode_message,
     decode_message_id,
 )
+from tailrace.logs import get_logger
 from tailrace.model import (
     BoundaryType,
     GetMessageResult,
@@ -65,6 +63,7 @@ from tailrace.node.put_forms import (
     raise_refused,
     stored_properties,
     topic_of,
+    wait_durable,
 )
 from tailrace.node.retention import Retention
 from tailrace.node.timers import Timers, goes_alone
@@ -510,23 +509,8 @@ class MessageStore:
                 "queueId", f"{queue_id}, {topic} has queues 0 to {known.write_queue_nums - 1}")
 
     def _wait(self, until: int, timeout_ms: int | None) -> None:
-        done = threading.Event()
-        outcome: list[PutMessageStatus] = []
-
-        def told(status: PutMessageStatus) -> None:
-            outcome.append(status)
-            done.set()
-
         limit = timeout_ms if timeout_ms is not None else self.config.sync_flush_timeout
-        try:
-            self._store.when_durable(until, told)
-        except FatalStorageError:
-            raise StoreNotWritableError(self._store.flags.reason) from None
-        done.wait(limit / 1000)
-        if not outcome or outcome[0] is PutMessageStatus.FLUSH_DISK_TIMEOUT:
-            raise FlushDiskTimeoutError(until, limit)
-        if outcome[0] is not PutMessageStatus.PUT_OK:
-            raise StoreNotWritableError(self._store.flags.reason)
+        wait_durable(self._store, until, limit)
 
     # -- reading
 

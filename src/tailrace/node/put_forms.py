@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, final, overload
 
 from tailrace.errors import (
+    FatalStorageError,
+    FlushDiskTimeoutError,
     MessageIllegalError,
     StoreError,
     StoreNotWritableError,
@@ -15,8 +18,12 @@ from tailrace.errors import (
 )
 from tailrace.formats.commitlog import INNER_MULTI_DISPATCH, create_message_id
 from tailrace.model import Message, PutMessageResult, PutMessageStatus, whole_ms
+from tailrace.store.default_message_store import DefaultMessageStore
 
-__all__ = ["PutResults", "plain_items", "raise_refused", "stored_properties", "topic_of"]
+__all__ = [
+    "PutResults", "plain_items", "raise_refused", "stored_properties", "topic_of",
+    "wait_durable",
+]
 
 
 _LISTS: Final = (list, tuple)
@@ -158,3 +165,26 @@ def raise_refused(result: PutMessageResult) -> None:
             INNER_MULTI_DISPATCH, text),
     }
     raise refusals.get(result.status, StoreNotWritableError)(result.remark)
+
+
+def wait_durable(store: DefaultMessageStore, until: int, limit_ms: int) -> None:
+    """Wait until everything below ``until`` is durable, at most ``limit_ms``.
+
+    Raises FlushDiskTimeoutError, and StoreNotWritableError after a failed sync.
+    """
+    done = threading.Event()
+    outcome: list[PutMessageStatus] = []
+
+    def told(status: PutMessageStatus) -> None:
+        outcome.append(status)
+        done.set()
+
+    try:
+        store.when_durable(until, told)
+    except FatalStorageError:
+        raise StoreNotWritableError(store.flags.reason) from None
+    done.wait(limit_ms / 1000)
+    if not outcome or outcome[0] is PutMessageStatus.FLUSH_DISK_TIMEOUT:
+        raise FlushDiskTimeoutError(until, limit_ms)
+    if outcome[0] is not PutMessageStatus.PUT_OK:
+        raise StoreNotWritableError(store.flags.reason)

@@ -13,7 +13,6 @@ from typing import Final, Protocol, final
 
 from tailrace.env.clock import Clock
 from tailrace.errors import CorruptionError
-from tailrace.events import get_logger
 from tailrace.formats.commitlog import (
     MAX_PROPERTIES_LENGTH,
     SysFlag,
@@ -21,6 +20,7 @@ from tailrace.formats.commitlog import (
     encode_properties,
     pack_host,
 )
+from tailrace.logs import get_logger
 from tailrace.model import MessageExt, MessageExtBrokerInner
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.retention import Pin, PinKind

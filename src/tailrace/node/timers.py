@@ -12,13 +12,13 @@ from tailrace.env.entropy import Entropy
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler
 from tailrace.errors import StoreError
-from tailrace.events import get_logger
 from tailrace.formats import filenames
 from tailrace.formats.commitlog import (
     INNER_MULTI_DISPATCH,
     INNER_MULTI_QUEUE_OFFSET,
     decode_properties,
 )
+from tailrace.logs import get_logger
 from tailrace.model import Message, MessageExtBrokerInner, PutMessageResult
 from tailrace.node.config_manager import read_config, write_config
 from tailrace.node.delay_offset import DelayOffsetManager

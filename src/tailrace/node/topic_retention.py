@@ -14,9 +14,9 @@ import numpy as np
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
-from tailrace.events import get_logger
 from tailrace.formats import filenames
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.logs import get_logger
 from tailrace.model import BoundaryType
 from tailrace.node.config_manager import ConfigManager
 from tailrace.node.topic_config import TopicConfigManager

@@ -14,7 +14,6 @@ from tailrace.errors import (
     RemotingFrameError,
     RemotingTimeoutError,
 )
-from tailrace.events import get_logger
 from tailrace.formats.remoting import (
     INT32,
     LANGUAGE_PYTHON,
@@ -26,6 +25,7 @@ from tailrace.formats.remoting import (
     decode_frame,
     encode,
 )
+from tailrace.logs import get_logger
 
 __all__ = ["RemotingClient", "split_address"]
 

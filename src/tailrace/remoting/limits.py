@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, Protocol, final
 
-from tailrace.events import get_logger
+from tailrace.logs import get_logger
 
 __all__ = ["Connection", "ServerLimits"]
 

@@ -30,7 +30,6 @@ from tailrace.errors import (
     RemotingTimeoutError,
     StoreError,
 )
-from tailrace.events import get_logger
 from tailrace.formats.remoting import (
     INT32,
     ONEWAY_FLAG,
@@ -45,6 +44,7 @@ from tailrace.formats.remoting import (
     decode_json_header,
     encode,
 )
+from tailrace.logs import get_logger
 from tailrace.remoting.limits import STALLED_FRAME, UNREAD, ServerLimits
 
 __all__ = ["Channel", "Processor", "RemotingServer"]

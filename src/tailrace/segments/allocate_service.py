@@ -7,7 +7,7 @@ from typing import final
 
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import DiskFullError
-from tailrace.events import get_logger
+from tailrace.logs import get_logger
 from tailrace.segments.mapped_file import MappedFile
 from tailrace.segments.open_files import OpenFiles
 

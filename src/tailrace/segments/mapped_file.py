@@ -25,7 +25,7 @@ from typing import final
 
 from tailrace.env.filesystem import File, FileSystem, Mapping
 from tailrace.errors import DiskFullError, FatalStorageError, StoreClosedError
-from tailrace.events import get_logger
+from tailrace.logs import get_logger
 from tailrace.segments.lease import Lease
 from tailrace.segments.open_files import OpenFiles
 

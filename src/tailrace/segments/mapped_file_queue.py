@@ -21,8 +21,8 @@ from typing import final
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.shortage import DirectorySyncs
 from tailrace.errors import CorruptionError, DiskFullError, OddFileError
-from tailrace.events import get_logger
 from tailrace.formats.filenames import file_name_to_offset, offset_to_file_name
+from tailrace.logs import get_logger
 from tailrace.segments.allocate_service import AllocateMappedFileService
 from tailrace.segments.lease import Lease
 from tailrace.segments.mapped_file import MappedFile

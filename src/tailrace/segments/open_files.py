@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, final
 
 from tailrace.env.read_ahead import in_background
-from tailrace.events import get_logger
+from tailrace.logs import get_logger
 
 if TYPE_CHECKING:
     from tailrace.segments.mapped_file import MappedFile

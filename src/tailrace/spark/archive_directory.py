@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.errors import CorruptionError
-from tailrace.events import get_logger
+from tailrace.logs import get_logger
 from tailrace.spark.archive_file import groups_with_topic, opened
 from tailrace.spark.archive_layout import MESSAGE
 from tailrace.spark.wanted import first_kept

@@ -22,8 +22,8 @@ from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.errors import ConfigError, CorruptionError, StoreError, StoreLockedError
-from tailrace.events import get_logger
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.logs import get_logger
 from tailrace.spark.archive_layout import LOCK, STAGING, segment_names, staging_path
 from tailrace.spark.archive_named import named_in, units_between
 from tailrace.spark.archive_task import SegmentResult, SegmentTask, run_task, write_segment

@@ -12,8 +12,8 @@ from pyspark.sql.datasource import InputPartition
 
 from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.errors import CorruptionError, DataLossError
-from tailrace.events import get_logger
 from tailrace.formats.commitlog import SysFlag, decompress_body
+from tailrace.logs import get_logger
 from tailrace.spark.archive_directory import ArchivedDirectory, ArchivedQueue
 from tailrace.spark.archive_file import groups_with_topic, opened
 from tailrace.spark.archive_layout import MESSAGE

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from tailrace.errors import CorruptionError
-from tailrace.events import get_logger
+from tailrace.logs import get_logger
 from tailrace.spark.options import ReadOptions
 from tailrace.spark.schema import arrow_schema
 

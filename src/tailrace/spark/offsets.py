@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tailrace.errors import ConfigError, DataLossError, StoreError
-from tailrace.events import get_logger
 from tailrace.formats.commitlog import SysFlag
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.logs import get_logger
 from tailrace.spark.archive_directory import ArchivedDirectory, ArchivedQueue, open_archived
 from tailrace.spark.options import EARLIEST, LATEST, Position, ReadOptions
 from tailrace.spark.wanted import first_at

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from tailrace.errors import StoreError
-from tailrace.events import get_logger
+from tailrace.logs import get_logger
 from tailrace.spark.offsets import Offsets, from_json, open_directories
 from tailrace.spark.options import ReadOptions, parse_options
 from tailrace.spark.schema import column_names

@@ -16,8 +16,8 @@ from pyspark.sql.datasource import InputPartition
 
 from tailrace.env.filesystem import File, OsFileSystem
 from tailrace.errors import StoreError
-from tailrace.events import get_logger
 from tailrace.kernels import record
+from tailrace.logs import get_logger
 from tailrace.spark.archive_directory import ArchivedDirectory
 from tailrace.spark.archive_scan import ArchiveTask, plan_archive, read_archive, task_for_vanished
 from tailrace.spark.columns import Columns, Rows

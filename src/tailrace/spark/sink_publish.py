@@ -15,8 +15,8 @@ from typing import Final, Protocol, Self
 from tailrace.client import Producer, PullConsumer
 from tailrace.client.routes import MessageQueue
 from tailrace.errors import RemotingCommandError, RemotingError
-from tailrace.events import get_logger
 from tailrace.formats.remoting import ResponseCode
+from tailrace.logs import get_logger
 from tailrace.model import Message, MessageExt
 from tailrace.spark.sink_options import WriteOptions
 

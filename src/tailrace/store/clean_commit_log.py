@@ -18,7 +18,7 @@ from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import DiskFullError
-from tailrace.events import get_logger
+from tailrace.logs import get_logger
 from tailrace.segments import MappedFile
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.disk_check import DiskCheckService

@@ -14,7 +14,7 @@ from typing import final
 
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
-from tailrace.events import get_logger
+from tailrace.logs import get_logger
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueue, ConsumeQueueStore
 from tailrace.store.index_service import IndexService

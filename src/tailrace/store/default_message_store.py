@@ -22,8 +22,8 @@ from tailrace.env.scheduler import Scheduler, ServiceHandle
 from tailrace.env.sync_guard import SyncGuard
 from tailrace.env.whole_files import open_hint
 from tailrace.errors import StoreError
-from tailrace.events import get_logger
 from tailrace.formats import filenames
+from tailrace.logs import get_logger
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.segments import OpenFiles
 from tailrace.store.commit_log import CommitLog, RecordWriter

@@ -8,7 +8,7 @@ from typing import final
 
 from tailrace.config import StoreConfig
 from tailrace.env.filesystem import FileSystem
-from tailrace.events import get_logger
+from tailrace.logs import get_logger
 from tailrace.store.disk_state import (
     DiskVerdict,
     PathUsage,

@@ -9,10 +9,10 @@ from typing import Any, Final, final
 import numpy as np
 
 from tailrace.config import MESSAGE_DELAY_LEVEL
-from tailrace.events import get_logger
 from tailrace.formats.commitlog import MIN_RECORD_LENGTH
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE
 from tailrace.kernels import queue_units, record
+from tailrace.logs import get_logger
 from tailrace.store.consume_queue import ConsumeQueue, ConsumeQueueStore
 from tailrace.store.hooks import MessageArrivingListener
 from tailrace.store.index_service import IndexService

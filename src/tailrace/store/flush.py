@@ -22,7 +22,7 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import ServiceHandle
 from tailrace.env.shortage import is_shortage
 from tailrace.errors import FatalStorageError
-from tailrace.events import get_logger
+from tailrace.logs import get_logger
 from tailrace.model import PutMessageStatus
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueueStore

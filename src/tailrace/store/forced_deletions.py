@@ -12,8 +12,8 @@ import orjson
 
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import open_hint, read_hint
-from tailrace.events import get_logger
 from tailrace.formats.filenames import FORCED_DELETIONS
+from tailrace.logs import get_logger
 
 __all__ = ["ForcedDeletions"]
 

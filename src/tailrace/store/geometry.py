@@ -13,10 +13,10 @@ from tailrace.config import StoreConfig
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import open_hint, read_hint
 from tailrace.errors import ConfigError
-from tailrace.events import get_logger
 from tailrace.formats import filenames
 from tailrace.formats.consumequeue import CQ_UNIT
 from tailrace.formats.indexfile import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT, index_file_size
+from tailrace.logs import get_logger
 from tailrace.store.log_paths import OWN_PLACE, check_log_paths, log_paths
 
 __all__ = ["recognise", "write_geometry"]

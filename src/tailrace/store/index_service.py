@@ -17,7 +17,6 @@ from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.shortage import DirectorySyncs
-from tailrace.events import get_logger
 from tailrace.formats.filenames import is_number
 from tailrace.formats.indexfile import (
     INDEX_ENTRY,
@@ -27,6 +26,7 @@ from tailrace.formats.indexfile import (
     index_file_size,
 )
 from tailrace.kernels import hashes, index_chains, index_entries, record
+from tailrace.logs import get_logger
 from tailrace.segments import Lease, MappedFile, OpenFiles
 from tailrace.store.index_builder import IndexBuilder
 from tailrace.store.log_scan import Rows

@@ -26,7 +26,6 @@ from typing import Final, Generic, Protocol, TypeVar, final
 import numpy as np
 
 from tailrace.env.read_ahead import read_ahead
-from tailrace.events import get_logger
 from tailrace.formats.commitlog import (
     BLANK,
     BLANK_MAGIC,
@@ -37,6 +36,7 @@ from tailrace.formats.commitlog import (
     plausible_size,
 )
 from tailrace.kernels import record
+from tailrace.logs import get_logger
 from tailrace.store.log_scan import (
     CHUNK,
     LogChunk,

@@ -17,7 +17,6 @@ import numpy as np
 
 from tailrace.config import StoreConfig
 from tailrace.errors import MessageIllegalError
-from tailrace.events import get_logger
 from tailrace.formats.commitlog import (
     INNER_MULTI_DISPATCH,
     INNER_MULTI_QUEUE_OFFSET,
@@ -28,6 +27,7 @@ from tailrace.formats.commitlog import (
     decode_properties,
 )
 from tailrace.kernels import queue_units, record
+from tailrace.logs import get_logger
 from tailrace.model import MessageExtBrokerInner
 from tailrace.store.log_scan import Rows
 

@@ -18,8 +18,8 @@ from tailrace.config import StoreConfig, option_name
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_if_there, replace_file
 from tailrace.errors import ConfigError
-from tailrace.events import get_logger
 from tailrace.formats import filenames
+from tailrace.logs import get_logger
 
 __all__ = ["remembered", "write_settings"]
 

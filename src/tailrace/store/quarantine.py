@@ -15,7 +15,7 @@ from isal import isal_zlib
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import open_hint
-from tailrace.events import get_logger
+from tailrace.logs import get_logger
 
 __all__ = ["Quarantine"]
 

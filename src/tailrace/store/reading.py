@@ -14,10 +14,10 @@ import numpy as np
 
 from tailrace.config import StoreConfig
 from tailrace.errors import CorruptionError
-from tailrace.events import get_logger
 from tailrace.formats.commitlog import MESSAGE_HEAD, decode_message
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
 from tailrace.kernels import record
+from tailrace.logs import get_logger
 from tailrace.model import BoundaryType, GetMessageResult, GetMessageStatus, MessageExt
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueue, ConsumeQueueStore

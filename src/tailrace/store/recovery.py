@@ -33,9 +33,9 @@ from tailrace.env.filesystem import File, FileSystem
 from tailrace.env.read_ahead import in_background
 from tailrace.env.whole_files import WHOLE_FILE_MAX
 from tailrace.errors import OddFileError
-from tailrace.events import get_logger
 from tailrace.formats.filenames import file_name_to_offset
 from tailrace.kernels import record
+from tailrace.logs import get_logger
 from tailrace.segments import MappedFile
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueueStore

@@ -9,8 +9,8 @@ from typing import Final, final
 
 import numpy as np
 
-from tailrace.events import get_logger
 from tailrace.kernels import record
+from tailrace.logs import get_logger
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.dispatch import Dispatcher
 from tailrace.store.progress import Position

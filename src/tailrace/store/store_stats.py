@@ -6,7 +6,7 @@ from collections import deque
 from typing import Any, Final, final
 
 from tailrace.env.clock import Clock
-from tailrace.events import get_logger
+from tailrace.logs import get_logger
 
 __all__ = ["StoreStatsService"]
 

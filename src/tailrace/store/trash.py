@@ -20,8 +20,8 @@ from typing import Final, final
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.shortage import DirectorySyncs
-from tailrace.events import get_logger
 from tailrace.formats import filenames
+from tailrace.logs import get_logger
 from tailrace.segments import MappedFile
 
 __all__ = ["Trash"]

@@ -7,7 +7,7 @@ from typing import Final, final
 from tailrace.env.entropy import Entropy
 from tailrace.env.scheduler import ServiceHandle, Step
 from tailrace.errors import FatalStorageError
-from tailrace.events import get_logger
+from tailrace.logs import get_logger
 from tailrace.testing.sim_clock import SimClock
 
 __all__ = ["SimScheduler"]

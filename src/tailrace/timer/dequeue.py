@@ -8,10 +8,10 @@ from typing import Any, Final, final
 import numpy as np
 
 from tailrace.env.clock import Clock
-from tailrace.events import get_logger
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.timerlog import MAGIC_DELETE, MAGIC_ROLL, TimerUnit
 from tailrace.formats.timerwheel import Slot
+from tailrace.logs import get_logger
 from tailrace.model import MessageExt
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.bulk import MANY, BulkPutBack

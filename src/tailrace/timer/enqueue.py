@@ -15,7 +15,6 @@ import numpy as np
 
 from tailrace.env.clock import Clock
 from tailrace.errors import CorruptionError, DiskFullError
-from tailrace.events import get_logger
 from tailrace.formats.commitlog import decode_message, java_string_hash
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.formats.timerlog import (
@@ -26,6 +25,7 @@ from tailrace.formats.timerlog import (
     TimerUnit,
 )
 from tailrace.kernels import timer_records as kernel
+from tailrace.logs import get_logger
 from tailrace.model import MessageExt
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.dequeue import Dequeue

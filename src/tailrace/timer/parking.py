@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, final
 
-from tailrace.events import get_logger
 from tailrace.formats.commitlog import SysFlag, encode_properties, pack_host
+from tailrace.logs import get_logger
 from tailrace.model import MessageExt, MessageExtBrokerInner, PutMessageStatus
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.properties import (

@@ -11,9 +11,9 @@ from typing import Final, final
 
 from tailrace.env.clock import Clock
 from tailrace.errors import CorruptionError
-from tailrace.events import get_logger
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.timerlog import TimerUnit
+from tailrace.logs import get_logger
 from tailrace.model import MessageExt, MessageExtBrokerInner
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.lateness import Lateness

@@ -31,11 +31,11 @@ import numpy as np
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import CorruptionError
-from tailrace.events import get_logger
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.filenames import TIMERWHEEL
 from tailrace.formats.timerlog import TIMER_UNIT, TimerUnit
 from tailrace.kernels import timer_replay
+from tailrace.logs import get_logger
 from tailrace.model import MessageExt
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.properties import TIMER_TOPIC

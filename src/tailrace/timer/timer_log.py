@@ -16,7 +16,6 @@ from typing import Any, Final, final
 import numpy as np
 
 from tailrace.env.filesystem import FileSystem
-from tailrace.events import get_logger
 from tailrace.formats.filenames import file_name_to_offset
 from tailrace.formats.timerlog import (
     TIMER_BLANK,
@@ -25,6 +24,7 @@ from tailrace.formats.timerlog import (
     TimerUnit,
 )
 from tailrace.kernels import timer_lists, timer_replay
+from tailrace.logs import get_logger
 from tailrace.segments import MappedFile, MappedFileQueue, OpenFiles
 
 __all__ = ["TimerLog", "Units", "recognise_file_size"]

@@ -30,7 +30,6 @@ from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import CorruptionError
-from tailrace.events import get_logger
 from tailrace.formats import filenames
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.timercheckpoint import TimerCheckpointFields
@@ -40,6 +39,7 @@ from tailrace.formats.timerlog import (
     TimerUnit,
 )
 from tailrace.formats.timerwheel import SLOTS_TOTAL
+from tailrace.logs import get_logger
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.dequeue import Dequeue
 from tailrace.timer.enqueue import Enqueue

@@ -293,7 +293,8 @@ def test_metrics_pass_the_parser_of_openmetrics(store, broker, kit, accept):
         assert "Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8" in answer.head
         assert answer.body.endswith("\n# EOF\n")
         assert [f.name for f in openmetrics_families(early.body) if f.name.startswith("tailrace")] == [
-            "tailrace_ready", "tailrace_recovered_ratio"]
+            "tailrace_ready", "tailrace_connections", "tailrace_connections_max",
+            "tailrace_connections_closed", "tailrace_connection_bytes", "tailrace_recovered_ratio"]
         found = {f.name: f for f in openmetrics_families(answer.body)}
         for metric in METRICS:
             if metric.name == "tailrace_recovered_ratio":

@@ -32,11 +32,13 @@ def test_searches_step_over_places_without_a_message(seed):
     queue.correct_min_offset(limit)
     expected = [start + n for n, u in enumerate(units) if u is not None and u >= limit]
     assert queue.min_offset == (expected or [queue.max_offset])[0]
-    # A rewind ends the queue behind its last message below a position; nothing is cleared yet.
+    # A rewind ends the queue after its last message below a position and the places without a message
+    # that follow it; nothing is cleared yet.
     queue.rewind(limit)
     kept = [start + n for n, u in enumerate(units) if u is not None and u < limit]
-    leading = next((n for n, u in enumerate(units) if u is not None), len(units))
-    assert queue.max_offset == (kept[-1] + 1 if kept else start + leading)
+    after = kept[-1] + 1 - start if kept else 0
+    assert queue.max_offset == start + next(
+        (n for n in range(after, len(units)) if units[n] is not None), len(units))
     assert queue.last_phy_offset == (units[kept[-1] - start] if kept else -1)
 
 

@@ -12,6 +12,7 @@ from tailrace import FlushDiskType, Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.env.scheduler import ThreadScheduler
 from tailrace.env.shortage import DirectorySyncs, is_shortage
+from tailrace.env.sync_guard import SyncGuard
 from tailrace.errors import FatalStorageError, StoreNotWritableError
 from tailrace.model import MessageExtBrokerInner, PutMessageStatus
 from tailrace.segments.mapped_file import MappedFile
@@ -67,7 +68,7 @@ def close_descriptors(store):
     """What the bound on descriptors does to files that were not used for a while."""
     for queue in (store._store.commit_log.queue, *(q.files for q in store._store.queues.table.values())):
         for file in queue.files:
-            file.close_descriptor()
+            file._close_descriptors()
 
 
 @pytest.mark.parametrize("error_number", SHORTAGES)
@@ -84,7 +85,7 @@ def test_a_checkpoint_that_cannot_be_opened_waits_and_the_store_takes_writes(err
             clock.advance(60_000)
             steps["FlushConsumeQueueService"]()
     assert store.is_writeable
-    lines = [r.getMessage() for r in caplog.records if "descriptors or memory" in r.getMessage()]
+    lines = [r.getMessage() for r in caplog.records if "the checkpoint cannot be written" in r.getMessage()]
     assert len(lines) == 1, lines
     files.error_number = 0
     last = store.put_inner(inner())
@@ -203,7 +204,7 @@ def test_a_directory_sync_that_failed_is_final():
     def fail(_number, name, path):
         raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
-    syncs = DirectorySyncs(files)
+    syncs = DirectorySyncs(SyncGuard(files))
     files.before = fail
     with pytest.raises(FatalStorageError):
         syncs.sync("/q")
@@ -214,7 +215,7 @@ def test_a_file_opens_again_after_a_shortage():
     files.makedirs("/q")
     file = MappedFile.create(files, "/q/0", 0, 100, mapped=False)
     file.append(b"12345")
-    file.close_descriptor()
+    file._close_descriptors()
     files.error_number = errno.EMFILE
     for _ in range(2):
         with pytest.raises(OSError, match="Too many open files"):

@@ -23,10 +23,10 @@ from tailrace.broker.processors._bodies import (
     text_in,
 )
 from tailrace.errors import MessageIllegalError, StoreError
-from tailrace.events import get_logger
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.logs import get_logger
 from tailrace.node.subscription_group import validate_group
 from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX
 from tailrace.remoting import Channel, RemotingServer

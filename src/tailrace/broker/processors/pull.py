@@ -10,8 +10,8 @@ from tailrace.broker.client_manager import TAG, SubscriptionData
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.heartbeat import EXPRESSION_MAX
 from tailrace.broker.long_polling import HeldPull, PullRequestHoldService
-from tailrace.events import get_logger
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.logs import get_logger
 from tailrace.model import GetMessageStatus
 from tailrace.node.subscription_group import SubscriptionGroupConfig
 from tailrace.node.topic_config import TopicConfig

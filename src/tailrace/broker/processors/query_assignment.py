@@ -13,9 +13,9 @@ from tailrace.broker.answers_later import Answer, Change, creates_missing
 from tailrace.broker.client_manager import BROADCASTING
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.processors._bodies import json_object
-from tailrace.events import get_logger
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.logs import get_logger
 from tailrace.node.message_request_mode import PULL, MessageRequestModeManager
 from tailrace.node.topic_config import PERM_READ, RETRY_GROUP_TOPIC_PREFIX
 from tailrace.remoting import Channel, RemotingServer

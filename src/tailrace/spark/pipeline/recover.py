@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, final
 
 from tailrace.config import StoreConfig
 from tailrace.errors import StoreError
-from tailrace.events import get_logger
 from tailrace.formats.filenames import STAGING
+from tailrace.logs import get_logger
 from tailrace.node.message_store import MessageStore
 from tailrace.spark.pipeline.staging import (
     StagedSegment,
