@@ -14,8 +14,9 @@ import pytest
 
 from tailrace import MessageStore
 from tailrace.broker.controller import BrokerController
-from tailrace.events import EVENTS, get_logger, one_line
+from tailrace.events import EVENTS
 from tailrace.formats.remoting import RemotingCommand
+from tailrace.logs import get_logger, one_line
 
 FORGED = "x\n2026-01-01 ERROR forged\r\x1b[2J\x85\u2028\u2029\x00\t"
 SURROGATE = "\ud800\udfff"

@@ -273,6 +273,7 @@ def full(store, broker, kit):
         kit.FakeChannel(), request, "client",
         {"groupName": "readers", "consumeType": "CONSUME_PASSIVELY"})
     lateness = {"counts": [1] * 15, "sumMs": 40}
+    broker.registrations = lambda: {"10.0.0.9:9876": True}
     store.is_writeable = True
     store.earliest_message_time = lambda: 1
     store.stats = lambda: {
