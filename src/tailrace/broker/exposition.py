@@ -228,7 +228,8 @@ class Exposition(Collector):
 
     def _loop_lag(self, broker: BrokerContext) -> Family:
         lag = metrics.LOOP_LAG
-        family = HistogramMetricFamily(lag.exposed, lag.description, labels=BASE_LABELS)
+        family = HistogramMetricFamily(
+            lag.exposed, lag.description, labels=BASE_LABELS, unit=lag.unit)
         bounds = [*(f"{float(bound)}" for bound in lag.buckets), "+Inf"]
         family.add_metric(
             self._base, list(zip(bounds, map(float, accumulate(broker.loop_lag.counts)), strict=True)),
