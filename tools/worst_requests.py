@@ -183,6 +183,11 @@ def worst_requests(size, serial):
             {"brokerName": "broker-x", "readQueueNums": 4}] * 1000}))],
         code.REGISTER_BROKER: registrations(),
         code.QUERY_DATA_VERSION: [({"brokerName": "broker-x", "brokerAddr": "x:1"}, values)],
+        code.VIEW_BROKER_STATS_DATA: [({"statsName": "TOPIC_PUT_NUMS", "statsKey": WIDE}, b"")],
+        code.QUERY_ASSIGNMENT: [
+            ({}, body({"topic": WIDE, "consumerGroup": "g00000", "clientId": "c", "messageModel": model}))
+            for model in ("CLUSTERING", "BROADCASTING")],
+        code.SET_MESSAGE_REQUEST_MODE: [({}, body({"topic": WIDE, "consumerGroup": new, "mode": "PULL"}))],
     }
     requests.update(plain_requests(size, serial))
     return {
