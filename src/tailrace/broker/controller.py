@@ -283,6 +283,7 @@ class BrokerController:
                     pull.request, pull.request.answer(ResponseCode.GO_AWAY, "please go away")
                 )
         await self._wait_durable()
+        self._broker.cold_reads.stop()
         await self._close_servers()
         self._scheduler.stop_all()
         self._persist_offsets()
