@@ -257,14 +257,17 @@ def test_a_java_brokers_file_says_where_to_listen_and_register(tailrace_broker, 
         [sys.executable, "-m", "tailrace.cli", "serve", tmp_path / "far", "--namesrv-listen", "none",
          "--config", tmp_path / "broker.conf"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     ) as process:
-        assert process.stdout.readline().startswith(
-            f"ready broker=127.0.0.1:{port} namesrv={tailrace_broker.namesrv} ")
-        with Producer(broker=f"127.0.0.1:{port}") as producer:
-            producer.create_topic("only-far", 2)
-        # Before it is known there a send would create the topic on the other broker.
-        assert asyncio.run(brokers_of(tailrace_broker.namesrv, "only-far", True)) == ["far"]
-        with Producer(namesrv=tailrace_broker.namesrv) as producer:
-            assert producer.send(Message(topic="only-far", body=b"x")).status == "SEND_OK"
-        process.terminate()
-        assert process.wait(30) == 0
+        try:
+            assert process.stdout.readline().startswith(
+                f"ready broker=127.0.0.1:{port} namesrv={tailrace_broker.namesrv} ")
+            with Producer(broker=f"127.0.0.1:{port}") as producer:
+                producer.create_topic("only-far", 2)
+            # Before it is known there a send would create the topic on the other broker.
+            assert asyncio.run(brokers_of(tailrace_broker.namesrv, "only-far", True)) == ["far"]
+            with Producer(namesrv=tailrace_broker.namesrv) as producer:
+                assert producer.send(Message(topic="only-far", body=b"x")).status == "SEND_OK"
+            process.terminate()
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
     assert asyncio.run(brokers_of(tailrace_broker.namesrv, "only-far", False)) == []

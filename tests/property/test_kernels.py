@@ -83,7 +83,7 @@ def is_served(module, data, topic, queue_id, queue_offset):
     units = CQ_UNIT.pack(0, len(data), 0)
     served, ends, offsets, _, _ = module.read_units(
         data, 0, len(data), units, 0, np.empty(0, np.int64), topic, queue_id, queue_offset, 1, 0,
-        False, False, np.empty(2, np.int64))
+        False, False, np.empty(3, np.int64))
     assert (served, ends, offsets) in [(b"", [], []), (bytes(data), [len(data)], [queue_offset])]
     return bool(ends)
 
@@ -111,7 +111,7 @@ def test_units_are_read_the_same(items, crc, data):
     arguments = (
         bytes(log), base, until, b"".join(units), data.draw(st.integers(0, len(units))), codes, b"", 0, 5,
         most, room, data.draw(st.booleans()), False)
-    found = [module.read_units(*arguments, np.empty(2 * most, np.int64)) for module in (RECORD, kernels.record)]
+    found = [module.read_units(*arguments, np.empty(3 * most, np.int64)) for module in (RECORD, kernels.record)]
     assert found[0] == found[1]
     served, ends, offsets, at, _ = found[0]
     assert len(ends) == len(offsets) <= most

@@ -244,7 +244,8 @@ async def _serve_open_store(
         http.serving(controller.broker)
     gc.freeze()  # a full collection holds every thread; it need not look at what was loaded
     advertised = listeners.broker_address
-    _say(f"ready broker={listeners.listen_address} namesrv={listeners.namesrv_listen_address} "
+    namesrv = listeners.namesrv_listen_address or controller.namesrv_address  # or that of another process
+    _say(f"ready broker={listeners.listen_address} namesrv={namesrv} "
          f"recovered_ms={round(store.recovery_report['ms'])}"
          + (f" advertised={advertised}" if advertised != listeners.listen_address else "")
          + (" read-only" if store.read_only else ""), sys.stdout)

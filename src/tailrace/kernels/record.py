@@ -489,7 +489,7 @@ def read_units(
     ``room`` bytes in all are taken; unless ``started``, the first record may be longer than
     ``room``. With ``only_cached``, reading stops before the first record that is not in the page
     cache; ``buf`` is a mapping from its start then, and the interpreted form reads on. ``places`` is
-    scratch memory for two numbers a record.
+    scratch memory for three numbers a record.
 
     Return (the records in one bytes object, the end of each in it, their queue offsets, the index
     of the unit at which reading stopped, the reason: one of UNITS_*).
@@ -511,8 +511,8 @@ def read_units(
         window[0] = window[1] = 0
     if until > len(buf):
         until = len(buf)
-    if first < 0 or until < 0 or places.shape[0] < 2 * most:
-        raise ValueError(f"first {first}, until {until}, room for {places.shape[0] // 2} of {most}")
+    if first < 0 or until < 0 or places.shape[0] < 3 * most:
+        raise ValueError(f"first {first}, until {until}, room for {places.shape[0] // 3} of {most}")
     with cython.nogil:
         while i < count:
             size = be32(units, 20 * i + 8)
@@ -549,8 +549,9 @@ def read_units(
             ):
                 why = _UNITS_DAMAGED
                 break
-            places[2 * n] = at
-            places[2 * n + 1] = queue_offset + i
+            places[3 * n] = at
+            places[3 * n + 1] = size
+            places[3 * n + 2] = queue_offset + i
             total += size
             n += 1
             i += 1
@@ -562,21 +563,21 @@ def read_units(
         to: cython.p_char = PyBytes_AS_STRING(data)
         total = 0
         for k in range(n):
-            at = places[2 * k]
-            size = be32(buf, at)
+            at = places[3 * k]
+            size = places[3 * k + 1]  # as it was checked: the bytes are another process's, too
             memcpy(to + total, cython.address(buf[at]), size)
             total += size
             ends.append(total)
-            offsets.append(places[2 * k + 1])
+            offsets.append(places[3 * k + 2])
     else:
         parts = []
         total = 0
         for k in range(n):
-            at = places[2 * k]
-            size = be32(buf, at)
+            at = places[3 * k]
+            size = places[3 * k + 1]  # as it was checked: the bytes are another process's, too
             parts.append(bytes(buf[at : at + size]))
             total += size
             ends.append(total)
-            offsets.append(int(places[2 * k + 1]))
+            offsets.append(int(places[3 * k + 2]))
         data = b"".join(parts)
     return data, ends, offsets, i, why

@@ -114,7 +114,7 @@ class MessageReader:
         removed or is damaged is skipped, and its place does not count.
         """
         topic = b"" if is_lmq(queue.topic) else queue.topic.encode()  # LMQ: of other topics
-        places = np.empty(2 * most, np.int64)
+        places = np.empty(3 * most, np.int64)
         parts: list[bytes] = []
         total, at, removed, mapped = 0, 0, False, True
         phy_offset, size, _ = _unit(units, 0)
