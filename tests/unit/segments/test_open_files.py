@@ -420,3 +420,38 @@ def test_segments_of_a_read_only_store_keep_the_bound_too(tmp_path):
         assert len(os.listdir("/proc/self/fd")) <= before + 10
     loaded.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_files_that_need_no_sync_are_closed_while_another_thread_syncs(tmp_path):
+    _, open_files, files = some_files(tmp_path, 60, 8)
+    for file in files[8:]:
+        file.append(b"x")
+        file.flush()
+        file.give_up_descriptors()
+    in_sync, go_on = threading.Event(), threading.Event()
+    inner = files[0]._open()
+
+    class Slow:
+        def __getattr__(self, name):
+            return getattr(inner, name)
+
+        def sync_data(self):
+            in_sync.set()
+            assert go_on.wait(30)
+            inner.sync_data()
+
+    files[0]._file = Slow()
+    for file in files[:8]:
+        file.append(b"x")
+    last = threading.Thread(target=files[8].read, args=(0, 1))
+    last.start()
+    assert in_sync.wait(30)
+    try:
+        most = 0
+        for file in files[9:]:
+            assert file.read(0, 1) == b"x"
+            most = max(most, open_files.count)
+        assert most <= 12, "8 files that wait for a sync, the one that is read, and two before the next look"
+    finally:
+        go_on.set()
+        last.join(30)
