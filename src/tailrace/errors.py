@@ -178,6 +178,14 @@ class FatalStorageError(StoreError):
         super().__init__(f"sync of {path} failed: {cause}; the store takes no more writes")
 
 
+class LockLostError(FatalStorageError):
+    """The directory may be another process's by now, so this one changes nothing in it any more."""
+
+    def __init__(self, path: str, cause: str) -> None:
+        self.path, self.cause = path, cause
+        StoreError.__init__(self, cause)
+
+
 class TransientError(StoreError):
     """The same call may succeed later."""
 

@@ -102,6 +102,15 @@ class _Content:
                     self._memory = bytearray()
             return self._memory
 
+    def map_below(self, size: int) -> Mapping | None:
+        """A mapping of the bytes below, to be read; None once they were changed.
+
+        It does not show later changes.
+        """
+        with self._lock:
+            return None if self._below is None or self._memory is not None else (
+                self._below.map(size, writable=False))
+
     def resize(self, size: int) -> None:
         with self._lock:
             now = self.size()
@@ -128,6 +137,9 @@ class _Content:
     def close(self) -> None:
         if self._below is not None:
             self._below.close()
+
+    def __del__(self) -> None:
+        self.close()  # one that was changed is kept, and its descriptor is, until the overlay is gone
 
 
 @final
@@ -163,9 +175,10 @@ class _OverlayFile:
         self._content.resize(size)
 
     def map(self, size: int, *, writable: bool, private: bool = False) -> Mapping:
-        _ = writable
         if private:
             return _View(memoryview(bytearray(self._content.read(size, 0))))
+        if not writable and (mapping := self._content.map_below(size)) is not None:
+            return mapping
         return _View(memoryview(self._content.own())[:size])
 
     def data_ranges(self, start: int, until: int) -> list[tuple[int, int]]:

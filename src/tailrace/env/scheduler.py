@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol, final
 
 from tailrace.env.shortage import is_shortage
-from tailrace.errors import FatalStorageError
+from tailrace.errors import FatalStorageError, LockLostError
 from tailrace.logs import get_logger
 
 __all__ = ["Scheduler", "ServiceHandle", "Step", "ThreadScheduler"]
@@ -70,6 +70,9 @@ class _ThreadService:
             try:
                 again = bool(self._step())
                 short = False
+            except LockLostError:
+                self.failures += 1  # whoever looks at the lock has said it
+                return
             except FatalStorageError:
                 # The step has already closed the store for writing; nothing is left to retry.
                 self.failures += 1

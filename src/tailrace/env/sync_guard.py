@@ -8,6 +8,8 @@ claimed, whichever caller comes next.
 
 A file of ``hints`` is the exception: it may be stale or missing, and its writer always writes all of
 it again. Its failed sync is logged and counted, and raises the OSError. A directory is never a hint.
+
+When the directory may belong to another process (``give_up``), every change is refused as well.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from tailrace.env.filesystem import (
     LockHandle,
     Mapping,
 )
-from tailrace.errors import FatalStorageError
+from tailrace.errors import FatalStorageError, LockLostError
 from tailrace.logs import get_logger
 
 __all__ = ["SyncGuard"]
@@ -56,12 +58,14 @@ class _GuardedFile:
         return self._file.pread_into(buffer, pos)
 
     def pwrite(self, data: bytes | bytearray | memoryview, pos: int) -> None:
+        self._guard.check_ours()
         self._file.pwrite(data, pos)
 
     def allocate(self, pos: int, n: int) -> None:
         self._file.allocate(pos, n)
 
     def truncate(self, size: int) -> None:
+        self._guard.check_ours()
         self._file.truncate(size)
 
     def map(self, size: int, *, writable: bool, private: bool = False) -> Mapping:
@@ -71,6 +75,7 @@ class _GuardedFile:
         return self._file.data_ranges(start, until)
 
     def punch_hole(self, pos: int, n: int) -> None:
+        self._guard.check_ours()
         self._file.punch_hole(pos, n)
 
     def sync_data(self) -> None:
@@ -93,16 +98,28 @@ class SyncGuard:
         self._inner = inner
         self._hints = hints
         self._failure: FatalStorageError | None = None
+        self._lost: LockLostError | None = None
 
     @property
     def failed(self) -> bool:
-        """Whether a sync has failed that is part of a promise."""
-        return self._failure is not None
+        """Whether a sync has failed that is part of a promise, or none is made any more."""
+        return self._failure is not None or self._lost is not None
+
+    def give_up(self, path: str, reason: str) -> None:
+        """Refuse every change from now on, because the lock file ``path`` protects nothing any more."""
+        self._lost = LockLostError(path, reason)
+
+    def check_ours(self) -> None:
+        """Raise LockLostError after ``give_up``."""
+        lost = self._lost
+        if lost is not None:
+            raise LockLostError(lost.path, lost.cause)
 
     # -- the rule
 
     def sync_file(self, file: File) -> None:
         """Make the bytes of a file durable. Raises FatalStorageError, or OSError for a hint."""
+        self.check_ours()
         if not file.path.endswith(self._hints):
             self._promise(file.path, file.sync_data)
             return
@@ -131,6 +148,7 @@ class SyncGuard:
         self._refuse()  # a sync that failed meanwhile may have taken pages of this one
 
     def _refuse(self) -> None:
+        self.check_ours()
         first = self._failure
         if first is not None:
             raise FatalStorageError(first.path, first.cause) from first.__cause__
@@ -149,6 +167,8 @@ class SyncGuard:
 
     def open(self, path: str, *, writable: bool = False, create: bool = False) -> File:
         """Open a file; ``create`` makes it when it is missing."""
+        if create:
+            self.check_ours()
         file = self._inner.open(path, writable=writable, create=create)
         return _GuardedFile(self, file) if writable else file
 
@@ -169,6 +189,7 @@ class SyncGuard:
 
         Raises OSError, and FatalStorageError for an input or output error, which may be of a sync.
         """
+        self.check_ours()
         try:
             self._inner.makedirs(path)
         except OSError as error:
@@ -178,14 +199,17 @@ class SyncGuard:
 
     def rename(self, old: str, new: str) -> None:
         """Rename atomically, replacing ``new``."""
+        self.check_ours()
         self._inner.rename(old, new)
 
     def remove(self, path: str) -> None:
         """Remove a file."""
+        self.check_ours()
         self._inner.remove(path)
 
     def rmdir(self, path: str) -> None:
         """Remove an empty directory."""
+        self.check_ours()
         self._inner.rmdir(path)
 
     def lock(self, path: str) -> LockHandle | None:

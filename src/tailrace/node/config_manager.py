@@ -31,7 +31,7 @@ from tailrace.logs import get_logger
 __all__ = ["ConfigManager", "DataVersion", "Draft", "read_config", "write_config"]
 
 _log = get_logger(__name__)
-_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NOT_FINAL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
 K = TypeVar("K")
 V = TypeVar("V")
 Edit = Callable[["Draft[K, V]"], Any]
@@ -262,7 +262,8 @@ class ConfigManager(abc.ABC, Generic[K, V]):
                 self._file_system, self._config_dir, self._name, text, trusted=self._file_known)
         except _DirectorySyncError as error:
             # Rule F6, a failed sync is final: a later one may succeed although the file is not there.
-            if error.errno not in _NO_SPACE:
+            # A directory that could not be opened for want of descriptors was not synced.
+            if error.errno not in _NOT_FINAL:
                 self._failed_sync = (
                     f"a sync failed before ({error.strerror}): no change is taken until a restart")
             self._put_back(had_file=error.kept)

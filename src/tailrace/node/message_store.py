@@ -216,7 +216,7 @@ class MessageStore:
             timers = Timers(clock, file_system, entropy, config, store, topics, broker.broker_name)
             timers.load()
             retention.follow_timers(timers.pending(), timers.schedule)
-            watch = LockWatch(lock, root, store.flush_commit_log.give_up)
+            watch = LockWatch(lock, root, store.give_up)
             if make_scheduler is not None:
                 running = make_scheduler()
                 store.start(running, os.getpid())

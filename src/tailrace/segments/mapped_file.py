@@ -285,16 +285,20 @@ class MappedFile:
 
         They may be unmapped once the file is full and synced: ``held`` keeps them.
         """
+        return self._map(writable=True).view
+
+    def _map(self, *, writable: bool) -> Mapping:
         mapping = self._mapping
-        if mapping is None:
+        if mapping is None or (writable and mapping.view.readonly):
             with self._descriptor() as file:
                 with self._lock:
                     mapping = self._mapping
-                    if mapping is None:
-                        mapping = self._mapping = file.map(self.size, writable=True)
+                    if mapping is None or (writable and mapping.view.readonly):
+                        # Leases of one for reading keep it until they end, and see what is written.
+                        mapping = self._mapping = file.map(self.size, writable=writable)
                 if self._open_files is not None:
                     self._open_files.used(self, 2)  # a mapping keeps a descriptor of its own
-        return mapping.view
+        return mapping
 
     def mtime_ms(self) -> int:
         """When the file was changed last, as the file system says; asked again after a write."""
@@ -364,6 +368,7 @@ class MappedFile:
                 self.buffer[at : at + len(data)] = data
             else:
                 self._open().pwrite(data, at)
+            self._unsynced = True  # again: a sync that began before the write did not cover it
             self.flushed_position = min(self.flushed_position, at)
         except OSError as error:
             _raise_if_full(self.path, error)
@@ -382,6 +387,7 @@ class MappedFile:
             with self._descriptor() as file:
                 self.touched()
                 file.pwrite(data, at)
+                self.touched()  # again: a sync that began before the write did not cover it
         except OSError as error:
             _raise_if_full(self.path, error)
             raise
@@ -506,11 +512,15 @@ class MappedFile:
             raise
 
     def _map_to_read(self) -> Mapping | None:
-        """Map a file of the log that was there before this process; None if it cannot be mapped."""
+        """Map a file of the log that was there before this process; None if it cannot be mapped.
+
+        A full one is never written again, so its mapping is for reading only: it needs no right to
+        write, and an overlay keeps no copy of it.
+        """
         if not self._mapped or self._unmappable:
             return None
         try:
-            self.buffer  # noqa: B018 - maps
+            self._map(writable=not self.is_full())
         except (OSError, ValueError) as error:  # no right to write it, no more address space
             _log.info("a segment is read without a mapping file=%s cause=%s", self.path, error)
             self._unmappable = True

@@ -37,6 +37,8 @@ class OpenFiles:
         self._used: OrderedDict[MappedFile, int] = OrderedDict()
         self._lock = threading.Lock()
         self._closing = threading.Lock()
+        self._look_again = 0
+        """Number of open descriptors at which a look for clean files is worth it during syncs."""
         self._warned = False
 
     def used(self, file: MappedFile, descriptors: int) -> None:
@@ -47,21 +49,30 @@ class OpenFiles:
             self._used.move_to_end(file)
             if self.count <= self.limit:
                 return
-        # One thread is enough, and the sync of a file that is closed must not close another one.
+        # One thread is enough to sync, and the sync of a file that is closed must not close another one.
         if self._closing.acquire(blocking=False):
             try:
                 self._close_idle(file)
             finally:
+                self._look_again = 0
                 self._closing.release()
+        elif self.count >= self._look_again:  # syncs take long, and readers go on opening files meanwhile
+            self._close_clean(file)
+            self._look_again = self.count + self.limit // 8 + 1
 
-    def _close_idle(self, user: MappedFile) -> None:
+    def _close_clean(self, user: MappedFile) -> list[MappedFile]:
+        """Close files that need no sync; return those that were looked at, used longest ago first."""
         until = self.limit - self.limit // 8  # several at a time: each look costs a list of all
         with self._lock:
             files = [file for file in self._used if file is not user]
         for file in files:
             if self.count <= until:
-                return
+                break
             file.give_up_descriptors()
+        return files
+
+    def _close_idle(self, user: MappedFile) -> None:
+        files = self._close_clean(user)
         if self.count > self.limit:
             self._close_unsynced([file for file in files if file.may_be_closed][: max(self.limit // 4, 1)])
 

@@ -205,6 +205,11 @@ class DefaultMessageStore:
         """Whether the store takes no more writes until it is opened again, unlike a read-only one."""
         return bool(self.flags.bits & NOT_WRITEABLE) and not self.report.read_only
 
+    def give_up(self, reason: str) -> None:
+        """Change nothing any more: the directory may be another process's. Waiting puts are answered."""
+        self.flush_commit_log.give_up(reason)
+        self.syncs.give_up(f"{self.root}/{filenames.LOCK}", reason)
+
     def release(self) -> None:
         """Close the files, whatever state they are in."""
         if self._flushed_file is not None:

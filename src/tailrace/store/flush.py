@@ -118,7 +118,8 @@ class FlushCommitLogService:
             self._checkpoint.update(physic_msg_timestamp=timestamp)
 
     def _fail(self, error: FatalStorageError) -> None:
-        _log.critical("flush failed, waiting puts are not acknowledged cause=%s", error)
+        if not self.failed:
+            _log.critical("flush failed, waiting puts are not acknowledged cause=%s", error)
         self.give_up(str(error))
 
     def give_up(self, reason: str) -> None:

@@ -1,5 +1,6 @@
 """What is done on an overlay stays there: files below are as they were, memory is that of changes."""
 
+import os
 import resource
 
 from tailrace.env.filesystem import OsFileSystem
@@ -80,3 +81,36 @@ def test_large_files_take_no_memory_until_they_are_written(tmp_path):
     made.pwrite(b"x", (1 << 30) - 1)
     assert file.pread(2, 1 << 29) == b"\1\0"
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000, "KiB"
+
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_mapping_to_read_takes_no_copy_and_a_changed_file_shows_its_changes(tmp_path):
+    files, root = below(tmp_path)
+    before = descriptors()
+    for _ in range(3):
+        file = files.open(f"{root}/b", writable=True)
+        mapping = file.map(5000, writable=False)
+        assert (bytes(mapping.view), mapping.view.readonly) == (b"b" * 5000, True)
+        mapping.close()
+        file.close()
+        assert descriptors() == before
+    file = files.open(f"{root}/b", writable=True)
+    file.pwrite(b"!", 4999)
+    mapping = file.map(5000, writable=False)
+    assert bytes(mapping.view[-2:]) == b"b!"
+    mapping.close()
+    file.close()
+
+
+def test_descriptors_of_changed_files_go_with_the_overlay(tmp_path):
+    before = descriptors()
+    files, root = below(tmp_path)
+    file = files.open(f"{root}/b", writable=True)
+    file.pwrite(b"!", 0)
+    file.close()
+    assert descriptors() > before
+    del file, files
+    assert descriptors() == before

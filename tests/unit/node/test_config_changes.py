@@ -96,8 +96,10 @@ def test_a_change_whose_write_fails_anywhere_leaves_table_version_and_file_as_th
     assert file.to_json() == manager.to_json() != seen
 
 
-def test_after_a_full_disk_changes_go_on_and_after_a_failed_sync_of_the_directory_they_do_not():
-    for error, goes_on in ((errno.ENOSPC, True), (errno.EIO, False)):
+def test_after_a_full_disk_or_want_of_descriptors_changes_go_on_and_after_a_failed_sync_of_the_directory_they_do_not():
+    for error, goes_on in (
+        (errno.ENOSPC, True), (errno.EMFILE, True), (errno.ENFILE, True), (errno.EIO, False),
+    ):
         disk = CrashFileSystem()
         before_topics(topics(disk))
         files = FaultyFileSystem(

@@ -1,11 +1,13 @@
 """A descriptor stays open under the call that uses it (M5), and few are open at a time."""
 
+import os
 import random
 import threading
 
 import pytest
 
 from tailrace.env.filesystem import OsFileSystem
+from tailrace.env.memory_overlay import OverlayFileSystem
 from tailrace.errors import FatalStorageError, StoreClosedError
 from tailrace.segments.mapped_file import MappedFile
 from tailrace.segments.mapped_file_queue import MappedFileQueue
@@ -122,11 +124,10 @@ def test_a_file_that_cannot_be_mapped_is_read_without(tmp_path, monkeypatch, cap
     loaded = MappedFileQueue(OsFileSystem(), str(tmp_path / "q"), 4096, mapped=True)
     loaded.load()
 
-    class NoRoom:
-        def __get__(self, *_):
-            raise OSError(12, "Cannot allocate memory")
+    def no_room(*_, **__):
+        raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr(MappedFile, "buffer", NoRoom())
+    monkeypatch.setattr(MappedFile, "_map", no_room)
     with caplog.at_level("INFO"):
         for _ in range(2):
             with loaded.lease(10, 3) as lease:
@@ -347,3 +348,110 @@ def test_the_file_that_was_used_longest_ago_is_closed_first(tmp_path):
     for file in (files[0], files[1], files[2], files[0], files[3]):
         file.read(0, 1)
     assert system.calls == [("close", "01")]
+
+
+def test_a_full_segment_is_mapped_to_read_and_one_that_is_written_again_is_mapped_anew(tmp_path):
+    queue = MappedFileQueue(OsFileSystem(), str(tmp_path / "q"), 4096, mapped=True, allocate_step=4096)
+    queue.last_file(0).write_at(b"A" * 4096, 0)
+    queue.close()
+    loaded = MappedFileQueue(OsFileSystem(), str(tmp_path / "q"), 4096, mapped=True)
+    loaded.load()
+    with loaded.lease(0, 3) as lease:
+        assert lease.buffer.readonly
+        loaded.files[0].write_at(b"B", 1)
+        assert bytes(lease.buffer[:3]) == b"ABA"
+    with loaded.lease(0, 3) as lease:
+        assert (bytes(lease.buffer[:3]), lease.is_mapped) == (b"ABA", True)
+    loaded.close()
+
+
+@pytest.mark.parametrize("write", ["write_at", "write_long"])
+def test_a_write_during_a_sync_is_not_taken_for_synced(tmp_path, write):
+    file = MappedFile.create(
+        OsFileSystem(), f"{tmp_path}/{0:020d}", 0, 8192, mapped=write == "write_long", allocate_step=8192)
+    file.write_at(b"A" * 8192, 0)
+    file.wrote_position = 8192
+    assert file.flush() == 8192
+    inner, has_synced, has_written = file._open(), threading.Event(), threading.Event()
+    flusher = threading.Thread(target=file.flush)
+
+    class Interleaved:
+        """The sync of another thread begins after the write did, and ends behind it without its bytes."""
+
+        def __getattr__(self, name):
+            return getattr(inner, name)
+
+        def pwrite(self, data, pos):
+            flusher.start()
+            assert has_synced.wait(10)
+            inner.pwrite(data, pos)
+
+        def sync_data(self):
+            inner.sync_data()
+            has_synced.set()
+            assert has_written.wait(10)
+
+    file._file = Interleaved()
+    getattr(file, write)(b"B", 7)
+    has_written.set()
+    flusher.join(10)
+    assert file.unsynced
+    file._file = inner
+    assert not file.give_up_descriptors()
+    file.flush()
+    assert not file.unsynced
+    file.close()
+
+
+def test_segments_of_a_read_only_store_keep_the_bound_too(tmp_path):
+    made = MappedFileQueue(OsFileSystem(), str(tmp_path / "q"), 4096, mapped=True, allocate_step=4096)
+    for _ in range(40):
+        file = made.last_file(0)
+        file.write_at(b"A" * 4096, 0)
+        file.wrote_position = 4096
+    made.close()
+    before = len(os.listdir("/proc/self/fd"))
+    loaded = MappedFileQueue(OverlayFileSystem(OsFileSystem()), str(tmp_path / "q"), 4096, mapped=True,
+                             open_files=OpenFiles(8))
+    loaded.load()
+    for number in range(40):
+        with loaded.lease(number * 4096 + 5, 3) as lease:
+            assert (bytes(lease.buffer[5:8]), lease.is_mapped) == (b"AAA", True)
+        assert len(os.listdir("/proc/self/fd")) <= before + 10
+    loaded.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_files_that_need_no_sync_are_closed_while_another_thread_syncs(tmp_path):
+    _, open_files, files = some_files(tmp_path, 60, 8)
+    for file in files[8:]:
+        file.append(b"x")
+        file.flush()
+        file.give_up_descriptors()
+    in_sync, go_on = threading.Event(), threading.Event()
+    inner = files[0]._open()
+
+    class Slow:
+        def __getattr__(self, name):
+            return getattr(inner, name)
+
+        def sync_data(self):
+            in_sync.set()
+            assert go_on.wait(30)
+            inner.sync_data()
+
+    files[0]._file = Slow()
+    for file in files[:8]:
+        file.append(b"x")
+    last = threading.Thread(target=files[8].read, args=(0, 1))
+    last.start()
+    assert in_sync.wait(30)
+    try:
+        most = 0
+        for file in files[9:]:
+            assert file.read(0, 1) == b"x"
+            most = max(most, open_files.count)
+        assert most <= 12, "8 files that wait for a sync, the one that is read, and two before the next look"
+    finally:
+        go_on.set()
+        last.join(30)
