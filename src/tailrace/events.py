@@ -130,6 +130,9 @@ _ENV_KERNELS: Final = (
     _event("warning", "service waits for descriptors or memory", "name cause",
            "A step of a background service was not possible because the process or the machine has no "
            "descriptor or memory left. The step is repeated; this line is logged once until it succeeds."),
+    _event("warning", "service waits for room on the disk", "name cause",
+           "A step of a background service could not write because the disk or a quota is full. The step "
+           "is repeated; this line is logged once until it succeeds. Make room."),
     _event("warning", "sync of a directory is put off", "directory cause",
            "A file was removed and its directory could not be opened for want of descriptors. The "
            "directory is synced before the next file of it is removed."),

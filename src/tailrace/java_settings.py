@@ -128,7 +128,7 @@ def refuse_settings(values: Mapping[str, str], ignored: Collection[str] = ()) ->
     refused = refused_settings(values)
     if wrong := sorted(set(ignored) - refused.keys()):
         raise ConfigError(
-            f"--ignore-setting {' and '.join(wrong)}: the file has no such setting that stops the start")
+            f"--ignore-setting {' and '.join(wrong)}: the file has no such setting that can be ignored")
     if left := [name for name in refused if name not in ignored]:
         said = ", ".join(f"{name}={_hidden(values[name])} ({REASONS[refused[name].reason]})" for name in left)
         raise ConfigError(

@@ -179,6 +179,32 @@ def test_a_log_in_other_places_is_found_again_unless_the_store_was_copied(tmp_pa
     assert remembered(OsFileSystem(), str(copy), StoreConfig()).store_path_commit_log == ""
 
 
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_store_whose_log_is_elsewhere_opens_again_before_its_first_message(tmp_path, killed):
+    path, log = tmp_path / "s", tmp_path / "log"
+    settings = StoreConfig(**SMALL, store_path_commit_log=str(log))
+    opened(path, config=settings).close()
+    if killed:
+        (path / "abort").write_bytes(b"1")
+    assert not (path / "commitlog").exists()
+    assert not list(log.iterdir())
+    for config in (settings, None):
+        opened(path, config=config).close()
+    with opened(path, config=None) as store:
+        fill(store, "A", range(3))
+    assert list(log.iterdir())
+    assert not (path / "commitlog").exists()
+    log.rename(tmp_path / "not mounted")
+    for config in (settings, None):
+        with pytest.raises(NotAStoreError, match="here or where storePathCommitLog says"):
+            opened(path, config=config)
+    shutil.rmtree(path / "consumequeue")  # it would be rebuilt from the log
+    (path / "checkpoint").unlink()
+    shutil.rmtree(path / "index")
+    with pytest.raises(NotAStoreError, match="here or where storePathCommitLog says"):
+        opened(path, config=None)
+
+
 def test_nothing_is_kept_of_a_store_with_default_settings(tmp_path):
     opened(tmp_path / "s").close()
     assert not (tmp_path / "s" / "tailrace" / "settings.json").exists()

@@ -158,7 +158,7 @@ def server_limits(config: BrokerConfig) -> ServerLimits:
     if most > limit * 3 // 4:
         raise ConfigError(
             f"serverSocketMaxConnections={most} is more than three quarters of the process's limit of "
-            f"{limit} descriptors; raise `ulimit -n`")
+            f"{limit} descriptors; raise `ulimit -n` or lower serverSocketMaxConnections")
     return ServerLimits(
         most or max(limit // 2, 1), config.server_buffer_max_bytes,
         config.server_channel_stall_timeout_seconds)

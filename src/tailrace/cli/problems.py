@@ -18,6 +18,8 @@ __all__ = ["explained", "read_config_file", "serve_hint"]
 SERVE_HINT_MAX = 4096
 NOT_SUPPORTED = 3
 """Response code of a peer that does not know a request."""
+GO_AWAY = 1500
+"""Response code of a server that is being stopped."""
 
 
 def explained(error: Exception) -> str:
@@ -28,6 +30,8 @@ def explained(error: Exception) -> str:
         text = str(error).splitlines()[0]
         if error.code == NOT_SUPPORTED:
             text += "; --broker takes the address of a broker, --namesrv that of a name server"
+        elif error.code == GO_AWAY:
+            text += "; the server is being stopped, repeat the command when it is back"
         return text
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"

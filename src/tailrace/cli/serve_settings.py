@@ -43,9 +43,12 @@ def take_settings(
 
     Raises ConfigError for values that cannot work and for refused settings.
     """
-    for name, setting in refuse_settings(values, ignored).items():
-        _log.warning("a setting is ignored as asked setting=%s reason=%s", name, REASONS[setting.reason])
     problems: list[str] = []
+    try:
+        for name, setting in refuse_settings(values, ignored).items():
+            _log.warning("a setting is ignored as asked setting=%s reason=%s", name, REASONS[setting.reason])
+    except ConfigError as error:
+        problems += error.problems
     store, broker = StoreConfig(), BrokerConfig()
     try:
         store = StoreConfig.from_properties(values)

@@ -1,33 +1,15 @@
-"""Which process holds a port, and how many descriptors this one may have, as Linux says."""
+"""Which process holds a port, as Linux says."""
 
 from __future__ import annotations
 
 import os
-import resource
 from pathlib import Path
 from typing import Final
 
-__all__ = ["listener_of", "share_of_descriptors"]
+__all__ = ["listener_of"]
 
 _LISTEN: Final = "0A"
 _TABLES: Final = ("tcp", "tcp6")
-
-
-_LEAST_FILES: Final = 16
-_MOST_FILES: Final = 16_384
-"""Each file may be a mapping too, and Linux gives a process 65,530 of them (vm.max_map_count)."""
-
-
-def share_of_descriptors() -> int:
-    """Number of descriptors that segment files may take: a quarter of this process's soft limit.
-
-    Three quarters are for connections, which a broker has most of, for config files, and for what
-    else the process does: an embedded store does not know that.
-    """
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return _MOST_FILES
-    return min(max(soft // 4, _LEAST_FILES), _MOST_FILES)
 
 
 def listener_of(port: int, proc: Path = Path("/proc")) -> tuple[int, str] | None:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol, final
 
-from tailrace.env.shortage import is_shortage
+from tailrace.env.shortage import is_disk_full, is_shortage
 from tailrace.errors import FatalStorageError, LockLostError
 from tailrace.logs import get_logger
 
@@ -81,12 +81,18 @@ class _ThreadService:
             except Exception as error:  # noqa: BLE001 - the outermost step of a service: log, count, go on
                 self.failures += 1
                 again = False
-                if is_shortage(error):  # every step fails until it ends: one line, no traceback
+                if is_disk_full(error) or is_shortage(error):  # every step fails until it ends: no traceback
                     if not short:
-                        _log.warning("service waits for descriptors or memory name=%s cause=%s", self.name, error)
+                        self._log_shortage(error)
                     short = True
                     continue
                 _log.exception("service step failed name=%s failures=%d", self.name, self.failures)
+
+    def _log_shortage(self, error: Exception) -> None:
+        if is_disk_full(error):
+            _log.warning("service waits for room on the disk name=%s cause=%s", self.name, error)
+        else:
+            _log.warning("service waits for descriptors or memory name=%s cause=%s", self.name, error)
 
     def wake(self) -> None:
         self._woken.set()

@@ -12,12 +12,14 @@ import errno
 from typing import Final, final
 
 from tailrace.env.filesystem import FileSystem
+from tailrace.errors import DiskFullError
 from tailrace.logs import get_logger
 
-__all__ = ["DirectorySyncs", "is_shortage"]
+__all__ = ["DirectorySyncs", "is_disk_full", "is_shortage"]
 
 _log = get_logger(__name__)
 _SHORTAGE: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+_DISK_FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
 def is_shortage(error: BaseException | None) -> bool:
@@ -26,6 +28,11 @@ def is_shortage(error: BaseException | None) -> bool:
     Do not ask this about an error of ``sync_data``: a sync that failed is final.
     """
     return isinstance(error, OSError) and error.errno in _SHORTAGE
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Return True if ``error`` says that the disk, or the quota of this user, is full."""
+    return isinstance(error, DiskFullError) or (isinstance(error, OSError) and error.errno in _DISK_FULL)
 
 
 @final

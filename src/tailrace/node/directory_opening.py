@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from typing import Final
 
 from tailrace.config import BrokerConfig, StoreConfig
@@ -56,7 +57,7 @@ def check_directory(
         raise NotAStoreError(root, "it is a file")
     if filenames.COMMITLOG not in names and not elsewhere and (
         set(names) - {filenames.LOCK, filenames.ABORT}
-    ):
+    ) and not _never_had_a_message(file_system, root, names):
         raise NotAStoreError(root, "it is not empty and has no commitlog, here or where storePathCommitLog says")
     if not create and not elsewhere and not set(names) - {filenames.LOCK}:
         raise NotAStoreError(root, "it is empty")
@@ -66,6 +67,20 @@ def check_directory(
     for name in _UNKNOWN_DIRECTORIES:
         if file_system.list(f"{root}/{name}"):
             raise NotAStoreError(root, f"it uses {name}, which is not supported")
+
+
+def _never_had_a_message(file_system: FileSystem, root: str, names: Sequence[str]) -> bool:
+    """Return True if Tailrace made this directory and no message was put yet, so no CommitLog is missed.
+
+    With ``storePathCommitLog`` such a directory has neither ``commitlog`` nor a file of the log elsewhere. A
+    queue, an index, a timer or a progress is the work of a message: then a log that is not there is lost, or
+    on a disk that is not mounted.
+    """
+    if not set(names) <= {filenames.LOCK, filenames.ABORT, filenames.CONFIG, filenames.OWN}:
+        return False
+    own = f"{root}/{filenames.OWN}"
+    return file_system.exists(f"{root}/{filenames.GEOMETRY}") and not any(
+        f"{filenames.OWN}/{name}".startswith(filenames.PROGRESS) for name in file_system.list(own))
 
 
 def make_log_directories(file_system: FileSystem, root: str, config: StoreConfig) -> None:

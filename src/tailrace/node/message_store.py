@@ -25,6 +25,7 @@ from tailrace.env.scheduler import Scheduler, ThreadScheduler
 from tailrace.errors import (
     MessageIllegalError,
     StoreClosedError,
+    StoreLockedError,
     StoreNotWritableError,
 )
 from tailrace.formats import filenames
@@ -178,7 +179,8 @@ class MessageStore:
         except BaseException as error:
             why = cause_of_read_only(error)
             if not why or must_write or not is_store:
-                _log.error("cannot open the store path=%s cause=%s", root, str(error) or type(error).__name__)
+                if not isinstance(error, StoreLockedError):  # commands go on to the server of the store
+                    _log.error("cannot open the store path=%s cause=%s", root, str(error) or type(error).__name__)
                 if why:
                     raise StoreNotWritableError(f"{why}; {_READERS}") from error
                 raise

@@ -15,9 +15,9 @@ import orjson
 
 from tailrace.config import FlushDiskType, RecoveryMode, StoreConfig
 from tailrace.env.clock import Clock
+from tailrace.env.descriptors import segment_file_limit
 from tailrace.env.filesystem import File, FileSystem
 from tailrace.env.memory_overlay import OverlayFileSystem
-from tailrace.env.processes import share_of_descriptors
 from tailrace.env.scheduler import Scheduler, ServiceHandle
 from tailrace.env.sync_guard import SyncGuard
 from tailrace.env.whole_files import open_hint
@@ -78,7 +78,7 @@ class DefaultMessageStore:
         """The files of the store: everything below its root is changed through it (rule F6)."""
         self._file_system = file_system = self.file_system
         self.checkpoint = StoreCheckpoint(file_system, f"{root}/{filenames.CHECKPOINT}")
-        self.open_files = OpenFiles(config.max_open_files or share_of_descriptors())
+        self.open_files = OpenFiles(segment_file_limit(config.max_open_files))
         self.commit_log = CommitLog(
             clock, file_system, config, log_paths(config, root), self.flags, self.open_files)
         self.queues = ConsumeQueueStore(

@@ -8,7 +8,6 @@ Invariants:
 
 from __future__ import annotations
 
-import errno
 import heapq
 import itertools
 import threading
@@ -20,7 +19,7 @@ from tailrace.config import FlushDiskType, StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import ServiceHandle
-from tailrace.env.shortage import is_shortage
+from tailrace.env.shortage import is_disk_full, is_shortage
 from tailrace.errors import FatalStorageError
 from tailrace.logs import get_logger
 from tailrace.model import PutMessageStatus
@@ -39,7 +38,6 @@ _log = get_logger(__name__)
 DurableCallback = Callable[[PutMessageStatus], None]
 _PROGRESS_BYTES: Final = 64 << 20
 _MOST_UNTOLD: Final = 32
-_NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 @final
@@ -235,7 +233,7 @@ class FlushConsumeQueueService:
             self._tell()
             self._put_off = False
         except OSError as error:
-            if (at_hints or error.errno in _NO_SPACE or is_shortage(error)) and not clean:
+            if (at_hints or is_disk_full(error) or is_shortage(error)) and not clean:
                 # A hint that is old makes a recovery longer and no message is at stake: all of it
                 # is written again by the next pass.
                 if not self._put_off:

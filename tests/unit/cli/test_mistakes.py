@@ -234,3 +234,5 @@ def test_the_answer_of_a_peer_is_one_line_and_a_wrong_kind_of_server_is_guessed(
     error = RemotingCommandError(17, "no route\nSee the manual.", "h:1")
     assert explained(error) == "code 17 from h:1: no route"
     assert "--namesrv that of a name server" in explained(RemotingCommandError(3, "what", "h:1"))
+    assert explained(RemotingCommandError(1500, "please go away", "h:1")) == (
+        "code 1500 from h:1: please go away; the server is being stopped, repeat the command when it is back")

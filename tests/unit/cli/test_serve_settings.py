@@ -68,7 +68,19 @@ def test_an_ignored_setting_is_logged_and_the_rest_still_counts(tmp_path):
     assert "; listenPort=70000 is outside 0 to 65535" in done.stderr, "all problems are said together"
     done = serve(tmp_path, "listenPort=70000\n", "--ignore-setting", "aclEnable")
     assert done.stderr == (
-        "tailrace: --ignore-setting aclEnable: the file has no such setting that stops the start\n")
+        "tailrace: --ignore-setting aclEnable: the file has no such setting that can be ignored; "
+        "listenPort=70000 is outside 0 to 65535\n")
+
+
+def test_everything_that_stops_a_slave_is_said_together():
+    """The files of slaves that Apache ships have both; one refusal after the other costs two starts."""
+    slave = {"brokerRole": "SLAVE", "brokerId": "1"}
+    with pytest.raises(ConfigError) as refused:
+        take_settings(slave)
+    assert [problem.split()[0] for problem in refused.value.problems] == ["settings", "brokerId=1,"]
+    with pytest.raises(ConfigError) as refused:
+        take_settings(slave, ["brokerId"])
+    assert "brokerId: the file has no such setting that can be ignored" in str(refused.value)
 
 
 def test_an_address_that_others_reach_needs_a_word_also_from_a_file(tmp_path):

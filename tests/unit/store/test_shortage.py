@@ -9,11 +9,12 @@ import os
 import pytest
 
 from tailrace import FlushDiskType, Message, MessageStore, StoreConfig
+from tailrace.env.descriptors import descriptor_limit, segment_file_limit
 from tailrace.env.entropy import SeededEntropy
 from tailrace.env.scheduler import ThreadScheduler
 from tailrace.env.shortage import DirectorySyncs, is_shortage
 from tailrace.env.sync_guard import SyncGuard
-from tailrace.errors import FatalStorageError, StoreNotWritableError
+from tailrace.errors import ConfigError, DiskFullError, FatalStorageError, StoreNotWritableError
 from tailrace.model import MessageExtBrokerInner, PutMessageStatus
 from tailrace.segments.mapped_file import MappedFile
 from tailrace.segments.mapped_file_queue import MappedFileQueue
@@ -224,7 +225,14 @@ def test_a_file_opens_again_after_a_shortage():
     assert file.flush() == 5
 
 
-def test_a_service_says_once_that_it_waits_and_goes_on(caplog):
+@pytest.mark.parametrize(("error", "line"), [
+    (OSError(errno.EMFILE, "Too many open files", "/x"),
+     "service waits for descriptors or memory name=Busy cause=[Errno 24] Too many open files: '/x'"),
+    (OSError(errno.ENOSPC, "No space left on device", "/x"),
+     "service waits for room on the disk name=Busy cause=[Errno 28] No space left on device: '/x'"),
+    (DiskFullError("/x", "quota"), "service waits for room on the disk name=Busy cause=no space for /x: quota"),
+])
+def test_a_service_says_once_that_it_waits_and_goes_on(caplog, error, line):
     import threading
 
     short, done, failed = [True], threading.Event(), threading.Event()
@@ -235,7 +243,7 @@ def test_a_service_says_once_that_it_waits_and_goes_on(caplog):
         if short[0]:
             if count[0] >= 5:
                 failed.set()
-            raise OSError(errno.EMFILE, "Too many open files", "/x")
+            raise error
         done.set()
 
     scheduler = ThreadScheduler()
@@ -245,8 +253,16 @@ def test_a_service_says_once_that_it_waits_and_goes_on(caplog):
         short[0] = False
         assert done.wait(10)
         scheduler.stop_all()
-    assert [r.getMessage() for r in caplog.records] == [
-        "service waits for descriptors or memory name=Busy cause=[Errno 24] Too many open files: '/x'"]
+    assert [r.getMessage() for r in caplog.records] == [line]
+    assert not caplog.records[0].exc_info
+
+
+def test_more_segment_files_than_the_process_may_open_are_refused(tmp_path):
+    limit = descriptor_limit()
+    with pytest.raises(ConfigError, match=f"maxOpenFiles={limit} is more than three quarters .* {limit} desc"):
+        MessageStore.open(tmp_path / "store", config=StoreConfig(max_open_files=limit))
+    assert segment_file_limit(limit * 3 // 4) == limit * 3 // 4
+    assert segment_file_limit(0) == min(max(limit // 4, 16), 16_384)
 
 
 @pytest.mark.parametrize(("error", "expected"), [
