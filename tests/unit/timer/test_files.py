@@ -91,6 +91,16 @@ def test_a_first_flush_replaces_what_an_earlier_process_left(files):
     assert slots["time"][slots["time"] > 0].tolist() == [6]
 
 
+@pytest.mark.parametrize("left", [0, 100, 2 * SLOTS * SLOT.size, 5 * SLOTS * SLOT.size])
+def test_the_file_of_the_wheel_has_the_length_of_its_slots(files, left):
+    """A Java broker maps it whole."""
+    files.open(PATH, writable=True, create=True).truncate(left)
+    wheel = wheel_on(files)
+    wheel.put_slot(5000, 0, 0, 1)
+    wheel.flush()
+    assert files.stat(PATH).size == 2 * SLOTS * SLOT.size
+
+
 def test_a_power_loss_never_leaves_half_a_slot(files):
     """Slots lie within sectors, so each is the old or the new one, whatever else is torn."""
     for seed in range(40):
@@ -207,3 +217,11 @@ def test_a_file_too_short_for_a_unit_and_its_end_tells_no_file_size(files, first
     assert recognise_file_size(files, "/store/timerlog", 1 << 20) == (first if known else FILE)
     files.remove(f"/store/timerlog/{FILE:020d}")
     assert recognise_file_size(files, "/store/timerlog", 1 << 20) == (first if known else 1 << 20)
+
+
+def test_files_that_were_read_go_with_what_is_known_about_them(files):
+    log = filled(files, 22)
+    newest = unit(0).write_time_ms + unit(0).delay_ms
+    assert log.delete_read_files(newest) == 0
+    assert log.delete_read_files(newest + 1) == 3, "the last two stay"
+    assert set(log._newest) <= {file.file_from_offset for file in log.files.files}
