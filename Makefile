@@ -8,8 +8,8 @@ RUNS ?= 300
 CODE := src tests tools benchmarks setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fmt golden crash sim soak interop bench bench-peer bench-recovery \
-	bench-retention bench-timers gen dist clean
+.PHONY: help setup demo test check fmt golden crash sim soak mutants interop bench bench-peer \
+	bench-recovery bench-retention bench-timers gen dist clean
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,10 @@ sim: $(VENV)/.installed  ## Whole stores simulated from seeds; SEED=n runs and r
 
 soak: $(VENV)/.installed  ## The worst request of every code to a running server; SECONDS=n or ROUNDS=n
 	SECONDS=$(or $(SECONDS),0) ROUNDS=$(or $(ROUNDS),3) $(PY) tools/worst_requests.py
+
+mutants: $(VENV)/.installed  ## Random faults that no test notices, about 10 s each; SEED=n, RUNS=n; needs coverage
+	SEED=$(SEED) RUNS=$(if $(filter command environment,$(firstword $(origin RUNS))),$(RUNS),50) \
+		$(PY) tools/mutants.py
 
 interop: $(VENV)/.installed  ## Conformance with the reference: needs Maven and a JDK
 	tests/interop/conformance/run dump-equals-reference java-client spark damage timers

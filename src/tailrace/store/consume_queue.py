@@ -358,6 +358,20 @@ class ConsumeQueue:
         self._extend(start, PRE_BLANK * (offset - start))
         self._min_offset = self.max_offset = offset
 
+    def forget_messages(self, end: int) -> None:
+        """Have the queue go on at ``end`` with nothing but pre-blank units in its last file, durably.
+
+        The units are written over before other files are deleted. After a crash at any moment each
+        place has an old unit or a pre-blank one, so the end of the queue is known. Raises OSError;
+        FatalStorageError when a sync fails.
+        """
+        self.restart_at(end)
+        self.files.flush()
+        self.truncate(end)
+        first = (end - 1) * _UNIT // self.files.file_size * self.files.file_size
+        while self.files.min_offset < first:
+            self.files.delete_head(self.files.files[0])
+
     def _extend(self, offset: int, units: bytes | memoryview) -> None:
         if not units:
             return

@@ -490,9 +490,7 @@ class Recovery:
                 file.wrote_position = file.size
                 self._keep(file.path, 0, file.file_from_offset, file.read(0, file.size),
                            f"queue {queue.topic}/{queue.queue_id} without a log")
-            queue.remove_files()
-            queue.restart_at(last)
-            self._queues.dirty.add(queue)
+            queue.forget_messages(last)
         self._lost = lost_ends((), (), self._progress.read())
         self._go_on_behind_lost()
         if self._index is not None and (self._index.files or self._bad_index):

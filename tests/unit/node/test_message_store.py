@@ -13,7 +13,7 @@ from tailrace.errors import (
     StoreLockedError,
     StoreNotWritableError,
 )
-from tailrace.model import BoundaryType, GetMessageStatus, Message
+from tailrace.model import BoundaryType, GetMessageResult, GetMessageStatus, Message
 
 SMALL = tailrace.StoreConfig(
     mapped_file_size_commit_log=16384, mapped_file_size_consume_queue=400, max_hash_slot_num=50,
@@ -82,7 +82,8 @@ def test_look_ups(path):
 
 def test_the_status_of_a_pull(path):
     with small(path) as store:
-        assert store.get_message("t", 0, 0, 1).status is GetMessageStatus.NO_MESSAGE_IN_QUEUE
+        assert store.get_message("t", 0, 7, 1) == GetMessageResult(
+            GetMessageStatus.NO_MESSAGE_IN_QUEUE, next_begin_offset=0, min_offset=0, max_offset=0)
         for n in range(10):
             store.put(Message(topic="t", body=b"%d" % n, tags="a" if n % 2 else "b"))
         store.wait_dispatched()
@@ -299,3 +300,17 @@ def test_a_time_that_is_no_number_is_refused(tmp_path, field, value):
             store.put(tailrace.Message(topic="t", body=b"x", **{field: value}))
         with pytest.raises(MessageIllegalError, match=f"{field}: .* is not a finite number"):
             store.put_many([tailrace.Message(topic="t", body=b"x", **{field: value})])
+
+
+@pytest.mark.parametrize(("queue_id", "count"), [(0, 4), (3, 4), (4, 5), (11, 12)])
+def test_a_topic_without_config_gets_one_with_all_of_its_queues(path, queue_id, count):
+    """A directory that was copied without ``config``: no message may be out of a consumer's reach."""
+    with small(path) as store:
+        store.put(Message(topic="t", body=b"1"), queue_id=queue_id)
+    for name in ("topics.json", "topics.json.bak"):
+        (path / "config" / name).unlink(missing_ok=True)
+    for _ in range(2):
+        with small(path) as store:
+            config = store.topics.table.get("t")
+            assert (config.read_queue_nums, config.write_queue_nums) == (count, count)
+            assert [m.body for m in store.read("t", queue_id)] == [b"1"]

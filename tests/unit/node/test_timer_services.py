@@ -170,3 +170,32 @@ def test_no_file_of_the_timer_log_goes_that_has_a_unit_of_the_slot_that_is_next(
     place.timers.clean_step()
     assert len(log.files.files) == 2
     place.store.close()
+
+
+def test_a_delay_offset_that_was_written_names_no_message_that_a_power_loss_takes():
+    def opened():
+        return MessageStore.open(
+            "/s", config=CONFIG, clock=clock, file_system=files, entropy=SeededEntropy(2),
+            scheduler=scheduler)
+
+    def run(*names):
+        for name in names:
+            while scheduler.steps[name]():
+                pass
+
+    services = "ReputMessageService", "ScheduleMessageService", "ReputMessageService"
+    files, clock, scheduler = CrashFileSystem(), SimClock(START), ManualScheduler()
+    store = opened()
+    store.put(Message(topic="T", body=b"x", delay_level=1))
+    store.flush()
+    clock.advance(1000)
+    run(*services)
+    assert [m.body for m in store.read("T")] == [b"x"]
+    run("DelayOffsetPersist")
+    files = files.power_lost(SeededEntropy(1), 0)
+    scheduler = ManualScheduler()
+    store = opened()
+    assert store.delay_offsets.query(1) == 1
+    run(*services)
+    assert [m.body for m in store.read("T")] == [b"x"], "the level is past it, and nobody has it"
+    store.close()

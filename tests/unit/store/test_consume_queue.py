@@ -48,7 +48,9 @@ def test_a_queue_that_starts_above_zero_is_pre_blank_up_to_its_first_unit(start)
     queue_of(files, [500, 600], start)
     again = ConsumeQueue(files, "/q", "t", 0, 100, OpenFiles())
     assert again.load() == ""
+    assert again.min_offset == again.max_offset == start // 5 * 5, "nothing shows before the end is known"
     again.find_end()
+    assert (again.min_offset, again.max_offset) == (start // 5 * 5, start + 2)
     again.correct_min_offset(0)
     assert (again.min_offset, again.max_offset) == (start, start + 2)
     first = files.list("/q")[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -198,3 +199,39 @@ def test_puts_from_many_threads_are_all_durable_and_in_order(tmp_path):
             thread.join()
         for queue_id in range(4):
             assert [m.body for m in store.read("t", queue_id)] == [b"%d" % n for n in range(20)]
+
+
+def test_a_queue_that_was_synced_is_not_synced_again():
+    store, files, _, steps = opened()
+    queues = store._store.queues
+    for topic in ("a", "b"):
+        store.put_inner(inner(topic=topic))
+    steps["ReputMessageService"]()
+    assert len(queues.dirty) == 2
+    assert not queues.flush(1), "two queues have less than a page"
+    assert len(queues.dirty) == 2
+    assert queues.flush(0)
+    assert not queues.dirty
+    before = files.operations
+    assert queues.flush(0)
+    assert files.operations == before
+    store.close()
+
+
+def test_waiting_for_dispatch_wakes_it_and_does_not_wait_for_its_period():
+    class Woken:
+        """A scheduler whose services do nothing but what they are woken for."""
+
+        def every(self, _name, _period_ms, step):
+            return SimpleNamespace(wake=step, stop=lambda: None)
+
+        def stop_all(self):
+            pass
+
+    store = MessageStore.open(
+        "/s", config=StoreConfig(**SMALL), clock=SimClock(), file_system=CrashFileSystem(),
+        scheduler=Woken(), entropy=SeededEntropy(1))
+    store._store.commit_log.put(inner())  # as a put while dispatch is at work, which wakes nobody
+    assert store.wait_dispatched(0)
+    assert [m.body for m in store.read("t")] == [b"x"]
+    store.close()

@@ -96,3 +96,18 @@ def test_a_record_without_keys_makes_no_file(index):
     batch.add(data, rows)
     index.put(batch)
     assert index.files == ()
+
+
+@pytest.mark.parametrize("left", [1, 2, 3])
+def test_a_rewind_leaves_the_header_of_the_records_that_are_left(left):
+    index = IndexService(
+        SimClock(), CrashFileSystem(), StoreConfig(max_hash_slot_num=SLOTS, max_index_num=20), "/index")
+    index.put(batch_of(0, 4))
+    index.rewind(100 * left, lambda phy_offset: 1_700_000_000_000 + phy_offset // 100)
+    (file,) = index.files
+    header = INDEX_HEADER.unpack_from(file.read(0, INDEX_HEADER.size))
+    assert (header.begin_phy_offset, header.end_phy_offset) == (0, 100 * (left - 1))
+    assert (header.begin_timestamp, header.end_timestamp) == (
+        1_700_000_000_000, 1_700_000_000_000 + left - 1)
+    assert header.index_count == left * KEYS + 1
+    assert entries(index) == WANTED[: left * KEYS]

@@ -6,7 +6,7 @@ from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.model import GetMessageStatus
-from tailrace.testing import CrashFileSystem, SimClock
+from tailrace.testing import CrashFileSystem, SimClock, SimulatedCrash
 
 CONFIG = StoreConfig(
     mapped_file_size_commit_log=8192, mapped_file_size_consume_queue=400, max_hash_slot_num=16,
@@ -36,11 +36,13 @@ def lost(request):
                           queue_id=queue_id)
     for name in files.list("/s/commitlog"):
         files.remove(f"/s/commitlog/{name}")
+    files.sync_dir("/s/commitlog")  # or a power loss brings the log back
     if request.param.startswith("killed"):
         files.open("/s/abort", writable=True, create=True)
     if request.param.endswith("gone"):
         for name in files.list("/s/tailrace"):
             files.remove(f"/s/tailrace/{name}")
+        files.sync_dir("/s/tailrace")
     return files, clock, {"rebuild": True} if request.param == "repaired" else {}
 
 
@@ -100,6 +102,50 @@ def test_a_power_loss_afterwards_does_not_begin_the_queues_again(lost, stop):
     store.flush()
     if stop == "closed":
         store.close()
-    files = files.power_lost(SeededEntropy(3), keep_percent=0)
-    with opened(files, clock) as again:
-        assert {(t, q): high for t, q, _, high in again.queues()} == COUNTS
+    for seed, percent in [(3, 0), *((seed, 50) for seed in range(30))]:
+        after = files.power_lost(SeededEntropy(seed), keep_percent=percent)
+        with opened(after, clock) as again:
+            assert {(t, q): high for t, q, _, high in again.queues()} == COUNTS, (seed, percent)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_messages_of_the_next_log_are_not_those_of_units_that_a_power_loss_left(lost, seed):
+    """The log is synced before any queue: what a unit said of the old log must be gone by then."""
+    files, clock, given = lost
+    store = opened(files, clock, **given)
+    for number in range(70):
+        store.put(Message(topic="C", body=body("C", 0, number), keys=["k"]))
+    store.flush()
+    files = files.power_lost(SeededEntropy(seed), keep_percent=50 if seed else 0)
+    with opened(files, clock) as store:
+        assert {(t, q): high for t, q, _, high in store.queues()} == {**COUNTS, ("C", 0): 70}
+        assert [m.body for m in store.read("C", 0)] == [body("C", 0, n) for n in range(70)]
+        for topic, queue_id in COUNTS:
+            assert list(store.read(topic, queue_id)) == []
+
+
+def test_a_power_loss_at_any_operation_of_the_open_leaves_the_ends_known(lost):
+    files, clock, given = lost
+    crashed = 0
+    while True:
+        here = files.power_lost(SeededEntropy(1), keep_percent=100)
+        left = crashed
+
+        def stop(_number, _name, _path):
+            nonlocal left
+            if not left:
+                raise SimulatedCrash
+            left -= 1
+
+        here.before = stop
+        try:
+            opened(here, clock, **given)
+        except SimulatedCrash:
+            here.before = None
+        else:
+            break
+        after = here.power_lost(SeededEntropy(crashed), keep_percent=50)
+        with opened(after, clock) as store:
+            assert {(t, q): high for t, q, _, high in store.queues()} == COUNTS, crashed
+        crashed += 1
+    assert crashed > 20

@@ -5,6 +5,7 @@ The second half builds a store for each row that can be reached, opens it, and l
 
 import importlib.util
 import itertools
+import json
 import pathlib
 from dataclasses import replace
 
@@ -114,6 +115,12 @@ def _with(source, config):
     return made
 
 
+def kept(files):
+    """The manifest of the quarantine."""
+    file = files.open("/store/tailrace/quarantine/manifest.jsonl")
+    return [json.loads(line) for line in file.pread(file.size(), 0).splitlines()]
+
+
 def without(files, *parts):
     for path in faults.paths(files):
         if any(part in path for part in parts):
@@ -201,6 +208,11 @@ def test_a_record_that_fails_a_check_goes_the_way_of_its_row(source, check, late
         assert checks_of(damage["reason"]) == {k: values[k] for k in STOPS[:6]}
         assert not report["cut"]
         assert report["quarantinedBytes"]
+        lines = kept(files)
+        assert {one["reason"] for one in lines} == {damage["reason"]}
+        assert [(one["physicalOffset"], one["position"]) for one in lines[:1]] == [
+            (place.at, place.at % SMALL)]
+        assert all(one["file"].endswith(f"{one['physicalOffset'] - one['position']:020d}") for one in lines)
     else:
         assert (wanted.name, report["atEnd"]) == ("CUT", "CUT")
         assert report["to"] == place.at

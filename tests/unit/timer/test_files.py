@@ -10,7 +10,7 @@ from tailrace.formats.timerlog import TIMER_UNIT, TimerUnit
 from tailrace.formats.timerwheel import SLOT
 from tailrace.testing import CrashFileSystem, SimulatedCrash
 from tailrace.timer.timer_checkpoint import TimerCheckpoint
-from tailrace.timer.timer_log import TimerLog
+from tailrace.timer.timer_log import TimerLog, recognise_file_size
 from tailrace.timer.timer_wheel import NO_SLOT, TimerWheel
 
 PATH = "/store/timerwheel"
@@ -89,6 +89,16 @@ def test_a_first_flush_replaces_what_an_earlier_process_left(files):
     data = files.open(PATH).pread(1 << 20, 0)
     slots = SLOT.view(data)
     assert slots["time"][slots["time"] > 0].tolist() == [6]
+
+
+@pytest.mark.parametrize("left", [0, 100, 2 * SLOTS * SLOT.size, 5 * SLOTS * SLOT.size])
+def test_the_file_of_the_wheel_has_the_length_of_its_slots(files, left):
+    """A Java broker maps it whole."""
+    files.open(PATH, writable=True, create=True).truncate(left)
+    wheel = wheel_on(files)
+    wheel.put_slot(5000, 0, 0, 1)
+    wheel.flush()
+    assert files.stat(PATH).size == 2 * SLOTS * SLOT.size
 
 
 def test_a_power_loss_never_leaves_half_a_slot(files):
@@ -188,3 +198,30 @@ def test_many_slots_are_put_as_one_by_one(files):
     half = start + 1000 * SLOTS
     assert many.pending(start, half) == sum(max(row[3], 0) for row in rows if row[0] < half)
     assert many.pending_until(start, [half, start]) == [many.pending(start, half), 0]
+
+
+def test_a_scan_ends_before_a_file_that_is_missing(files):
+    filled(files, 17)
+    files.remove(f"/store/timerlog/{2 * FILE:020d}")
+    log = log_on(files)
+    assert [pos for pos, _ in log.scan()] == [0, FILE]
+    assert log.scan_end == 2 * FILE, "units after a hole would be given to recovery as the newest ones"
+
+
+@pytest.mark.parametrize(("first", "known"), [(0, False), (52, False), (68, False), (69, True)])
+def test_a_file_too_short_for_a_unit_and_its_end_tells_no_file_size(files, first, known):
+    files.makedirs("/store/timerlog")
+    for pos, size in ((0, first), (FILE, FILE)):
+        files.open(f"/store/timerlog/{pos:020d}", writable=True, create=True).truncate(size)
+    files.open("/store/timerlog/note", writable=True, create=True).truncate(999)
+    assert recognise_file_size(files, "/store/timerlog", 1 << 20) == (first if known else FILE)
+    files.remove(f"/store/timerlog/{FILE:020d}")
+    assert recognise_file_size(files, "/store/timerlog", 1 << 20) == (first if known else 1 << 20)
+
+
+def test_files_that_were_read_go_with_what_is_known_about_them(files):
+    log = filled(files, 22)
+    newest = unit(0).write_time_ms + unit(0).delay_ms
+    assert log.delete_read_files(newest) == 0
+    assert log.delete_read_files(newest + 1) == 3, "the last two stay"
+    assert set(log._newest) <= {file.file_from_offset for file in log.files.files}

@@ -309,3 +309,28 @@ def test_the_first_message_of_each_level_is_pinned_until_it_is_delivered():
     assert [pin.phy_offset for pin in pins()] == [places["c"], places["b"]]
     world.run(10_000, 100)
     assert list(pins()) == []
+
+
+def test_nothing_is_handed_over_that_the_log_has_no_longer():
+    """Messages below the least position may still be readable, and are lost all the same."""
+    world = Levels()
+    results = [world.send(DELAY=3)[1] for _ in range(4)]
+    world.steps()
+    handed = []
+
+    def put(message, due_ms):
+        handed.append((message.unique_key, due_ms))
+        return True
+
+    assert world.schedule.hand_over(results[2].phy_offset, results[3].phy_offset, put) == (1, 0)
+    assert handed == [("K000003", START + 10_000)]
+    assert world.schedule.counters["scheduleUnreadable"] == 0
+
+
+def test_a_long_reason_is_cut_and_cannot_end_the_property():
+    world = Levels()
+    _, result = world.send("T")
+    message = world.records("T")[0]
+    assert world.timers.put_back.parking.park(message, "a\x01b\x02" + "x" * 300)
+    (parked,) = world.records(PARKED_TOPIC)
+    assert parked.properties["TIMER_PARKED_REASON"] == "a b " + "x" * 196

@@ -2,6 +2,8 @@
 
 import dataclasses
 import errno
+import re
+from types import SimpleNamespace
 
 import pytest
 from timer_world import CONFIG, ROOT, START, World
@@ -358,3 +360,26 @@ def test_the_progress_line_comes_at_its_interval_whether_or_not_something_moves(
     lines = [r.getMessage() for r in caplog.records if "timer progress" in r.getMessage()]
     assert len(lines) == 2
     assert "offset_behind=0 to_look_at=0 waiting=0 put_back=1 congestion=2" in lines[-1]
+
+
+def test_the_share_that_congestion_refuses_is_what_is_above_the_limit():
+    """At 100 + n of 100 allowed, n sends of 100 are refused: those whose random number is below n."""
+    world = World(config=dataclasses.replace(CONFIG, timer_congest_num_each_slot=100))
+    for num in (101, 150, 199):
+        world.hook._slot_num = lambda _, num=num: num
+        refused = 0
+        for number in range(100):
+            world.hook._entropy = SimpleNamespace(randrange=lambda n, number=number: number % n)
+            refused += not world.send(TIMER_DELAY_SEC=9)[1].ok
+        assert refused == num - 100
+
+
+def test_a_refusal_of_long_properties_names_the_length_that_passes():
+    world = World()
+    result = world.send(TIMER_DELAY_MS=5, A="x" * 32_700)[1]
+    length, most = map(int, re.findall(r"\d+", result.remark))
+    room = most - (length - 32_700)
+    assert world.send(TIMER_DELAY_MS=5, A="x" * room)[1].ok
+    result = world.send(TIMER_DELAY_MS=5, A="x" * (room + 1))[1]
+    assert result.status is PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
+    assert f"properties: {most + 1} bytes" in result.remark

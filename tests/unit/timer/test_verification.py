@@ -3,11 +3,13 @@
 import random
 
 import pytest
-from timer_world import ROOT, World
+from timer_world import CONFIG, ROOT, World
 
 from tailrace.store.directory import StoreDirectory
 from tailrace.testing import CrashFileSystem, SimClock
 from tailrace.timer.verification import timer_files, verify_timers
+
+FILE = CONFIG.mapped_file_size_timer_log
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -54,3 +56,25 @@ def test_timers_that_made_way_for_a_clock_set_back_are_nothing_to_find(stop):
         ROOT, config=world.config, file_system=files, raw=True))
     assert units >= 80
     assert not found
+
+
+@pytest.mark.parametrize(("last", "place", "data", "told"), [
+    (False, "end", b"\0" * 30, "zeros before the last file"),
+    (False, "end", b"\0\0\0\x07", "no unit from 2080 on"),
+    (False, 104, b"\0\0\0\x35", "no unit from 104 on"),
+    (True, "end", b"", ""),
+    (True, "end", b"\x07", "no unit from 520 on"),
+])
+def test_the_end_of_a_file_of_the_timer_log_is_a_blank_unit_or_zeros(last, place, data, told):
+    files = CrashFileSystem()
+    world = World(files, SimClock())
+    for _ in range(50):  # forty in the first file, ten in the second
+        world.send(TIMER_DELAY_MS=90_000)
+    world.run(400, step=100)
+    world.close()
+    path = f"{ROOT}/timerlog/{FILE if last else 0:020d}"
+    at = (52 * 10 if last else 52 * 40) if place == "end" else place
+    files.open(path, writable=True).pwrite(data, at)
+    directory = StoreDirectory(ROOT, config=world.config, file_system=files, raw=True)
+    found = [one for one in verify_timers(directory)[1] if one.file == path]
+    assert [one.detail for one in found if one.kind == "timer-log-damaged"] == ([told] if told else [])
