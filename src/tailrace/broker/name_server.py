@@ -113,6 +113,11 @@ class NameServer:
         self._changes = ConfigChanges(loop)
         self._brokers: dict[str, Broker] = {}
 
+    @property
+    def later(self) -> list[ConfigChanges | RequestWorker]:
+        """What answers requests later."""
+        return [self._changes, self._worker]
+
     # --- the table
 
     def register_local(
