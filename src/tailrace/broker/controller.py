@@ -301,8 +301,8 @@ class BrokerController:
             return  # the file is another process's
         try:
             self._broker.offsets.persist_if_changed()
-        except (StoreError, OSError) as error:  # the store is closed all the same
-            _log.error("consumer offsets could not be written at the stop cause=%s", error)
+        except (StoreError, OSError) as error:  # at a stop the store is closed all the same
+            _log.error("consumer offsets could not be written cause=%s", error)
 
     async def _wait_durable(self) -> None:
         """Let requests that wait for the disk be answered, for as long as their clients wait."""
