@@ -196,3 +196,15 @@ def test_a_look_that_fails_is_no_reason_to_refuse_the_open(path, caplog, monkeyp
     with opened(path) as store:
         assert store.is_writeable
     assert "cannot look at what a Java broker left" in caplog.text
+
+
+@pytest.mark.parametrize("body", [
+    b'{"aol":5,"t":"a"}', b'{"t":[1],"c":{},"ao":1}', b'{"ao":[[1]]}', b'{"so":1e300,"d":5,"n":9,"bm":1}', b"[[[[",
+    b'{"so":0,"n":2000000000,"bm":0}',
+])
+def test_whatever_a_client_sends_to_the_revive_topic_the_store_opens(path, body):
+    with opened(path) as store:
+        for number, tag in enumerate(("ck", "ack", "bAck")):
+            put(store, REVIVE, body, number, TAGS=tag)
+    with opened(path) as store:
+        assert store.is_writeable
