@@ -212,7 +212,10 @@ def _in_queues(
 ) -> Iterator[_Leftover]:
     half = sorted(key for key in store.queues.table if key[0] in {_HALF, _ROCKSDB_HALF})
     revive = sorted(key for key in store.queues.table if key[0].startswith(_REVIVE))
-    offsets = _Offsets(file_system, root) if half or revive else _Offsets()
+    name = "lmqConsumerOffset.json" if store.config.enable_lmq else "consumerOffset.json"
+    path = f"{root}/{CONFIG}/{name}"
+    # Read only if it is needed: it may be long.
+    offsets = _Offsets(file_system, path) if half or revive else _Offsets()
     yield _half_messages(store, offsets, half)
     yield _popped_messages(store, offsets, revive, timers)
 
@@ -220,8 +223,7 @@ def _in_queues(
 class _Offsets:
     """Consumer offsets of system groups, as their file says them."""
 
-    def __init__(self, file_system: FileSystem | None = None, root: str = "") -> None:
-        path = f"{root}/{CONFIG}/consumerOffset.json"  # read only if it is needed: it may be long
+    def __init__(self, file_system: FileSystem | None = None, path: str = "") -> None:
         found = (read_config(file_system, path) or {}).get("offsetTable") if file_system else None
         self._table: Mapping[str, Any] = found if isinstance(found, dict) else {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -21,8 +22,8 @@ REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
 HOUR_MS = 3_600_000
 
 
-def opened(path):
-    return MessageStore.open(path, config=CONFIG, services=False)
+def opened(path, config=CONFIG):
+    return MessageStore.open(path, config=config, services=False)
 
 
 def put(store, topic, body, queue_id=0, **properties):
@@ -31,10 +32,10 @@ def put(store, topic, body, queue_id=0, **properties):
     assert store.put_inner(message).status.appended
 
 
-def named(path, caplog):
+def named(path, caplog, config=CONFIG):
     """Kinds and counts of the warnings of an open."""
     caplog.clear()
-    with opened(path):
+    with opened(path, config):
         pass
     lines = [m for m in caplog.messages if m.startswith("a Java broker left")]
     return {
@@ -177,6 +178,8 @@ def test_popped_messages_are_counted_unless_they_are_acknowledged(path, caplog):
     file(path, "config/consumerOffset.json", json.dumps({"offsetTable": {
         f"{REVIVE}@CID_RMQ_SYS_REVIVE_GROUP": {"2": 1, "3": 4}}}))
     assert named(path, caplog) == {}  # they were revived
+    (path / "config/consumerOffset.json").rename(path / "config/lmqConsumerOffset.json")
+    assert named(path, caplog, replace(CONFIG, enable_lmq=True)) == {}
 
 
 def test_a_check_point_that_waits_as_a_timer_counts(path, caplog):
