@@ -68,7 +68,7 @@ def test_a_failed_sync_of_the_timer_files_ends_acknowledgements_and_is_told(tmp_
         assert kind.strip("/") in told
         status, text = await ask(address, "/ready")
         assert status == 503
-        assert "not ready, sync of" in text
+        assert "the store takes no writes: sync of" in text
         metrics = (await ask(address, "/metrics"))[1]
         assert "tailrace_store_writeable{" in metrics
         assert [line.rpartition(" ")[2] for line in metrics.splitlines()
