@@ -59,8 +59,9 @@ _BROKER: Final = (
     _event("info", "broker stopped", "broker",
            "Pending answers are sent, consumer offsets are written and connections are closed; the "
            "store is closed after this."),
-    _event("error", "consumer offsets could not be written at the stop", "cause",
-           "What groups consumed since the last write is delivered to them again. Check the disk."),
+    _event("error", "consumer offsets could not be written", "cause",
+           "The next write takes them along. If the broker ends before, what groups consumed since the last "
+           "write is delivered to them again. Check the disk."),
     _event("warning", "consumer offset corrected", "group topic queue offset to",
            "A group had come further than its queue goes, as after a power loss took messages that "
            "were not synced; its offset is set back to the end."),

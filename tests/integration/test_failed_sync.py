@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -90,3 +91,30 @@ def test_a_failed_sync_of_the_timer_files_ends_acknowledgements_and_is_told(tmp_
         delivered = {m.unique_key for topic, queue_id, *_ in again.queues() if topic == "T"
                      for m in again.read(topic, queue_id)}
         assert before.msg_id in waiting | delivered
+
+
+@pytest.mark.parametrize("lmq", [False, True])
+def test_consumer_offsets_are_a_hint_in_either_of_their_files(tmp_path, lmq):
+    name = "lmqConsumerOffset.json" if lmq else "consumerOffset.json"
+    failing = threading.Event()
+
+    def error_of(_number, call, path):
+        return errno.EIO if failing.is_set() and call == "sync_data" and f"/{name}" in path else 0
+
+    async def life(store):
+        controller = BrokerController(store)
+        await controller.start(("127.0.0.1", 0), None)
+        controller.broker.offsets.commit("g", "T", 0, 5)
+        failing.set()
+        with pytest.raises(OSError, match="Input/output error"):
+            controller.broker.offsets.persist_if_changed()
+        assert store.is_writeable
+        failing.clear()
+        await controller.stop()
+
+    with MessageStore.open(
+        tmp_path, config=replace(CONFIG, enable_lmq=lmq),
+        file_system=FaultyFileSystem(OsFileSystem(), error_of),
+    ) as store:
+        asyncio.run(life(store))
+    assert '"T@g"' in (tmp_path / "config" / name).read_text()

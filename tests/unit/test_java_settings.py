@@ -31,6 +31,7 @@ def test_every_row_has_a_decision_with_a_reason():
         else:
             assert setting.reason in REASONS, setting
     assert {s.reason for s in java_settings().values()} - {"-"} == set(REASONS)
+    assert {n for n in KNOWN & set(java_settings()) if java_settings()[n].decision != "honoured"} == set()
 
 
 def test_the_table_is_as_long_as_the_classes():

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, final
@@ -30,7 +31,7 @@ WAITING_MAX: Final = 2_000
 WAITING_OF_CHANNEL_MAX: Final = 200
 """Requests of one connection that may wait."""
 WAITING_BYTES_MAX: Final = 64 << 20
-"""Bytes that the bodies of waiting requests may have together."""
+"""Bytes that waiting requests may have together."""
 ROUNDS_MAX: Final = 4
 """How often a request is served again after the creation of what it lacked."""
 
@@ -79,13 +80,13 @@ class RequestWorker:
             mine = self._waiting.get(channel, ())
             if (
                 self.pending >= WAITING_MAX or len(mine) >= WAITING_OF_CHANNEL_MAX
-                or self._bytes + len(request.body) > WAITING_BYTES_MAX
+                or self._bytes + _size(request) > WAITING_BYTES_MAX
             ):
                 return request.answer(
                     ResponseCode.SYSTEM_BUSY, f"{self.pending} such requests wait already, "
                     f"{len(mine)} of them from this connection; try again later")
             self._waiting.setdefault(channel, deque()).append((request, serve))
-            self._bytes += len(request.body)
+            self._bytes += _size(request)
             self.pending += 1
             if self._task is None:
                 self._task = self._loop.create_task(self._work(self._loop))
@@ -107,9 +108,18 @@ class RequestWorker:
             except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
                 _fail(channel, request, error)
             finally:
-                self._bytes -= len(request.body)
+                self._bytes -= _size(request)
                 self.pending -= 1
         self._task = None
+
+    async def stop(self) -> None:
+        """Wait for the request that is being served; those that wait are not served any more."""
+        for request, _ in itertools.chain.from_iterable(self._waiting.values()):
+            self._bytes -= _size(request)
+            self.pending -= 1
+        self._waiting.clear()
+        if self._task is not None:
+            await self._task
 
 
 @final
@@ -118,8 +128,10 @@ class ConfigChanges:
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._loop = loop
-        self._to_write: set[ConfigManager[Any, Any]] = set()
+        self._writing: dict[ConfigManager[Any, Any], asyncio.Future[None]] = {}
+        self._write_again: set[ConfigManager[Any, Any]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._bytes = 0
 
     @property
     def pending(self) -> int:
@@ -138,7 +150,8 @@ class ConfigChanges:
             for change in changes:
                 change.manager.change(change.edit, change.also)
             return then()
-        if self.pending >= WAITING_MAX:
+        size = _size(request)
+        if self.pending >= WAITING_MAX or self._bytes + size > WAITING_BYTES_MAX:
             return request.answer(
                 ResponseCode.SYSTEM_BUSY,
                 f"{self.pending} changes of topics and groups wait already; try again later")
@@ -153,7 +166,10 @@ class ConfigChanges:
                 _send(channel, request, then())
             except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
                 _fail(channel, request, error)
+            finally:
+                self._bytes -= size
 
+        self._bytes += size
         task = self._loop.create_task(answer())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -175,19 +191,30 @@ class ConfigChanges:
 
         return self.apply(channel, request, missing.changes, again)
 
+    async def stop(self) -> None:
+        """Wait for the files that are being written."""
+        while self._writing:
+            await asyncio.wait(self._writing.values())
+
     def _write_soon(
         self, loop: asyncio.AbstractEventLoop, manager: ConfigManager[Any, Any]
     ) -> None:
-        """Have the queued changes of a manager written; a write that has not begun takes them along."""
-        if manager in self._to_write:
+        """Have the queued changes of a manager written, by one thread at a time.
+
+        The threads are few, and a disk that does not answer would take all of them.
+        """
+        if manager in self._writing:
+            self._write_again.add(manager)
             return
-        self._to_write.add(manager)
 
-        def write() -> None:
-            self._to_write.discard(manager)
-            manager.write_queued()
+        def written(_: asyncio.Future[None]) -> None:
+            del self._writing[manager]
+            if manager in self._write_again:
+                self._write_again.discard(manager)
+                self._write_soon(loop, manager)
 
-        loop.run_in_executor(None, write)
+        future = self._writing[manager] = loop.run_in_executor(None, manager.write_queued)
+        future.add_done_callback(written)
 
 
 class _Processor(Protocol):
@@ -212,6 +239,12 @@ def creates_missing(
                 channel, request, missing, functools.partial(method, self))
 
     return serve
+
+
+def _size(request: RemotingCommand) -> int:
+    """Bytes of a request that waits."""
+    ext = request.ext
+    return len(request.body) + len(request.remark or "") + sum(map(len, ext)) + sum(map(len, ext.values()))
 
 
 def _send(channel: Channel, request: RemotingCommand, answer: Answer) -> None:

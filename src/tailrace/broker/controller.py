@@ -18,6 +18,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol, final
 
+from tailrace.broker.answers_later import ConfigChanges, RequestWorker
 from tailrace.broker.broker_stats import SAMPLE_MS
 from tailrace.broker.client_manager import ConsumerManager, ProducerManager
 from tailrace.broker.context import BrokerContext
@@ -63,6 +64,8 @@ __all__ = ["BrokerController"]
 _log = get_logger(__name__)
 
 SCAN_S: Final = 10.0
+PATIENCE_S: Final = 3.0
+"""How long a stop waits for answers to requests that have come."""
 
 
 @final
@@ -209,10 +212,13 @@ class BrokerController:
         )
         modes = MessageRequestModeManager(self._file_system, self._store.config_dir)
         modes.load()
+        retention = RetentionProcessor(broker)
+        self._later: list[ConfigChanges | RequestWorker] = [
+            broker.changes, broker.worker, retention.worker]
         self._processors: list[_Registers] = [
             send, SendBackProcessor(broker, durable), RecallMessageProcessor(broker, durable),
             QueryProcessor(broker), ClientManageProcessor(broker), AdminTopicsProcessor(broker),
-            RetentionProcessor(broker), ResetOffsetProcessor(broker), StatsProcessor(broker),
+            retention, ResetOffsetProcessor(broker), StatsProcessor(broker),
             QueryAssignmentProcessor(broker, modes),
             AdminProcessor(broker, RuntimeInfo(broker, self._file_system), self._settings),
         ]
@@ -234,6 +240,7 @@ class BrokerController:
         kv.load()
         name_server = self._name_server = NameServer(
             self._clock, kv, {"listenPort": address.rpartition(":")[2]}, self._broker.loop)
+        self._later += name_server.later
         name_server.register_local(
             self._config.broker_cluster_name, self._config.broker_name, self.broker_address,
             self._broker.topics.table,
@@ -285,6 +292,7 @@ class BrokerController:
         await self._wait_durable()
         self._broker.cold_reads.stop()
         await self._close_servers()
+        await self._end_writing()
         self._scheduler.stop_all()
         self._persist_offsets()
         _log.info("broker stopped broker=%s", self.broker_address)
@@ -294,17 +302,20 @@ class BrokerController:
             return  # the file is another process's
         try:
             self._broker.offsets.persist_if_changed()
-        except (StoreError, OSError) as error:  # the store is closed all the same
-            _log.error("consumer offsets could not be written at the stop cause=%s", error)
+        except (StoreError, OSError) as error:  # at a stop the store is closed all the same
+            _log.error("consumer offsets could not be written cause=%s", error)
 
     async def _wait_durable(self) -> None:
         """Let requests that wait for the disk be answered, for as long as their clients wait."""
-        for _ in range(300):
-            if not (
-                self._durable.pending or self._broker.changes.pending or self._broker.worker.pending
-            ):
+        for _ in range(int(PATIENCE_S * 100)):
+            if not (self._durable.pending or any(later.pending for later in self._later)):
                 return
             await asyncio.sleep(0.01)
+
+    async def _end_writing(self) -> None:
+        """Wait for files that are being written: once the store is closed they may be another's."""
+        for later in self._later:
+            await later.stop()
 
     async def _close_servers(self) -> None:
         servers, self._servers = self._servers, []

@@ -57,6 +57,8 @@ class Listeners:
         """Host that the broker listens on, as an address."""
         self.port = 0
         """Port of the broker."""
+        self.store_host = b""
+        """`broker_address` as it is stored in messages."""
         self.namesrv_address = ""
         """``ip:port`` of the name server that clients can use; empty without one."""
         self.namesrv_listen_address = ""
@@ -73,6 +75,7 @@ class Listeners:
         try:
             self.host, self.port = await _listening(self.broker, listen, self._names[0])
             self.advertised = self.advertised or _reachable(self.host)
+            self.store_host = _packed(self.advertised) + self.port.to_bytes(4, "big")
             if namesrv_listen is not None:
                 self.namesrv = self._server()
                 host, port = await _listening(self.namesrv, namesrv_listen, self._names[1])
@@ -113,11 +116,6 @@ class Listeners:
     def broker_address(self) -> str:
         """``ip:port`` that clients are told."""
         return f"{self.advertised}:{self.port}"
-
-    @property
-    def store_host(self) -> bytes:
-        """The same as it is stored in messages."""
-        return _packed(self.advertised) + self.port.to_bytes(4, "big")
 
     @property
     def servers(self) -> list[RemotingServer]:
@@ -205,7 +203,13 @@ def _reachable(host: str) -> str:
 
 
 def _packed(host: str) -> bytes:
+    """The bytes of an address or of a host that has one. Raises OSError that names brokerIP1."""
     try:
         return ipaddress.ip_address(host).packed
     except ValueError:
-        return socket.inet_aton(socket.gethostbyname(host))
+        try:
+            return socket.inet_aton(socket.gethostbyname(host))
+        except (OSError, UnicodeError) as error:
+            raise OSError(
+                errno.EADDRNOTAVAIL, f"brokerIP1={host} cannot be looked up: {error}; set it to an "
+                "address of this machine that clients reach") from error

@@ -113,6 +113,11 @@ class NameServer:
         self._changes = ConfigChanges(loop)
         self._brokers: dict[str, Broker] = {}
 
+    @property
+    def later(self) -> list[ConfigChanges | RequestWorker]:
+        """What answers requests later."""
+        return [self._changes, self._worker]
+
     # --- the table
 
     def register_local(
@@ -125,13 +130,15 @@ class NameServer:
 
     def route(self, topic: str) -> dict[str, Any] | None:
         """A TopicRouteData; None when no broker has the topic."""
-        brokers = [b for b in self._brokers.values() if topic in b.topics and b.members]
-        if not brokers:
+        found = [  # our own topics come and go in other threads: each is looked up once
+            (b, config) for b in self._brokers.values()
+            if (config := b.topics.get(topic)) is not None and b.members]
+        if not found:
             return None
         return {
-            "brokerDatas": [b.to_json() for b in brokers],
+            "brokerDatas": [b.to_json() for b, _ in found],
             "filterServerTable": {},
-            "queueDatas": [b.queue_data(b.topics[topic]) for b in brokers],
+            "queueDatas": [b.queue_data(config) for b, config in found],
         }
 
     def closed(self, channel: Channel) -> None:

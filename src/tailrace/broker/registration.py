@@ -76,7 +76,7 @@ class Registration:
         loop = self._broker.loop
 
         def changed() -> None:  # in any thread
-            if not loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and the broker with it
                 loop.call_soon_threadsafe(self._changed.set)
 
         self._broker.topics.on_change(changed)

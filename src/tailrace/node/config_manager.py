@@ -233,6 +233,7 @@ class ConfigManager(abc.ABC, Generic[K, V]):
             if draft.changes:
                 self._publish(draft)
                 self.data_version = version
+                self._published()
         for change, result in batch:
             change.done.set_result(result)
 
@@ -290,6 +291,9 @@ class ConfigManager(abc.ABC, Generic[K, V]):
         self._table.update(draft.puts)
         for key in draft.gone:
             self._table.pop(key, None)
+
+    def _published(self) -> None:
+        """Hear that changes show, and their data version."""
 
     def _merged(self, draft: Draft[K, V]) -> dict[K, V]:
         """The whole table after the changes of a draft."""

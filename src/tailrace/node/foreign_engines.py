@@ -33,7 +33,7 @@ import orjson
 from tailrace.config import whole_number
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_hint, replace_file
-from tailrace.errors import CorruptionError
+from tailrace.errors import CorruptionError, StoreError
 from tailrace.formats import fastjson
 from tailrace.formats.filenames import CONFIG, OWN
 from tailrace.logs import get_logger
@@ -167,7 +167,7 @@ def name_leftovers(
         found = [
             *_directories(file_system, root), *_unsupported_topics(file_system, root, topics),
             *_in_queues(file_system, root, store, timers)]
-    except OSError as error:  # a look, so no reason to refuse an open
+    except (OSError, StoreError) as error:  # a look, so no reason to refuse an open
         _log.warning("cannot look at what a Java broker left path=%s cause=%s", root, error)
         return
     for left in found:
@@ -212,7 +212,10 @@ def _in_queues(
 ) -> Iterator[_Leftover]:
     half = sorted(key for key in store.queues.table if key[0] in {_HALF, _ROCKSDB_HALF})
     revive = sorted(key for key in store.queues.table if key[0].startswith(_REVIVE))
-    offsets = _Offsets(file_system, root) if half or revive else _Offsets()
+    name = "lmqConsumerOffset.json" if store.config.enable_lmq else "consumerOffset.json"
+    path = f"{root}/{CONFIG}/{name}"
+    # Read only if it is needed: it may be long.
+    offsets = _Offsets(file_system, path) if half or revive else _Offsets()
     yield _half_messages(store, offsets, half)
     yield _popped_messages(store, offsets, revive, timers)
 
@@ -220,8 +223,7 @@ def _in_queues(
 class _Offsets:
     """Consumer offsets of system groups, as their file says them."""
 
-    def __init__(self, file_system: FileSystem | None = None, root: str = "") -> None:
-        path = f"{root}/{CONFIG}/consumerOffset.json"  # read only if it is needed: it may be long
+    def __init__(self, file_system: FileSystem | None = None, path: str = "") -> None:
         found = (read_config(file_system, path) or {}).get("offsetTable") if file_system else None
         self._table: Mapping[str, Any] = found if isinstance(found, dict) else {}
 
@@ -308,13 +310,15 @@ def _popped_messages(
         left += found
         seen += found
         is_bound = is_bound or more
-    acked: dict[tuple[Any, ...], set[int]] = {}
+    acked: dict[tuple[str, ...], set[int]] = {}
     for message in seen:
         if message.properties.get("TAGS") in _ACK_TAGS:
             key, body = _pop_key(message)
-            many = body.get("aol") or body.get("ackOffsetList") or [body.get("ao", body.get("ackOffset"))]
+            many = body.get("aol") or body.get("ackOffsetList")
+            if not isinstance(many, list):
+                many = [body.get("ao", body.get("ackOffset"))]
             acked.setdefault(key, set()).update(n for n in many if isinstance(n, int))
-    popped: dict[tuple[Any, ...], set[int]] = {}
+    popped: dict[tuple[str, ...], set[int]] = {}
     for message in left:
         if message.properties.get("TAGS") == _CHECK_POINT_TAG:
             key, body = _pop_key(message)
@@ -326,8 +330,11 @@ def _popped_messages(
         is_bound and count > 0)
 
 
-def _pop_key(message: MessageExt) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return what a check point and its acknowledgements share, and the body; both empty if unreadable."""
+def _pop_key(message: MessageExt) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Return what a check point and its acknowledgements share, and the body; both empty if unreadable.
+
+    Any client may have sent any body there.
+    """
     try:
         body = fastjson.loads(message.body)
     except (ValueError, CorruptionError):
@@ -335,7 +342,7 @@ def _pop_key(message: MessageExt) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if not isinstance(body, dict):
         return (), {}
     names = (("t", "topic"), ("c", "consumerGroup"), ("q", "queueId"), ("so", "startOffset"), ("pt", "popTime"))
-    return tuple(body.get(short, body.get(long)) for short, long in names), body
+    return tuple(str(body.get(short, body.get(long))) for short, long in names), body
 
 
 def _pop_offsets(body: Mapping[str, Any]) -> set[int]:

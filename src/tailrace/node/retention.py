@@ -67,7 +67,8 @@ class Retention:
             self.clean_commit_log.archive_confirms = pins.confirmed
         self._group_pins: GroupPins | None = None
         if config.pin_groups:  # offsets of the file, until a broker hands over those in memory
-            offsets = ConsumerOffsetManager(file_system, f"{store.root}/{filenames.CONFIG}", clock)
+            offsets = ConsumerOffsetManager(
+                file_system, f"{store.root}/{filenames.CONFIG}", clock, lmq=config.enable_lmq)
             offsets.load()
             self.follow_groups(offsets)
         self.clean_commit_log.pin_sources.append(self._pins_of_groups)

@@ -173,9 +173,13 @@ class SubscriptionGroupManager(ConfigManager[str, SubscriptionGroupConfig]):
 
     def select(self, group: str) -> SubscriptionGroupConfig | None:
         """The group, if it exists."""
-        if self.enable_lmq and group.startswith(LMQ_PREFIX):
+        if self.is_lmq(group):
             return SubscriptionGroupConfig(group_name=group)
         return self._table.get(group)
+
+    def is_lmq(self, group: str) -> bool:
+        """Whether a group is an LMQ one, of which no config is kept (LmqSubscriptionGroupManager)."""
+        return self.enable_lmq and group.startswith(LMQ_PREFIX)
 
     def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
         """The group, created when the configuration allows it and the name is one; else None."""

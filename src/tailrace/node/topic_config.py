@@ -353,8 +353,7 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
     def _next_version(self, version: DataVersion) -> None:
         version.next(self._clock.now_ms())
 
-    def _publish(self, draft: Draft[str, TopicConfig]) -> None:
-        super()._publish(draft)
+    def _published(self) -> None:
         for listener in self._listeners:
             listener()
 

@@ -94,7 +94,7 @@ def checked(file_system: FileSystem, archive: str, manifest: Manifest) -> Manife
     files = []
     for one in manifest.files:
         path = f"{archive}/{one.path}"
-        data = read_file(file_system, path)
+        data = read_file(file_system, path, one.size)  # which was compared; it may be a large file
         if (actual := hashlib.sha256(data).hexdigest()) != one.sha256:
             raise ChecksumMismatchError(
                 "a file of the archive is not what its manifest says", path=path,

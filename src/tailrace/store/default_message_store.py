@@ -56,7 +56,8 @@ _FLUSHED_WIDTH: Final = 96
 HINTS: Final = (
     f"/{filenames.CHECKPOINT}", f"/{filenames.PROGRESS}.0", f"/{filenames.PROGRESS}.1",
     *(f"/{filenames.CONFIG}/{name}.tmp"
-      for name in ("consumerOffset.json", "delayOffset.json", filenames.TIMERMETRICS)),
+      for name in ("consumerOffset.json", "lmqConsumerOffset.json", "delayOffset.json",
+                   filenames.TIMERMETRICS)),
 )
 """Files whose sync is part of no promise; the table is in docs/design/crash-consistency.md."""
 

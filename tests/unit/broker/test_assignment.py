@@ -14,6 +14,7 @@ from tailrace.broker.processors.query_assignment import (
     allocate_by_circle,
 )
 from tailrace.env.filesystem import OsFileSystem
+from tailrace.errors import StoreError
 from tailrace.node.message_request_mode import MessageRequestModeManager
 from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.node.topic_config import TopicConfig
@@ -108,6 +109,14 @@ def test_queues_of_other_brokers_are_shared_too(query, join, broker):
     broker.route = lambda topic: {"queueDatas": [{"brokerName": "b2", **data}, {"brokerName": "b1", **data}]}
     join("c1", "c2")
     assert (query("c1"), query("c2")) == ([0, 1], [0, 1])
+
+
+def test_a_broker_that_registers_endless_queues_ends_nobody(query, join, broker):
+    broker.route = lambda topic: {"queueDatas": [
+        {"brokerName": name, "perm": 6, "readQueueNums": 60_000} for name in ("b1", "b2")]}
+    join("c1")
+    with pytest.raises(StoreError, match="orders has 120000 queues, the limit is 100000"):
+        query()
 
 
 def test_a_strategy_that_is_not_known_is_an_error_so_that_the_client_allocates(query, join, broker):

@@ -240,3 +240,12 @@ def test_offsets_behind_the_end_of_their_queue_are_taken_back(tmp_path, caplog):
         ("orders", "behind", 0, 2),
     ]
     assert caplog.text.count("consumer offset corrected") == 1
+
+
+def test_an_advertised_host_that_nobody_knows_is_named_before_anything_is_served():
+    async def start():
+        listeners = Listeners("not a host")
+        with pytest.raises(OSError, match="brokerIP1=not a host cannot be looked up"):
+            await listeners.start(("127.0.0.1", 0), None)
+
+    asyncio.run(start())

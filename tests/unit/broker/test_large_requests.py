@@ -14,6 +14,7 @@ import zlib
 import pytest
 
 from tailrace import MessageStore
+from tailrace.broker import answers_later
 from tailrace.broker.controller import BrokerController
 from tailrace.broker.name_server import REGISTRATION_MAX, KVConfigManager, NameServer
 from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
@@ -89,8 +90,10 @@ class SlowSyncs(OsFileSystem):
         self.gate = threading.Event()
         self.gate.set()
         self.error = 0
+        self.entered = 0
 
     def sync_dir(self, path):
+        self.entered += not self.gate.is_set()
         assert self.gate.wait(20)
         super().sync_dir(path)
 
@@ -121,6 +124,74 @@ def test_many_changes_share_a_write_and_hold_nobody_up_while_the_disk_works(tmp_
         assert len(store.topics.table) > 300
         assert store.topics.writes - written <= 5
         other.writer.close()
+
+    served(tmp_path, test, file_system=files)
+
+
+def test_requests_that_wait_are_counted_with_their_headers(tmp_path, monkeypatch):
+    monkeypatch.setattr(answers_later, "WAITING_BYTES_MAX", 1 << 20)
+    files, long = SlowSyncs(), "x" * 100_000
+
+    async def test(controller, store, peer):
+        first, second = [await Peer().open(controller.broker_address) for _ in range(2)]
+        files.gate.clear()
+        peer.send(17, {**topic("t"), "more": long})  # waits for the disk
+        peer.send(215, {"topic": "nothing"})  # holds the worker
+        for number in range(15):
+            first.send(202, {"topic": "TBW102", "more": long}, opaque=number)
+            second.send(17, {**topic(f"t{number}"), "more": long}, opaque=number)
+        refused = [[await one.receive() for _ in range(n)] for one, n in ((first, 5), (second, 6))]
+        assert {answer.code for answers in refused for answer in answers} == {2}
+        assert "try again later" in refused[0][0].remark
+        files.gate.set()
+        served = [[await one.receive() for _ in range(n)] for one, n in ((first, 10), (second, 9))]
+        assert {answer.code for answers in served for answer in answers} == {0}
+        assert [a.opaque for a in served[1] + refused[1]] == list(range(15))
+        assert (await second.ask(17, topic("later"))).code == 0
+        first.writer.close()
+        second.writer.close()
+
+    served(tmp_path, test, file_system=files)
+
+
+def test_a_disk_that_does_not_answer_takes_one_thread_of_those_that_serve_requests(tmp_path):
+    files = SlowSyncs()
+
+    async def test(controller, store, peer):
+        other = await Peer().open(controller.broker_address)
+        files.gate.clear()
+        for number in range(40):
+            peer.send(17, topic(f"t{number}"), opaque=number)
+            assert (await other.ask(30, {"topic": "TBW102", "queueId": "0"})).code == 0
+        assert (await asyncio.wait_for(other.ask(202, {"topic": "TBW102"}), 10)).code == 0
+        files.gate.set()
+        assert {(await peer.receive()).code for _ in range(40)} == {0}
+        other.writer.close()
+
+    served(tmp_path, test, file_system=files)
+
+
+@pytest.mark.parametrize(("named", "code", "ext"), [
+    (False, 215, {"topic": "t"}), (False, 17, topic("u")),
+    (True, 100, {"namespace": "n", "key": "k", "value": "v"}),
+])
+def test_a_stop_waits_for_a_file_that_is_being_written(tmp_path, monkeypatch, named, code, ext):
+    monkeypatch.setattr("tailrace.broker.controller.PATIENCE_S", 0.05)
+    files = SlowSyncs()
+
+    async def test(controller, store, peer):
+        one = await Peer().open(controller.namesrv_address if named else controller.broker_address)
+        assert (await peer.ask(17, topic("t"))).code == 0
+        files.gate.clear()
+        one.send(code, ext)
+        while not files.entered:
+            await asyncio.sleep(0.01)
+        stopping = asyncio.create_task(controller.stop())
+        await asyncio.wait([stopping], timeout=1.5)
+        assert not stopping.done()
+        files.gate.set()
+        await stopping
+        one.writer.close()
 
     served(tmp_path, test, file_system=files)
 

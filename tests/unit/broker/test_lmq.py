@@ -53,6 +53,11 @@ def test_no_config_is_kept_of_them(lmq, channel, kit):
     answer = topics.topic(channel, kit.request(351, {"topic": "%LMQ%a"}))
     assert b'"readQueueNums":1' in answer.body
     assert "%LMQ%a" not in lmq.topics.table
+    answer = topics.update_group(
+        channel, kit.request(200, body=b'{"groupName":"%LMQ%g","consumeEnable":false}'))
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert "is an LMQ group" in answer.remark
+    assert "%LMQ%g" not in [group.group_name for group in lmq.groups.items()]
 
 
 def test_too_many_queues_have_a_code_of_their_own():

@@ -272,3 +272,14 @@ def test_topics_that_only_have_queues_are_there_after_an_open_whatever_the_limit
         assert store.topics.writes == (0 if error else 1)
         with pytest.raises(StoreError, match="over the limit maxTopics=1"):
             store.topics.create_if_missing("d", 1)
+
+
+def test_a_listener_of_changes_sees_them_with_their_version():
+    # A name server that got the topics with the old version would pass them over.
+    manager = topics(CrashFileSystem())
+    seen = []
+    manager.on_change(lambda: seen.append(
+        (manager.to_json()["dataVersion"]["counter"], list(manager.table))))
+    manager.update(TopicConfig(topic_name="a"))
+    manager.delete("a")
+    assert seen == [(1, ["a"]), (2, [])]

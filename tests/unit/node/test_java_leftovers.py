@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -21,8 +22,8 @@ REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
 HOUR_MS = 3_600_000
 
 
-def opened(path):
-    return MessageStore.open(path, config=CONFIG, services=False)
+def opened(path, config=CONFIG):
+    return MessageStore.open(path, config=config, services=False)
 
 
 def put(store, topic, body, queue_id=0, **properties):
@@ -31,10 +32,10 @@ def put(store, topic, body, queue_id=0, **properties):
     assert store.put_inner(message).status.appended
 
 
-def named(path, caplog):
+def named(path, caplog, config=CONFIG):
     """Kinds and counts of the warnings of an open."""
     caplog.clear()
-    with opened(path):
+    with opened(path, config):
         pass
     lines = [m for m in caplog.messages if m.startswith("a Java broker left")]
     return {
@@ -177,6 +178,8 @@ def test_popped_messages_are_counted_unless_they_are_acknowledged(path, caplog):
     file(path, "config/consumerOffset.json", json.dumps({"offsetTable": {
         f"{REVIVE}@CID_RMQ_SYS_REVIVE_GROUP": {"2": 1, "3": 4}}}))
     assert named(path, caplog) == {}  # they were revived
+    (path / "config/consumerOffset.json").rename(path / "config/lmqConsumerOffset.json")
+    assert named(path, caplog, replace(CONFIG, enable_lmq=True)) == {}
 
 
 def test_a_check_point_that_waits_as_a_timer_counts(path, caplog):
@@ -196,3 +199,15 @@ def test_a_look_that_fails_is_no_reason_to_refuse_the_open(path, caplog, monkeyp
     with opened(path) as store:
         assert store.is_writeable
     assert "cannot look at what a Java broker left" in caplog.text
+
+
+@pytest.mark.parametrize("body", [
+    b'{"aol":5,"t":"a"}', b'{"t":[1],"c":{},"ao":1}', b'{"ao":[[1]]}', b'{"so":1e300,"d":5,"n":9,"bm":1}', b"[[[[",
+    b'{"so":0,"n":2000000000,"bm":0}',
+])
+def test_whatever_a_client_sends_to_the_revive_topic_the_store_opens(path, body):
+    with opened(path) as store:
+        for number, tag in enumerate(("ck", "ack", "bAck")):
+            put(store, REVIVE, body, number, TAGS=tag)
+    with opened(path) as store:
+        assert store.is_writeable

@@ -75,16 +75,19 @@ def test_expired_segments_and_their_queue_and_index_files_go_in_short_lives(tmp_
     assert int(units[0]) > 0
 
 
-@pytest.mark.parametrize("pinned", [True, False])
-def test_the_first_pass_knows_what_groups_have_not_consumed(tmp_path, pinned):
+@pytest.mark.parametrize(("pinned", "lmq"), [(True, False), (False, False), (True, True)])
+def test_the_first_pass_knows_what_groups_have_not_consumed(tmp_path, pinned, lmq):
     """It is made before anybody hands over consumer offsets: they are on the disk."""
     path, clock = tmp_path / "s", SimClock()
     settings = config(
-        file_reserved_time=1.0, delete_when=";".join(map(str, range(24))),
+        enable_lmq=lmq, file_reserved_time=1.0, delete_when=";".join(map(str, range(24))),
         pin_groups="G" if pinned else "other")
     with Life(path, clock, settings) as life:
         life.put(60)
-        offsets = ConsumerOffsetManager(life.store.file_system, life.store.config_dir, clock)
+        files, place = life.store.file_system, life.store.config_dir
+        if lmq:  # offsets of the time before enableLmq
+            ConsumerOffsetManager(files, place, clock).persist()
+        offsets = ConsumerOffsetManager(files, place, clock, lmq=lmq)
         offsets.commit("G", "T", 0, 0)
         offsets.persist()
     before = segments(path)

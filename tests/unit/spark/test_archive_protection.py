@@ -349,6 +349,14 @@ def test_a_resting_archive_is_read_again(both):
         verify(path, target)
 
 
+def test_a_file_of_any_size_is_read_again(both, monkeypatch):
+    path, target = both
+    delete(path)
+    largest = max(one.size for manifest in manifests(target) for one in manifest.files)
+    monkeypatch.setattr("tailrace.env.whole_files.WHOLE_FILE_MAX", largest - 1)
+    assert verify(path, target) == ([], 3)
+
+
 def test_a_kill_while_a_segment_is_archived_again_loses_nothing(both, killed):
     path, target = both
     found = manifests(target)

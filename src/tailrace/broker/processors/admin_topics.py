@@ -261,6 +261,10 @@ class AdminTopicsProcessor:
         for config in configs:
             if reason := validate_group(config.group_name) or _unreadable_by_java(config):
                 return request.answer(ResponseCode.INVALID_PARAMETER, reason)
+            if self._broker.groups.is_lmq(config.group_name):  # the reference ignores the change
+                return request.answer(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"The group[{config.group_name}] is an LMQ group: it exists without a config.")
             try:
                 _merged_group(config, self._broker.groups.select(config.group_name))
             except ValueError as error:

@@ -13,6 +13,7 @@ from tailrace.broker.answers_later import Answer, Change, creates_missing
 from tailrace.broker.client_manager import BROADCASTING
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.processors._bodies import json_object
+from tailrace.errors import StoreError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.logs import get_logger
@@ -23,6 +24,8 @@ from tailrace.remoting import Channel, RemotingServer
 __all__ = ["QueryAssignmentProcessor", "allocate_averagely", "allocate_by_circle"]
 
 _log = get_logger(__name__)
+QUEUES_MAX: Final = 100_000
+"""Queues of a topic, of all brokers together."""
 T = TypeVar("T")
 
 
@@ -90,10 +93,16 @@ class QueryAssignmentProcessor:
         ]}))
 
     def _queues(self, topic: str) -> _Queues | None:
-        """(broker, queue id) of every readable queue, sorted; None if no broker has the topic."""
+        """(broker, queue id) of every readable queue, sorted; None if no broker has the topic.
+
+        Raises StoreError if there are too many.
+        """
         route = self._broker.route(topic)
         if route is None:
             return None
+        total = sum(max(0, data["readQueueNums"]) for data in route["queueDatas"])
+        if total > QUEUES_MAX:  # another broker may have registered any number
+            raise StoreError(f"topic {topic} has {total} queues, the limit is {QUEUES_MAX}")
         return sorted(
             (str(data["brokerName"]), queue_id) for data in route["queueDatas"]
             if data["perm"] & PERM_READ for queue_id in range(data["readQueueNums"]))

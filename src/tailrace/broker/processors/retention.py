@@ -21,9 +21,9 @@ class RetentionProcessor:
     def __init__(self, broker: BrokerContext) -> None:
         self._store = broker.store
         # A thread of its own: a purge waits for the dispatch and for files.
-        worker = RequestWorker(broker.loop)
-        self.clean_queues = worker.in_thread(self._clean_queues)
-        self.purge_topic = worker.in_thread(self._purge_topic)
+        self.worker = RequestWorker(broker.loop)
+        self.clean_queues = self.worker.in_thread(self._clean_queues)
+        self.purge_topic = self.worker.in_thread(self._purge_topic)
 
     def register(self, server: RemotingServer) -> None:
         """Take over the codes of this processor."""
