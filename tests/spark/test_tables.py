@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.cli.app import app
 from tailrace.doctor.timers import pending_timers as told_timers
+from tailrace.env import OsFileSystem
 from tailrace.errors import ConfigError
+from tailrace.store.archive_manifest import Manifest, write_manifest
 from tailrace.store.directory import StoreDirectory
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -104,10 +106,12 @@ def test_lag_of_each_queue(spark, made):
 
 def test_what_retention_will_take(spark, made, tmp_path):
     _ = spark
-    manifests = tmp_path / "archive" / "_manifests"
-    manifests.mkdir(parents=True)
-    (manifests / f"{0:020d}.json").write_text('{"verified": true}')
-    (manifests / f"{SEGMENT:020d}.json").write_text('{"verified": false}')
+    (tmp_path / "archive" / "_manifests").mkdir(parents=True)
+    for segment, verified in ((0, True), (SEGMENT, False)):
+        write_manifest(OsFileSystem(), str(tmp_path / "archive"), Manifest(
+            segment=segment, size=SEGMENT, crc32=0, sha256="", head_crc32=0, records=0, messages=0,
+            raw_rows=0, min_store_timestamp=0, max_store_timestamp=0, queues=(), files=(),
+            verified=verified))
     assert command("retention", made) == [], "nothing has expired"
     rows = command("retention", made, "--all", "--archive", tmp_path / "archive")
     by = {(row["segment"], row["topic"]): row for row in rows}

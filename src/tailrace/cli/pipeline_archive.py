@@ -3,6 +3,8 @@
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, Optional
@@ -72,7 +74,8 @@ def archive(
         )
 
         check_places(str(store), str(target))
-    with run_job("archive", master, conf, [store]) as job:
+    signals = _set_by_signals() if follow else nullcontext(threading.Event())
+    with run_job("archive", master, conf, [store]) as job, signals as ended:
         done: list[Manifest] = []
         began = time.perf_counter()  # noqa: TID251 - a duration for people
 
@@ -89,7 +92,7 @@ def archive(
                 verify=verify is not False),
             config=StoreConfig.from_properties(read_properties(config)), progress=show,
         ) as archiving:
-            failed = _follow(archiving, job, every) if follow else _once(
+            failed = _follow(archiving, job, every, ended) if follow else _once(
                 archiving, verify=verify is True, accept_missing=accept_missing)
         took = time.perf_counter() - began  # noqa: TID251
         if failed:
@@ -114,15 +117,24 @@ def _once(archiving: "ArchiveJob", *, verify: bool, accept_missing: bool) -> str
     return "; ".join(dict.fromkeys(failed))
 
 
-def _follow(archiving: "ArchiveJob", job: Job, every: float) -> str:
-    """Until a signal asks to end; what went wrong last, said once."""
+@contextmanager
+def _set_by_signals() -> Iterator[threading.Event]:
+    """An event that signals set; further signals change nothing until the block ends."""
     ended = threading.Event()
 
     def end(number: int, frame: FrameType | None) -> None:
         ended.set()
 
-    for number in ending_signals():  # for good: a second signal must not cut off the end of the job
-        signal.signal(number, end)
+    before = {number: signal.signal(number, end) for number in ending_signals()}
+    try:
+        yield ended
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _follow(archiving: "ArchiveJob", job: Job, every: float, ended: threading.Event) -> str:
+    """Archive until ``ended`` is set; return what went wrong last, said once."""
     job.tell("following; SIGINT, SIGTERM or SIGHUP ends it")
     failed = ""
     while not ended.is_set():

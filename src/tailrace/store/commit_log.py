@@ -23,7 +23,7 @@ from isal import isal_zlib
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
-from tailrace.errors import DiskFullError, MessageIllegalError
+from tailrace.errors import DiskFullError, FatalStorageError, MessageIllegalError
 from tailrace.formats.commitlog import (
     BLANK,
     BLANK_MAGIC,
@@ -51,6 +51,8 @@ _MAX_QUEUE_ID: Final = 0x7FFFFFFF
 _CHUNK: Final = 2048
 _RECORD_MARGIN: Final = 64 * 1024
 _FLAG_LIMIT: Final = 1 << 31
+_NO_NEXT_FILE: Final = (DiskFullError, FatalStorageError, OSError)
+"""Why no segment file could be made; a failed sync is told by the flags as well."""
 _crc32 = isal_zlib.crc32
 
 
@@ -246,7 +248,7 @@ class CommitLog:
                     file = self._roll(file)
             except MessageIllegalError as error:
                 return self._illegal(error)
-            except (DiskFullError, OSError) as error:
+            except _NO_NEXT_FILE as error:
                 return PutMessageResult(
                     PutMessageStatus.CREATE_MAPPED_FILE_FAILED, remark=str(error))
             file.wrote_position = at + size
@@ -381,7 +383,7 @@ class CommitLog:
                     self.queue_offsets[key] = first_offset + done
                     if done < len(items) and (part is items or count < len(part)):
                         file = self._roll(file)
-            except (DiskFullError, OSError) as error:
+            except _NO_NEXT_FILE as error:
                 if not done:
                     return PutMessageResult(
                         PutMessageStatus.CREATE_MAPPED_FILE_FAILED, remark=str(error))
@@ -432,7 +434,7 @@ class CommitLog:
                     if done < count:
                         file = self._roll(file)
             except Exception as error:  # whatever it is, the caller must hear what is in the log
-                if not done and not isinstance(error, (DiskFullError, OSError)):
+                if not done and not isinstance(error, _NO_NEXT_FILE):
                     raise
                 return PutMessageResult(
                     PutMessageStatus.CREATE_MAPPED_FILE_FAILED, first, until, store_timestamp=now,
