@@ -266,8 +266,8 @@ class StoreConfig(_Config):
         "INNER_MULTI_DISPATCH names, by `,`.")
     enable_lmq_quota: bool = _option(False, "Whether maxLmqConsumeQueueNum is a limit.")
     max_lmq_consume_queue_num: int = _option(
-        20_000, "With enableLmqQuota: number of LMQ queues from which on a message that needs a further "
-        "one is refused.", low=1)
+        20_000, "With enableLmqQuota: number of LMQ queues at which a message that needs one more "
+        "is refused.", low=1)
     message_index_enable: bool = _option(True, "Whether keys are indexed.")
     enabled_append_prop_crc: bool = _option(
         False, "Whether each record carries a checksum of the whole record.",

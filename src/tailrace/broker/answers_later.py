@@ -4,7 +4,7 @@
 `ConfigChanges` answers requests that change topics, groups or other state files once the change is
 durable: all changes that come while a file is written go into its next write together.
 
-Both answer in place without an event loop that runs, because nobody else waits then.
+Both answer in place without an event loop that runs, because no other request waits then.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class RequestWorker:
             queue = self._waiting.pop(channel)
             request, serve = queue.popleft()
             if queue:
-                self._waiting[channel] = queue  # behind the other connections
+                self._waiting[channel] = queue  # after the other connections
             try:
                 if not channel.closed:
                     answer = await loop.run_in_executor(None, serve, channel, request)

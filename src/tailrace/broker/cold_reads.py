@@ -1,8 +1,8 @@
 """Pulls whose messages are not in the page cache: read in threads, so that no other client waits.
 
-A read from the disk takes milliseconds, and the event loop serves nobody in the meantime. So the loop
-reads only what is cached; a pull that needs the disk waits here for one of two threads, the groups in
-turn. What is put off is only the read: the answer is made and written on the event loop.
+A read from the disk takes milliseconds, and during a read on the event loop every client waits. So the
+loop reads only what is cached. A pull that needs the disk waits here for one of two threads; the groups
+take turns. Only the read happens in the thread: the answer is made and written on the event loop.
 """
 
 from __future__ import annotations
