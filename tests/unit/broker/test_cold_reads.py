@@ -80,6 +80,26 @@ def test_an_error_is_the_answer_and_closed_connections_are_not_read_for(kit):
     asyncio.run(test())
 
 
+def test_nothing_is_read_for_a_client_that_does_not_read(kit, monkeypatch):
+    async def test():
+        service, gate, answers, later = ColdReadService(asyncio.get_running_loop()), Gate(), [], []
+        gate.open.set()
+        paused = kit.FakeChannel()
+        monkeypatch.setattr(paused, "when_reading", later.append)
+        for number in range(4):
+            service.submit("g", ColdRead(paused, gate.of(f"paused{number}"), answers.append))
+        service.submit("g", ColdRead(kit.FakeChannel(), gate.of("other"), answers.append))
+        await until(lambda: answers)
+        assert (gate.read, service.pending, len(later)) == (["other"], 0, 4)
+        for go_on in later:
+            go_on()
+        await until(lambda: len(answers) == 5)
+        assert (sorted(gate.read[1:]), service.pending) == ([f"paused{n}" for n in range(4)], 0)
+        service.stop()
+
+    asyncio.run(test())
+
+
 def test_too_many_are_refused(kit, monkeypatch):
     monkeypatch.setattr(cold_reads, "WAITING_MAX", 3)
 
