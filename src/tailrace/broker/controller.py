@@ -290,7 +290,6 @@ class BrokerController:
                     pull.request, pull.request.answer(ResponseCode.GO_AWAY, "please go away")
                 )
         await self._wait_durable()
-        self._broker.cold_reads.stop()
         await self._close_servers()
         await self._end_writing()
         self._scheduler.stop_all()

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
-from typing import Final, NamedTuple, final
+from typing import Final, final
 
 from tailrace.broker.answers_later import MissingConfigError
 from tailrace.broker.client_manager import TAG, SubscriptionData
-from tailrace.broker.cold_reads import WAITING_MAX, ColdRead
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.heartbeat import EXPRESSION_MAX
 from tailrace.broker.long_polling import HeldPull, PullRequestHoldService
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.logs import get_logger
-from tailrace.model import GetMessageResult, GetMessageStatus
+from tailrace.model import GetMessageStatus
 from tailrace.node.subscription_group import SubscriptionGroupConfig
 from tailrace.node.topic_config import TopicConfig
 from tailrace.remoting import Channel, RemotingServer
@@ -48,18 +46,6 @@ class _RefusalError(Exception):
     def __init__(self, code: int, remark: str) -> None:
         self.code, self.remark = code, remark
         super().__init__(remark)
-
-
-class _Pull(NamedTuple):
-    """A pull that passed the checks."""
-
-    channel: Channel
-    request: RemotingCommand
-    group_config: SubscriptionGroupConfig
-    topic_config: TopicConfig
-    subscription: SubscriptionData
-    first: bool
-    """Whether it has not waited for a message yet."""
 
 
 @final
@@ -122,44 +108,15 @@ class PullMessageProcessor:
             self._broker.offsets.commit(group, topic, queue_id, commit)
         max_bytes = int(ext.get("maxMsgBytes") or 0)
         most = self._store.config.max_transfer_count_on_message_in_memory
-        read = partial(
-            self._store.get_message, topic, queue_id, offset, max(1, min(int(ext["maxMsgNums"]), most)),
-            max_bytes=min(max_bytes, MAX_BYTES) if max_bytes > 0 else DEFAULT_MAX_BYTES,
-            codes=subscription.codes)
-        pull = _Pull(channel, request, group_config, topic_config, subscription, first)
-        result = read(only_cached=True)
-        if not result.is_cold:
-            return self._answer(pull, result)
-        if self._broker.cold_reads.submit(group, ColdRead(channel, read, partial(self._answer_cold, pull))):
-            return None
-        return request.answer(
-            ResponseCode.SYSTEM_BUSY,
-            f"{WAITING_MAX} pulls wait for messages that are not in the page cache; try again later")
-
-    def _answer_cold(self, pull: _Pull, result: GetMessageResult | Exception) -> None:
-        """Answer a pull whose messages were read from the disk."""
-        request = pull.request
-        if isinstance(result, Exception):
-            _log.warning(
-                "cold pull failed topic=%s queue=%s reason=%r", request.ext["topic"],
-                request.ext["queueId"], result)
-            answer: RemotingCommand | None = request.answer(
-                ResponseCode.SYSTEM_ERROR, f"{type(result).__name__}: {result}")
-        else:
-            answer = self._answer(pull, result)
-        if answer is not None:
-            pull.channel.answer(request, answer)
-
-    def _answer(self, pull: _Pull, result: GetMessageResult) -> RemotingCommand | None:
-        """Return the answer to a pull that was read; None if it waits for a message."""
-        request, ext = pull.request, pull.request.ext
-        group, topic = ext["consumerGroup"], ext["topic"]
-        queue_id, offset = int(ext["queueId"]), int(ext["queueOffset"])
+        result = self._store.get_message(
+            topic, queue_id, offset, max(1, min(int(ext["maxMsgNums"]), most)),
+            max_bytes=min(max_bytes, MAX_BYTES) if max_bytes > 0 else DEFAULT_MAX_BYTES, codes=subscription.codes,
+        )
         code = CODES.get(result.status)
         if code is None:  # the queue does not exist yet, or is empty
             code = ResponseCode.PULL_OFFSET_MOVED if offset else ResponseCode.PULL_NOT_FOUND
-        if code is ResponseCode.PULL_NOT_FOUND and pull.first and int(ext["sysFlag"]) & SUSPEND:
-            self._park(pull.channel, request, topic, queue_id, offset, pull.subscription)
+        if code is ResponseCode.PULL_NOT_FOUND and first and sys_flag & SUSPEND:
+            self._park(channel, request, topic, queue_id, offset, subscription)
             return None
         self._broker.offsets.commit_pull(group, topic, queue_id, result.next_begin_offset)
         body = result.data
@@ -168,8 +125,8 @@ class PullMessageProcessor:
         return request.answer(
             code,
             result.status.name,
-            _header(result.next_begin_offset, result.min_offset, result.max_offset, pull.topic_config,
-                    pull.group_config),
+            _header(result.next_begin_offset, result.min_offset, result.max_offset, topic_config,
+                    group_config),
             body,
         )
 
