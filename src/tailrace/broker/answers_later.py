@@ -163,7 +163,8 @@ class ConfigChanges:
             try:
                 for future in futures:
                     await asyncio.wrap_future(future)
-                _send(channel, request, then())
+                # Many pulls may wait for one new group; their answers are made as the client reads them.
+                channel.when_reading(functools.partial(_finish, channel, request, then))
             except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
                 _fail(channel, request, error)
             finally:
@@ -245,6 +246,13 @@ def _size(request: RemotingCommand) -> int:
     """Bytes of a request that waits."""
     ext = request.ext
     return len(request.body) + len(request.remark or "") + sum(map(len, ext)) + sum(map(len, ext.values()))
+
+
+def _finish(channel: Channel, request: RemotingCommand, then: Callable[[], Answer]) -> None:
+    try:
+        _send(channel, request, then())
+    except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
+        _fail(channel, request, error)
 
 
 def _send(channel: Channel, request: RemotingCommand, answer: Answer) -> None:
