@@ -116,6 +116,9 @@ def test_names_that_come_over_the_wire_or_by_the_library_forge_nothing(tmp_path,
         def request_oneway(self, command):
             pass
 
+        def when_reading(self, answer):
+            answer()
+
         def close(self):
             pass
 
