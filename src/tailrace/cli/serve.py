@@ -106,7 +106,7 @@ class _Stop:
 
 
 def _say(text: str, stream: TextIO | None) -> None:
-    """Print a line; nobody may read it any more, which is no reason to end or not to close the store."""
+    """Print a line. If the stream is closed, log that and go on: the store must still be closed."""
     if stream is None:
         return
     try:

@@ -201,11 +201,6 @@ class DefaultMessageStore:
             self.release()
         return clean
 
-    @property
-    def failed(self) -> bool:
-        """Whether the store takes no more writes until it is opened again, unlike a read-only one."""
-        return bool(self.flags.bits & NOT_WRITEABLE) and not self.report.read_only
-
     def give_up(self, reason: str) -> None:
         """Change nothing any more: the directory may be another process's. Waiting puts are answered."""
         self.flush_commit_log.give_up(reason)
