@@ -19,7 +19,7 @@ from tailrace.client import Producer
 from tailrace.config import FlushDiskType, StoreConfig
 from tailrace.errors import RemotingError
 from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
-from tailrace.model import Message
+from tailrace.model import Message, PutMessageStatus
 from tailrace.node.message_store import MessageStore
 
 pytestmark = pytest.mark.integration
@@ -67,9 +67,11 @@ class Frames:
 def test_a_held_pull_and_later_requests_are_told_to_go_away(tailrace_broker):
     process = tailrace_broker._process
     with Frames(tailrace_broker.broker) as new, Frames(tailrace_broker.broker) as old:
-        new.send(RemotingCommand(310, SEND, b"x", opaque=1), RemotingCommand(
-            11, {**PULL, "queueId": "1"}, opaque=2, version=479))
-        assert new.receive().code == 0
+        new.send(RemotingCommand(310, SEND, b"x", opaque=1))
+        assert new.receive().code == 0  # the topic exists now
+        new.send(RemotingCommand(11, PULL, opaque=6))
+        assert new.receive().code == 0  # and the group
+        new.send(RemotingCommand(11, {**PULL, "queueId": "1"}, opaque=2, version=479))
         old.send(RemotingCommand(11, {**PULL, "queueId": "2"}, opaque=3, version=401))
         old.send(RemotingCommand(28, opaque=4, version=401))
         assert old.receive().opaque == 4  # so the pull before it is held
@@ -150,7 +152,11 @@ def test_sends_beyond_what_may_wait_for_the_disk_are_told_to_slow_down(tmp_path,
             await controller.start(("127.0.0.1", 0), None)
             host, port = controller.broker_address.rsplit(":", 1)
             reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(encode(RemotingCommand(310, SEND, b"x", opaque=-1)))  # creates the topic
+            while not waiting:
+                await asyncio.sleep(0.001)
             most, extra = PENDING_LIMIT, 50
+            waiting.pop()[1](PutMessageStatus.PUT_OK)
             for start in range(0, most + extra, 500):
                 writer.write(b"".join(
                     encode(RemotingCommand(310, SEND, b"x", opaque=n, serialize_type=1))
@@ -170,12 +176,45 @@ def test_sends_beyond_what_may_wait_for_the_disk_are_told_to_slow_down(tmp_path,
                         codes[command.opaque] = command.code
                     data = data[at:]
 
-            await answers(extra)
+            await answers(1 + extra)
+            assert codes.pop(-1) == 0
             assert codes == dict.fromkeys(range(most, most + extra), 2)
             for arguments in waiting:
                 real(*arguments)
             await answers(most + extra)
             assert set(codes.values()) == {0, 2}
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+            await controller.stop()
+
+    asyncio.run(test())
+
+
+def test_a_burst_of_sends_to_a_topic_that_does_not_exist_yet_is_stored(tmp_path):
+    """They wait for the file of topics, whose write takes as long as the disk wants."""
+    count = 5_000
+
+    async def test():
+        with MessageStore.open(tmp_path / "store") as store:
+            controller = BrokerController(store)
+            await controller.start(("127.0.0.1", 0), None)
+            host, port = controller.broker_address.rsplit(":", 1)
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(b"".join(
+                encode(RemotingCommand(310, SEND, b"x", opaque=n, serialize_type=1)) for n in range(count)))
+            data, codes, at = b"", {}, 0
+            while len(codes) < count:
+                data = data[at:] + await asyncio.wait_for(reader.read(1 << 20), 20)
+                at = 0
+                while True:
+                    command, at = decode_frame(data, at, len(data))
+                    if command is None:
+                        break
+                    codes[command.opaque] = command.code
+            assert codes == dict.fromkeys(range(count), 0)
+            assert store.wait_dispatched()
+            assert store.max_offset_in_queue("orders", 0) == count
             writer.close()
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()

@@ -27,7 +27,10 @@ __all__ = ["Answer", "Change", "ConfigChanges", "MissingConfigError", "RequestWo
 _log = get_logger(__name__)
 
 WAITING_MAX: Final = 2_000
-"""Requests that may wait, of all connections together."""
+"""Requests that may wait for the thread of `RequestWorker`, of all connections together."""
+CHANGES_WAITING_MAX: Final = 10_000
+"""Requests that may wait for changes: a burst of sends to a new topic, as the reference's
+sendThreadPoolQueueCapacity."""
 WAITING_OF_CHANNEL_MAX: Final = 200
 """Requests of one connection that may wait."""
 WAITING_BYTES_MAX: Final = 64 << 20
@@ -151,7 +154,7 @@ class ConfigChanges:
                 change.manager.change(change.edit, change.also)
             return then()
         size = _size(request)
-        if self.pending >= WAITING_MAX or self._bytes + size > WAITING_BYTES_MAX:
+        if self.pending >= CHANGES_WAITING_MAX or self._bytes + size > WAITING_BYTES_MAX:
             return request.answer(
                 ResponseCode.SYSTEM_BUSY,
                 f"{self.pending} changes of topics and groups wait already; try again later")

@@ -94,7 +94,8 @@ def test_a_read_that_may_not_wait_returns_what_is_cached(tmp_path):
         begin = store.get_message("T", 0, 0, 500, only_cached=True)
         assert 1 < begin.message_count < 500
         assert begin.next_begin_offset == begin.message_count
-        assert store.get_message("T", 0, begin.next_begin_offset, 32, only_cached=True).is_cold
+        # What follows may be on its way already: the system reads ahead without waiting.
+        assert store.get_message("T", 0, 450, 32, only_cached=True).is_cold
 
 
 def test_queue_units_that_are_not_cached_are_not_waited_for(tmp_path, monkeypatch):
