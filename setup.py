@@ -15,9 +15,9 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 KERNELS = (
-    "record", "record_encoder", "hashes", "queue_units", "index_entries", "index_chains", "header",
+    "record", "appender", "hashes", "queue_units", "index_entries", "index_chains", "header",
     "columns", "column_records", "timer_records", "timer_put_back", "timer_lists",
-    "timer_replay",
+    "timer_replay", "properties",
 )
 SOURCES = Path("src/tailrace/kernels")
 SHARED = re.compile(r"^from tailrace\.kernels\.shared\.(\w+) import [\w, ]+$", re.MULTILINE)

@@ -15,8 +15,12 @@ _spec.loader.exec_module(_module)
 
 
 @pytest.fixture(autouse=True, scope="session")
-def hang_up_is_not_ignored():
-    """Commands inherit a SIGHUP that is ignored, as under nohup; tests are about an ordinary start."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+def signals_are_not_ignored():
+    """Commands inherit ignored signals, as under nohup or of a shell's job; tests start them as usual."""
+    hang_up = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    interrupt = signal.getsignal(signal.SIGINT)
+    if interrupt is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    signal.signal(signal.SIGHUP, before)
+    signal.signal(signal.SIGHUP, hang_up)
+    signal.signal(signal.SIGINT, interrupt)

@@ -30,7 +30,7 @@ from tailrace.formats import (
     timerwheel,
 )
 from tailrace.formats._layout import Layout
-from tailrace.kernels import index_entries, record, record_encoder
+from tailrace.kernels import appender, index_entries, record
 
 GOLDEN = Path(__file__).resolve().parents[1] / "tests" / "golden"
 PER_LINE = 16
@@ -88,7 +88,7 @@ def encoded(topic: bytes = b"TopicA", ipv6: bool = False, crc: bool = False) -> 
     out = bytearray(1024)
     born, store = ("fe80::1", "fe80::2") if ipv6 else ("10.1.2.3", "192.168.0.9")
     properties = commitlog.encode_properties({"TAGS": "TagA", "KEYS": "k1 k2", "UNIQ_KEY": "U1"})
-    size = record_encoder.encode(
+    size = appender.encode(
         out, 0, len(out), 4096, 3, 0, 7, 0, BORN, commitlog.pack_host(born, 4660), STORED,
         commitlog.pack_host(store, 10911), 0, 0, b"hello",
         record.crc32(b"hello", 0, 5) & commitlog.CRC_MASK, topic, properties, crc)

@@ -25,7 +25,7 @@ def interpreted(name):
 
 RECORD, ENCODER, HASHES, UNITS, INDEX, CHAINS, HEADER = map(
     interpreted,
-    ("record", "record_encoder", "hashes", "queue_units", "index_entries", "index_chains", "header"))
+    ("record", "appender", "hashes", "queue_units", "index_entries", "index_chains", "header"))
 pytestmark = pytest.mark.skipif(not kernels.compiled(), reason="no compiled kernels to compare with")
 quick = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -64,13 +64,13 @@ def scan(module, data, base=0, check=7):
 @quick
 @given(messages, st.booleans())
 def test_records_are_written_the_same(items, crc):
-    assert log_of(ENCODER, items, crc=crc) == log_of(kernels.record_encoder, items, crc=crc)
+    assert log_of(ENCODER, items, crc=crc) == log_of(kernels.appender, items, crc=crc)
 
 
 @quick
 @given(messages, st.booleans(), st.data())
 def test_damaged_logs_are_walked_the_same(items, crc, data):
-    log, end = log_of(kernels.record_encoder, items, crc=crc)
+    log, end = log_of(kernels.appender, items, crc=crc)
     for _ in range(data.draw(st.integers(0, 3))):
         log[data.draw(st.integers(0, end - 1))] ^= data.draw(st.integers(1, 255))
     cut = data.draw(st.integers(0, end + 16))
@@ -92,7 +92,7 @@ def is_served(module, data, topic, queue_id, queue_offset):
 @given(messages, st.booleans(), st.data())
 def test_units_are_read_the_same(items, crc, data):
     """Both forms of the kernel stop at the same unit for the same reason, whatever units say."""
-    log, end = log_of(kernels.record_encoder, items, crc=crc)
+    log, end = log_of(kernels.appender, items, crc=crc)
     rows = np.zeros((len(items), kernels.record.COLUMNS), dtype=np.int64)
     count, _, _ = kernels.record.scan(log, 0, end, 0, 0, rows)
     names = [kernels.record.C_PHY, kernels.record.C_SIZE, kernels.record.C_TAGS_CODE]
@@ -123,7 +123,7 @@ def test_units_are_read_the_same(items, crc, data):
 @given(messages, st.booleans(), st.data())
 def test_what_is_served_is_a_record_of_its_place(items, crc, data):
     """The check of a read says what a walk and the record's own words say, also of damaged bytes."""
-    log, end = log_of(kernels.record_encoder, items, crc=crc)
+    log, end = log_of(kernels.appender, items, crc=crc)
     size = int.from_bytes(log[:4], "big")
     assert is_served(kernels.record, log[:size], b"Topic", items[0][4], 0)
     for _ in range(data.draw(st.integers(0, 2))):
@@ -150,7 +150,7 @@ def test_random_bytes_are_walked_the_same(data):
 @quick
 @given(messages)
 def test_a_whole_log_is_found_again(items):
-    log, end = log_of(kernels.record_encoder, items)
+    log, end = log_of(kernels.appender, items)
     (count, stop, reason), rows = scan(kernels.record, log[:end])
     assert (count, stop, reason) == (len(items), end, kernels.record.REASON_END)
     for row, (body, _, tag, _, queue_id, _) in zip(rows, items, strict=True):
@@ -177,7 +177,7 @@ def test_the_hash_is_javas(text):
 @quick
 @given(messages, st.integers(2, 40))
 def test_index_files_are_the_same(items, entries):
-    log, end = log_of(kernels.record_encoder, items)
+    log, end = log_of(kernels.appender, items)
     rows = np.zeros((8, kernels.record.COLUMNS), dtype=np.int64)
     count, _, _ = kernels.record.scan(log, 0, end, 0, 0, rows)
     files = [bytearray(40 + 4 * 7 + 20 * entries) for _ in range(2)]
@@ -232,7 +232,7 @@ def test_a_damaged_index_is_searched_the_same_and_safely(data, wanted):
 @quick
 @given(messages)
 def test_units_are_built_the_same(items):
-    log, end = log_of(kernels.record_encoder, items)
+    log, end = log_of(kernels.appender, items)
     rows = np.zeros((8, kernels.record.COLUMNS), dtype=np.int64)
     count, _, _ = kernels.record.scan(log, 0, end, 0, 0, rows)
     order = np.arange(count, dtype=np.int64)
@@ -245,7 +245,7 @@ def test_units_are_built_the_same(items):
 @quick
 @given(messages)
 def test_rows_are_sorted_by_queue_the_same(items):
-    log, end = log_of(kernels.record_encoder, items)
+    log, end = log_of(kernels.appender, items)
     rows = np.zeros((8, kernels.record.COLUMNS), dtype=np.int64)
     count, _, _ = kernels.record.scan(log, 0, end, 0, 0, rows)
     rows = rows[:count]

@@ -30,6 +30,4 @@ class SystemClock:
         """Milliseconds since 1970 by the wall clock."""
         return time.time_ns() // 1_000_000
 
-    def monotonic_ns(self) -> int:
-        """Nanoseconds from an arbitrary point; never goes back."""
-        return time.monotonic_ns()
+    monotonic_ns = staticmethod(time.monotonic_ns)  # asked twice a put: no call of Python's

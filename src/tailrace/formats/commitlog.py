@@ -124,10 +124,10 @@ def tags_code(tags: str | None) -> int:
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
     """Stored form of properties: ``name 0x01 value 0x02`` repeated."""
-    return "".join(
+    return "".join([
         f"{name}{NAME_VALUE_SEPARATOR}{value}{PROPERTY_SEPARATOR}"
         for name, value in properties.items()
-    ).encode()
+    ]).encode()
 
 
 def decode_properties(data: bytes) -> dict[str, str]:
@@ -152,9 +152,14 @@ def unpack_host(raw: bytes) -> tuple[str, int]:
     return str(ipaddress.ip_address(raw[:-4])), int.from_bytes(raw[-4:], "big", signed=True)
 
 
+@functools.lru_cache(maxsize=64)
+def _hexadecimal(raw: bytes) -> str:
+    return raw.hex().upper()
+
+
 def create_message_id(store_host: bytes, phy_offset: int) -> str:
     """The broker's id of a message: store host and position in upper-case hexadecimal."""
-    return (store_host + phy_offset.to_bytes(8, "big")).hex().upper()
+    return f"{_hexadecimal(store_host)}{phy_offset & 0xFFFFFFFFFFFFFFFF:016X}"
 
 
 def decode_message_id(msg_id: str) -> tuple[bytes, int]:

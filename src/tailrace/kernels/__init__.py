@@ -25,6 +25,7 @@ from isal import isal_zlib
 from tailrace.logs import get_logger
 
 __all__ = [
+    "appender",
     "column_records",
     "columns",
     "compiled",
@@ -32,9 +33,9 @@ __all__ = [
     "header",
     "index_chains",
     "index_entries",
+    "properties",
     "queue_units",
     "record",
-    "record_encoder",
     "timer_lists",
     "timer_put_back",
     "timer_records",
@@ -64,15 +65,16 @@ def _load(name: str) -> ModuleType:
 
 if TYPE_CHECKING:
     from tailrace.kernels import (
+        appender,
         column_records,
         columns,
         hashes,
         header,
         index_chains,
         index_entries,
+        properties,
         queue_units,
         record,
-        record_encoder,
         timer_lists,
         timer_put_back,
         timer_records,
@@ -80,8 +82,9 @@ if TYPE_CHECKING:
     )
 else:
     record = _load("record")
-    record_encoder = _load("record_encoder")
+    appender = _load("appender")
     hashes = _load("hashes")
+    properties = _load("properties")
     queue_units = _load("queue_units")
     index_entries = _load("index_entries")
     index_chains = _load("index_chains")
@@ -120,7 +123,7 @@ def _lend_crc32(kernel: ModuleType = record) -> None:
 
 
 for _name, _kernel in (
-    ("record", record), ("record_encoder", record_encoder), ("timer_records", timer_records)
+    ("record", record), ("appender", appender), ("timer_records", timer_records)
 ):
     if _name not in _interpreted:
         _lend_crc32(_kernel)

@@ -34,6 +34,7 @@ from tailrace.formats.commitlog import (
     decode_message,
     decode_message_id,
 )
+from tailrace.kernels.properties import plain_items, plain_properties
 from tailrace.logs import get_logger
 from tailrace.model import (
     BoundaryType,
@@ -60,7 +61,6 @@ from tailrace.node.directory_opening import (
 from tailrace.node.lock import LOCK_CHECK_MS, LockWatch, lock_store
 from tailrace.node.put_forms import (
     PutResults,
-    plain_items,
     raise_refused,
     stored_properties,
     topic_of,
@@ -70,6 +70,7 @@ from tailrace.node.retention import Retention
 from tailrace.node.timers import Timers, goes_alone
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.segments import Lease
+from tailrace.store.commit_log import RecordWriter
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.flush import DurableCallback
 from tailrace.store.geometry import recognise, write_geometry
@@ -371,21 +372,19 @@ class MessageStore:
         otherwise. Raises MessageIllegalError, StoreNotWritableError, FlushDiskTimeoutError (the
         message is in the log, its sync is late) or StoreClosedError.
         """
-        self._check_open()
-        store, clock = self._store, self._clock
-        began = clock.monotonic_ns()
+        store = self._store
         self._topic_queues(message.topic, queue_id)
-        result = self._timers.put(MessageExtBrokerInner(
+        result = self.put_inner(MessageExtBrokerInner(
             message.topic, queue_id, message.body,
-            stored_properties(message, self._unique_key()), message.flag, 0, clock.now_ms(),
+            plain_properties(message, self._unique_prefix, next(self._unique_number))
+            or stored_properties(message, self._unique_key()), message.flag, 0, self._clock.now_ms(),
             store.commit_log.store_host))
         if result.status is not PutMessageStatus.PUT_OK:
             raise_refused(result)
         if store.flush_commit_log.sync and message.wait_store_msg_ok:
             self._wait(result.until, timeout_ms)
         else:
-            store.let_dispatch_follow()
-        store.stats.put_took(clock.monotonic_ns() - began)
+            store.let_dispatch_follow(result.until)
         result.msg_id = create_message_id(store.commit_log.store_host, result.phy_offset)
         return result
 
@@ -398,7 +397,7 @@ class MessageStore:
         all checked first, but when the disk fills up those before stay put, which the error says.
         """
         self._check_open()
-        runs: list[tuple[MessageExtBrokerInner, list[tuple[int, bytes, bytes]]]] = []
+        writers: list[RecordWriter] = []
         for topic, run in itertools.groupby(messages, key=topic_of):
             part = list(run)
             self._topic_queues(topic, queue_id)
@@ -414,11 +413,10 @@ class MessageStore:
                     (message.flag, message.body, stored_properties(message, self._unique_key()))
                     for message in part
                 ]
-            self._store.commit_log.check_items(topic, items, 2 * len(self.store_host))
-            runs.append((shared, items))
+            writers.append(self._store.commit_log.items_writer(shared, items))
         results: list[PutMessageResult] = []
-        for shared, items in runs:
-            result = self._store.put_items(shared, items)
+        for writer in writers:
+            result = self._store.append(writer)
             if not result.status.appended:
                 raise_refused(result)
             results.append(result)
@@ -427,16 +425,17 @@ class MessageStore:
             and any(message.wait_store_msg_ok for message in messages)
         ):
             self._wait(results[-1].until, timeout_ms)
-        self._store.let_dispatch_follow()
+        if results:
+            self._store.let_dispatch_follow(results[-1].until)
         return PutResults(results, self.store_host)
 
     def put_inner(self, message: MessageExtBrokerInner) -> PutMessageResult:
         """Append a message that a broker prepared; waits for no sync and raises no refusal."""
-        self._check_open()
-        began = self._clock.monotonic_ns()
-        result = self._timers.put(message)
-        self._store.stats.put_took(self._clock.monotonic_ns() - began)
-        return result
+        if self._closed or os.getpid() != self._pid:
+            self._check_open()
+        store = self._store
+        writer = store.commit_log.plain_writer(message)
+        return store.append(writer) if writer is not None else self._timers.put(message)
 
     def recall(self, handle: str) -> None:
         """Take back a timer message that is not due, by the ``recall_handle`` of its put.
@@ -463,10 +462,7 @@ class MessageStore:
     def put_batch_inner(self, message: MessageExtBrokerInner, encoded: bytes) -> PutMessageResult:
         """Append the messages of a batch request, all or none; as ``put_inner``."""
         self._check_open()
-        began = self._clock.monotonic_ns()
-        result = self._store.put_batch(message, encoded)
-        self._store.stats.put_took(self._clock.monotonic_ns() - began)
-        return result
+        return self._store.put_batch(message, encoded)
 
     def when_durable(self, until: int, callback: DurableCallback) -> None:
         """Call ``callback`` once everything below ``until`` is durable, perhaps from another thread.
@@ -495,6 +491,8 @@ class MessageStore:
         return f"{self._unique_prefix}{next(self._unique_number):012X}"
 
     def _topic_queues(self, topic: str, queue_id: int) -> None:
+        if self._closed or os.getpid() != self._pid:
+            self._check_open()
         known = self.topics.select(topic)
         if known is None:
             # A refused topic must not leave a config behind: the log checks names first.

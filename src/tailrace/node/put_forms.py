@@ -5,8 +5,8 @@ from __future__ import annotations
 import bisect
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, final, overload
+from collections.abc import Callable, Sequence
+from typing import final, overload
 
 from tailrace.errors import (
     FatalStorageError,
@@ -21,47 +21,14 @@ from tailrace.model import Message, PutMessageResult, PutMessageStatus, whole_ms
 from tailrace.store.default_message_store import DefaultMessageStore
 
 __all__ = [
-    "PutResults", "plain_items", "raise_refused", "stored_properties", "topic_of",
+    "PutResults", "raise_refused", "stored_properties", "topic_of",
     "wait_durable",
 ]
-
-
-_LISTS: Final = (list, tuple)
 
 
 def topic_of(message: Message) -> str:
     """The topic; a key to group by."""
     return message.topic
-
-
-def plain_items(
-    messages: list[Message], prefix: str, numbers: Iterator[int]
-) -> list[tuple[int, bytes, bytes]] | None:
-    """(flag, body, stored properties) when every message has one tag, one key and nothing else.
-
-    None when one of them is of another shape, or its texts hold what they must not: the careful
-    way then finds out. This is what makes ``put_many`` fast, so it checks all texts at once.
-    """
-    try:
-        items = [
-            (
-                m.flag, m.body,
-                f"TAGS\x01{m.tags}\x02KEYS\x01{m.keys[0]}\x02UNIQ_KEY\x01{prefix}{n:012X}\x02".encode(),
-            )
-            for m, n in zip(messages, numbers, strict=False)
-            if m.tags and m.keys.__class__ in _LISTS and len(m.keys) == 1 and m.keys[0]
-            and not m.properties and m.wait_store_msg_ok and m.deliver_at is m.delay is None
-            and not m.delay_level
-        ]
-    except (TypeError, UnicodeEncodeError):
-        return None
-    text = b"".join([properties for _, _, properties in items])
-    count = len(messages)
-    if len(items) != count or text.count(b" ") or not (
-        text.count(b"\x01") == text.count(b"\x02") == 3 * count
-    ):
-        return None
-    return items
 
 
 def stored_properties(message: Message, unique_key: str) -> bytes:

@@ -16,7 +16,6 @@ from tailrace.formats import filenames
 from tailrace.formats.commitlog import (
     INNER_MULTI_DISPATCH,
     INNER_MULTI_QUEUE_OFFSET,
-    decode_properties,
 )
 from tailrace.logs import get_logger
 from tailrace.model import Message, MessageExtBrokerInner, PutMessageResult
@@ -32,9 +31,6 @@ from tailrace.timer.pending import PendingTimer, pending_levels, pending_timers
 from tailrace.timer.properties import (
     DELAY,
     DELIVER_PROPERTIES,
-    TIMER_OUT_MS,
-    TIMER_TOPIC,
-    UNIQ_KEY,
 )
 from tailrace.timer.put_hook import TimerPutHook
 from tailrace.timer.recall import build_handle, parse_handle, recall_messages
@@ -188,21 +184,17 @@ class Timers:
 
     def put(self, message: MessageExtBrokerInner) -> PutMessageResult:
         """Put a message, which waits on the timer topic when it has a delivery time."""
-        topic, queue_id = message.topic, message.queue_id
-        refused = self._store.commit_log.lmq_refusal(message) or self._hook.handle(message)
-        if refused is not None:
-            return refused
+        waiting = self._store.commit_log.lmq_refusal(message) or self._hook.handle(message)
+        if isinstance(waiting, PutMessageResult):
+            return waiting
         if message.topic == SCHEDULE_TOPIC and SCHEDULE_TOPIC not in self._topics.table:
             self._topics.create_if_missing(SCHEDULE_TOPIC, _SCHEDULE_QUEUES)
         result = self._store.put(message)
-        if message.topic != topic and result.status.appended:
-            result.queue_id = queue_id  # producers are told the queue they asked for
-        if message.topic == TIMER_TOPIC != topic and result.status.appended:
-            properties = decode_properties(message.properties)
-            if not topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+        if waiting is not None and result.status.appended:
+            result.queue_id = waiting.queue_id  # producers are told the queue they asked for
+            if waiting.out_ms and not waiting.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
                 result.recall_handle = build_handle(
-                    topic, self._broker_name, int(properties[TIMER_OUT_MS]),
-                    properties.get(UNIQ_KEY, ""))
+                    waiting.topic, self._broker_name, waiting.out_ms, waiting.unique_key)
         return result
 
     def recall(self, handle: str, born_ms: int, born_host: bytes) -> list[PutMessageResult]:

@@ -7,7 +7,7 @@ checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, final
 
@@ -26,7 +26,7 @@ from tailrace.formats import filenames
 from tailrace.logs import get_logger
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.segments import OpenFiles
-from tailrace.store.commit_log import CommitLog, RecordWriter
+from tailrace.store.commit_log import CommitLog, MakeRecords, RecordWriter
 from tailrace.store.consume_queue import ConsumeQueueStore
 from tailrace.store.dispatch import Dispatcher, parse_delay_levels
 from tailrace.store.flush import (
@@ -211,7 +211,7 @@ class DefaultMessageStore:
         if self._flushed_file is not None:
             self._flushed_file.close()
             self._flushed_file = None
-        self.commit_log.queue.close()
+        self.commit_log.close()
         self.queues.close()
         if self.index is not None:
             self.index.close()
@@ -232,45 +232,35 @@ class DefaultMessageStore:
         return self.commit_log.max_offset
 
     def put(self, message: MessageExtBrokerInner) -> PutMessageResult:
-        """Append one message; the caller waits for its sync with ``when_durable``."""
-        result = self.commit_log.put(message)
-        stats = self.stats
-        if result.status is PutMessageStatus.PUT_OK:
-            stats.put_times += 1
-            stats.put_size += len(message.body)
-            if self.reput.idle:
-                self.wake_reput()
-        else:
-            stats.put_failed_times += 1
-        return result
+        """Put one message; the caller waits for its sync with ``when_durable``."""
+        began = self._clock.monotonic_ns()
+        return self._counted(began, self.commit_log.put(message))
 
     def put_batch(self, message: MessageExtBrokerInner, encoded: bytes) -> PutMessageResult:
-        """Append the messages of a batch body."""
-        return self._counted(self.commit_log.put_batch(message, encoded), len(encoded))
+        """Put the messages of a batch body."""
+        began = self._clock.monotonic_ns()
+        return self._counted(began, self.commit_log.put_batch(message, encoded))
 
-    def put_items(
-        self, message: MessageExtBrokerInner, items: list[tuple[int, bytes, bytes]]
-    ) -> PutMessageResult:
-        """Append many messages of one queue."""
-        result = self.commit_log.put_items(message, items, whole=False)
-        return self._counted(result, result.until - result.phy_offset)
+    def append(self, writer: RecordWriter) -> PutMessageResult:
+        """Put the records of a writer that the log has made."""
+        began = self._clock.monotonic_ns()
+        return self._counted(began, self.commit_log.append(writer))
 
     def put_records(
-        self, keys: Sequence[tuple[str, int]], count: int, bound: int, write: RecordWriter
+        self, keys: list[tuple[str, int]], count: int, bound: int, write: MakeRecords
     ) -> PutMessageResult:
-        """Append many records of many queues; see the log."""
-        result = self.commit_log.put_records(keys, count, bound, write)
-        return self._counted(result, result.until - result.phy_offset)
+        """Put many records of many queues; see the log."""
+        began = self._clock.monotonic_ns()
+        return self._counted(began, self.commit_log.put_records(keys, count, bound, write))
 
-    def _counted(self, result: PutMessageResult, size: int) -> PutMessageResult:
-        stats = self.stats
+    def _counted(self, began_ns: int, result: PutMessageResult) -> PutMessageResult:
         if result.status is PutMessageStatus.PUT_OK:
-            stats.put_times += result.msg_num
-            stats.put_size += size
+            self.stats.put(
+                result.msg_num, result.until - result.phy_offset, self._clock.monotonic_ns() - began_ns)
             if self.reput.idle:
                 self.wake_reput()
         else:
-            stats.put_failed_times += 1
+            self.stats.put_failed_times += 1
         return result
 
     def wake_reput(self) -> None:
@@ -278,17 +268,17 @@ class DefaultMessageStore:
         if self._reput_handle is not None and not self.flush_commit_log.sync:
             self._reput_handle.wake()  # under SYNC_FLUSH the flush does it: nothing is shown before
 
-    def let_dispatch_follow(self) -> None:
-        """Wait some milliseconds while dispatch is far behind; for writers that wait for nothing.
+    def let_dispatch_follow(self, until: int) -> None:
+        """Wait some milliseconds while dispatch is far from ``until``; for writers that wait for nothing.
 
         One thread runs Python at a time. Each time dispatch leaves Python to copy or to write it
         would queue up behind such a writer, and fall back by hundreds of megabytes.
         """
-        reput, until = self.reput, self.commit_log.max_offset
+        reput = self.reput
         at = reput.reput_from_offset
-        if until - at < _FAR_BEHIND or at == self._dispatch_stuck_at or self._reput_handle is None or (
-            self.flush_commit_log.sync
-        ):
+        if until - at < _FAR_BEHIND:
+            return
+        if at == self._dispatch_stuck_at or self._reput_handle is None or self.flush_commit_log.sync:
             return
         if not reput.wait(until - _FAR_BEHIND // 2, _FOLLOW_MS) and reput.reput_from_offset == at:
             self._dispatch_stuck_at = at  # it stands: no reason for writers to stand, too

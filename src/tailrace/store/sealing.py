@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tailrace.formats.commitlog import BLANK, BLANK_MAGIC, CRC_MASK, SysFlag
-from tailrace.kernels import record, record_encoder
+from tailrace.kernels import appender, record
 from tailrace.store.log_scan import Rows
 from tailrace.store.log_walk import Damage, LogFile
 
@@ -27,12 +27,12 @@ def placeholder(damage: Damage, file: LogFile, timestamp_ms: int) -> bytes:
     if damage.until >= end:
         size = end - damage.phy_offset
         return BLANK.pack(size, BLANK_MAGIC) if size >= BLANK.size else b""
-    least = record_encoder.record_size(len(_HOST), len(_HOST), 0, len(_RAW_TOPIC), 0)
+    least = appender.record_size(len(_HOST), len(_HOST), 0, len(_RAW_TOPIC), 0)
     if damage.size < least:
         return b""
     body = bytes(damage.size - least)
     made = bytearray(damage.size + BLANK.size)
-    size = record_encoder.encode(
+    size = appender.encode(
         made, 0, len(made), damage.phy_offset, 0, 0, 0, SysFlag.TRANSACTION_ROLLBACK, timestamp_ms,
         _HOST, timestamp_ms, _HOST, 0, 0, body, record.crc32(body, 0, len(body)) & CRC_MASK,
         _RAW_TOPIC, b"", False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
@@ -27,13 +27,32 @@ from tailrace.timer.properties import (
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
     TIMER_TOPIC,
+    UNIQ_KEY,
     slot_ms,
 )
 
-__all__ = ["TimerPutHook"]
+__all__ = ["TimerPutHook", "Waiting", "may_wait"]
 
 _PUT_BACK_ROOM: Final = 128
 """More than a put-back adds: its two times, the number of rolls and the due time of a rolled one."""
+
+
+class Waiting(NamedTuple):
+    """Where a message that waits is to go, and when."""
+
+    topic: str
+    queue_id: int
+    out_ms: int
+    """Its slot time in the wheel; 0 for a message with a delay level."""
+    unique_key: str
+
+
+def may_wait(stored: bytes) -> bool:
+    """Whether stored properties may ask for a delivery time or a delay level.
+
+    A cheap test: nearly every message has no such property.
+    """
+    return b"TIMER_D" in stored or b"DELAY\x01" in stored
 
 
 @final
@@ -49,13 +68,10 @@ class TimerPutHook:
         self._slot_num = slot_num
         self._max_delay_level = len(config.message_delay_level.split())
 
-    def handle(self, message: MessageExtBrokerInner) -> PutMessageResult | None:
-        """Change ``message`` when it has to wait; a result when it is refused.
-
-        The cheap test comes first: nearly every message has no such property.
-        """
+    def handle(self, message: MessageExtBrokerInner) -> PutMessageResult | Waiting | None:
+        """Change ``message`` when it has to wait; a result when it is refused, None when it goes on."""
         stored = message.properties
-        if b"TIMER_D" not in stored and b"DELAY\x01" not in stored:
+        if not may_wait(stored):
             return None
         if message.topic in (TIMER_TOPIC, SCHEDULE_TOPIC):
             return None
@@ -63,8 +79,7 @@ class TimerPutHook:
             return None
         properties = decode_properties(stored)
         if (level := _delay_level(properties)) > 0:
-            self._transform_delay_level(message, properties, min(level, self._max_delay_level))
-            return None
+            return self._transform_delay_level(message, properties, min(level, self._max_delay_level))
         if TIMER_OUT_MS in properties or not any(name in properties for name in DELIVER_PROPERTIES):
             return None
         if not self._config.timer_wheel_enable:
@@ -76,19 +91,21 @@ class TimerPutHook:
     @staticmethod
     def _transform_delay_level(
         message: MessageExtBrokerInner, properties: dict[str, str], level: int
-    ) -> None:
+    ) -> Waiting:
         """A level wins over a delivery time, and one above the highest is the highest."""
         for name in DELIVER_PROPERTIES:
             properties.pop(name, None)
         properties[DELAY] = str(level)
+        waiting = Waiting(message.topic, message.queue_id, 0, properties.get(UNIQ_KEY, ""))
         properties[REAL_TOPIC] = message.topic
         properties[REAL_QID] = str(message.queue_id)
         message.properties = encode_properties(properties)
         message.topic, message.queue_id = SCHEDULE_TOPIC, level - 1
+        return waiting
 
     def _transform(
         self, message: MessageExtBrokerInner, properties: dict[str, str]
-    ) -> PutMessageResult | None:
+    ) -> PutMessageResult | Waiting | None:
         now, config = self._clock.now_ms(), self._config
         try:
             deliver = _deliver_ms(properties, now)
@@ -119,8 +136,9 @@ class TimerPutHook:
                 PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
                 remark=f"properties: {len(stored)} bytes, a timer message may have "
                 f"{MAX_PROPERTIES_LENGTH - _PUT_BACK_ROOM}")
+        waiting = Waiting(message.topic, message.queue_id, out, properties.get(UNIQ_KEY, ""))
         message.properties, message.topic, message.queue_id = stored, TIMER_TOPIC, 0
-        return None
+        return waiting
 
     @staticmethod
     def _illegal(why: str) -> PutMessageResult:

@@ -14,7 +14,7 @@ from tailrace.errors import (
     MessageIllegalError,
 )
 from tailrace.formats import commitlog, consumequeue, filenames, indexfile, remoting
-from tailrace.kernels import record, record_encoder
+from tailrace.kernels import appender, record
 from tailrace.store.log_scan import is_record
 
 RECORD = bytes.fromhex(
@@ -36,7 +36,7 @@ def encoded(**changes):
         "append_prop_crc": False, **changes,
     }
     out = bytearray(4096)
-    size = record_encoder.encode(out, 0, len(out), *values.values())
+    size = appender.encode(out, 0, len(out), *values.values())
     return bytes(out[:size])
 
 

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tailrace import kernels
+from tailrace.kernels import appender
 from tailrace.kernels import column_records as compiled
-from tailrace.kernels import record_encoder
 
 MAGIC = {False: 0xDAA320A7, True: 0xDAA320AB}
 quick = settings(
@@ -45,7 +45,7 @@ def log_of(made):
     numbers = np.zeros((len(made), compiled.NUMBERS), dtype=np.int64)
     parts = [[], [], [], [], []]
     for n, (body, topic, props, born, store, flag, time, offset) in enumerate(made):
-        size = record_encoder.encode(
+        size = appender.encode(
             out, at, len(out), at, n, flag, offset, 0, time, bytes(born), time ^ 5, bytes([n]) * store,
             n, -n, body, n * 7, topic, props, False)
         assert size > 0

@@ -15,7 +15,7 @@ from tailrace.formats.commitlog import (
     encode_properties,
     unpack_host,
 )
-from tailrace.kernels import record, record_encoder
+from tailrace.kernels import appender, record
 
 
 def interpreted():
@@ -47,7 +47,7 @@ def scanned(items):
     log = bytearray(1 << 14)
     at = 0
     for number, (body, properties, host, length) in enumerate(items):
-        at += record_encoder.encode(
+        at += appender.encode(
             log, at, len(log), at, number, 0, number, 0, 0, host, 5, host.rjust(length, b"\1"), 0, 0,
             body, record.crc32(body, 0, len(body)) & 0x7FFFFFFF, b"Topic", properties, False)
     rows = np.zeros((len(items), record.COLUMNS), dtype=np.int64)

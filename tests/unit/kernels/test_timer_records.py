@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tailrace import kernels
 from tailrace.formats.commitlog import decode_message, encode_properties, java_string_hash
 from tailrace.formats.timerlog import TIMER_UNIT, TimerUnit
-from tailrace.kernels import record, record_encoder, timer_lists, timer_put_back
+from tailrace.kernels import appender, record, timer_lists, timer_put_back
 from tailrace.kernels import timer_records as compiled
 from tailrace.timer.properties import due_ms, identity_of, out_ms, put_back_properties
 
@@ -52,7 +52,7 @@ def log_of(made):
     out, at, places, sizes = bytearray(1 << 15), 0, [], []
     for n, (found, body, topic, born, store, sys_flag, whole) in enumerate(made):
         text = encode_properties(found)
-        size = record_encoder.encode(
+        size = appender.encode(
             out, at, len(out), BASE + at, 0, n - 1, n, sys_flag, 10**12 + n, bytes([n]) * born,
             NOW - 5000 + n, bytes(store), n, 0, body, record.crc32(body, 0, len(body)) & 0x7FFFFFFF,
             topic.encode(), text if whole else text[:-1], False)

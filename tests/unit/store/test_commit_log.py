@@ -169,7 +169,7 @@ def test_an_error_inside_the_encoder_leaves_no_bytes_behind(store, files):
     end = store.max_phy_offset
     items = [(0, b"one", b""), (0, b"two", b""), (0, b"three", "no bytes")]
     with pytest.raises(TypeError):
-        store._store.commit_log.put_items(inner(), items, whole=False)
+        store._store.append(store._store.commit_log.items_writer(inner(), items))
     log = files.open("/s/commitlog/00000000000000000000").pread(8192, 0)
     assert log[end:].count(0) == len(log) - end
     assert store.put_inner(inner()).queue_offset == 1

@@ -67,6 +67,7 @@ def inner(body=b"x"):
 
 def close_descriptors(store):
     """What the bound on descriptors does to files that were not used for a while."""
+    store._store.commit_log.tail.drop()
     for queue in (store._store.commit_log.queue, *(q.files for q in store._store.queues.table.values())):
         for file in queue.files:
             file._close_descriptors()

@@ -100,16 +100,18 @@ def test_a_put_that_fails_in_between_loses_and_doubles_nothing(monkeypatch, fail
     """The log needs a new file every few dozen records, and one of these cannot be made."""
     world = World(config=dataclasses.replace(CONFIG, mapped_file_size_commit_log=1 << 14))
     due = sent(world, 400)
-    real, count = world.store.commit_log._roll, 0
+    queue = world.store.commit_log.queue
+    real, count = queue.last_file, 0
 
-    def roll(file):
+    def last_file(create_at=None):
         nonlocal count
-        count += 1
-        if count == fails:
-            raise how
-        return real(file)
+        if queue.files[-1].is_full():
+            count += 1
+            if count == fails:
+                raise how
+        return real(create_at)
 
-    monkeypatch.setattr(world.store.commit_log, "_roll", roll)
+    monkeypatch.setattr(queue, "last_file", last_file)
     world.clock.advance(8000)
     world.steps()
     world.run(2000, 100)

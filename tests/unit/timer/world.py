@@ -3,7 +3,7 @@
 from tailrace.config import StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.formats.commitlog import decode_message, encode_properties
-from tailrace.model import MessageExtBrokerInner
+from tailrace.model import MessageExtBrokerInner, PutMessageResult
 from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.dispatch import parse_delay_levels
@@ -59,7 +59,8 @@ class World:
         now = self.clock.now_ms()
         message = MessageExtBrokerInner(
             topic, queue_id, body or key.encode(), encode_properties(texts), born_timestamp=now)
-        result = self.hook.handle(message) or self.store.put(message)
+        refused = self.hook.handle(message)
+        result = refused if isinstance(refused, PutMessageResult) else self.store.put(message)
         if result.status.appended and "TIMER_DEL_UNIQKEY" not in texts:
             due = (
                 now + LEVELS_MS[int(texts["DELAY"]) - 1] if texts.get("DELAY", "") in ("1", "2", "3", "4")

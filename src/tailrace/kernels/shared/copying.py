@@ -20,3 +20,32 @@ def copy_bytes(
     else:  # either may be an array of NumPy's, which takes no bytes
         memoryview(out).cast("B")[q : q + n] = memoryview(b).cast("B")[p : p + n]
     return q + n
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def copy_object(out: cython.uchar[::1], q: cython.Py_ssize_t, data: bytes) -> cython.Py_ssize_t:
+    """Copy a bytes object, which must not be None, to ``out[q:]``; the place behind it."""
+    k: cython.Py_ssize_t
+    n: cython.Py_ssize_t = len(data)
+    if cython.compiled:
+        start = cython.declare("const unsigned char *")
+        start = data
+        for k in range(n):
+            out[q + k] = start[k]
+    else:
+        out[q : q + n] = data
+    return q + n
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def clear_bytes(out: cython.uchar[::1], start: cython.Py_ssize_t, until: cython.Py_ssize_t) -> cython.void:
+    """Set ``out[start:until]`` to zero."""
+    k: cython.Py_ssize_t
+    if cython.compiled:
+        for k in range(start, until):
+            out[k] = 0
+    else:
+        out[start:until] = bytes(until - start)

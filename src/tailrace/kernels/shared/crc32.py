@@ -89,6 +89,17 @@ def crc_of(
     return zlib.crc32(memoryview(b)[i:e])
 
 
+@cython.cfunc
+def crc_of_object(data: bytes) -> cython.longlong:
+    """The checksum of a bytes object."""
+    if cython.compiled:
+        start = cython.declare("const unsigned char *")
+        start = data
+        if _isal_crc32 != cython.NULL:
+            return _isal_crc32(0, start, len(data))
+    return crc_of(data, 0, len(data))
+
+
 def crc32(buf: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, until: cython.Py_ssize_t):
     """CRC-32 of a part of ``buf``."""
     if not 0 <= start <= until <= len(buf):

@@ -1,0 +1,719 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Records of the CommitLog, written; ``kernels.record`` walks them.
+
+`Appender` owns the tail of the log. What is put is a `RecordWriter`: one message, many messages of a
+queue, the body of a batch request, or records that another kernel makes.
+"""
+
+import cython
+
+from tailrace.kernels.shared.big_endian import be32, put32, put64
+from tailrace.kernels.shared.copying import clear_bytes, copy_bytes, copy_object
+from tailrace.kernels.shared.crc32 import crc32, crc_of, crc_of_object, use_crc32
+
+SOURCE_SHA256 = ""
+
+_END_OF_FILE = cython.declare(cython.int, -1)
+_BLANK = cython.declare(cython.int, 8)
+_MAGIC_V1 = cython.declare(cython.longlong, 0xDAA320A7)
+_MAGIC_V2 = cython.declare(cython.longlong, 0xDAA320AB)
+_MASK_31 = cython.declare(cython.longlong, 0x7FFFFFFF)
+_HOSTS_V6 = cython.declare(cython.longlong, 0x30)
+_TRANSACTION = cython.declare(cython.longlong, 0xC)
+_PREPARED = cython.declare(cython.longlong, 0x4)
+_ROLLBACK = cython.declare(cython.longlong, 0xC)
+_CRC_LENGTH = cython.declare(cython.int, 20)
+_ITEM_HEAD = cython.declare(cython.int, 20)
+_CHUNK = cython.declare(cython.int, 2048)
+_CRC_NAME: bytes = b"__CRC32#"
+# Stored properties with one of these need a closer look: store.multi_dispatch.MARK, and what
+# timer.put_hook.may_wait looks for. A test compares them.
+_LMQ: bytes = b"INNER_MULTI_"
+_TIMER: bytes = b"TIMER_D"
+_DELAY: bytes = b"DELAY\x01"
+
+END_OF_FILE = _END_OF_FILE
+
+
+def record_size(
+    born_host_length: cython.longlong,
+    store_host_length: cython.longlong,
+    body_length: cython.longlong,
+    topic_length: cython.longlong,
+    properties_length: cython.longlong,
+):
+    """Bytes of a record; a topic of more than 127 bytes makes it version 2."""
+    return (
+        75 + born_host_length + store_host_length + body_length + topic_length + properties_length
+        + (topic_length > 127)
+    )
+
+
+@cython.cclass
+class _Fields:
+    """What the records of one put have in common."""
+
+    queue_id: cython.longlong
+    flag: cython.longlong
+    sys_flag: cython.longlong
+    born_timestamp: cython.longlong
+    reconsume_times: cython.longlong
+    prepared: cython.longlong
+    now: cython.longlong
+    born_host: bytes
+    store_host: bytes
+    topic: bytes
+    append_crc: cython.bint
+
+
+@cython.cfunc
+def _size_of(
+    common: _Fields, body_length: cython.Py_ssize_t, props_length: cython.Py_ssize_t,
+    last: cython.uchar,
+) -> cython.Py_ssize_t:
+    """Bytes of a record; ``last`` is the last byte of its properties."""
+    topic_length: cython.Py_ssize_t = len(common.topic)
+    return (
+        75 + len(common.born_host) + len(common.store_host) + body_length + topic_length
+        + (topic_length > 127) + props_length + _crc_room(common, props_length, last)
+    )
+
+
+@cython.cfunc
+def _crc_room(
+    common: _Fields, props_length: cython.Py_ssize_t, last: cython.uchar
+) -> cython.Py_ssize_t:
+    """Bytes that the checksum property takes, with a separator before it if there must be one."""
+    if not common.append_crc:
+        return 0
+    return _CRC_LENGTH + (1 if props_length and last != 2 else 0)
+
+
+@cython.cfunc
+def _put_head(
+    out: cython.uchar[::1], pos: cython.Py_ssize_t, common: _Fields, flag: cython.longlong,
+    queue_offset: cython.longlong, phy_offset: cython.longlong, body_crc: cython.longlong,
+    body_length: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Write what is before the body; the place behind it. The IPv6 bits follow the hosts' lengths."""
+    sys_flag: cython.longlong = common.sys_flag & ~_HOSTS_V6
+    q: cython.Py_ssize_t
+    if len(common.born_host) == 20:
+        sys_flag |= 0x10
+    if len(common.store_host) == 20:
+        sys_flag |= 0x20
+    # The length comes last: a torn store leaves no record that looks whole.
+    put32(out, pos + 4, _MAGIC_V2 if len(common.topic) > 127 else _MAGIC_V1)
+    put32(out, pos + 8, body_crc)
+    put32(out, pos + 12, common.queue_id)
+    put32(out, pos + 16, flag)
+    put64(out, pos + 20, queue_offset)
+    put64(out, pos + 28, phy_offset)
+    put32(out, pos + 36, sys_flag)
+    put64(out, pos + 40, common.born_timestamp)
+    q = copy_object(out, pos + 48, common.born_host)
+    put64(out, q, common.now)
+    q = copy_object(out, q + 8, common.store_host)
+    put32(out, q, common.reconsume_times)
+    put64(out, q + 4, common.prepared)
+    put32(out, q + 12, body_length)
+    return q + 16
+
+
+@cython.cfunc
+def _put_topic(
+    out: cython.uchar[::1], q: cython.Py_ssize_t, common: _Fields, props_length: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """Write the topic and the length of the properties; the place behind them."""
+    length: cython.Py_ssize_t = len(common.topic)
+    if length > 127:
+        out[q] = (length >> 8) & 255
+        q += 1
+    out[q] = length & 255
+    q = copy_object(out, q + 1, common.topic)
+    out[q] = (props_length >> 8) & 255
+    out[q + 1] = props_length & 255
+    return q + 2
+
+
+@cython.cfunc
+def _end_record(
+    out: cython.uchar[::1], pos: cython.Py_ssize_t, q: cython.Py_ssize_t, common: _Fields,
+    room: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Write the checksum of the whole record, if it has one, and its length, which is returned."""
+    crc: cython.longlong
+    k: cython.Py_ssize_t
+    put32(out, pos, q + room - pos)
+    if room:
+        if room > _CRC_LENGTH:
+            out[q] = 2
+            q += 1
+        crc = crc_of(out, pos, q) & _MASK_31
+        for k in range(8):
+            out[q + k] = _CRC_NAME[k]
+        out[q + 8] = 1
+        for k in range(10):
+            out[q + 9 + k] = 48 + crc % 10
+            crc = crc // 10
+        out[q + 19] = 2
+        q += 20
+    return q - pos
+
+
+@cython.cfunc
+def _put_one(
+    out: cython.uchar[::1], pos: cython.Py_ssize_t, limit: cython.Py_ssize_t, common: _Fields,
+    flag: cython.longlong, queue_offset: cython.longlong, phy_offset: cython.longlong, body: bytes,
+    body_crc: cython.longlong, props: bytes,
+) -> cython.Py_ssize_t:
+    """Write a record at ``out[pos:]``; its size, or END_OF_FILE when it does not fit before ``limit``.
+
+    It fits when eight bytes stay free for the blank record.
+    """
+    props_length: cython.Py_ssize_t = len(props)
+    last: cython.uchar = props[props_length - 1] if props_length else 0
+    room: cython.Py_ssize_t = _crc_room(common, props_length, last)
+    q: cython.Py_ssize_t
+    if _size_of(common, len(body), props_length, last) + _BLANK > limit - pos:
+        return _END_OF_FILE
+    q = _put_head(out, pos, common, flag, queue_offset, phy_offset, body_crc, len(body))
+    q = copy_object(out, q, body)
+    q = _put_topic(out, q, common, props_length + room)
+    q = copy_object(out, q, props)
+    return _end_record(out, pos, q, common, room)
+
+
+def encode(
+    buf: cython.uchar[::1],
+    pos: cython.Py_ssize_t,
+    limit: cython.Py_ssize_t,
+    phy_offset: cython.longlong,
+    queue_id: cython.longlong,
+    flag: cython.longlong,
+    queue_offset: cython.longlong,
+    sys_flag: cython.longlong,
+    born_timestamp: cython.longlong,
+    born_host: bytes,
+    store_timestamp: cython.longlong,
+    store_host: bytes,
+    reconsume_times: cython.longlong,
+    prepared: cython.longlong,
+    body: bytes,
+    body_crc: cython.longlong,
+    topic: bytes,
+    props: bytes,
+    append_prop_crc: cython.bint,
+):
+    """Write a record at ``buf[pos:]`` and return its size, or END_OF_FILE when it does not fit.
+
+    ``append_prop_crc`` ends the properties with a checksum of the whole record. Lengths of topic and
+    properties were checked by the caller.
+    """
+    common: _Fields = _Fields()
+    if born_host is None or store_host is None or body is None or topic is None or props is None:
+        raise TypeError("a record has no parts that are None")
+    common.queue_id, common.sys_flag, common.born_timestamp = queue_id, sys_flag, born_timestamp
+    common.born_host, common.now, common.store_host = born_host, store_timestamp, store_host
+    common.reconsume_times, common.prepared, common.topic = reconsume_times, prepared, topic
+    common.append_crc = append_prop_crc
+    if pos < 0:
+        return _END_OF_FILE
+    return _put_one(
+        buf, pos, min(limit, len(buf)), common, flag, queue_offset, phy_offset, body, body_crc,
+        props)
+
+
+@cython.cclass
+class RecordWriter:
+    """Records that are put together; afterwards, what became of them.
+
+    ``done`` of ``count`` records are in the log, from ``phy_offset`` to ``until``; both are -1 when
+    there are none. ``queue_id`` and ``queue_offset`` are those of the first one, where all are of one
+    queue. ``whole`` keeps them in one file.
+    """
+
+    count = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    done = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    phy_offset = cython.declare(cython.longlong, visibility="readonly")
+    until = cython.declare(cython.longlong, visibility="readonly")
+    queue_id = cython.declare(cython.longlong, visibility="readonly")
+    queue_offset = cython.declare(cython.longlong, visibility="readonly")
+    store_timestamp = cython.declare(cython.longlong, visibility="readonly")
+    whole: cython.bint
+    _bound: cython.longlong
+    _full: cython.bint
+    _common: _Fields
+
+    @cython.cfunc
+    def _prepare(self, count: cython.Py_ssize_t, bound: cython.longlong, whole: cython.bint):
+        self.count, self.done, self._bound, self.whole = count, 0, bound, whole
+        self.phy_offset = self.until = self.queue_id = self.queue_offset = -1
+        self.store_timestamp = 0
+
+    @cython.cfunc
+    def _share(self, message, topic: bytes):
+        """Take what the records have in common from a message."""
+        common: _Fields = _Fields()
+        common.queue_id = message.queue_id
+        common.flag = message.flag
+        common.sys_flag = message.sys_flag
+        common.born_timestamp = message.born_timestamp
+        common.born_host = message.born_host
+        common.reconsume_times = message.reconsume_times
+        common.prepared = message.prepared_transaction_offset
+        if topic is None:
+            raise TypeError("a record has a topic")
+        common.topic = topic
+        self._common = common
+
+    @property
+    def phy_offsets(self):
+        """The position of each record that is in the log; nothing where nobody asks for them."""
+        return ()
+
+    @cython.cfunc
+    def _begin(self, queue_offsets: dict):
+        """Look up the next queue offsets."""
+
+    @cython.cfunc
+    def _write(
+        self, out: cython.uchar[::1], at: cython.Py_ssize_t, limit: cython.Py_ssize_t,
+        phy_offset: cython.longlong,
+    ) -> cython.Py_ssize_t:
+        """Write as many records as fit, or a part of them, and count them; how many bytes.
+
+        ``_full`` says that the next one does not fit.
+        """
+        raise NotImplementedError
+
+    @cython.cfunc
+    def _publish(self, queue_offsets: dict):
+        """Note the next queue offsets, once the records are in the log."""
+
+
+@cython.cclass
+class MessageWriter(RecordWriter):
+    """One message. ``lmq``, if it is not None, makes its properties and counts, under the lock.
+
+    The caller has checked the lengths.
+    """
+
+    _body: bytes
+    _body_crc: cython.longlong
+    _properties: bytes
+    _key: tuple
+    _counted: cython.bint
+    _lmq: object
+
+    def __init__(self, message, topic: bytes, properties: bytes, lmq=None):
+        body = message.body
+        if properties is None:
+            raise TypeError("properties are bytes")
+        self._take(message, topic, body if type(body) is bytes else bytes(body), properties)
+        self._lmq = lmq
+
+    @cython.cfunc
+    def _take(self, message, topic: bytes, body: bytes, properties: bytes):
+        kind: cython.longlong
+        self._share(message, topic)
+        self._body, self._properties, self._lmq = body, properties, None
+        self._body_crc = crc_of_object(body) & _MASK_31
+        kind = self._common.sys_flag & _TRANSACTION
+        self._counted = kind != _PREPARED and kind != _ROLLBACK
+        self._key = (message.topic, message.queue_id)
+        self._prepare(1, 0, False)
+
+    @cython.cfunc
+    def _begin(self, queue_offsets: dict):
+        if self._lmq is not None:
+            self._properties = self._lmq.properties()
+        self._bound = _size_of(self._common, len(self._body), len(self._properties), 0)
+        self.queue_id = self._common.queue_id
+        self.queue_offset = queue_offsets.get(self._key, 0) if self._counted else 0
+
+    @cython.cfunc
+    def _write(
+        self, out: cython.uchar[::1], at: cython.Py_ssize_t, limit: cython.Py_ssize_t,
+        phy_offset: cython.longlong,
+    ) -> cython.Py_ssize_t:
+        size: cython.Py_ssize_t = _put_one(
+            out, at, limit, self._common, self._common.flag, self.queue_offset, phy_offset, self._body,
+            self._body_crc, self._properties)
+        if size < 0:
+            self._full = True
+            return 0
+        self.done = 1
+        return size
+
+    @cython.cfunc
+    def _publish(self, queue_offsets: dict):
+        if self._counted:
+            queue_offsets[self._key] = self.queue_offset + 1
+        if self._lmq is not None:
+            self._lmq.advance()
+
+
+@cython.cfunc
+def _is_plain(stored: bytes) -> cython.bint:
+    """Whether no property begins with TIMER_D or INNER_MULTI_ or is DELAY."""
+    p: cython.Py_ssize_t = 0
+    n: cython.Py_ssize_t = len(stored)
+    first: cython.uchar
+    while p < n:
+        first = stored[p]
+        if (
+            (first == 84 and stored.startswith(_TIMER, p))
+            or (first == 68 and stored.startswith(_DELAY, p))
+            or (first == 73 and stored.startswith(_LMQ, p))
+        ):
+            return False
+        while p < n and stored[p] != 2:
+            p += 1
+        p += 1
+    return True
+
+
+def plain_writer(message, topics: dict, limit: cython.Py_ssize_t):
+    """The writer of a message that goes into the log as it is, surely; None when that is to be looked at.
+
+    Such a message breaks no rule, does not have to wait, and names no LMQ queue. ``topics`` has the
+    bytes of topics that are known to be right. Up to ``limit`` bytes of body and properties together
+    are not too long.
+    """
+    topic = topics.get(message.topic)
+    body = message.body
+    stored = message.properties
+    common: _Fields
+    writer: MessageWriter
+    if topic is None or type(body) is not bytes or type(stored) is not bytes:
+        return None
+    if type(message.flag) is not int or type(message.queue_id) is not int:
+        return None
+    if len(body) + len(stored) > limit or not _is_plain(stored):
+        return None
+    writer = MessageWriter.__new__(MessageWriter)
+    try:
+        writer._take(message, topic, body, stored)
+    except OverflowError:
+        return None
+    common = writer._common
+    if not -0x80000000 <= common.flag <= 0x7FFFFFFF or not 0 <= common.queue_id <= 0x7FFFFFFF:
+        return None
+    return writer
+
+
+@cython.cclass
+class _QueueWriter(RecordWriter):
+    """Many messages of one queue. ``message`` has what they have in common."""
+
+    _key: tuple
+    _positions: list
+    _at: cython.Py_ssize_t
+
+    @cython.cfunc
+    def _prepare_queue(
+        self, message, topic: bytes, count: cython.Py_ssize_t, bound: cython.longlong, whole: cython.bint
+    ):
+        self._share(message, topic)
+        self._common.reconsume_times = self._common.prepared = 0
+        self._key = (message.topic, message.queue_id)
+        self._positions = []
+        self._at = 0
+        self._prepare(count, bound, whole)
+
+    @property
+    def phy_offsets(self):
+        """The position of each record that is in the log."""
+        return self._positions
+
+    @cython.cfunc
+    def _begin(self, queue_offsets: dict):
+        self.queue_id = self._common.queue_id
+        self.queue_offset = queue_offsets.get(self._key, 0)
+
+    @cython.cfunc
+    def _publish(self, queue_offsets: dict):
+        queue_offsets[self._key] = self.queue_offset + self.done
+
+
+@cython.cclass
+class ItemsWriter(_QueueWriter):
+    """(flag, body, properties) of each message.
+
+    They are written in parts: this holds the interpreter, and dispatch has work to do.
+    """
+
+    _items: list
+
+    def __init__(
+        self, message, topic: bytes, items: list, bound: cython.longlong, whole: cython.bint = False
+    ):
+        self._items = items
+        self._prepare_queue(message, topic, len(items), bound, whole)
+
+    @cython.cfunc
+    def _write(
+        self, out: cython.uchar[::1], at: cython.Py_ssize_t, limit: cython.Py_ssize_t,
+        phy_offset: cython.longlong,
+    ) -> cython.Py_ssize_t:
+        p: cython.Py_ssize_t = at
+        size: cython.Py_ssize_t
+        n: cython.Py_ssize_t = self.done
+        until: cython.Py_ssize_t = min(self.count, n + _CHUNK)
+        flag: cython.longlong
+        plain: bytes
+        positions: list = []
+        while n < until:
+            flag, body, props = self._items[n]
+            plain = body if type(body) is bytes else bytes(body)
+            if type(props) is not bytes:
+                raise TypeError(f"properties of message {n} are {type(props).__name__}, not bytes")
+            size = _put_one(
+                out, p, limit, self._common, flag, self.queue_offset + n, phy_offset + (p - at),
+                plain, crc_of_object(plain) & _MASK_31, props)
+            if size < 0:
+                self._full = True
+                break
+            positions.append(phy_offset + (p - at))
+            p += size
+            n += 1
+        self.done = n
+        self._positions += positions
+        return p - at
+
+
+def check_batch(data: bytes):
+    """What the body of a batch request holds: messages, longest body, longest properties, their bytes.
+
+    The first is -1 when lengths do not add up, or the last message is cut off.
+    """
+    view: cython.const[cython.uchar][::1] = data
+    limit: cython.Py_ssize_t = len(data)
+    at: cython.Py_ssize_t = 0
+    count: cython.Py_ssize_t = 0
+    total: cython.longlong = 0
+    longest: cython.longlong = 0
+    most: cython.longlong = 0
+    size: cython.longlong
+    body: cython.longlong
+    props: cython.longlong
+    while at < limit:
+        if limit - at < _ITEM_HEAD:
+            return -1, 0, 0, 0
+        size, body = be32(view, at), be32(view, at + 16)
+        if limit - at - _ITEM_HEAD - 2 < max(body, 0):
+            return -1, 0, 0, 0
+        props = view[at + _ITEM_HEAD + max(body, 0)] * 256 + view[at + _ITEM_HEAD + max(body, 0) + 1]
+        if body < 0 or props > 32767 or _ITEM_HEAD + body + 2 + props != size or size > limit - at:
+            return -1, 0, 0, 0
+        longest, most = max(longest, body), max(most, props)
+        total += body + props
+        at += cython.cast(cython.Py_ssize_t, size)
+        count += 1
+    return count, longest, most, total
+
+
+@cython.cclass
+class BatchWriter(_QueueWriter):
+    """The messages of a batch body, which ``check_batch`` has found to be right."""
+
+    _data: bytes
+
+    def __init__(self, message, topic: bytes, data: bytes, count: cython.Py_ssize_t, bound: cython.longlong):
+        self._data = data
+        self._prepare_queue(message, topic, count, bound, True)
+
+    @cython.cfunc
+    def _write(
+        self, out: cython.uchar[::1], at: cython.Py_ssize_t, limit: cython.Py_ssize_t,
+        phy_offset: cython.longlong,
+    ) -> cython.Py_ssize_t:
+        data: cython.const[cython.uchar][::1] = self._data
+        b: cython.Py_ssize_t = self._at
+        p: cython.Py_ssize_t = at
+        q: cython.Py_ssize_t
+        n: cython.Py_ssize_t = self.done
+        body: cython.Py_ssize_t
+        props: cython.Py_ssize_t
+        room: cython.Py_ssize_t
+        last: cython.uchar
+        positions: list = []
+        while n < self.count:
+            body = be32(data, b + 16)
+            q = b + _ITEM_HEAD + body
+            props = data[q] * 256 + data[q + 1]
+            last = data[q + 1 + props] if props else 0
+            room = _crc_room(self._common, props, last)
+            if _size_of(self._common, body, props, last) + _BLANK > limit - p:
+                self._full = True
+                break
+            positions.append(phy_offset + (p - at))
+            q = _put_head(
+                out, p, self._common, be32(data, b + 12), self.queue_offset + n, phy_offset + (p - at),
+                crc_of(data, b + _ITEM_HEAD, b + _ITEM_HEAD + body) & _MASK_31, body)
+            q = copy_bytes(out, q, data, b + _ITEM_HEAD, body)
+            q = _put_topic(out, q, self._common, props + room)
+            q = copy_bytes(out, q, data, b + _ITEM_HEAD + body + 2, props)
+            p += _end_record(out, p, q, self._common, room)
+            b += _ITEM_HEAD + body + 2 + props
+            n += 1
+        self.done, self._at = n, b
+        self._positions += positions
+        return p - at
+
+
+@cython.cclass
+class MadeRecords(RecordWriter):
+    """Records of several queues that a function makes.
+
+    ``write(done, buffer, at, limit, phy_offset, offsets, now_ms)`` returns (records, bytes). It writes
+    as many as fit ``buffer[at:limit]``, which is at ``phy_offset``, with a blank after them; ``done``
+    were written before. ``offsets`` is an array with the next queue offset of each of ``keys``, (topic,
+    queue id), which it counts on. ``bound`` is the most that all take.
+    """
+
+    _keys: list
+    _make: object
+    _offsets: object
+
+    def __init__(self, keys: list, count: cython.Py_ssize_t, bound: cython.longlong, offsets, write):
+        self._keys, self._offsets, self._make = keys, offsets, write
+        self._common = _Fields()
+        self._prepare(count, bound, False)
+
+    @cython.cfunc
+    def _begin(self, queue_offsets: dict):
+        for n, key in enumerate(self._keys):
+            self._offsets[n] = queue_offsets.get(key, 0)
+
+    @cython.cfunc
+    def _write(
+        self, out: cython.uchar[::1], at: cython.Py_ssize_t, limit: cython.Py_ssize_t,
+        phy_offset: cython.longlong,
+    ) -> cython.Py_ssize_t:
+        written: cython.Py_ssize_t
+        size: cython.Py_ssize_t
+        written, size = self._make(
+            self.done, out, at, limit, phy_offset, self._offsets, self._common.now)
+        self.done += written
+        self._full = self.done < self.count
+        return size
+
+    @cython.cfunc
+    def _publish(self, queue_offsets: dict):
+        queue_offsets.update(zip(self._keys, self._offsets.tolist(), strict=True))
+
+
+@cython.cclass
+class Appender:
+    """The tail of the log, under its lock: time stamp, place, records, queue offsets.
+
+    A record is in the log once the wrote position of its file has moved over it. What a writer that
+    failed has left behind is cleared, so that it never comes to life.
+
+    ``queue`` has the files; ``roll`` ends a file before it is full and makes the next one. Between
+    two puts the bytes of the last file stay at hand: ``drop`` lets them go, and has to be called
+    before the file may be unmapped.
+    """
+
+    queue_offsets = cython.declare(dict, visibility="readonly")
+    last_store_timestamp = cython.declare(cython.longlong, visibility="public")
+    store_host = cython.declare(bytes, visibility="public")
+    _acquire: object
+    _release: object
+    _now_ms: object
+    _queue: object
+    _roll: object
+    _append_crc: cython.bint
+    _file: object
+    _buffer: cython.uchar[::1]
+    _size: cython.Py_ssize_t
+    _start: cython.longlong
+    _reserved: cython.Py_ssize_t
+
+    def __init__(self, lock, now_ms, queue, roll, append_prop_crc: cython.bint):
+        self.queue_offsets = {}
+        self.last_store_timestamp = 0
+        self.store_host = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
+        self._acquire, self._release = lock.acquire, lock.release
+        self._now_ms, self._queue, self._roll = now_ms, queue, roll
+        self._append_crc = append_prop_crc
+        self._file = None
+
+    def drop(self):
+        """Let go of the last file; the caller holds the lock, or nobody puts any more."""
+        self._file = None
+        self._buffer = None
+
+    def append(self, writer: RecordWriter):
+        """Write the records of a writer, all or, when an error is raised, as many as it says."""
+        now: cython.longlong
+        self._acquire()
+        try:
+            now = self._now_ms()
+            if now < self.last_store_timestamp:
+                now = self.last_store_timestamp
+            writer.store_timestamp = writer._common.now = now
+            writer._common.store_host = self.store_host
+            writer._common.append_crc = self._append_crc
+            writer._begin(self.queue_offsets)
+            self._take()
+            if writer.whole and self._file.wrote_position + writer._bound + _BLANK > self._size:
+                self._next_file()
+            while writer.done < writer.count:
+                self._append_part(writer)
+                if writer._full:
+                    self._next_file()
+                else:
+                    with cython.nogil:
+                        pass  # another thread may run between two parts
+        finally:
+            self._release()
+
+    @cython.cfunc
+    def _take(self):
+        files: tuple = self._queue.files
+        if (
+            self._file is None or not files or files[len(files) - 1] is not self._file
+            or self._file.wrote_position == self._size
+        ):
+            self.drop()
+            file = self._queue.last_file(0)
+            self._size, self._start, self._reserved = file.size, file.file_from_offset, 0
+            self._buffer = file.buffer
+            self._file = file
+
+    @cython.cfunc
+    def _next_file(self):
+        file = self._file
+        self.drop()  # once it is full it may be unmapped
+        self._roll(file)
+        self._take()
+
+    @cython.cfunc
+    def _append_part(self, writer: RecordWriter):
+        at: cython.Py_ssize_t = self._file.wrote_position
+        stop: cython.longlong = at + writer._bound + _BLANK
+        limit: cython.Py_ssize_t = min(stop, self._size)
+        size: cython.Py_ssize_t
+        if limit > self._reserved:
+            self._file.reserve(limit)
+            self._reserved = limit
+        writer._full = False
+        try:
+            size = writer._write(self._buffer, at, limit, self._start + at)
+        except BaseException:
+            clear_bytes(self._buffer, at, limit)
+            raise
+        if not size:
+            if not at:
+                raise ValueError(f"a record is longer than a file of {self._size} bytes")
+            return
+        self._file.wrote_position = at + size
+        if writer.phy_offset < 0:
+            writer.phy_offset = self._start + at
+        writer.until = self._start + at + size
+        writer._bound -= size
+        self.last_store_timestamp = writer.store_timestamp
+        writer._publish(self.queue_offsets)
