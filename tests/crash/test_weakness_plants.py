@@ -18,8 +18,8 @@ from tailrace.model import PutMessageResult, PutMessageStatus
 from tailrace.node import directory_opening
 from tailrace.segments.mapped_file_queue import MappedFileQueue
 from tailrace.store import consume_queue, recovery
-from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueue
+from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.dispatch import Dispatcher
 from tailrace.store.index_service import IndexService
 from tailrace.store.log_walk import Walk
@@ -121,14 +121,14 @@ def w8_what_is_behind_an_unreadable_record_is_left_out_and_there_is_no_lag(patch
 
 
 def w9_a_record_that_fits_no_file_is_answered_with_put_ok(patch):
-    put = CommitLog.put
+    put = DefaultMessageStore.put
 
     def answering(self, message):
-        if len(message.body) >= self.queue.file_size:
+        if len(message.body) >= self.commit_log.queue.file_size:
             return PutMessageResult(PutMessageStatus.PUT_OK, phy_offset=0, until=0)
         return put(self, message)
 
-    patch.setattr(CommitLog, "put", answering)
+    patch.setattr(DefaultMessageStore, "put", answering)
 
 
 def w10_the_first_unit_of_a_file_is_not_looked_at(patch):

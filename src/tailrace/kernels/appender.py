@@ -267,8 +267,22 @@ class RecordWriter:
         common.topic = topic
         self._common = common
 
-    @property
-    def phy_offsets(self):
+    def result(self, kind, status, remark: str):
+        """The model.PutMessageResult of what is in the log; ``kind`` is that class.
+
+        Its fields are set one by one: a call of its __init__ takes twice as long.
+        """
+        made = kind.__new__(kind)
+        made.status, made.remark = status, remark
+        made.phy_offset, made.until = self.phy_offset, self.until
+        made.queue_id, made.queue_offset = self.queue_id, self.queue_offset
+        made.store_timestamp, made.msg_num = self.store_timestamp, self.done
+        made.phy_offsets = self._places()
+        made.msg_id = made.recall_handle = ""
+        return made
+
+    @cython.cfunc
+    def _places(self):
         """The position of each record that is in the log; nothing where nobody asks for them."""
         return ()
 
@@ -374,13 +388,8 @@ def _is_plain(stored: bytes) -> cython.bint:
     return True
 
 
-def plain_writer(message, topics: dict, limit: cython.Py_ssize_t):
-    """The writer of a message that goes into the log as it is, surely; None when that is to be looked at.
-
-    Such a message breaks no rule, does not have to wait, and names no LMQ queue. ``topics`` has the
-    bytes of topics that are known to be right. Up to ``limit`` bytes of body and properties together
-    are not too long.
-    """
+@cython.cfunc
+def _plain_writer(message, topics: dict, limit: cython.Py_ssize_t):
     topic = topics.get(message.topic)
     body = message.body
     stored = message.properties
@@ -422,9 +431,8 @@ class _QueueWriter(RecordWriter):
         self._at = 0
         self._prepare(count, bound, whole)
 
-    @property
-    def phy_offsets(self):
-        """The position of each record that is in the log."""
+    @cython.cfunc
+    def _places(self):
         return self._positions
 
     @cython.cfunc
@@ -614,12 +622,15 @@ class Appender:
 
     ``queue`` has the files; ``roll`` ends a file before it is full and makes the next one. Between
     two puts the bytes of the last file stay at hand: ``drop`` lets them go, and has to be called
-    before the file may be unmapped.
+    before the file may be unmapped. ``topics`` has the bytes of topics that were found to be right. Up
+    to ``plain_size`` bytes of body and properties together are not too long for a record.
     """
 
     queue_offsets = cython.declare(dict, visibility="readonly")
     last_store_timestamp = cython.declare(cython.longlong, visibility="public")
     store_host = cython.declare(bytes, visibility="public")
+    topics = cython.declare(dict, visibility="readonly")
+    _plain_size: cython.Py_ssize_t
     _acquire: object
     _release: object
     _now_ms: object
@@ -632,8 +643,12 @@ class Appender:
     _start: cython.longlong
     _reserved: cython.Py_ssize_t
 
-    def __init__(self, lock, now_ms, queue, roll, append_prop_crc: cython.bint):
+    def __init__(
+        self, lock, now_ms, queue, roll, append_prop_crc: cython.bint, plain_size: cython.Py_ssize_t
+    ):
         self.queue_offsets = {}
+        self.topics = {}
+        self._plain_size = plain_size
         self.last_store_timestamp = 0
         self.store_host = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
         self._acquire, self._release = lock.acquire, lock.release
@@ -645,6 +660,13 @@ class Appender:
         """Let go of the last file; the caller holds the lock, or nobody puts any more."""
         self._file = None
         self._buffer = None
+
+    def plain_writer(self, message):
+        """The writer of a message that goes into the log as it is; None when that is to be looked at.
+
+        Such a message surely breaks no rule, does not have to wait, and names no LMQ queue.
+        """
+        return _plain_writer(message, self.topics, self._plain_size)
 
     def append(self, writer: RecordWriter):
         """Write the records of a writer, all or, when an error is raised, as many as it says."""
@@ -665,7 +687,7 @@ class Appender:
                 self._append_part(writer)
                 if writer._full:
                     self._next_file()
-                else:
+                elif writer.done < writer.count:
                     with cython.nogil:
                         pass  # another thread may run between two parts
         finally:

@@ -434,7 +434,7 @@ class MessageStore:
         if self._closed or os.getpid() != self._pid:
             self._check_open()
         store = self._store
-        writer = store.commit_log.plain_writer(message)
+        writer = store.commit_log.tail.plain_writer(message)
         return store.append(writer) if writer is not None else self._timers.put(message)
 
     def recall(self, handle: str) -> None:

@@ -109,7 +109,7 @@ class TimerRescue:
         return self._put(as_delayed(message, left, self._levels.delays), place)
 
     def _put(self, made: MessageExtBrokerInner, place: int) -> bool:
-        result = self._store.commit_log.put(made, though_full=True)
+        result = self._store.put(made, though_full=True)
         if not result.status.appended:
             _log.warning("a pending timer cannot be written again phy_offset=%d cause=%s", place,
                          result.remark or result.status.name)

@@ -92,9 +92,6 @@ class CommitLog:
         self._config = config
         self._flags = flags
         self._lock = threading.Lock()
-        # Up to here a record breaks no limit, whatever its parts are.
-        self._plain_size = min(
-            config.mapped_file_size_commit_log - 1024, config.max_message_size, 32000)
         self.allocate_service = AllocateMappedFileService(
             file_system, config.mapped_file_size_commit_log, config.commit_log_allocate_step,
             open_files)
@@ -105,8 +102,8 @@ class CommitLog:
         self.queue.read_only = paths.read_only
         self.tail = appender.Appender(
             self._lock, clock.now_ms, self.queue, self._roll,
-            config.enabled_append_prop_crc)
-        self._topics: dict[str, bytes] = {}
+            config.enabled_append_prop_crc,
+            min(config.mapped_file_size_commit_log - 1024, config.max_message_size, 32000))
         self.multi_dispatch = MultiDispatch(config, self.queue_offsets)
 
     # -- positions
@@ -183,7 +180,7 @@ class CommitLog:
         self._topic_bytes(topic)
 
     def _topic_bytes(self, topic: str) -> bytes:
-        known = self._topics.get(topic)
+        known = self.tail.topics.get(topic)
         if known is not None:
             return known
         if not _TOPIC.fullmatch(topic):
@@ -195,9 +192,9 @@ class CommitLog:
             limit = MAX_TOPIC_LENGTH
         if len(raw) > limit:
             raise MessageIllegalError("topic", f"{len(raw)} bytes, {limit} are the most")
-        if len(self._topics) > 100_000:
-            self._topics.clear()
-        self._topics[topic] = raw
+        if len(self.tail.topics) > 100_000:
+            self.tail.topics.clear()
+        self.tail.topics[topic] = raw
         return raw
 
     def _check_sizes(self, body: bytes, properties: bytes, topic: bytes, hosts: int) -> None:
@@ -216,7 +213,8 @@ class CommitLog:
                 f"{config.mapped_file_size_commit_log} (mappedFileSizeCommitLog)")
 
     @staticmethod
-    def _illegal(error: MessageIllegalError) -> PutMessageResult:
+    def illegal(error: MessageIllegalError) -> PutMessageResult:
+        """What becomes of a put that breaks a rule."""
         status = (
             PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
             if error.field == "properties"
@@ -236,7 +234,6 @@ class CommitLog:
         if self._flags.bits and not self._flags.is_writeable(though_full=though_full):
             return PutMessageResult(
                 PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=self._flags.reason)
-        status, remark = PutMessageStatus.PUT_OK, ""
         try:
             self.tail.append(writer)
         except Exception as error:  # whatever it is, the caller must hear what is in the log
@@ -246,25 +243,11 @@ class CommitLog:
             status = PutMessageStatus.CREATE_MAPPED_FILE_FAILED
             if not done:
                 return PutMessageResult(status, remark=str(error))
-            remark = f"{done} of {writer.count} messages were put: {error}"
-        return PutMessageResult(
-            status, writer.phy_offset, writer.until, writer.queue_id, writer.queue_offset,
-            writer.store_timestamp, writer.done, writer.phy_offsets, remark)
+            return writer.result(
+                PutMessageResult, status, f"{done} of {writer.count} messages were put: {error}")
+        return writer.result(PutMessageResult, PutMessageStatus.PUT_OK, "")
 
-    def plain_writer(self, message: MessageExtBrokerInner) -> RecordWriter | None:
-        """The writer of a message that needs no closer look, as nearly all do; see the kernel."""
-        return appender.plain_writer(message, self._topics, self._plain_size)
-
-    def put(
-        self, message: MessageExtBrokerInner, *, though_full: bool = False
-    ) -> PutMessageResult:
-        """Put one message; a message that cannot be stored is a result, too."""
-        try:
-            return self.append(self._message_writer(message), though_full=though_full)
-        except MessageIllegalError as error:
-            return self._illegal(error)
-
-    def _message_writer(self, message: MessageExtBrokerInner) -> RecordWriter:
+    def message_writer(self, message: MessageExtBrokerInner) -> RecordWriter:
         """Check a message and return its writer; raises MessageIllegalError."""
         body, properties = message.body, message.properties
         topic = self._topic_bytes(message.topic)
@@ -287,7 +270,7 @@ class CommitLog:
         try:
             why = self.multi_dispatch.over_quota(message) if MARK in message.properties else ""
         except MessageIllegalError as error:
-            return self._illegal(error)
+            return self.illegal(error)
         return PutMessageResult(
             PutMessageStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED, remark=why) if why else None
 
@@ -309,15 +292,8 @@ class CommitLog:
                 f"{self._config.max_message_size}")
         return made
 
-    def put_batch(self, message: MessageExtBrokerInner, encoded: bytes) -> PutMessageResult:
-        """Put the messages of a batch body; all in one file, or none."""
-        try:
-            return self.append(self._batch_writer(message, encoded))
-        except MessageIllegalError as error:
-            return self._illegal(error)
-
-    def _batch_writer(self, message: MessageExtBrokerInner, encoded: bytes) -> RecordWriter:
-        """Check a batch body and return its writer; raises MessageIllegalError."""
+    def batch_writer(self, message: MessageExtBrokerInner, encoded: bytes) -> RecordWriter:
+        """Check a batch body, which goes into one file; raises MessageIllegalError."""
         if message.sys_flag & SysFlag.TRANSACTION_MASK:
             raise MessageIllegalError("sysFlag", "a batch cannot be part of a transaction")
         count, longest, most, total = appender.check_batch(encoded)
@@ -383,18 +359,17 @@ class CommitLog:
                 "batch", f"{bound} bytes do not fit a CommitLog file of "
                 f"{self._config.mapped_file_size_commit_log} (mappedFileSizeCommitLog)")
 
-    def put_records(
+    def records_writer(
         self, keys: list[QueueKey], count: int, bound: int, write: MakeRecords
-    ) -> PutMessageResult:
-        """Put ``count`` records that ``write`` makes, of the queues ``keys``; ``msg_num`` are in the log.
+    ) -> RecordWriter:
+        """The writer of ``count`` records that ``write`` makes, of the queues ``keys``.
 
         ``bound`` is the most that they take; each fits a file. The caller has checked what the
         records hold. Raises MessageIllegalError for a topic that no record may have.
         """
         for topic, _ in keys:
             self._topic_bytes(topic)
-        offsets = np.zeros(len(keys), np.int64)
-        return self.append(appender.MadeRecords(keys, count, bound, offsets, write))
+        return appender.MadeRecords(keys, count, bound, np.zeros(len(keys), np.int64), write)
 
     def roll(self, file: MappedFile) -> bool:
         """End the last file before it is full, and begin the next one; its unused blocks go back.

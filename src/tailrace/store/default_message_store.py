@@ -21,7 +21,7 @@ from tailrace.env.memory_overlay import OverlayFileSystem
 from tailrace.env.scheduler import Scheduler, ServiceHandle
 from tailrace.env.sync_guard import SyncGuard
 from tailrace.env.whole_files import open_hint
-from tailrace.errors import StoreError
+from tailrace.errors import MessageIllegalError, StoreError
 from tailrace.formats import filenames
 from tailrace.logs import get_logger
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
@@ -231,41 +231,56 @@ class DefaultMessageStore:
             return self.commit_log.queue.flushed_where
         return self.commit_log.max_offset
 
-    def put(self, message: MessageExtBrokerInner) -> PutMessageResult:
-        """Put one message; the caller waits for its sync with ``when_durable``."""
-        began = self._clock.monotonic_ns()
-        return self._counted(began, self.commit_log.put(message))
+    def append(self, writer: RecordWriter, *, though_full: bool = False) -> PutMessageResult:
+        """Put the records of a writer that the log has made; the caller waits for their sync."""
+        monotonic_ns = self._clock.monotonic_ns
+        began = monotonic_ns()
+        result = self.commit_log.append(writer, though_full=though_full)
+        stats = self.stats
+        if result.status is not PutMessageStatus.PUT_OK:
+            stats.put_failed_times += 1
+            return result
+        stats.put_times += result.msg_num
+        stats.put_size += result.until - result.phy_offset
+        stats.put_took(monotonic_ns() - began)
+        if self.reput.idle:
+            self.wake_reput()
+        return result
+
+    def put(
+        self, message: MessageExtBrokerInner, *, though_full: bool = False
+    ) -> PutMessageResult:
+        """Put one message; one that cannot be stored is a result, too."""
+        log = self.commit_log
+        try:
+            return self.append(log.message_writer(message), though_full=though_full)
+        except MessageIllegalError as error:
+            return self._illegal(error)
 
     def put_batch(self, message: MessageExtBrokerInner, encoded: bytes) -> PutMessageResult:
-        """Put the messages of a batch body."""
-        began = self._clock.monotonic_ns()
-        return self._counted(began, self.commit_log.put_batch(message, encoded))
-
-    def append(self, writer: RecordWriter) -> PutMessageResult:
-        """Put the records of a writer that the log has made."""
-        began = self._clock.monotonic_ns()
-        return self._counted(began, self.commit_log.append(writer))
+        """Put the messages of a batch body; all in one file, or none."""
+        try:
+            return self.append(self.commit_log.batch_writer(message, encoded))
+        except MessageIllegalError as error:
+            return self._illegal(error)
 
     def put_records(
         self, keys: list[tuple[str, int]], count: int, bound: int, write: MakeRecords
     ) -> PutMessageResult:
-        """Put many records of many queues; see the log."""
-        began = self._clock.monotonic_ns()
-        return self._counted(began, self.commit_log.put_records(keys, count, bound, write))
+        """Put many records of many queues; see the log's ``records_writer``."""
+        return self.append(self.commit_log.records_writer(keys, count, bound, write))
 
-    def _counted(self, began_ns: int, result: PutMessageResult) -> PutMessageResult:
-        if result.status is PutMessageStatus.PUT_OK:
-            self.stats.put(
-                result.msg_num, result.until - result.phy_offset, self._clock.monotonic_ns() - began_ns)
-            if self.reput.idle:
-                self.wake_reput()
-        else:
-            self.stats.put_failed_times += 1
-        return result
+    def _illegal(self, error: MessageIllegalError) -> PutMessageResult:
+        self.stats.put_failed_times += 1
+        if not self.flags.is_writeable():  # what is put is not looked at, then
+            return PutMessageResult(
+                PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=self.flags.reason)
+        return self.commit_log.illegal(error)
 
     def wake_reput(self) -> None:
         """Tell dispatch that there is something to do, sooner than its period."""
         if self._reput_handle is not None and not self.flush_commit_log.sync:
+            self.reput.idle = False  # the next put need not wake it as well
             self._reput_handle.wake()  # under SYNC_FLUSH the flush does it: nothing is shown before
 
     def let_dispatch_follow(self, until: int) -> None:

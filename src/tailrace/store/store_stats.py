@@ -36,10 +36,8 @@ class StoreStatsService:
         self._samples: deque[tuple[int, int, int, int, int]] = deque(maxlen=601)
         self._printed_ns = clock.monotonic_ns()
 
-    def put(self, count: int, size: int, elapsed_ns: int) -> None:
-        """Count one put of ``count`` messages in ``size`` bytes of the log."""
-        self.put_times += count
-        self.put_size += size
+    def put_took(self, elapsed_ns: int) -> None:
+        """Count the time of one put."""
         if elapsed_ns < 1_000_000:
             self.put_distribution[0] += 1
             return

@@ -231,7 +231,8 @@ def test_waiting_for_dispatch_wakes_it_and_does_not_wait_for_its_period():
     store = MessageStore.open(
         "/s", config=StoreConfig(**SMALL), clock=SimClock(), file_system=CrashFileSystem(),
         scheduler=Woken(), entropy=SeededEntropy(1))
-    store._store.commit_log.put(inner())  # as a put while dispatch is at work, which wakes nobody
+    log = store._store.commit_log
+    log.append(log.message_writer(inner()))  # as a put while dispatch is at work, which wakes nobody
     assert store.wait_dispatched(0)
     assert [m.body for m in store.read("t")] == [b"x"]
     store.close()

@@ -44,7 +44,7 @@ class World:
                 delete_when="3", delete_rate=0, commit_log_roll_time=0.0,
                 mapped_file_size_timer_log=52 * 40 + 30, timer_wheel_enable=self.wheel,
                 message_delay_level="2s 40s 300s"))
-        log, put = self.store._store.commit_log, self.store._store.commit_log.put
+        inside, put = self.store._store, self.store._store.put
 
         def watched(message, **kind):
             result = put(message, **kind)
@@ -52,7 +52,7 @@ class World:
                 self.delivered.setdefault(message.body, []).append(self.clock.now_ms())
             return result
 
-        log.put = watched
+        inside.put = watched
 
     def set_used(self, percent):
         self.used = percent

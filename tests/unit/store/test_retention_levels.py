@@ -173,14 +173,15 @@ def test_a_log_without_room_loses_the_rest_of_a_level_and_tells_how_many(monkeyp
     place = Place(message_delay_level=LEVELS)
     due, last = put_levels(place, count=5)
     place.fill(2)
-    put, seen = place.log.put, []
+    inside = place.store._store
+    put, seen = inside.put, []
 
     def full(message, **kind):
         seen.append(message)
         if len(seen) > 2:
             return PutMessageResult(PutMessageStatus.SERVICE_NOT_AVAILABLE, remark="no room")
         return put(message, **kind)
-    monkeypatch.setattr(place.log, "put", full)
+    monkeypatch.setattr(inside, "put", full)
     place.use(95)
     place.run(70_000)
     monkeypatch.undo()

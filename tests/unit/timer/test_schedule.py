@@ -100,7 +100,7 @@ def test_a_put_that_fails_holds_up_its_level_only_and_nothing_is_lost(monkeypatc
     for number in range(3):
         due(world, f"a{number}", 1, "Bad")
         due(world, f"b{number}", 2, "Good")
-    real = world.store.commit_log.put
+    real = world.store.put
 
     def put(message):
         if message.topic == "Bad":
@@ -108,7 +108,7 @@ def test_a_put_that_fails_holds_up_its_level_only_and_nothing_is_lost(monkeypatc
                 real(dataclasses.replace(message, topic="")), status=PutMessageStatus.UNKNOWN_ERROR)
         return real(message)
 
-    monkeypatch.setattr(world.store.commit_log, "put", put)
+    monkeypatch.setattr(world.store, "put", put)
     world.run(6000, 10)
     assert list(world.delivered("Good")) == ["b0", "b1", "b2"]
     assert world.delivered("Bad") == {}
@@ -123,7 +123,7 @@ def test_what_can_never_be_put_is_parked_with_the_reason(monkeypatch):
     world = Levels()
     due(world, "never", 1, "Bad")
     due(world, "next", 1, "Good")
-    real = world.store.commit_log.put
+    real = world.store.put
 
     def put(message):
         if message.topic == "Bad":
@@ -131,7 +131,7 @@ def test_what_can_never_be_put_is_parked_with_the_reason(monkeypatch):
                 real(dataclasses.replace(message, topic="")), status=PutMessageStatus.MESSAGE_ILLEGAL)
         return real(message)
 
-    monkeypatch.setattr(world.store.commit_log, "put", put)
+    monkeypatch.setattr(world.store, "put", put)
     world.run(1100, 10)
     (parked,) = world.records(PARKED_TOPIC)
     assert parked.unique_key == "never"

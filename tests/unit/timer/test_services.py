@@ -154,13 +154,13 @@ def test_a_put_back_that_fails_is_tried_for_ever():
     world = World()
     world.send(TIMER_DELAY_MS=1000)
     world.run(900)
-    put = world.store.commit_log.put
-    world.store.commit_log.put = lambda message: dataclasses.replace(
+    put = world.store.put
+    world.store.put = lambda message: dataclasses.replace(
         put(dataclasses.replace(message, queue_id=-1)), status=PutMessageStatus.SERVICE_NOT_AVAILABLE)
     world.run(20_000, step=100)
     assert world.delivered() == {}
     assert world.timers.put_back.counters["timerPutFailed"] > 10
-    world.store.commit_log.put = put
+    world.store.put = put
     world.run(600, step=100)
     assert len(world.delivered()) == 1
 
