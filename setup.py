@@ -28,11 +28,21 @@ def shared_text(name: str) -> str:
     return (SOURCES / "shared" / f"{name}.py").read_text().replace("\nimport cython\n", "\n", 1)
 
 
+def with_shared(text: str, there: set[str]) -> str:
+    """A source with each file of ``shared`` that it needs in the place of the first line that imports it."""
+    def put(found: re.Match[str]) -> str:
+        if found[1] in there:
+            return ""
+        there.add(found[1])
+        return with_shared(shared_text(found[1]), there)
+    return SHARED.sub(put, text)
+
+
 def source_of(name: str) -> str:
     """What is compiled as a kernel."""
     paths = [*sorted((SOURCES / "shared").glob("*.py")), SOURCES / f"{name}.py"]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()  # as kernels/__init__.py
-    text = SHARED.sub(lambda found: shared_text(found[1]), paths[-1].read_text())
+    text = with_shared(paths[-1].read_text(), set())
     return text.replace('SOURCE_SHA256 = ""', f'SOURCE_SHA256 = "{digest}"', 1)
 
 

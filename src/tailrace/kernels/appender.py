@@ -7,32 +7,27 @@ queue, the body of a batch request, or records that another kernel makes.
 
 import cython
 
-from tailrace.kernels.shared.big_endian import be32, put32, put64
-from tailrace.kernels.shared.copying import clear_bytes, copy_bytes, copy_object
+from tailrace.kernels.shared.big_endian import be32
+from tailrace.kernels.shared.copying import clear_bytes, copy_bytes
 from tailrace.kernels.shared.crc32 import crc32, crc_of, crc_of_object, use_crc32
+from tailrace.kernels.shared.record_encoding import CRC_31_BITS, RecordFields, begin_record, crc_room
+from tailrace.kernels.shared.record_encoding import end_record, put_record, put_topic, size_of
+from tailrace.kernels.shared.record_parts import BLANK_SIZE, FIXED_SIZE
 
 SOURCE_SHA256 = ""
 
-_END_OF_FILE = cython.declare(cython.int, -1)
-_BLANK = cython.declare(cython.int, 8)
-_MAGIC_V1 = cython.declare(cython.longlong, 0xDAA320A7)
-_MAGIC_V2 = cython.declare(cython.longlong, 0xDAA320AB)
-_MASK_31 = cython.declare(cython.longlong, 0x7FFFFFFF)
-_HOSTS_V6 = cython.declare(cython.longlong, 0x30)
 _TRANSACTION = cython.declare(cython.longlong, 0xC)
 _PREPARED = cython.declare(cython.longlong, 0x4)
 _ROLLBACK = cython.declare(cython.longlong, 0xC)
-_CRC_LENGTH = cython.declare(cython.int, 20)
 _ITEM_HEAD = cython.declare(cython.int, 20)
 _CHUNK = cython.declare(cython.int, 2048)
-_CRC_NAME: bytes = b"__CRC32#"
 # Stored properties with one of these need a closer look: store.multi_dispatch.MARK, and what
 # timer.put_hook.may_wait looks for. A test compares them.
 _LMQ: bytes = b"INNER_MULTI_"
 _TIMER: bytes = b"TIMER_D"
 _DELAY: bytes = b"DELAY\x01"
 
-END_OF_FILE = _END_OF_FILE
+END_OF_FILE = -1
 
 
 def record_size(
@@ -44,144 +39,9 @@ def record_size(
 ):
     """Bytes of a record; a topic of more than 127 bytes makes it version 2."""
     return (
-        75 + born_host_length + store_host_length + body_length + topic_length + properties_length
+        FIXED_SIZE + born_host_length + store_host_length + body_length + topic_length + properties_length
         + (topic_length > 127)
     )
-
-
-@cython.cclass
-class _Fields:
-    """What the records of one put have in common."""
-
-    queue_id: cython.longlong
-    flag: cython.longlong
-    sys_flag: cython.longlong
-    born_timestamp: cython.longlong
-    reconsume_times: cython.longlong
-    prepared: cython.longlong
-    now: cython.longlong
-    born_host: bytes
-    store_host: bytes
-    topic: bytes
-    append_crc: cython.bint
-
-
-@cython.cfunc
-def _size_of(
-    common: _Fields, body_length: cython.Py_ssize_t, props_length: cython.Py_ssize_t,
-    last: cython.uchar,
-) -> cython.Py_ssize_t:
-    """Bytes of a record; ``last`` is the last byte of its properties."""
-    topic_length: cython.Py_ssize_t = len(common.topic)
-    return (
-        75 + len(common.born_host) + len(common.store_host) + body_length + topic_length
-        + (topic_length > 127) + props_length + _crc_room(common, props_length, last)
-    )
-
-
-@cython.cfunc
-def _crc_room(
-    common: _Fields, props_length: cython.Py_ssize_t, last: cython.uchar
-) -> cython.Py_ssize_t:
-    """Bytes that the checksum property takes, with a separator before it if there must be one."""
-    if not common.append_crc:
-        return 0
-    return _CRC_LENGTH + (1 if props_length and last != 2 else 0)
-
-
-@cython.cfunc
-def _put_head(
-    out: cython.uchar[::1], pos: cython.Py_ssize_t, common: _Fields, flag: cython.longlong,
-    queue_offset: cython.longlong, phy_offset: cython.longlong, body_crc: cython.longlong,
-    body_length: cython.Py_ssize_t,
-) -> cython.Py_ssize_t:
-    """Write what is before the body; the place behind it. The IPv6 bits follow the hosts' lengths."""
-    sys_flag: cython.longlong = common.sys_flag & ~_HOSTS_V6
-    q: cython.Py_ssize_t
-    if len(common.born_host) == 20:
-        sys_flag |= 0x10
-    if len(common.store_host) == 20:
-        sys_flag |= 0x20
-    # The length comes last: a torn store leaves no record that looks whole.
-    put32(out, pos + 4, _MAGIC_V2 if len(common.topic) > 127 else _MAGIC_V1)
-    put32(out, pos + 8, body_crc)
-    put32(out, pos + 12, common.queue_id)
-    put32(out, pos + 16, flag)
-    put64(out, pos + 20, queue_offset)
-    put64(out, pos + 28, phy_offset)
-    put32(out, pos + 36, sys_flag)
-    put64(out, pos + 40, common.born_timestamp)
-    q = copy_object(out, pos + 48, common.born_host)
-    put64(out, q, common.now)
-    q = copy_object(out, q + 8, common.store_host)
-    put32(out, q, common.reconsume_times)
-    put64(out, q + 4, common.prepared)
-    put32(out, q + 12, body_length)
-    return q + 16
-
-
-@cython.cfunc
-def _put_topic(
-    out: cython.uchar[::1], q: cython.Py_ssize_t, common: _Fields, props_length: cython.Py_ssize_t
-) -> cython.Py_ssize_t:
-    """Write the topic and the length of the properties; the place behind them."""
-    length: cython.Py_ssize_t = len(common.topic)
-    if length > 127:
-        out[q] = (length >> 8) & 255
-        q += 1
-    out[q] = length & 255
-    q = copy_object(out, q + 1, common.topic)
-    out[q] = (props_length >> 8) & 255
-    out[q + 1] = props_length & 255
-    return q + 2
-
-
-@cython.cfunc
-def _end_record(
-    out: cython.uchar[::1], pos: cython.Py_ssize_t, q: cython.Py_ssize_t, common: _Fields,
-    room: cython.Py_ssize_t,
-) -> cython.Py_ssize_t:
-    """Write the checksum of the whole record, if it has one, and its length, which is returned."""
-    crc: cython.longlong
-    k: cython.Py_ssize_t
-    put32(out, pos, q + room - pos)
-    if room:
-        if room > _CRC_LENGTH:
-            out[q] = 2
-            q += 1
-        crc = crc_of(out, pos, q) & _MASK_31
-        for k in range(8):
-            out[q + k] = _CRC_NAME[k]
-        out[q + 8] = 1
-        for k in range(10):
-            out[q + 9 + k] = 48 + crc % 10
-            crc = crc // 10
-        out[q + 19] = 2
-        q += 20
-    return q - pos
-
-
-@cython.cfunc
-def _put_one(
-    out: cython.uchar[::1], pos: cython.Py_ssize_t, limit: cython.Py_ssize_t, common: _Fields,
-    flag: cython.longlong, queue_offset: cython.longlong, phy_offset: cython.longlong, body: bytes,
-    body_crc: cython.longlong, props: bytes,
-) -> cython.Py_ssize_t:
-    """Write a record at ``out[pos:]``; its size, or END_OF_FILE when it does not fit before ``limit``.
-
-    It fits when eight bytes stay free for the blank record.
-    """
-    props_length: cython.Py_ssize_t = len(props)
-    last: cython.uchar = props[props_length - 1] if props_length else 0
-    room: cython.Py_ssize_t = _crc_room(common, props_length, last)
-    q: cython.Py_ssize_t
-    if _size_of(common, len(body), props_length, last) + _BLANK > limit - pos:
-        return _END_OF_FILE
-    q = _put_head(out, pos, common, flag, queue_offset, phy_offset, body_crc, len(body))
-    q = copy_object(out, q, body)
-    q = _put_topic(out, q, common, props_length + room)
-    q = copy_object(out, q, props)
-    return _end_record(out, pos, q, common, room)
 
 
 def encode(
@@ -207,10 +67,9 @@ def encode(
 ):
     """Write a record at ``buf[pos:]`` and return its size, or END_OF_FILE when it does not fit.
 
-    ``append_prop_crc`` ends the properties with a checksum of the whole record. Lengths of topic and
-    properties were checked by the caller.
+    ``append_prop_crc`` ends the properties with a checksum of the record; lengths were checked.
     """
-    common: _Fields = _Fields()
+    common: RecordFields = RecordFields()
     if born_host is None or store_host is None or body is None or topic is None or props is None:
         raise TypeError("a record has no parts that are None")
     common.queue_id, common.sys_flag, common.born_timestamp = queue_id, sys_flag, born_timestamp
@@ -218,8 +77,8 @@ def encode(
     common.reconsume_times, common.prepared, common.topic = reconsume_times, prepared, topic
     common.append_crc = append_prop_crc
     if pos < 0:
-        return _END_OF_FILE
-    return _put_one(
+        return -1
+    return put_record(
         buf, pos, min(limit, len(buf)), common, flag, queue_offset, phy_offset, body, body_crc,
         props)
 
@@ -243,7 +102,7 @@ class RecordWriter:
     whole: cython.bint
     _bound: cython.longlong
     _full: cython.bint
-    _common: _Fields
+    _common: RecordFields
 
     @cython.cfunc
     def _prepare(self, count: cython.Py_ssize_t, bound: cython.longlong, whole: cython.bint):
@@ -254,7 +113,7 @@ class RecordWriter:
     @cython.cfunc
     def _share(self, message, topic: bytes):
         """Take what the records have in common from a message."""
-        common: _Fields = _Fields()
+        common: RecordFields = RecordFields()
         common.queue_id = message.queue_id
         common.flag = message.flag
         common.sys_flag = message.sys_flag
@@ -332,7 +191,7 @@ class MessageWriter(RecordWriter):
         kind: cython.longlong
         self._share(message, topic)
         self._body, self._properties, self._lmq = body, properties, None
-        self._body_crc = crc_of_object(body) & _MASK_31
+        self._body_crc = crc_of_object(body) & CRC_31_BITS
         kind = self._common.sys_flag & _TRANSACTION
         self._counted = kind != _PREPARED and kind != _ROLLBACK
         self._key = (message.topic, message.queue_id)
@@ -342,7 +201,7 @@ class MessageWriter(RecordWriter):
     def _begin(self, queue_offsets: dict):
         if self._lmq is not None:
             self._properties = self._lmq.properties()
-        self._bound = _size_of(self._common, len(self._body), len(self._properties), 0)
+        self._bound = size_of(self._common, len(self._body), len(self._properties), 0)
         self.queue_id = self._common.queue_id
         self.queue_offset = queue_offsets.get(self._key, 0) if self._counted else 0
 
@@ -351,7 +210,7 @@ class MessageWriter(RecordWriter):
         self, out: cython.uchar[::1], at: cython.Py_ssize_t, limit: cython.Py_ssize_t,
         phy_offset: cython.longlong,
     ) -> cython.Py_ssize_t:
-        size: cython.Py_ssize_t = _put_one(
+        size: cython.Py_ssize_t = put_record(
             out, at, limit, self._common, self._common.flag, self.queue_offset, phy_offset, self._body,
             self._body_crc, self._properties)
         if size < 0:
@@ -393,7 +252,7 @@ def _plain_writer(message, topics: dict, limit: cython.Py_ssize_t):
     topic = topics.get(message.topic)
     body = message.body
     stored = message.properties
-    common: _Fields
+    common: RecordFields
     writer: MessageWriter
     if topic is None or type(body) is not bytes or type(stored) is not bytes:
         return None
@@ -477,9 +336,9 @@ class ItemsWriter(_QueueWriter):
             plain = body if type(body) is bytes else bytes(body)
             if type(props) is not bytes:
                 raise TypeError(f"properties of message {n} are {type(props).__name__}, not bytes")
-            size = _put_one(
+            size = put_record(
                 out, p, limit, self._common, flag, self.queue_offset + n, phy_offset + (p - at),
-                plain, crc_of_object(plain) & _MASK_31, props)
+                plain, crc_of_object(plain) & CRC_31_BITS, props)
             if size < 0:
                 self._full = True
                 break
@@ -552,18 +411,18 @@ class BatchWriter(_QueueWriter):
             q = b + _ITEM_HEAD + body
             props = data[q] * 256 + data[q + 1]
             last = data[q + 1 + props] if props else 0
-            room = _crc_room(self._common, props, last)
-            if _size_of(self._common, body, props, last) + _BLANK > limit - p:
+            room = crc_room(self._common, props, last)
+            if size_of(self._common, body, props, last) + BLANK_SIZE > limit - p:
                 self._full = True
                 break
             positions.append(phy_offset + (p - at))
-            q = _put_head(
+            q = begin_record(
                 out, p, self._common, be32(data, b + 12), self.queue_offset + n, phy_offset + (p - at),
-                crc_of(data, b + _ITEM_HEAD, b + _ITEM_HEAD + body) & _MASK_31, body)
+                crc_of(data, b + _ITEM_HEAD, b + _ITEM_HEAD + body) & CRC_31_BITS, body)
             q = copy_bytes(out, q, data, b + _ITEM_HEAD, body)
-            q = _put_topic(out, q, self._common, props + room)
+            q = put_topic(out, q, self._common, props + room)
             q = copy_bytes(out, q, data, b + _ITEM_HEAD + body + 2, props)
-            p += _end_record(out, p, q, self._common, room)
+            p += end_record(out, p, q, room)
             b += _ITEM_HEAD + body + 2 + props
             n += 1
         self.done, self._at = n, b
@@ -587,7 +446,7 @@ class MadeRecords(RecordWriter):
 
     def __init__(self, keys: list, count: cython.Py_ssize_t, bound: cython.longlong, offsets, write):
         self._keys, self._offsets, self._make = keys, offsets, write
-        self._common = _Fields()
+        self._common = RecordFields()
         self._prepare(count, bound, False)
 
     @cython.cfunc
@@ -681,7 +540,7 @@ class Appender:
             writer._common.append_crc = self._append_crc
             writer._begin(self.queue_offsets)
             self._take()
-            if writer.whole and self._file.wrote_position + writer._bound + _BLANK > self._size:
+            if writer.whole and self._file.wrote_position + writer._bound + BLANK_SIZE > self._size:
                 self._next_file()
             while writer.done < writer.count:
                 self._append_part(writer)
@@ -716,7 +575,7 @@ class Appender:
     @cython.cfunc
     def _append_part(self, writer: RecordWriter):
         at: cython.Py_ssize_t = self._file.wrote_position
-        stop: cython.longlong = at + writer._bound + _BLANK
+        stop: cython.longlong = at + writer._bound + BLANK_SIZE
         limit: cython.Py_ssize_t = min(stop, self._size)
         size: cython.Py_ssize_t
         if limit > self._reserved:

@@ -9,8 +9,10 @@ out as it was. Every place is compared with the length of its buffer before it i
 
 import cython
 
-from tailrace.kernels.shared.big_endian import put32, put64
+from tailrace.kernels.shared.big_endian import put32
 from tailrace.kernels.shared.copying import copy_bytes
+from tailrace.kernels.shared.record_parts import FIXED_SIZE, MAGIC_V2, put_body_head, put_head
+from tailrace.kernels.shared.record_parts import put_properties_length, put_store_time, put_topic_length
 
 SOURCE_SHA256 = ""
 
@@ -27,7 +29,6 @@ _N_STORE_TIMESTAMP = cython.declare(cython.int, 9)
 _N_RECONSUME_TIMES = cython.declare(cython.int, 10)
 _N_PREPARED = cython.declare(cython.int, 11)
 _NUMBERS = cython.declare(cython.int, 12)
-_MAGIC_V2 = cython.declare(cython.longlong, 0xDAA320AB)
 
 N_PHY = _N_PHY
 N_SIZE = _N_SIZE
@@ -117,6 +118,7 @@ def encode_rows(
     whose parts are not together as long as its size.
     """
     n: cython.Py_ssize_t
+    p: cython.Py_ssize_t
     q: cython.Py_ssize_t
     count: cython.Py_ssize_t = numbers.shape[0]
     room: cython.Py_ssize_t = len(out)
@@ -146,40 +148,28 @@ def encode_rows(
             body = _length(body_offsets, n, len(bodies))
             topic = _length(topic_offsets, n, len(topics))
             prop = _length(prop_offsets, n, len(props))
-            v2 = numbers[n, _N_MAGIC] == _MAGIC_V2
+            v2 = numbers[n, _N_MAGIC] == MAGIC_V2
             if size <= 0 or born < 0 or store < 0 or body < 0 or topic < 0 or prop < 0:
                 continue
             if topic > (65535 if v2 else 255) or prop > 65535:
                 continue
-            if size != 75 + born + store + body + topic + v2 + prop:
+            if size != FIXED_SIZE + born + store + body + topic + v2 + prop:
                 continue
             if numbers[n, _N_PHY] < base or numbers[n, _N_PHY] - base > room - size:
                 continue
-            q = cython.cast(cython.Py_ssize_t, numbers[n, _N_PHY] - base)
-            put32(out, q, size)
-            put32(out, q + 4, numbers[n, _N_MAGIC])
-            put32(out, q + 8, numbers[n, _N_BODY_CRC])
-            put32(out, q + 12, numbers[n, _N_QUEUE_ID])
-            put32(out, q + 16, numbers[n, _N_FLAG])
-            put64(out, q + 20, numbers[n, _N_QUEUE_OFFSET])
-            put64(out, q + 28, numbers[n, _N_PHY])
-            put32(out, q + 36, numbers[n, _N_SYS_FLAG])
-            put64(out, q + 40, numbers[n, _N_BORN_TIMESTAMP])
-            q = copy_bytes(out, q + 48, born_hosts, born_offsets[n], born)
-            put64(out, q, numbers[n, _N_STORE_TIMESTAMP])
-            q = copy_bytes(out, q + 8, store_hosts, store_offsets[n], store)
-            put32(out, q, numbers[n, _N_RECONSUME_TIMES])
-            put64(out, q + 4, numbers[n, _N_PREPARED])
-            put32(out, q + 12, body)
-            q = copy_bytes(out, q + 16, bodies, body_offsets[n], body)
-            if v2:
-                out[q] = (topic >> 8) & 255
-                q += 1
-            out[q] = topic & 255
-            q = copy_bytes(out, q + 1, topics, topic_offsets[n], topic)
-            out[q] = (prop >> 8) & 255
-            out[q + 1] = prop & 255
-            copy_bytes(out, q + 2, props, prop_offsets[n], prop)
+            p = cython.cast(cython.Py_ssize_t, numbers[n, _N_PHY] - base)
+            q = put_head(
+                out, p, numbers[n, _N_MAGIC], numbers[n, _N_BODY_CRC], numbers[n, _N_QUEUE_ID],
+                numbers[n, _N_FLAG], numbers[n, _N_QUEUE_OFFSET], numbers[n, _N_PHY],
+                numbers[n, _N_SYS_FLAG], numbers[n, _N_BORN_TIMESTAMP])
+            q = copy_bytes(out, q, born_hosts, born_offsets[n], born)
+            q = put_store_time(out, q, numbers[n, _N_STORE_TIMESTAMP])
+            q = copy_bytes(out, q, store_hosts, store_offsets[n], store)
+            q = put_body_head(out, q, numbers[n, _N_RECONSUME_TIMES], numbers[n, _N_PREPARED], body)
+            q = copy_bytes(out, q, bodies, body_offsets[n], body)
+            q = copy_bytes(out, put_topic_length(out, q, topic, v2), topics, topic_offsets[n], topic)
+            copy_bytes(out, put_properties_length(out, q, prop), props, prop_offsets[n], prop)
+            put32(out, p, size)
             fits[n] = 1
             written += 1
     return written

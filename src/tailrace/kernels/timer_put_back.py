@@ -6,8 +6,11 @@
 
 import cython
 
-from tailrace.kernels.shared.big_endian import be32, put32, put64
+from tailrace.kernels.shared.big_endian import be32, be64, put32
 from tailrace.kernels.shared.copying import copy_bytes
+from tailrace.kernels.shared.record_parts import BLANK_SIZE, FIXED_SIZE, MAGIC_V1, host_bits, put_body_head
+from tailrace.kernels.shared.record_parts import put_head, put_properties_length, put_store_time
+from tailrace.kernels.shared.record_parts import put_topic_length
 
 SOURCE_SHA256 = ""
 
@@ -25,8 +28,6 @@ _T_TOPIC_LEN = cython.declare(cython.int, 13)
 _T_WROTE = cython.declare(cython.int, 16)
 _T_QUEUE = cython.declare(cython.int, 17)
 _COLUMNS = cython.declare(cython.int, 18)
-
-_MAGIC_V1 = cython.declare(cython.longlong, 0xDAA320A7)
 
 _NAMES: bytes = b"TIMER_ENQUEUE_MSTIMER_DEQUEUE_MS"
 
@@ -84,36 +85,23 @@ def _put_one(
     separator: cython.Py_ssize_t = 0 if b[props + props_length - 1] == 2 else 1
     added: cython.Py_ssize_t = 36 + separator + _digits(rows[r, _T_WROTE]) + _digits(dequeue_ms)
     size: cython.Py_ssize_t = (
-        75 + born_length + host_length + body_length + topic_length + props_length + added)
+        FIXED_SIZE + born_length + host_length + body_length + topic_length + props_length + added)
     q: cython.Py_ssize_t
-    sys_flag: cython.longlong = be32(b, p + 36) & ~cython.cast(cython.longlong, 0x30)
     times: cython.Py_ssize_t = p + 48 + born_length + 8 + (20 if b[p + 39] & 0x20 else 8)
-    if size + 8 > limit - start:
+    if size + BLANK_SIZE > limit - start:
         return -1
-    if born_length == 20:
-        sys_flag |= 0x10
-    if host_length == 20:
-        sys_flag |= 0x20
-    # The length comes last: a torn store leaves no record that looks whole.
-    put32(out, start + 4, _MAGIC_V1)
-    copy_bytes(out, start + 8, b, p + 8, 4)  # the body's checksum, which was compared
-    put32(out, start + 12, rows[r, _T_QUEUE_ID])
-    copy_bytes(out, start + 16, b, p + 16, 4)
-    put64(out, start + 20, queue_offset)
-    put64(out, start + 28, phy_offset)
-    put32(out, start + 36, sys_flag)
-    q = copy_bytes(out, start + 40, b, p + 40, 8 + born_length)
-    put64(out, q, now_ms)
-    q = copy_bytes(out, q + 8, store_host, 0, host_length)
-    q = copy_bytes(out, q, b, times, 4)
-    put64(out, q, 0)
-    put32(out, q + 8, body_length)
-    q = copy_bytes(out, q + 12, b, rows[r, _T_BODY_POS], body_length)
-    out[q] = topic_length
-    q = copy_bytes(out, q + 1, b, rows[r, _T_TOPIC_POS], topic_length)
-    out[q] = ((props_length + added) >> 8) & 255
-    out[q + 1] = (props_length + added) & 255
-    q = copy_bytes(out, q + 2, b, props, props_length)
+    q = put_head(
+        out, start, MAGIC_V1, be32(b, p + 8),  # the body's checksum, which was compared
+        rows[r, _T_QUEUE_ID], be32(b, p + 16), queue_offset, phy_offset,
+        host_bits(be32(b, p + 36), born_length, host_length), be64(b, p + 40))
+    q = put_store_time(out, copy_bytes(out, q, b, p + 48, born_length), now_ms)
+    q = copy_bytes(out, q, store_host, 0, host_length)
+    q = put_body_head(out, q, be32(b, times), 0, body_length)
+    q = copy_bytes(out, q, b, rows[r, _T_BODY_POS], body_length)
+    q = put_topic_length(out, q, topic_length, False)
+    q = copy_bytes(out, q, b, rows[r, _T_TOPIC_POS], topic_length)
+    q = put_properties_length(out, q, props_length + added)
+    q = copy_bytes(out, q, b, props, props_length)
     if separator:
         out[q] = 2
         q += 1

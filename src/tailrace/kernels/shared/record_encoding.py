@@ -1,0 +1,129 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""A whole record of the CommitLog, with the checksum property if it has one."""
+
+import cython
+
+from tailrace.kernels.shared.copying import copy_object
+from tailrace.kernels.shared.crc32 import crc_of
+from tailrace.kernels.shared.record_parts import BLANK_SIZE, FIXED_SIZE, MAGIC_V1, MAGIC_V2
+from tailrace.kernels.shared.record_parts import host_bits, put_body_head, put_head, put_properties_length
+from tailrace.kernels.shared.record_parts import put_store_time, put_topic_length
+from tailrace.kernels.shared.big_endian import put32
+
+CRC_31_BITS = cython.declare(cython.longlong, 0x7FFFFFFF)
+_CRC_LENGTH = cython.declare(cython.Py_ssize_t, 20)
+_CRC_NAME: bytes = b"__CRC32#"
+
+
+@cython.cclass
+class RecordFields:
+    """What the records of one put have in common; none of them is None when a record is written."""
+
+    queue_id: cython.longlong
+    flag: cython.longlong
+    sys_flag: cython.longlong
+    born_timestamp: cython.longlong
+    reconsume_times: cython.longlong
+    prepared: cython.longlong
+    now: cython.longlong
+    born_host: bytes
+    store_host: bytes
+    topic: bytes
+    append_crc: cython.bint
+
+
+@cython.cfunc
+def crc_room(
+    common: RecordFields, props_length: cython.Py_ssize_t, last: cython.uchar
+) -> cython.Py_ssize_t:
+    """Bytes that the checksum property takes, with a separator before it if there must be one."""
+    if not common.append_crc:
+        return 0
+    return _CRC_LENGTH + (1 if props_length and last != 2 else 0)
+
+
+@cython.cfunc
+def size_of(
+    common: RecordFields, body_length: cython.Py_ssize_t, props_length: cython.Py_ssize_t,
+    last: cython.uchar,
+) -> cython.Py_ssize_t:
+    """Bytes of a record; ``last`` is the last byte of its properties."""
+    topic_length: cython.Py_ssize_t = len(common.topic)
+    return (
+        FIXED_SIZE + len(common.born_host) + len(common.store_host) + body_length + topic_length
+        + (topic_length > 127) + props_length + crc_room(common, props_length, last)
+    )
+
+
+@cython.cfunc
+def begin_record(
+    out: cython.uchar[::1], pos: cython.Py_ssize_t, common: RecordFields, flag: cython.longlong,
+    queue_offset: cython.longlong, phy_offset: cython.longlong, body_crc: cython.longlong,
+    body_length: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Write what is before the body; the place of the body."""
+    born: cython.Py_ssize_t = len(common.born_host)
+    store: cython.Py_ssize_t = len(common.store_host)
+    q: cython.Py_ssize_t = put_head(
+        out, pos, MAGIC_V2 if len(common.topic) > 127 else MAGIC_V1, body_crc, common.queue_id, flag,
+        queue_offset, phy_offset, host_bits(common.sys_flag, born, store), common.born_timestamp)
+    q = put_store_time(out, copy_object(out, q, common.born_host), common.now)
+    q = copy_object(out, q, common.store_host)
+    return put_body_head(out, q, common.reconsume_times, common.prepared, body_length)
+
+
+@cython.cfunc
+def put_topic(
+    out: cython.uchar[::1], q: cython.Py_ssize_t, common: RecordFields, props_length: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """Write the topic and the length of the properties; their place."""
+    length: cython.Py_ssize_t = len(common.topic)
+    q = copy_object(out, put_topic_length(out, q, length, length > 127), common.topic)
+    return put_properties_length(out, q, props_length)
+
+
+@cython.cfunc
+def end_record(
+    out: cython.uchar[::1], pos: cython.Py_ssize_t, q: cython.Py_ssize_t, room: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """Write the checksum of the whole record, if it has one, and its size, which is returned."""
+    crc: cython.longlong
+    k: cython.Py_ssize_t
+    put32(out, pos, q + room - pos)
+    if room:
+        if room > _CRC_LENGTH:
+            out[q] = 2
+            q += 1
+        crc = crc_of(out, pos, q) & CRC_31_BITS
+        for k in range(8):
+            out[q + k] = _CRC_NAME[k]
+        out[q + 8] = 1
+        for k in range(10):
+            out[q + 9 + k] = 48 + crc % 10
+            crc = crc // 10
+        out[q + 19] = 2
+        q += 20
+    return q - pos
+
+
+@cython.cfunc
+def put_record(
+    out: cython.uchar[::1], pos: cython.Py_ssize_t, limit: cython.Py_ssize_t, common: RecordFields,
+    flag: cython.longlong, queue_offset: cython.longlong, phy_offset: cython.longlong, body: bytes,
+    body_crc: cython.longlong, props: bytes,
+) -> cython.Py_ssize_t:
+    """Write a record at ``out[pos:]``; its size, or -1 when it does not fit before ``limit``.
+
+    It fits when eight bytes stay free for the blank record.
+    """
+    props_length: cython.Py_ssize_t = len(props)
+    last: cython.uchar = props[props_length - 1] if props_length else 0
+    room: cython.Py_ssize_t = crc_room(common, props_length, last)
+    q: cython.Py_ssize_t
+    if size_of(common, len(body), props_length, last) + BLANK_SIZE > limit - pos:
+        return -1
+    q = begin_record(out, pos, common, flag, queue_offset, phy_offset, body_crc, len(body))
+    q = copy_object(out, q, body)
+    q = put_topic(out, q, common, props_length + room)
+    q = copy_object(out, q, props)
+    return end_record(out, pos, q, room)
