@@ -26,12 +26,13 @@ TEXT = {".py", ".md", ".toml", ".txt", ".in", ".yml", ".yaml", ".json", ".jsonl"
 FUNCTION_LINES, FILE_LINES = 70, 600
 LONGER = {
     # The public face: every method of it in one place, each a few lines over the store's parts.
-    "src/tailrace/node/message_store.py": 690,
+    "src/tailrace/node/message_store.py": 720,
 }
 LONG_FUNCTIONS = {
     # A walk over a format is one loop for the compiler: a call a field would cost what it is for.
     "src/tailrace/kernels/record.py", "src/tailrace/kernels/appender.py", "src/tailrace/kernels/index_entries.py",
-    "src/tailrace/kernels/column_records.py", "src/tailrace/kernels/timer_records.py",
+    "src/tailrace/kernels/column_records.py", "src/tailrace/kernels/table_records.py",
+    "src/tailrace/kernels/timer_records.py",
     "src/tailrace/spark/options.py",  # one list of options, read from top to bottom
 }
 # A class of one letter, so that this file does not name what it looks for.

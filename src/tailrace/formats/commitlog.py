@@ -27,12 +27,12 @@ __all__ = [
     "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "LMQ_DISPATCH_SEPARATOR", "LMQ_PREFIX",
     "LMQ_QUEUE_ID",
     "MAX_PROPERTIES_LENGTH", "MESSAGE_HEAD", "MESSAGE_MAGIC_START", "MESSAGE_MAGIC_V1",
-    "MESSAGE_MAGIC_V2", "MIN_RECORD_LENGTH", "PLAUSIBLE_LENGTH", "Blank", "MessageHead", "SysFlag",
+    "MESSAGE_MAGIC_V2", "MIN_RECORD_LENGTH", "PLAUSIBLE_LENGTH", "STORE_TIME_HEAD", "Blank",
+    "MessageHead", "SysFlag",
     "create_message_id", "decode_batch", "decode_message",
     "decode_message_id", "decode_properties", "decompress_body", "encode_batch",
     "encode_properties", "java_string_hash", "pack_host", "plausible_size", "property_crc_digits",
-    "tags_code",
-    "unpack_host",
+    "record_size", "store_timestamp_of", "tags_code", "unpack_host",
 ]
 
 MESSAGE_MAGIC_V1: Final = 0xDAA320A7
@@ -88,6 +88,8 @@ MIN_RECORD_LENGTH: Final = 91
 """A version 1 record with IPv4 hosts and nothing in it."""
 PLAUSIBLE_LENGTH: Final = 36
 """So many bytes of a head say whether it was made for its place: up to its own position."""
+STORE_TIME_HEAD: Final = MESSAGE_HEAD.size + 20 + 8
+"""So many bytes of a record hold its store time, whatever kind of address its born host is."""
 _BATCH_ITEM: Final = struct.Struct(">iiiii")
 
 
@@ -106,6 +108,20 @@ class SysFlag:
     COMPRESSION_LZ4: Final = 0x100
     COMPRESSION_ZSTD: Final = 0x200
     COMPRESSION_ZLIB: Final = 0x300
+
+
+def record_size(hosts: int, body: int, topic: int, properties: int) -> int:
+    """Bytes of a record by those of both hosts, body, topic and properties; more than 127 of topic
+    make it version 2."""
+    return MIN_RECORD_LENGTH - 16 + hosts + body + topic + (topic > 127) + properties
+
+
+def store_timestamp_of(head: bytes) -> int | None:
+    """Store time in ms by the first STORE_TIME_HEAD bytes of a record; None when there are fewer."""
+    if len(head) < STORE_TIME_HEAD:
+        return None
+    at = MESSAGE_HEAD.size + (20 if head[39] & SysFlag.BORNHOST_V6 else 8)
+    return int.from_bytes(head[at : at + 8], "big", signed=True)
 
 
 def java_string_hash(text: str) -> int:

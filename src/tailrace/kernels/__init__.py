@@ -36,6 +36,7 @@ __all__ = [
     "properties",
     "queue_units",
     "record",
+    "table_records",
     "timer_lists",
     "timer_put_back",
     "timer_records",
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
         properties,
         queue_units,
         record,
+        table_records,
         timer_lists,
         timer_put_back,
         timer_records,
@@ -91,6 +93,7 @@ else:
     header = _load("header")
     columns = _load("columns")
     column_records = _load("column_records")
+    table_records = _load("table_records")
     timer_records = _load("timer_records")
     timer_put_back = _load("timer_put_back")
     timer_lists = _load("timer_lists")
@@ -123,7 +126,8 @@ def _lend_crc32(kernel: ModuleType = record) -> None:
 
 
 for _name, _kernel in (
-    ("record", record), ("appender", appender), ("timer_records", timer_records)
+    ("record", record), ("appender", appender), ("table_records", table_records),
+    ("timer_records", timer_records),
 ):
     if _name not in _interpreted:
         _lend_crc32(_kernel)

@@ -10,9 +10,17 @@ import cython
 from tailrace.kernels.shared.big_endian import be32
 from tailrace.kernels.shared.copying import clear_bytes, copy_bytes
 from tailrace.kernels.shared.crc32 import crc32, crc_of, crc_of_object, use_crc32
-from tailrace.kernels.shared.record_encoding import CRC_31_BITS, RecordFields, begin_record, crc_room
-from tailrace.kernels.shared.record_encoding import end_record, put_record, put_topic, size_of
-from tailrace.kernels.shared.record_parts import BLANK_SIZE, FIXED_SIZE
+from tailrace.kernels.shared.record_encoding import (
+    CRC_31_BITS,
+    RecordFields,
+    begin_record,
+    crc_room,
+    end_record,
+    put_record,
+    put_topic,
+    size_of,
+)
+from tailrace.kernels.shared.record_parts import BLANK_SIZE
 
 SOURCE_SHA256 = ""
 
@@ -28,20 +36,6 @@ _TIMER: bytes = b"TIMER_D"
 _DELAY: bytes = b"DELAY\x01"
 
 END_OF_FILE = -1
-
-
-def record_size(
-    born_host_length: cython.longlong,
-    store_host_length: cython.longlong,
-    body_length: cython.longlong,
-    topic_length: cython.longlong,
-    properties_length: cython.longlong,
-):
-    """Bytes of a record; a topic of more than 127 bytes makes it version 2."""
-    return (
-        FIXED_SIZE + born_host_length + store_host_length + body_length + topic_length + properties_length
-        + (topic_length > 127)
-    )
 
 
 def encode(
@@ -411,7 +405,7 @@ class BatchWriter(_QueueWriter):
             q = b + _ITEM_HEAD + body
             props = data[q] * 256 + data[q + 1]
             last = data[q + 1 + props] if props else 0
-            room = crc_room(self._common, props, last)
+            room = crc_room(self._common.append_crc, props, last)
             if size_of(self._common, body, props, last) + BLANK_SIZE > limit - p:
                 self._full = True
                 break

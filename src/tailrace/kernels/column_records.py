@@ -11,8 +11,15 @@ import cython
 
 from tailrace.kernels.shared.big_endian import put32
 from tailrace.kernels.shared.copying import copy_bytes
-from tailrace.kernels.shared.record_parts import FIXED_SIZE, MAGIC_V2, put_body_head, put_head
-from tailrace.kernels.shared.record_parts import put_properties_length, put_store_time, put_topic_length
+from tailrace.kernels.shared.record_parts import (
+    FIXED_SIZE,
+    MAGIC_V2,
+    put_body_head,
+    put_head,
+    put_properties_length,
+    put_store_time,
+    put_topic_length,
+)
 
 SOURCE_SHA256 = ""
 

@@ -8,9 +8,17 @@ import cython
 
 from tailrace.kernels.shared.big_endian import be32, be64, put32
 from tailrace.kernels.shared.copying import copy_bytes
-from tailrace.kernels.shared.record_parts import BLANK_SIZE, FIXED_SIZE, MAGIC_V1, host_bits, put_body_head
-from tailrace.kernels.shared.record_parts import put_head, put_properties_length, put_store_time
-from tailrace.kernels.shared.record_parts import put_topic_length
+from tailrace.kernels.shared.record_parts import (
+    BLANK_SIZE,
+    FIXED_SIZE,
+    MAGIC_V1,
+    host_bits,
+    put_body_head,
+    put_head,
+    put_properties_length,
+    put_store_time,
+    put_topic_length,
+)
 
 SOURCE_SHA256 = ""
 

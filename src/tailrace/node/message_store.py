@@ -34,7 +34,7 @@ from tailrace.formats.commitlog import (
     decode_message,
     decode_message_id,
 )
-from tailrace.kernels.properties import plain_items, plain_properties
+from tailrace.kernels.properties import plain_properties
 from tailrace.logs import get_logger
 from tailrace.model import (
     BoundaryType,
@@ -61,16 +61,16 @@ from tailrace.node.directory_opening import (
 from tailrace.node.lock import LOCK_CHECK_MS, LockWatch, lock_store
 from tailrace.node.put_forms import (
     PutResults,
+    many_writers,
     raise_refused,
     stored_properties,
-    topic_of,
     wait_durable,
 )
+from tailrace.node.put_table import PutTableResult, TablePut
 from tailrace.node.retention import Retention
-from tailrace.node.timers import Timers, goes_alone
+from tailrace.node.timers import Timers
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.segments import Lease
-from tailrace.store.commit_log import RecordWriter
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.flush import DurableCallback
 from tailrace.store.geometry import recognise, write_geometry
@@ -397,24 +397,12 @@ class MessageStore:
         all checked first, but when the disk fills up those before stay put, which the error says.
         """
         self._check_open()
-        writers: list[RecordWriter] = []
-        for topic, run in itertools.groupby(messages, key=topic_of):
-            part = list(run)
-            self._topic_queues(topic, queue_id)
-            prefix, number = self._unique_prefix, self._unique_number
-            shared = MessageExtBrokerInner(
-                topic, queue_id, b"", born_timestamp=self._clock.now_ms(),
-                born_host=self.store_host)
-            items = plain_items(part, prefix, number)
-            if items is None and any(map(goes_alone, messages)):
-                return [self.put(m, queue_id=queue_id, timeout_ms=timeout_ms) for m in messages]
-            if items is None:
-                items = [
-                    (message.flag, message.body, stored_properties(message, self._unique_key()))
-                    for message in part
-                ]
-            writers.append(self._store.commit_log.items_writer(shared, items))
         results: list[PutMessageResult] = []
+        writers = many_writers(
+            self._store.commit_log, messages, queue_id, self._clock.now_ms(), self._unique_prefix,
+            self._unique_number, self._topic_queues)
+        if writers is None:
+            return [self.put(one, queue_id=queue_id, timeout_ms=timeout_ms) for one in messages]
         for writer in writers:
             result = self._store.append(writer)
             if not result.status.appended:
@@ -428,6 +416,30 @@ class MessageStore:
         if results:
             self._store.let_dispatch_follow(results[-1].until)
         return PutResults(results, self.store_host)
+
+    def put_table(
+        self, table: Any, *, topic: str | None = None, queue_id: int = 0, timeout_ms: int | None = None
+    ) -> PutTableResult:
+        """Put the rows of a table in order, as fast as memory allows; where each of them went.
+
+        ``table`` is a ``pyarrow.Table``, a ``RecordBatch`` or a dict of columns (Arrow's, NumPy's or
+        lists). ``body`` is needed; ``topic``, ``queue_id``, ``tags``, ``keys`` (lists), ``properties``
+        (maps), ``flag`` and ``deliver_at`` (ms since 1970, or a timestamp) may be there; ``queueId`` and
+        ``deliverAt``, as Spark has them, are the same. The arguments stand in for a topic or queue that
+        is null or missing. Raises what ``put`` raises: all rows are checked first, and the error names
+        column and row. When the disk fills up those before stay put, which the error says.
+        """
+        self._check_open()
+        put = TablePut(
+            self._store, self._timers, self._entropy, lambda name: self.topics.select(name) is None,
+            self._topic_queues, self._clock.now_ms())
+        put.check(table, topic, queue_id)
+        result = put.append()
+        if result.until >= 0 and self._store.flush_commit_log.sync:
+            self._wait(result.until, timeout_ms)
+        elif result.until >= 0:
+            self._store.let_dispatch_follow(result.until)
+        return result
 
     def put_inner(self, message: MessageExtBrokerInner) -> PutMessageResult:
         """Append a message that a broker prepared; waits for no sync and raises no refusal."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import bisect
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import final, overload
 
 from tailrace.errors import (
@@ -16,19 +17,65 @@ from tailrace.errors import (
     StoreNotWritableError,
     TimerFlowControlError,
 )
-from tailrace.formats.commitlog import INNER_MULTI_DISPATCH, create_message_id
-from tailrace.model import Message, PutMessageResult, PutMessageStatus, whole_ms
+from tailrace.formats.commitlog import (
+    INNER_MULTI_DISPATCH,
+    INNER_MULTI_QUEUE_OFFSET,
+    create_message_id,
+)
+from tailrace.kernels.properties import plain_items
+from tailrace.model import (
+    Message,
+    MessageExtBrokerInner,
+    PutMessageResult,
+    PutMessageStatus,
+    whole_ms,
+)
+from tailrace.store.commit_log import CommitLog, RecordWriter
 from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.timer.properties import DELAY, DELIVER_PROPERTIES
 
 __all__ = [
-    "PutResults", "raise_refused", "stored_properties", "topic_of",
-    "wait_durable",
+    "PutResults", "goes_alone", "many_writers", "raise_refused", "stored_properties", "wait_durable",
 ]
 
 
-def topic_of(message: Message) -> str:
-    """The topic; a key to group by."""
-    return message.topic
+def is_timer(message: Message) -> bool:
+    """Whether a message may have to wait, so that it takes the way through the put hook."""
+    return message.deliver_at is not None or message.delay is not None or message.delay_level > 0 or (
+        bool(message.properties)
+        and any(name in message.properties for name in (DELAY, *DELIVER_PROPERTIES)))
+
+
+def goes_alone(message: Message) -> bool:
+    """Whether a message cannot be put together with others: it is a timer, or names LMQ queues."""
+    return is_timer(message) or INNER_MULTI_DISPATCH in message.properties or (
+        INNER_MULTI_QUEUE_OFFSET in message.properties)
+
+
+def many_writers(
+    log: CommitLog, messages: Sequence[Message], queue_id: int, now_ms: int, prefix: str,
+    number: Iterator[int], check_queue: Callable[[str, int], None],
+) -> list[RecordWriter] | None:
+    """A writer for each run of messages of one topic; None when one of them cannot go with others.
+
+    Unique keys are ``prefix`` and the next ``number``. Raises MessageIllegalError, and what
+    ``check_queue`` raises for the queue of a topic.
+    """
+    writers: list[RecordWriter] = []
+    for topic, run in itertools.groupby(messages, key=attrgetter("topic")):
+        part = list(run)
+        check_queue(topic, queue_id)
+        items = plain_items(part, prefix, number)
+        if items is None and any(map(goes_alone, messages)):
+            return None
+        if items is None:
+            items = [
+                (one.flag, one.body, stored_properties(one, f"{prefix}{next(number):012X}"))
+                for one in part
+            ]
+        writers.append(log.items_writer(MessageExtBrokerInner(
+            topic, queue_id, b"", born_timestamp=now_ms, born_host=log.store_host), items))
+    return writers
 
 
 def stored_properties(message: Message, unique_key: str) -> bytes:

@@ -13,12 +13,8 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler
 from tailrace.errors import StoreError
 from tailrace.formats import filenames
-from tailrace.formats.commitlog import (
-    INNER_MULTI_DISPATCH,
-    INNER_MULTI_QUEUE_OFFSET,
-)
 from tailrace.logs import get_logger
-from tailrace.model import Message, MessageExtBrokerInner, PutMessageResult
+from tailrace.model import MessageExtBrokerInner, PutMessageResult
 from tailrace.node.config_manager import read_config, write_config
 from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.node.foreign_engines import RocksDBStore, name_leftovers
@@ -28,16 +24,12 @@ from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX, TopicConfigMana
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.dispatch import SCHEDULE_TOPIC, parse_delay_levels
 from tailrace.timer.pending import PendingTimer, pending_levels, pending_timers
-from tailrace.timer.properties import (
-    DELAY,
-    DELIVER_PROPERTIES,
-)
-from tailrace.timer.put_hook import TimerPutHook
+from tailrace.timer.put_hook import TimerPutHook, Waiting
 from tailrace.timer.recall import build_handle, parse_handle, recall_messages
 from tailrace.timer.schedule_message_service import ScheduleMessageService
 from tailrace.timer.timer_message_store import TimerMessageStore
 
-__all__ = ["Timers", "goes_alone"]
+__all__ = ["Timers"]
 
 _log = get_logger(__name__)
 _ENQUEUE_MS: Final = 20
@@ -49,19 +41,6 @@ _METRICS_CHECK_MS: Final = 45 * 60 * 1000
 _CLEAN_MS: Final = 30_000
 _DEQUEUE_MS: Final = 5
 """How late a timer may be noticed; a step that finds nothing takes some microseconds."""
-
-
-def is_timer(message: Message) -> bool:
-    """Whether a message may have to wait, so that it takes the way through the put hook."""
-    return message.deliver_at is not None or message.delay is not None or message.delay_level > 0 or (
-        bool(message.properties)
-        and any(name in message.properties for name in (DELAY, *DELIVER_PROPERTIES)))
-
-
-def goes_alone(message: Message) -> bool:
-    """Whether a message cannot be put together with others: it is a timer, or names LMQ queues."""
-    return is_timer(message) or INNER_MULTI_DISPATCH in message.properties or (
-        INNER_MULTI_QUEUE_OFFSET in message.properties)
 
 
 @final
@@ -184,9 +163,17 @@ class Timers:
 
     def put(self, message: MessageExtBrokerInner) -> PutMessageResult:
         """Put a message, which waits on the timer topic when it has a delivery time."""
-        waiting = self._store.commit_log.lmq_refusal(message) or self._hook.handle(message)
-        if isinstance(waiting, PutMessageResult):
-            return waiting
+        waiting = self.waiting(message)
+        return waiting if isinstance(waiting, PutMessageResult) else self.put_prepared(message, waiting)
+
+    def waiting(self, message: MessageExtBrokerInner) -> PutMessageResult | Waiting | None:
+        """Change a message that has to wait; where it is to go then, or why it is refused."""
+        return self._store.commit_log.lmq_refusal(message) or self._hook.handle(message)
+
+    def put_prepared(
+        self, message: MessageExtBrokerInner, waiting: Waiting | None
+    ) -> PutMessageResult:
+        """Put a message that ``waiting`` has looked at."""
         if message.topic == SCHEDULE_TOPIC and SCHEDULE_TOPIC not in self._topics.table:
             self._topics.create_if_missing(SCHEDULE_TOPIC, _SCHEDULE_QUEUES)
         result = self._store.put(message)

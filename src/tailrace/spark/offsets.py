@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from tailrace.errors import ConfigError, DataLossError, StoreError
-from tailrace.formats.commitlog import SysFlag
+from tailrace.formats.commitlog import STORE_TIME_HEAD, store_timestamp_of
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.logs import get_logger
 from tailrace.spark.archive_directory import ArchivedDirectory, ArchivedQueue, open_archived
@@ -27,7 +27,6 @@ __all__ = [
 
 _log = get_logger(__name__)
 _UNIT: Final = CQ_UNIT.size
-_HEAD: Final = 88  # a record up to its store timestamp has at most these bytes
 _TOLD: set[str] = set()
 """Labels of stores whose LMQ queues were named in the log."""
 Queue = tuple[str, str, int]  # label of the store, topic, queueId
@@ -118,11 +117,7 @@ def _record_time(directory: Directory, queue: QueueView, offset: int) -> int | N
             return None
         unit = CQ_UNIT.unpack_from(data)
         if unit.size != PRE_BLANK_SIZE:
-            head = directory.read(unit.phy_offset, _HEAD)
-            if len(head) < _HEAD:
-                return None
-            at = 68 if int.from_bytes(head[36:40], "big") & SysFlag.BORNHOST_V6 else 56
-            return int.from_bytes(head[at : at + 8], "big", signed=True)
+            return store_timestamp_of(directory.read(unit.phy_offset, STORE_TIME_HEAD))
         offset += 1
     return None
 

@@ -31,8 +31,12 @@ from tailrace.formats.commitlog import (
     MAX_PROPERTIES_LENGTH,
     MAX_TOPIC_LENGTH,
     MAX_TOPIC_LENGTH_V1,
+    MIN_RECORD_LENGTH,
+    STORE_TIME_HEAD,
     SysFlag,
     decode_batch,
+    record_size,
+    store_timestamp_of,
 )
 from tailrace.kernels import appender
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
@@ -155,23 +159,19 @@ class CommitLog:
 
     def record_at(self, phy_offset: int) -> bytes | None:
         """The whole record at a position, or None when no record can be there."""
-        head = self.queue.read(phy_offset, record_head := 8)
-        if len(head) < record_head:
+        head = self.queue.read(phy_offset, BLANK.size)
+        if len(head) < BLANK.size:
             return None
         blank = BLANK.unpack_from(head)
         limit = self._config.mapped_file_size_commit_log
-        if blank.magic == BLANK_MAGIC or not 91 <= blank.total_size <= limit:
+        if blank.magic == BLANK_MAGIC or not MIN_RECORD_LENGTH <= blank.total_size <= limit:
             return None
         data = self.queue.read(phy_offset, blank.total_size)
         return data if len(data) == blank.total_size else None
 
     def store_timestamp_at(self, phy_offset: int) -> int:
         """Store time of the record at a position in ms, 0 when none can be there."""
-        head = self.queue.read(phy_offset, 76)
-        if len(head) < 76:
-            return 0
-        at = 68 if int.from_bytes(head[36:40], "big") & SysFlag.BORNHOST_V6 else 56
-        return max(int.from_bytes(head[at : at + 8], "big", signed=True), 0)
+        return max(store_timestamp_of(self.queue.read(phy_offset, STORE_TIME_HEAD)) or 0, 0)
 
     # -- checks
 
@@ -197,16 +197,31 @@ class CommitLog:
         self.tail.topics[topic] = raw
         return raw
 
+    @property
+    def appends_crc(self) -> bool:
+        """Whether a record ends with the checksum property."""
+        return self._config.enabled_append_prop_crc
+
     def _check_sizes(self, body: bytes, properties: bytes, topic: bytes, hosts: int) -> None:
+        separator = int(properties[-1:] != b"\x02")
+        self.check_lengths(len(body), len(properties), len(topic), hosts, separator)
+
+    def check_lengths(
+        self, body: int, properties: int, topic: int, hosts: int, separator: int = 0
+    ) -> None:
+        """Raises MessageIllegalError for a record whose parts have too many bytes.
+
+        ``hosts`` are both together; ``separator`` is 1 if there must be one before the checksum.
+        """
         config = self._config
-        if len(body) > config.max_message_size:
+        if body > config.max_message_size:
             raise MessageIllegalError(
-                "body", f"{len(body)} bytes, maxMessageSize allows {config.max_message_size}")
-        reserved = CRC_PROPERTY_LENGTH + (properties[-1:] != b"\x02") if config.enabled_append_prop_crc else 0
-        if len(properties) + reserved > MAX_PROPERTIES_LENGTH:
+                "body", f"{body} bytes, maxMessageSize allows {config.max_message_size}")
+        reserved = CRC_PROPERTY_LENGTH + separator if self.appends_crc else 0
+        if properties + reserved > MAX_PROPERTIES_LENGTH:
             raise MessageIllegalError(
-                "properties", f"{len(properties)} bytes, {MAX_PROPERTIES_LENGTH - reserved} are the most")
-        size = appender.record_size(hosts, 0, len(body), len(topic), len(properties) + reserved)
+                "properties", f"{properties} bytes, {MAX_PROPERTIES_LENGTH - reserved} are the most")
+        size = record_size(hosts, body, topic, properties + reserved)
         if size + END_FILE_MIN_BLANK_LENGTH > config.mapped_file_size_commit_log:
             raise MessageIllegalError(
                 "record", f"{size} bytes do not fit a CommitLog file of "
@@ -285,7 +300,7 @@ class CommitLog:
         made = self.multi_dispatch.with_offsets(properties, names)
         hosts = len(message.born_host) + len(self.store_host)
         self._check_sizes(message.body, made, topic, hosts)
-        size = appender.record_size(hosts, 0, len(message.body), len(topic), len(made))
+        size = record_size(hosts, len(message.body), len(topic), len(made))
         if size > self._config.max_message_size:
             raise MessageIllegalError(
                 "record", f"{size} bytes with its places in LMQ queues, maxMessageSize allows "
@@ -309,10 +324,10 @@ class CommitLog:
             return self.items_writer(message, items, whole=True)
         topic = self._topic_bytes(message.topic)
         hosts = len(message.born_host) + len(self.store_host)
-        if not self._are_short(topic, hosts, longest, most):
+        if not self.are_short(len(topic), hosts, longest, most):
             for _, body, stored in decode_batch(encoded):
                 self._check_sizes(body, stored, topic, hosts)
-        bound = self._bound(topic, hosts, count, total)
+        bound = self.bound(len(topic), hosts, count, total)
         self._check_whole(bound)
         return appender.BatchWriter(message, topic, encoded, count, bound)
 
@@ -330,28 +345,28 @@ class CommitLog:
         bodies = [len(body) for _, body, _ in items]
         properties = [len(stored) for _, _, stored in items]
         hosts = len(message.born_host) + len(self.store_host)
-        if not self._are_short(topic, hosts, max(bodies, default=0), max(properties, default=0)):
+        if not self.are_short(len(topic), hosts, max(bodies, default=0), max(properties, default=0)):
             for _, body, stored in items:
                 self._check_sizes(body, stored, topic, hosts)
-        bound = self._bound(topic, hosts, len(items), sum(bodies) + sum(properties))
+        bound = self.bound(len(topic), hosts, len(items), sum(bodies) + sum(properties))
         if whole:
             self._check_whole(bound)
         return appender.ItemsWriter(message, topic, items, bound, whole)
 
-    def _are_short(self, topic: bytes, hosts: int, longest: int, most: int) -> bool:
+    def are_short(self, topic: int, hosts: int, longest: int, most: int) -> bool:
         """Whether the longest body and the longest properties fit, even those of one message."""
         config = self._config
         extra = CRC_PROPERTY_LENGTH + 1 if config.enabled_append_prop_crc else 0
-        size = appender.record_size(hosts, 0, longest, len(topic), most + extra)
+        size = record_size(hosts, longest, topic, most + extra)
         return (
             longest <= config.max_message_size and most + extra <= MAX_PROPERTIES_LENGTH
             and size + END_FILE_MIN_BLANK_LENGTH <= config.mapped_file_size_commit_log
         )
 
-    def _bound(self, topic: bytes, hosts: int, count: int, size: int) -> int:
+    def bound(self, topic: int, hosts: int, count: int, size: int) -> int:
         """The most bytes that records take whose bodies and properties have ``size`` bytes."""
         extra = CRC_PROPERTY_LENGTH + 1 if self._config.enabled_append_prop_crc else 0
-        return appender.record_size(hosts, 0, 0, len(topic), extra) * count + size
+        return record_size(hosts, 0, topic, extra) * count + size
 
     def _check_whole(self, bound: int) -> None:
         if bound + END_FILE_MIN_BLANK_LENGTH > self._config.mapped_file_size_commit_log:

@@ -22,6 +22,7 @@ from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.env.whole_files import read_hint
 from tailrace.errors import NotAStoreError, OddFileError
 from tailrace.formats import filenames
+from tailrace.formats.commitlog import STORE_TIME_HEAD, store_timestamp_of
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE
 from tailrace.formats.indexfile import INDEX_HEADER
 from tailrace.kernels import hashes, index_entries, queue_units, record
@@ -325,9 +326,8 @@ class StoreDirectory:
             return False
         if self.time_bound == _FOREVER:
             return True
-        head = self.read(unit.phy_offset, 76)
-        at = 68 if len(head) > 39 and head[39] & 0x10 else 56
-        return int.from_bytes(head[at : at + 8], "big") < self.time_bound
+        stored = store_timestamp_of(self.read(unit.phy_offset, STORE_TIME_HEAD))
+        return stored is None or stored < self.time_bound
 
     def _complete_queues(self) -> int:
         """What recovery would make of the queues, from a walk over the whole log."""

@@ -14,7 +14,12 @@ import numpy as np
 
 from tailrace.config import StoreConfig
 from tailrace.errors import CorruptionError
-from tailrace.formats.commitlog import MESSAGE_HEAD, decode_message
+from tailrace.formats.commitlog import (
+    MESSAGE_HEAD,
+    STORE_TIME_HEAD,
+    decode_message,
+    store_timestamp_of,
+)
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
 from tailrace.kernels import record
 from tailrace.logs import get_logger
@@ -33,7 +38,6 @@ _unit: Final = CQ_UNIT.struct.unpack_from
 _ANY_CODE: Final = np.empty(0, np.int64)
 _DONE: Final = (record.UNITS_END, record.UNITS_FULL)
 Codes = np.ndarray[Any, np.dtype[np.int64]]
-_TIME_AT: Final = (56, 68)
 _MOST_TOLD: Final = 1000
 
 
@@ -176,11 +180,8 @@ class MessageReader:
 
     def store_timestamp(self, phy_offset: int) -> int:
         """Store time of the record at a position, -1 when there is none."""
-        head = self._log.read(phy_offset, 76)
-        if len(head) < 76:
-            return -1
-        at = _TIME_AT[1] if int.from_bytes(head[36:40], "big") & 0x10 else _TIME_AT[0]
-        return int.from_bytes(head[at : at + 8], "big", signed=True)
+        stored = store_timestamp_of(self._log.read(phy_offset, STORE_TIME_HEAD))
+        return -1 if stored is None else stored
 
     def message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
         """Store time of a message of a queue, -1 when it is not there."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from tailrace.formats.commitlog import BLANK, BLANK_MAGIC, CRC_MASK, SysFlag
+from tailrace.formats.commitlog import BLANK, BLANK_MAGIC, CRC_MASK, SysFlag, record_size
 from tailrace.kernels import appender, record
 from tailrace.store.log_scan import Rows
 from tailrace.store.log_walk import Damage, LogFile
@@ -27,7 +27,7 @@ def placeholder(damage: Damage, file: LogFile, timestamp_ms: int) -> bytes:
     if damage.until >= end:
         size = end - damage.phy_offset
         return BLANK.pack(size, BLANK_MAGIC) if size >= BLANK.size else b""
-    least = appender.record_size(len(_HOST), len(_HOST), 0, len(_RAW_TOPIC), 0)
+    least = record_size(2 * len(_HOST), 0, len(_RAW_TOPIC), 0)
     if damage.size < least:
         return b""
     body = bytes(damage.size - least)

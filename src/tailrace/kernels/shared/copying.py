@@ -34,8 +34,8 @@ def copy_object(out: cython.uchar[::1], q: cython.Py_ssize_t, data: bytes) -> cy
         start = data
         for k in range(n):
             out[q + k] = start[k]
-    else:
-        out[q : q + n] = data
+    else:  # an array of NumPy's takes no bytes
+        memoryview(out)[q : q + n] = data
     return q + n
 
 

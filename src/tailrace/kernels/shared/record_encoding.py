@@ -3,16 +3,25 @@
 
 import cython
 
+from tailrace.kernels.shared.big_endian import put32, put64
 from tailrace.kernels.shared.copying import copy_object
 from tailrace.kernels.shared.crc32 import crc_of
-from tailrace.kernels.shared.record_parts import BLANK_SIZE, FIXED_SIZE, MAGIC_V1, MAGIC_V2
-from tailrace.kernels.shared.record_parts import host_bits, put_body_head, put_head, put_properties_length
-from tailrace.kernels.shared.record_parts import put_store_time, put_topic_length
-from tailrace.kernels.shared.big_endian import put32
+from tailrace.kernels.shared.record_parts import (
+    BLANK_SIZE,
+    FIXED_SIZE,
+    MAGIC_V1,
+    MAGIC_V2,
+    host_bits,
+    put_body_head,
+    put_head,
+    put_properties_length,
+    put_store_time,
+    put_topic_length,
+)
 
 CRC_31_BITS = cython.declare(cython.longlong, 0x7FFFFFFF)
 _CRC_LENGTH = cython.declare(cython.Py_ssize_t, 20)
-_CRC_NAME: bytes = b"__CRC32#"
+_CRC_NAME = cython.declare(cython.longlong, 0x5F5F435243333223)  # "__CRC32#"
 
 
 @cython.cclass
@@ -33,11 +42,14 @@ class RecordFields:
 
 
 @cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
 def crc_room(
-    common: RecordFields, props_length: cython.Py_ssize_t, last: cython.uchar
+    append_crc: cython.bint, props_length: cython.Py_ssize_t, last: cython.uchar
 ) -> cython.Py_ssize_t:
     """Bytes that the checksum property takes, with a separator before it if there must be one."""
-    if not common.append_crc:
+    if not append_crc:
         return 0
     return _CRC_LENGTH + (1 if props_length and last != 2 else 0)
 
@@ -51,7 +63,7 @@ def size_of(
     topic_length: cython.Py_ssize_t = len(common.topic)
     return (
         FIXED_SIZE + len(common.born_host) + len(common.store_host) + body_length + topic_length
-        + (topic_length > 127) + props_length + crc_room(common, props_length, last)
+        + (topic_length > 127) + props_length + crc_room(common.append_crc, props_length, last)
     )
 
 
@@ -83,6 +95,8 @@ def put_topic(
 
 
 @cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
 def end_record(
     out: cython.uchar[::1], pos: cython.Py_ssize_t, q: cython.Py_ssize_t, room: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
@@ -95,8 +109,7 @@ def end_record(
             out[q] = 2
             q += 1
         crc = crc_of(out, pos, q) & CRC_31_BITS
-        for k in range(8):
-            out[q + k] = _CRC_NAME[k]
+        put64(out, q, _CRC_NAME)
         out[q + 8] = 1
         for k in range(10):
             out[q + 9 + k] = 48 + crc % 10
@@ -118,7 +131,7 @@ def put_record(
     """
     props_length: cython.Py_ssize_t = len(props)
     last: cython.uchar = props[props_length - 1] if props_length else 0
-    room: cython.Py_ssize_t = crc_room(common, props_length, last)
+    room: cython.Py_ssize_t = crc_room(common.append_crc, props_length, last)
     q: cython.Py_ssize_t
     if size_of(common, len(body), props_length, last) + BLANK_SIZE > limit - pos:
         return -1

@@ -1,0 +1,419 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Rows of a table that become records: first the stored properties of all rows, then the records.
+
+Texts come as three arrays: where each begins, how long it is (int64), and the bytes of all. A list has
+where its first text is, and how many follow. Every place is compared with the length of its array
+before it is read.
+"""
+
+import cython
+
+from tailrace.kernels.shared.big_endian import put32
+from tailrace.kernels.shared.copying import copy_bytes, copy_object
+from tailrace.kernels.shared.crc32 import crc32, crc_of, use_crc32
+from tailrace.kernels.shared.record_encoding import CRC_31_BITS, crc_room, end_record
+from tailrace.kernels.shared.record_parts import (
+    BLANK_SIZE,
+    FIXED_SIZE,
+    MAGIC_V1,
+    MAGIC_V2,
+    host_bits,
+    put_body_head,
+    put_head,
+    put_properties_length,
+    put_store_time,
+    put_topic_length,
+)
+
+SOURCE_SHA256 = ""
+
+_NO_TIME = cython.declare(cython.longlong, -0x8000000000000000)
+_LONGEST = cython.declare(cython.Py_ssize_t, 32767)  # the most that a record can have of properties
+_WAITS = cython.declare(cython.int, 1)
+_LMQ = cython.declare(cython.int, 2)
+# Why a row is refused; 0 when it is not.
+_TAG_SEPARATOR = cython.declare(cython.int, 1)
+_KEY_EMPTY = cython.declare(cython.int, 2)
+_KEY_BLANK = cython.declare(cython.int, 3)
+_KEY_SEPARATOR = cython.declare(cython.int, 4)
+_PROPERTY_EMPTY = cython.declare(cython.int, 5)
+_PROPERTY_SEPARATOR = cython.declare(cython.int, 6)
+_PROPERTY_TWICE = cython.declare(cython.int, 7)
+_TOO_LONG = cython.declare(cython.int, 8)
+
+NO_TIME = _NO_TIME
+WAITS = _WAITS
+LMQ = _LMQ
+TAG_SEPARATOR = _TAG_SEPARATOR
+KEY_EMPTY = _KEY_EMPTY
+KEY_BLANK = _KEY_BLANK
+KEY_SEPARATOR = _KEY_SEPARATOR
+PROPERTY_EMPTY = _PROPERTY_EMPTY
+PROPERTY_SEPARATOR = _PROPERTY_SEPARATOR
+PROPERTY_TWICE = _PROPERTY_TWICE
+TOO_LONG = _TOO_LONG
+
+
+@cython.cclass
+class Texts:
+    """Texts of a column: two arrays of int64 and bytes. Raises ValueError when one is outside ``data``."""
+
+    starts = cython.declare(object, visibility="readonly")
+    lengths = cython.declare(object, visibility="readonly")
+    data = cython.declare(object, visibility="readonly")
+    count = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    size = cython.declare(cython.longlong, visibility="readonly")
+    _starts: cython.const[cython.longlong][::1]
+    _lengths: cython.const[cython.longlong][::1]
+    _data: cython.const[cython.uchar][::1]
+
+    def __init__(self, starts, lengths, data):
+        n: cython.Py_ssize_t
+        limit: cython.longlong
+        self._starts, self._lengths, self._data = starts, lengths, data
+        self.starts, self.lengths, self.data = starts, lengths, data
+        self.count, self.size = self._starts.shape[0], 0
+        limit = len(self._data)
+        if self._lengths.shape[0] != self.count:
+            raise ValueError(f"{self.count} starts, {self._lengths.shape[0]} lengths")
+        for n in range(self.count):
+            if not 0 <= self._starts[n] <= limit or not 0 <= self._lengths[n] <= limit - self._starts[n]:
+                raise ValueError(f"text {n} is outside its {limit} bytes")
+            self.size += self._lengths[n]
+
+    def some(self, rows):
+        """The texts of some rows; ``rows`` is an array of their numbers."""
+        return Texts(self.starts[rows], self.lengths[rows], self.data)
+
+    def text(self, row: cython.Py_ssize_t):
+        """The bytes of one text."""
+        if not 0 <= row < self.count:
+            raise IndexError(row)
+        start: cython.Py_ssize_t = self._starts[row]
+        return bytes(memoryview(self.data).cast("B")[start : start + self._lengths[row]])
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _has(texts: Texts, n: cython.Py_ssize_t, low: cython.int, blank: cython.bint) -> cython.bint:
+    """Whether a text has a byte 1 or ``low``, or with ``blank`` a blank."""
+    k: cython.Py_ssize_t
+    start: cython.Py_ssize_t = texts._starts[n]
+    byte: cython.uchar
+    for k in range(texts._lengths[n]):
+        byte = texts._data[start + k]
+        if byte == 1 or byte == low or (blank and byte == 32):
+            return True
+    return False
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _is(texts: Texts, n: cython.Py_ssize_t, name: bytes) -> cython.bint:
+    return texts._lengths[n] == len(name) and _begins(texts, n, name)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _begins(texts: Texts, n: cython.Py_ssize_t, name: bytes) -> cython.bint:
+    k: cython.Py_ssize_t
+    start: cython.Py_ssize_t = texts._starts[n]
+    if texts._lengths[n] < len(name):
+        return False
+    for k in range(len(name)):
+        if texts._data[start + k] != name[k]:
+            return False
+    return True
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _same(texts: Texts, a: cython.Py_ssize_t, b: cython.Py_ssize_t) -> cython.bint:
+    k: cython.Py_ssize_t
+    if texts._lengths[a] != texts._lengths[b]:
+        return False
+    for k in range(texts._lengths[a]):
+        if texts._data[texts._starts[a] + k] != texts._data[texts._starts[b] + k]:
+            return False
+    return True
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _put_text(
+    out: cython.uchar[::1], q: cython.Py_ssize_t, texts: Texts, n: cython.Py_ssize_t, end: cython.uchar
+) -> cython.Py_ssize_t:
+    q = copy_bytes(out, q, texts._data, texts._starts[n], texts._lengths[n])
+    out[q] = end
+    return q + 1
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _put_number(
+    out: cython.uchar[::1], q: cython.Py_ssize_t, value: cython.longlong
+) -> cython.Py_ssize_t:
+    """Write a decimal number and its separator."""
+    digits: cython.Py_ssize_t = 1
+    k: cython.Py_ssize_t
+    rest: cython.longlong = value
+    if value < 0:
+        return copy_object(out, q, b"%d\x02" % value)
+    while rest >= 10:
+        rest = rest // 10
+        digits += 1
+    for k in range(digits):
+        out[q + digits - 1 - k] = 48 + value % 10
+        value = value // 10
+    out[q + digits] = 2
+    return q + digits + 1
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _put_unique_key(
+    out: cython.uchar[::1], q: cython.Py_ssize_t, prefix: bytes, number: cython.longlong
+) -> cython.Py_ssize_t:
+    k: cython.Py_ssize_t
+    digit: cython.longlong
+    q = copy_object(out, copy_object(out, q, b"UNIQ_KEY\x01"), prefix)
+    for k in range(12):
+        digit = (number >> (4 * (11 - k))) & 15
+        out[q + k] = (48 if digit < 10 else 55) + digit
+    out[q + 12] = 2
+    return q + 13
+
+
+@cython.cclass
+class PropertyColumns:
+    """What the stored properties of rows are made of; None stands for a column that is not there.
+
+    ``keys`` and the ``names`` and ``values`` of properties are those of all rows: row n has
+    ``key_counts[n]`` from ``key_starts[n]`` on, and ``property_counts[n]`` from ``property_starts[n]``
+    on. ``deliver_at`` has NO_TIME where a row names no time.
+    """
+
+    tags: Texts
+    keys: Texts
+    names: Texts
+    values: Texts
+    key_starts: cython.const[cython.longlong][::1]
+    key_counts: cython.const[cython.longlong][::1]
+    property_starts: cython.const[cython.longlong][::1]
+    property_counts: cython.const[cython.longlong][::1]
+    deliver_at: cython.const[cython.longlong][::1]
+    _has_properties: cython.bint
+    _has_times: cython.bint
+
+    def __init__(self, count: cython.Py_ssize_t, tags, keys, properties, deliver_at):
+        """``keys``: (starts, counts, Texts); ``properties``: (starts, counts, Texts, Texts)."""
+        self.tags, self.keys, self.names, self.values = tags, None, None, None
+        self._has_properties = self._has_times = False
+        if tags is not None and self.tags.count != count:
+            raise ValueError(f"{self.tags.count} tags for {count} rows")
+        if keys is not None:
+            self.key_starts, self.key_counts, self.keys = keys
+            _check_lists(self.key_starts, self.key_counts, count, self.keys.count)
+        if properties is not None:
+            self.property_starts, self.property_counts, self.names, self.values = properties
+            self._has_properties = True
+            _check_lists(
+                self.property_starts, self.property_counts, count, min(self.names.count, self.values.count))
+        if deliver_at is not None:
+            self.deliver_at = deliver_at
+            self._has_times = True
+            if self.deliver_at.shape[0] != count:
+                raise ValueError(f"{self.deliver_at.shape[0]} times for {count} rows")
+
+    def encode(
+        self, prefix: bytes, out: cython.uchar[::1], ends: cython.longlong[::1], kinds: cython.uchar[::1]
+    ):
+        """Write the stored properties of all rows to ``out``; (rows, why the next one is refused, or 0).
+
+        Row n ends at ``ends[n]``. It gets a unique key of ``prefix`` and its number, unless it has one.
+        ``kinds`` gets WAITS for a row that may have to wait, and LMQ for one that names LMQ queues.
+        ``out`` has room for all texts, and 120 bytes a row and 2 a property more.
+        """
+        n: cython.Py_ssize_t
+        q: cython.Py_ssize_t = 0
+        start: cython.Py_ssize_t
+        i: cython.Py_ssize_t
+        first: cython.Py_ssize_t
+        why: cython.int
+        unique: cython.bint
+        has_tags: cython.bint
+        has_keys: cython.bint
+        names: Texts = self.names
+        for n in range(ends.shape[0]):
+            start = q
+            kinds[n] = 0
+            unique = True
+            has_tags = self.tags is not None and self.tags._lengths[n] > 0
+            if has_tags:
+                if _has(self.tags, n, 2, False):
+                    return n, _TAG_SEPARATOR
+                q = _put_text(out, copy_object(out, q, b"TAGS\x01"), self.tags, n, 2)
+            has_keys = self.keys is not None and self.key_counts[n] > 0
+            if has_keys:
+                q = copy_object(out, q, b"KEYS\x01")
+                for i in range(self.key_starts[n], self.key_starts[n] + self.key_counts[n]):
+                    why = _why_no_key(self.keys, i)
+                    if why:
+                        return n, why
+                    q = _put_text(out, q, self.keys, i, 32)
+                out[q - 1] = 2
+            if self._has_properties:
+                first = self.property_starts[n]
+                for i in range(first, first + self.property_counts[n]):
+                    if (has_tags and _is(names, i, b"TAGS")) or (has_keys and _is(names, i, b"KEYS")):
+                        continue  # the columns of their own say it
+                    why = _why_no_property(names, self.values, first, i)
+                    if why:
+                        return n, why
+                    if _is(names, i, b"UNIQ_KEY"):
+                        unique = False
+                    if _begins(names, i, b"TIMER_D") or _is(names, i, b"DELAY"):
+                        kinds[n] |= _WAITS
+                    if _begins(names, i, b"INNER_MULTI_"):
+                        kinds[n] |= _LMQ
+                    q = _put_text(out, _put_text(out, q, names, i, 1), self.values, i, 2)
+                    if q - start > _LONGEST:
+                        return n, _TOO_LONG
+            if self._has_times and self.deliver_at[n] != _NO_TIME:
+                kinds[n] |= _WAITS
+                q = _put_number(out, copy_object(out, q, b"TIMER_DELIVER_MS\x01"), self.deliver_at[n])
+            if unique:
+                q = _put_unique_key(out, q, prefix, n)
+            if q - start > _LONGEST:
+                return n, _TOO_LONG
+            ends[n] = q
+        return ends.shape[0], 0
+
+
+@cython.cfunc
+def _check_lists(
+    starts: cython.const[cython.longlong][::1], counts: cython.const[cython.longlong][::1],
+    rows: cython.Py_ssize_t, limit: cython.longlong,
+):
+    n: cython.Py_ssize_t
+    if starts.shape[0] != rows or counts.shape[0] != rows:
+        raise ValueError(f"{starts.shape[0]} and {counts.shape[0]} lists for {rows} rows")
+    for n in range(rows):
+        if not 0 <= starts[n] <= limit or not 0 <= counts[n] <= limit - starts[n]:
+            raise ValueError(f"list {n} is outside its {limit} texts")
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _why_no_key(keys: Texts, i: cython.Py_ssize_t) -> cython.int:
+    if not keys._lengths[i]:
+        return _KEY_EMPTY
+    if not _has(keys, i, 2, True):
+        return 0
+    return _KEY_SEPARATOR if _has(keys, i, 2, False) else _KEY_BLANK
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _why_no_property(
+    names: Texts, values: Texts, first: cython.Py_ssize_t, i: cython.Py_ssize_t
+) -> cython.int:
+    k: cython.Py_ssize_t
+    if not names._lengths[i] or not values._lengths[i]:
+        return _PROPERTY_EMPTY
+    if _has(names, i, 2, False) or _has(values, i, 2, False):
+        return _PROPERTY_SEPARATOR
+    for k in range(first, i):
+        if _same(names, k, i):
+            return _PROPERTY_TWICE
+    return 0
+
+
+def put_rows(
+    first: cython.Py_ssize_t,
+    until: cython.Py_ssize_t,
+    bodies: Texts,
+    properties: Texts,
+    flags: cython.const[cython.longlong][::1],
+    queues: cython.const[cython.longlong][::1],
+    queue_ids: cython.const[cython.longlong][::1],
+    topics: Texts,
+    born_timestamp: cython.longlong,
+    born_host: cython.const[cython.uchar][::1],
+    store_timestamp: cython.longlong,
+    store_host: cython.const[cython.uchar][::1],
+    append_crc: cython.bint,
+    out: cython.uchar[::1],
+    pos: cython.Py_ssize_t,
+    limit: cython.Py_ssize_t,
+    phy_offset: cython.longlong,
+    queue_offsets: cython.longlong[::1],
+    phy_offsets: cython.longlong[::1],
+    row_offsets: cython.longlong[::1],
+):
+    """Write the records of rows at ``out[pos:]``, which is at ``phy_offset``; (records, bytes).
+
+    Row n is of queue ``queues[n]``, with its ``queue_ids``, ``topics`` and next ``queue_offsets``,
+    which count on. ``phy_offsets`` and ``row_offsets`` get the places of each record in log and
+    queue. As many are written as fit with eight bytes left, for the blank record.
+    """
+    n: cython.Py_ssize_t
+    p: cython.Py_ssize_t = pos
+    q: cython.Py_ssize_t
+    queue: cython.Py_ssize_t
+    body: cython.Py_ssize_t
+    topic: cython.Py_ssize_t
+    props: cython.Py_ssize_t
+    room: cython.Py_ssize_t
+    born: cython.Py_ssize_t = len(born_host)
+    store: cython.Py_ssize_t = len(store_host)
+    rows: cython.Py_ssize_t = bodies.count
+    v2: cython.bint
+    body_starts: cython.const[cython.longlong][::1] = bodies._starts
+    body_lengths: cython.const[cython.longlong][::1] = bodies._lengths
+    body_data: cython.const[cython.uchar][::1] = bodies._data
+    props_starts: cython.const[cython.longlong][::1] = properties._starts
+    props_lengths: cython.const[cython.longlong][::1] = properties._lengths
+    props_data: cython.const[cython.uchar][::1] = properties._data
+    topic_starts: cython.const[cython.longlong][::1] = topics._starts
+    topic_lengths: cython.const[cython.longlong][::1] = topics._lengths
+    topic_data: cython.const[cython.uchar][::1] = topics._data
+    if limit > len(out):
+        limit = len(out)
+    if not 0 <= first <= until <= rows or pos < 0 or min(
+        properties.count, flags.shape[0], queues.shape[0], phy_offsets.shape[0],
+        row_offsets.shape[0],
+    ) < rows or min(queue_ids.shape[0], queue_offsets.shape[0]) < topics.count:
+        raise ValueError(f"rows {first} to {until} of {rows} at {pos}")
+    for n in range(first, until):
+        if not 0 <= queues[n] < topics.count:
+            raise ValueError(f"row {n} is of queue {queues[n]} of {topics.count}")
+    with cython.nogil:
+        for n in range(first, until):
+            queue = queues[n]
+            body, props, topic = body_lengths[n], props_lengths[n], topic_lengths[queue]
+            v2 = topic > 127
+            room = crc_room(
+                append_crc, props, props_data[props_starts[n] + props - 1] if props else 0)
+            if FIXED_SIZE + born + store + body + topic + v2 + props + room + BLANK_SIZE > limit - p:
+                until = n
+                break
+            q = put_head(
+                out, p, MAGIC_V2 if v2 else MAGIC_V1,
+                crc_of(body_data, body_starts[n], body_starts[n] + body) & CRC_31_BITS, queue_ids[queue],
+                flags[n], queue_offsets[queue], phy_offset + (p - pos), host_bits(0, born, store),
+                born_timestamp)
+            q = put_store_time(out, copy_bytes(out, q, born_host, 0, born), store_timestamp)
+            q = put_body_head(out, copy_bytes(out, q, store_host, 0, store), 0, 0, body)
+            q = put_topic_length(out, copy_bytes(out, q, body_data, body_starts[n], body), topic, v2)
+            q = copy_bytes(out, q, topic_data, topic_starts[queue], topic)
+            q = put_properties_length(out, q, props + room)
+            q = copy_bytes(out, q, props_data, props_starts[n], props)
+            phy_offsets[n] = phy_offset + (p - pos)
+            row_offsets[n] = queue_offsets[queue]
+            queue_offsets[queue] += 1
+            p += end_record(out, p, q, room)
+    return until - first, p - pos

@@ -1,0 +1,277 @@
+"""A table of messages into the log: all rows checked, then records made by a kernel, many at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from tailrace.env.entropy import Entropy
+from tailrace.errors import MessageIllegalError, StoreError, StoreNotWritableError
+from tailrace.kernels import table_records
+from tailrace.model import MessageExtBrokerInner, PutMessageResult
+from tailrace.node.put_forms import raise_refused
+from tailrace.node.table_columns import Numbers, Piece, Texts, pieces_of
+from tailrace.node.timers import Timers
+from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.timer.put_hook import Waiting
+
+__all__ = ["PutTableResult", "TablePut"]
+
+_RUN_BYTES: Final = 4 << 20
+"""Of bodies and properties that are appended at once; other puts wait so long."""
+_PROPERTIES_A_ROW: Final = 120
+_LAST_QUEUE_ID: Final = 0x7FFFFFFF
+_FLAG_LIMIT: Final = 1 << 31
+_LONGEST_NAME: Final = 200
+_WHY: Final = {
+    table_records.TAG_SEPARATOR: ("tags", "must not hold 0x01 or 0x02"),
+    table_records.KEY_EMPTY: ("keys", "a key is empty"),
+    table_records.KEY_BLANK: ("keys", "a key has a blank"),
+    table_records.KEY_SEPARATOR: ("keys", "a key must not hold 0x01 or 0x02"),
+    table_records.PROPERTY_EMPTY: ("properties", "name and value must not be empty"),
+    table_records.PROPERTY_SEPARATOR: ("properties", "name and value must not hold 0x01 or 0x02"),
+    table_records.PROPERTY_TWICE: ("properties", "a name is given twice"),
+    table_records.TOO_LONG: ("properties", "more than 32767 bytes together"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PutTableResult:
+    """Where the rows of a table went; arrays of int64, one element a row.
+
+    A row that waits for its time has the places of its timer message. ``until`` is behind the last
+    byte that was written, -1 for a table without rows. ``recall_handles`` are those of timers, by row.
+    """
+
+    phy_offsets: Numbers
+    queue_offsets: Numbers
+    until: int
+    recall_handles: dict[int, str]
+
+    def __len__(self) -> int:
+        return len(self.phy_offsets)
+
+
+@dataclass(slots=True)
+class _Rows:
+    """A piece whose rows were checked, with their properties."""
+
+    piece: Piece
+    properties: Texts
+    kinds: Any
+    flags: Numbers
+    queues: Numbers
+    """Which of the table's queues each row goes to."""
+
+
+class TablePut:
+    """One put of a table: ``check`` everything, then ``append``."""
+
+    def __init__(
+        self, store: DefaultMessageStore, timers: Timers, entropy: Entropy,
+        is_new: Callable[[str], bool], make_topic: Callable[[str, int], None], now_ms: int,
+    ) -> None:
+        self._store = store
+        self._timers = timers
+        self._entropy = entropy
+        self._is_new = is_new
+        self._make_topic = make_topic
+        self._now_ms = now_ms
+        self._rows: list[_Rows] = []
+        self._queues: dict[tuple[str, int], int] = {}
+        self._first_rows: dict[tuple[str, int], int] = {}
+        self._waiting: list[tuple[int, MessageExtBrokerInner, Waiting | None]] = []
+        self._count = 0
+
+    def check(self, table: Any, topic: str | None, queue_id: int) -> None:
+        """Check all rows and make the topics that are missing; raises MessageIllegalError."""
+        for piece in pieces_of(table):
+            self._rows.append(self._checked(piece, topic, queue_id))
+            self._count += piece.count
+        log = self._store.commit_log
+        most: dict[str, int] = {}
+        for name, number in self._queues:
+            try:
+                log.check_topic(name)
+            except MessageIllegalError as error:
+                raise _illegal(error.field, self._first_rows[name, number], error.reason) from None
+            most[name] = max(number, most.get(name, 0))
+        for rows in self._rows:
+            self._check_sizes(rows)
+            self._prepare_waiting(rows)
+        for name in sorted(most, key=self._is_new):  # one that is refused leaves no new topic behind
+            try:
+                self._make_topic(name, most[name])
+            except MessageIllegalError as error:
+                raise _illegal(error.field, self._first_rows[name, most[name]], error.reason) from None
+
+    def _checked(self, piece: Piece, topic: str | None, queue_id: int) -> _Rows:
+        flags = piece.flag if piece.flag is not None else np.zeros(piece.count, np.int64)
+        if (bad := np.flatnonzero((flags < -_FLAG_LIMIT) | (flags >= _FLAG_LIMIT))).size:
+            raise _illegal("flag", piece.first + bad[0], f"{flags[bad[0]]} has more than 32 bits")
+        return _Rows(piece, *self._properties(piece), flags, self._queues_of(piece, topic, queue_id))
+
+    def _queues_of(self, piece: Piece, topic: str | None, queue_id: int) -> Numbers:
+        """Number the queues that are named here for the first time; that of each row."""
+        names, of_rows = piece.topic or ([None], np.zeros(piece.count, np.int64))
+        ids = piece.queue_id if piece.queue_id is not None else np.full(piece.count, -1, np.int64)
+        if (bad := np.flatnonzero((ids < -1) | (ids > _LAST_QUEUE_ID))).size:
+            raise _illegal(
+                "queue_id", piece.first + bad[0], f"{ids[bad[0]]} is outside 0 to {_LAST_QUEUE_ID}")
+        both, first, inverse = np.unique(
+            np.stack((of_rows, ids)), axis=1, return_index=True, return_inverse=True)
+        numbers = []
+        for (name_number, wanted), row in zip(both.T.tolist(), first.tolist(), strict=True):
+            name = names[name_number] if names[name_number] is not None else topic
+            if not name:
+                raise _illegal(
+                    "topic", piece.first + row, "is empty" if name == "" else
+                    "is null or missing, and put_table was called without a topic")
+            key = name, wanted if wanted >= 0 else queue_id
+            self._first_rows.setdefault(key, piece.first + row)
+            numbers.append(self._queues.setdefault(key, len(self._queues)))
+        return np.array(numbers, np.int64)[inverse.reshape(-1)]
+
+    def _properties(self, piece: Piece) -> tuple[Texts, Any]:
+        """The stored properties of rows, and which of these may have to wait."""
+        room = piece.count * _PROPERTIES_A_ROW
+        if piece.tags is not None:
+            room += piece.tags.size
+        if piece.keys is not None:
+            room += piece.keys[2].size + piece.keys[2].count
+        if piece.properties is not None:
+            room += piece.properties[2].size + piece.properties[3].size + 2 * piece.properties[2].count
+        out = np.empty(room, np.uint8)
+        ends = np.zeros(piece.count, np.int64)
+        kinds = np.zeros(piece.count, np.uint8)
+        columns = table_records.PropertyColumns(
+            piece.count, piece.tags, piece.keys, piece.properties, piece.deliver_at)
+        prefix = f"{self._entropy.randrange(1 << 16):04X}{self._entropy.u64():016X}"  # of this piece
+        row, why = columns.encode(prefix.encode(), out, ends, kinds)
+        if why:
+            column, text = _WHY[why]
+            raise _illegal(column, piece.first + row, text)
+        if (bad := np.flatnonzero(kinds & table_records.LMQ)).size:
+            raise _illegal(
+                "properties", piece.first + bad[0], "names LMQ queues, such a message must be put by itself")
+        lengths = np.diff(ends, prepend=0)
+        used = int(ends[-1]) if piece.count else 0
+        return Texts(ends - lengths, lengths, out[:used].copy()), kinds
+
+    def _check_sizes(self, rows: _Rows) -> None:
+        log = self._store.commit_log
+        bodies, properties = rows.piece.body.lengths, rows.properties.lengths
+        topics = np.array([len(topic) for topic, _ in self._queues], np.int64)[rows.queues]
+        hosts = 2 * len(log.store_host)
+        if not len(topics) or log.are_short(
+            int(topics.max()), hosts, int(bodies.max()), int(properties.max())
+        ):
+            return
+        for row, lengths in enumerate(zip(
+            bodies.tolist(), properties.tolist(), topics.tolist(), strict=True)):
+            try:
+                log.check_lengths(*lengths, hosts)
+            except MessageIllegalError as error:
+                raise _illegal(error.field, rows.piece.first + row, error.reason) from None
+
+    def _prepare_waiting(self, rows: _Rows) -> None:
+        """Have the put hook look at rows that name a time."""
+        keys = list(self._queues)
+        for row in np.flatnonzero(rows.kinds & table_records.WAITS).tolist():
+            topic, queue_id = keys[rows.queues[row]]
+            message = MessageExtBrokerInner(
+                topic, queue_id, rows.piece.body.text(row), rows.properties.text(row),
+                int(rows.flags[row]), 0, self._now_ms, self._store.commit_log.store_host)
+            waiting = self._timers.waiting(message)
+            if not isinstance(waiting, PutMessageResult):
+                self._waiting.append((rows.piece.first + row, message, waiting))
+                continue
+            try:
+                raise_refused(waiting)
+            except MessageIllegalError as error:
+                raise _illegal(error.field, rows.piece.first + row, error.reason) from None
+
+    def append(self) -> PutTableResult:
+        """Put the rows that were checked: those that wait for nothing first, in their order.
+
+        Raises StoreNotWritableError with the number of rows that are in the log.
+        """
+        result = PutTableResult(
+            np.full(self._count, -1, np.int64), np.full(self._count, -1, np.int64), -1, {})
+        done, until = 0, -1
+        topics = _texts_of([topic.encode() for topic, _ in self._queues])
+        try:
+            for rows in self._rows:
+                for run in _runs(rows):
+                    put = self._append_run(rows, run, topics, result)
+                    done += put.msg_num
+                    until = max(until, put.until)
+                    if put.msg_num < len(run) or not put.status.appended:
+                        put.remark = put.remark.rpartition(" messages were put: ")[2]  # rows are counted here
+                        raise_refused(put)
+            for row, message, waiting in self._waiting:
+                put = self._timers.put_prepared(message, waiting)
+                if not put.status.appended:
+                    raise_refused(put)
+                done, until = done + 1, max(until, put.until)
+                result.phy_offsets[row], result.queue_offsets[row] = put.phy_offset, put.queue_offset
+                if put.recall_handle:
+                    result.recall_handles[row] = put.recall_handle
+        except StoreError as error:
+            if not done:
+                raise
+            why = error.reason if isinstance(error, StoreNotWritableError) else error
+            raise StoreNotWritableError(f"{done} of {self._count} rows were put: {why}") from error
+        return PutTableResult(result.phy_offsets, result.queue_offsets, until, result.recall_handles)
+
+    def _append_run(
+        self, rows: _Rows, run: Numbers, topics: Texts, result: PutTableResult
+    ) -> PutMessageResult:
+        """Append rows of a piece; ``run`` has their numbers in it."""
+        log = self._store.commit_log
+        used, queues = np.unique(rows.queues[run], return_inverse=True)
+        keys = [list(self._queues)[number] for number in used.tolist()]
+        bodies, properties = rows.piece.body.some(run), rows.properties.some(run)
+        phy_offsets, queue_offsets = np.empty(len(run), np.int64), np.empty(len(run), np.int64)
+        host = np.frombuffer(log.store_host, np.uint8)
+        flags, queues, names = rows.flags[run], queues.reshape(-1), topics.some(used)
+        queue_ids = np.array([queue_id for _, queue_id in keys], np.int64)
+
+        def make(
+            first: int, out: Any, at: int, limit: int, phy_offset: int, offsets: Any, now_ms: int
+        ) -> tuple[int, int]:
+            made: tuple[int, int] = table_records.put_rows(
+                first, len(run), bodies, properties, flags, queues, queue_ids, names, self._now_ms, host,
+                now_ms, host, log.appends_crc, out, at, limit, phy_offset, offsets, phy_offsets,
+                queue_offsets)
+            return made
+
+        bound = log.bound(
+            max(len(topic) for topic, _ in keys), 2 * len(host), len(run), bodies.size + properties.size)
+        put = self._store.put_records(keys, len(run), bound, make)
+        there = run[: put.msg_num] + rows.piece.first
+        result.phy_offsets[there] = phy_offsets[: put.msg_num]
+        result.queue_offsets[there] = queue_offsets[: put.msg_num]
+        return put
+
+
+def _illegal(column: str, row: Any, why: str) -> MessageIllegalError:
+    return MessageIllegalError(column, f"row {int(row)}: {why}")
+
+
+def _texts_of(parts: list[bytes]) -> Texts:
+    lengths = np.fromiter(map(len, parts), np.int64, len(parts))
+    return Texts(np.cumsum(lengths) - lengths, lengths, b"".join(parts))
+
+
+def _runs(rows: _Rows) -> list[Numbers]:
+    """The numbers of the rows that wait for nothing, in runs of some bytes."""
+    plain = np.flatnonzero((rows.kinds & table_records.WAITS) == 0)
+    if not plain.size:
+        return []
+    sizes = rows.piece.body.lengths[plain] + rows.properties.lengths[plain]
+    cuts = np.flatnonzero(np.diff(np.cumsum(sizes) // _RUN_BYTES)) + 1
+    return np.split(plain, cuts)

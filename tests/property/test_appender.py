@@ -1,0 +1,228 @@
+"""Both twins of the appender and of table rows write the same bytes and count the same."""
+
+import importlib.util
+import pathlib
+import threading
+import types
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tailrace import Message, kernels
+from tailrace.errors import MessageIllegalError
+from tailrace.formats.commitlog import encode_batch
+from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
+from tailrace.node.put_forms import stored_properties
+from tailrace.store.multi_dispatch import MARK
+from tailrace.timer.put_hook import may_wait
+
+ROOM = pathlib.Path(kernels.__file__).parent
+FILE = 4096
+
+
+def interpreted(name):
+    spec = importlib.util.spec_from_file_location(f"interpreted_{name}", ROOM / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+TWINS = (interpreted("appender"), kernels.appender)
+TABLES = (interpreted("table_records"), kernels.table_records)
+PROPERTIES = (interpreted("properties"), kernels.properties)
+needs_twins = pytest.mark.skipif(not kernels.compiled(), reason="no compiled kernels to compare with")
+quick = settings(max_examples=80, deadline=None)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+words = st.text(st.characters(exclude_characters="\x01\x02 ", exclude_categories=["Cs"]), min_size=1,
+                max_size=8)
+stored = st.lists(st.tuples(words, words), max_size=3).map(
+    lambda pairs: "".join(f"{a}\x01{b}\x02" for a, b in pairs).encode())
+hosts = st.sampled_from([bytes(8), b"\x01" * 20])
+items = st.lists(
+    st.tuples(st.integers(-(1 << 31), (1 << 31) - 1), st.binary(max_size=300), stored), min_size=1,
+    max_size=12)
+puts = st.lists(
+    st.tuples(
+        st.sampled_from(["one", "many", "whole", "batch"]), st.sampled_from(["T", "t" * 130]),
+        st.integers(0, 1), st.sampled_from([0, 1, 4, 8, 12]), hosts, items),
+    min_size=1, max_size=6)
+
+
+class Log:
+    """Files in memory, and an appender of one of the twins over them."""
+
+    def __init__(self, module, *, crc):
+        self.files = ()
+        self.module = module
+        self.last_file(0)
+        self.now = 5
+        self.tail = module.Appender(threading.Lock(), self.tick, self, self.roll, crc, 1000)
+
+    def tick(self):
+        self.now += 3 if self.now % 2 else -1
+        return self.now
+
+    def last_file(self, _):
+        if not self.files or self.files[-1].wrote_position == FILE:
+            self.files += (types.SimpleNamespace(
+                size=FILE, file_from_offset=len(self.files) * FILE, wrote_position=0,
+                buffer=memoryview(bytearray(FILE)), reserve=lambda until: None),)
+        return self.files[-1]
+
+    def roll(self, file):
+        file.wrote_position = FILE
+        self.last_file(0)
+
+    def writer(self, kind, topic, queue_id, sys_flag, host, entries):
+        flag, body, properties = entries[0]
+        message = MessageExtBrokerInner(
+            topic, queue_id, body, properties, flag, sys_flag, 77, host, 3, 9)
+        raw, bound = topic.encode(), sum(400 + len(b) + len(p) for _, b, p in entries)
+        if kind == "one":
+            return self.module.MessageWriter(message, raw, properties)
+        if kind == "batch":
+            encoded = encode_batch(entries)
+            count, *_ = self.module.check_batch(encoded)
+            assert count == len(entries)
+            return self.module.BatchWriter(message, raw, encoded, count, min(bound, FILE - 8))
+        return self.module.ItemsWriter(message, raw, entries, min(bound, 1 << 20), False)
+
+    def state(self):
+        return (
+            [bytes(file.buffer) for file in self.files], [f.wrote_position for f in self.files],
+            self.tail.queue_offsets, self.tail.last_store_timestamp)
+
+
+def result_of(log, put):
+    try:
+        writer = log.writer(*put)
+        log.tail.append(writer)
+    except (ValueError, TypeError) as error:
+        return type(error)
+    return writer.result(PutMessageResult, PutMessageStatus.PUT_OK, "")
+
+
+@needs_twins
+@quick
+@given(puts, st.booleans())
+def test_twins_append_the_same(puts, crc):
+    one, other = (Log(module, crc=crc) for module in TWINS)
+    for put in puts:
+        entries = put[-1]
+        if put[0] in ("batch", "whole") and sum(130 + 21 + len(put[1]) + 40 + len(b) + len(p)
+                                                for _, b, p in entries) > FILE - 8:
+            continue  # the log refuses what does not fit a file
+        assert result_of(one, put) == result_of(other, put)
+        assert one.state() == other.state()
+
+
+@quick
+@given(st.sampled_from(["T", "U"]), st.binary(max_size=60), stored, st.integers(-1, 3))
+def test_a_plain_message_is_one_that_needs_no_closer_look(topic, body, properties, queue_id):
+    for module in {*TWINS} if kernels.compiled() else TWINS[:1]:
+        log = Log(module, crc=False)
+        log.tail.topics["T"] = b"T"
+        found = log.tail.plain_writer(MessageExtBrokerInner(topic, queue_id, body, properties))
+        if found is not None:
+            assert topic == "T"
+            assert queue_id >= 0
+
+
+@pytest.mark.parametrize("name", [
+    "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DEL_UNIQKEY", "DELAY",
+    "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET"])
+@pytest.mark.parametrize("module", TWINS, ids=["interpreted", "imported"])
+def test_what_the_put_hook_or_multi_dispatch_look_at_is_not_plain(module, name):
+    """The kernel has names of its own for these properties."""
+    log = Log(module, crc=False)
+    log.tail.topics["T"] = b"T"
+    for before in (b"", b"TAGS\x01a\x02"):
+        properties = before + name.encode() + b"\x01x\x02"
+        assert may_wait(properties) or MARK in properties
+        assert log.tail.plain_writer(MessageExtBrokerInner("T", 0, b"", properties)) is None
+    assert log.tail.plain_writer(MessageExtBrokerInner("T", 0, b"", b"TAGS\x01a\x02")) is not None
+
+
+@quick
+@given(st.text(max_size=6) | st.none(), st.lists(texts, max_size=3), st.integers(0, 1 << 40))
+def test_quick_properties_are_those_of_the_long_way(tags, keys, number):
+    message = Message(topic="T", body=b"", tags=tags, keys=keys)
+    unique = f"{'P' * 20}{number:012X}"
+    for module in PROPERTIES:
+        quickly = module.plain_properties(message, "P" * 20, number)
+        try:
+            expected = stored_properties(message, unique)
+        except MessageIllegalError:
+            assert quickly is None
+        else:
+            assert quickly == expected
+
+
+def columns_of(module, rows):
+    def joined(parts):
+        raw = [part.encode() for part in parts]
+        lengths = np.array([len(part) for part in raw], np.int64)
+        return module.Texts(np.cumsum(lengths) - lengths, lengths, b"".join(raw))
+
+    def runs(lists):
+        counts = np.array([len(one) for one in lists], np.int64)
+        return np.cumsum(counts) - counts, counts
+
+    keys = [row[1] for row in rows]
+    maps = [row[2] for row in rows]
+    columns = module.PropertyColumns(
+        len(rows), joined([row[0] for row in rows]),
+        (*runs(keys), joined([key for one in keys for key in one])),
+        (*runs(maps), joined([n for one in maps for n in one]),
+         joined([v for one in maps for v in one.values()])),
+        np.array([row[3] for row in rows], np.int64))
+    out, ends, kinds = np.zeros(1 << 16, np.uint8), np.zeros(len(rows), np.int64), np.zeros(len(rows), np.uint8)
+    found = columns.encode(b"P" * 20, out, ends, kinds)
+    done = found[0]
+    return found, ends[:done].tolist(), kinds[:done].tolist(), bytes(out[: ends[done - 1] if done else 0])
+
+
+names = st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "DELAY", "TIMER_DELAY_MS", "INNER_MULTI_DISPATCH"])
+
+
+@quick
+@given(st.lists(st.tuples(
+    texts, st.lists(texts, max_size=3), st.dictionaries(names | texts, texts, max_size=3),
+    st.sampled_from([kernels.table_records.NO_TIME, 0, -5, 1 << 41])), min_size=1, max_size=5))
+def test_properties_of_rows_are_those_of_messages(rows):
+    one, other = (columns_of(module, rows) for module in TABLES)
+    assert one == other
+    (done, why), ends, kinds, data = one
+    for n, (tags, keys, properties, time) in enumerate(rows[: done + (why != 0)]):
+        message = Message(
+            topic="T", body=b"", tags=tags, keys=keys, properties=properties,
+            deliver_at=None if time == kernels.table_records.NO_TIME else time)
+        try:
+            expected = stored_properties(message, f"{'P' * 20}{n:012X}")
+        except MessageIllegalError:
+            assert n == done
+            return
+        assert n < done
+        assert data[ends[n - 1] if n else 0 : ends[n]] == expected
+        assert (kinds[n] & 1 == 1) >= may_wait(b"\x02".join(
+            part for part in expected.split(b"\x02") if part.startswith((b"TIMER_D", b"DELAY\x01"))))
+    assert not why
+
+
+@pytest.mark.parametrize("module", TABLES, ids=["interpreted", "imported"])
+def test_places_outside_an_array_are_refused(module):
+    texts_ = module.Texts
+    one = np.ones(1, np.int64)
+    for starts, lengths, data in ((one * -1, one, b"ab"), (one, one * 2, b"ab"), (one, one * -1, b"ab"),
+                                  (one, np.ones(2, np.int64), b"abc"), (one << 62, one << 62, b"ab")):
+        with pytest.raises(ValueError, match=r"outside|lengths"):
+            texts_(starts, lengths, data)
+    text = texts_(one * 0, one, b"a")
+    with pytest.raises(ValueError, match="outside its 1 texts"):
+        module.PropertyColumns(1, None, (one, one, text), None, None)
+    with pytest.raises(ValueError, match="2 rows"):
+        module.PropertyColumns(2, text, None, None, None)
+    with pytest.raises(IndexError):
+        text.text(1)
