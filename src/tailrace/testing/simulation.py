@@ -75,7 +75,6 @@ class Sent:
     state: State = State.UNKNOWN
     phy_offset: int = -1
     queue_offset: int = -1
-    store_ms: int = 0
 
 
 @final
@@ -140,8 +139,8 @@ class Simulation:
         """Actions, each as often as this seed likes it; some seeds do without some."""
         found = [self._put] * (4 + self._entropy.randrange(8))
         for action, most in (
-            (self._put_batch, 3), (self._put_many, 2), (self._let_time_pass, 8), (self._step_one, 12),
-            (self._get, 6), (self._query, 2), (self._flush, 2), (self._restart, 2),
+            (self._put_batch, 3), (self._put_many, 2), (self._put_table, 2), (self._let_time_pass, 8),
+            (self._step_one, 12), (self._get, 6), (self._query, 2), (self._flush, 2), (self._restart, 2),
             (self._plan_crash, 2), (self._plan_fault, 2), (self._hours_pass, 1),
             (self._set_wall, 1), (self._press_disk, 1),
         ):
@@ -357,6 +356,21 @@ class Simulation:
         for sent, result in zip(batch, results, strict=True):
             self._was_put([sent], result)
 
+    def _put_table(self) -> None:
+        if self._sync:
+            return  # as put_many
+        batch = [self._new() for _ in range(1 + self._entropy.randrange(20))]
+        try:
+            result = self._store.put_table({
+                "topic": [s.topic for s in batch], "queue_id": [s.queue_id for s in batch],
+                "body": [s.body for s in batch], "keys": [[f"k{s.number}", "all"] for s in batch]})
+        except (StoreError, OSError):
+            return
+        for n, sent in enumerate(batch):
+            self._was_put([sent], PutMessageResult(
+                PutMessageStatus.PUT_OK, int(result.phy_offsets[n]), result.until, sent.queue_id,
+                int(result.queue_offsets[n])))
+
     def _was_put(self, batch: list[Sent], result: PutMessageResult) -> None:
         self._count("put" if result.status.appended else "put refused")
         if not result.status.appended:
@@ -367,7 +381,6 @@ class Simulation:
         self._note(f"put {batch[0].number}-{batch[-1].number} at {result.phy_offset}")
         for n, sent in enumerate(batch):
             sent.state = State.APPENDED
-            sent.store_ms = result.store_timestamp
             if not sent.due_ms:
                 sent.queue_offset = result.queue_offset + n
                 sent.phy_offset = result.phy_offsets[n] if result.phy_offsets else result.phy_offset
@@ -515,7 +528,6 @@ class Simulation:
     def _judge(self, sent: Sent, message: MessageExt | None, low: int) -> None:
         if message is not None:
             sent.phy_offset, sent.queue_offset = message.phy_offset, message.queue_offset
-            sent.store_ms = message.store_timestamp
             # Under SYNC_FLUSH consumers see it from now on, so it must be durable.
             if sent.state is State.UNKNOWN or self._sync:
                 sent.state = State.DURABLE if self._sync and not self._faulted else State.APPENDED
