@@ -23,9 +23,9 @@ def interpreted(name):
     return module
 
 
-RECORD, ENCODER, HASHES, UNITS, INDEX, CHAINS, HEADER = map(
+RECORD, ENCODER, HASHES, UNITS, INDEX, CHAINS, HEADER, UNIT_RECORDS = map(
     interpreted,
-    ("record", "appender", "hashes", "queue_units", "index_entries", "index_chains", "header"))
+    ("record", "appender", "hashes", "queue_units", "index_entries", "index_chains", "header", "unit_records"))
 pytestmark = pytest.mark.skipif(not kernels.compiled(), reason="no compiled kernels to compare with")
 quick = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -83,7 +83,7 @@ def is_served(module, data, topic, queue_id, queue_offset):
     units = CQ_UNIT.pack(0, len(data), 0)
     served, ends, offsets, _, _ = module.read_units(
         data, 0, len(data), units, 0, np.empty(0, np.int64), topic, queue_id, queue_offset, 1, 0,
-        False, False, np.empty(3, np.int64))
+        False, False)
     assert (served, ends, offsets) in [(b"", [], []), (bytes(data), [len(data)], [queue_offset])]
     return bool(ends)
 
@@ -111,7 +111,7 @@ def test_units_are_read_the_same(items, crc, data):
     arguments = (
         bytes(log), base, until, b"".join(units), data.draw(st.integers(0, len(units))), codes, b"", 0, 5,
         most, room, data.draw(st.booleans()), False)
-    found = [module.read_units(*arguments, np.empty(3 * most, np.int64)) for module in (RECORD, kernels.record)]
+    found = [module.read_units(*arguments) for module in (UNIT_RECORDS, kernels.unit_records)]
     assert found[0] == found[1]
     served, ends, offsets, at, _ = found[0]
     assert len(ends) == len(offsets) <= most
@@ -125,7 +125,7 @@ def test_what_is_served_is_a_record_of_its_place(items, crc, data):
     """The check of a read says what a walk and the record's own words say, also of damaged bytes."""
     log, end = log_of(kernels.appender, items, crc=crc)
     size = int.from_bytes(log[:4], "big")
-    assert is_served(kernels.record, log[:size], b"Topic", items[0][4], 0)
+    assert is_served(kernels.unit_records, log[:size], b"Topic", items[0][4], 0)
     for _ in range(data.draw(st.integers(0, 2))):
         log[data.draw(st.integers(0, size - 1))] ^= data.draw(st.integers(1, 255))
     cut = bytes(log[: data.draw(st.sampled_from([size, size - 1, min(size + 1, end), 0, 60, 91]))])
@@ -137,7 +137,7 @@ def test_what_is_served_is_a_record_of_its_place(items, crc, data):
         at, length = rows[0][RECORD.C_TOPIC_POS], rows[0][RECORD.C_TOPIC_LEN]
         right = cut[at : at + length] == topic and place == (
             rows[0][RECORD.C_QUEUE_ID], rows[0][RECORD.C_QUEUE_OFFSET])
-    for module in (RECORD, kernels.record):
+    for module in (UNIT_RECORDS, kernels.unit_records):
         assert is_served(module, cut, topic, *place) == right
 
 
