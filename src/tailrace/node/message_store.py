@@ -537,12 +537,15 @@ class MessageStore:
         self, topic: str, queue_id: int = 0, offset: int | None = None, *,
         max_count: int | None = None,
     ) -> Iterator[MessageExt]:
-        """The messages of a queue from ``offset``, or its first one, up to where it ends now."""
+        """Yield the messages of a queue from ``offset``, or its first one, up to where it ends now.
+
+        A message keeps its stored record, and decodes a field when it is first used.
+        """
         self.wait_dispatched()
         until = self.max_offset_in_queue(topic, queue_id)
         at = self.min_offset_in_queue(topic, queue_id) if offset is None else offset
         get = partial(self.get_message, topic, queue_id, max_bytes=READ_BYTES)
-        yield from messages_of(get, at, until, until if max_count is None else max_count)
+        yield from messages_of(get, topic, at, until, until if max_count is None else max_count)
 
     def to_arrow(
         self, topic: str, queue_id: int = 0, offset: int | None = None, count: int | None = None
