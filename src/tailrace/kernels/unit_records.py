@@ -23,7 +23,7 @@ _MAGIC_V2 = cython.declare(cython.longlong, 0xDAA320AB)
 _MASK_31 = cython.declare(cython.longlong, 0x7FFFFFFF)
 _PRE_BLANK_SIZE = cython.declare(cython.longlong, 0x7FFFFFFF)
 _PAGE = cython.declare(cython.Py_ssize_t, 4096)
-_LOOK = cython.declare(cython.Py_ssize_t, 256)  # pages that one system call looks at, at most
+_LOOK = cython.declare(cython.Py_ssize_t, 1024)  # pages of one system call at most: the call costs more than the pages
 
 _UNITS_END = cython.declare(cython.int, 0)  # every unit was looked at
 _UNITS_FULL = cython.declare(cython.int, 1)  # one record more is too many, or too many bytes
@@ -192,7 +192,7 @@ def _find(
     known: cython.Py_ssize_t = codes.shape[0]
     why: cython.int = _UNITS_END
     last: cython.Py_ssize_t = 0
-    pages = cython.declare(cython.uchar[256])
+    pages = cython.declare(cython.uchar[1024])
     window = cython.declare(cython.Py_ssize_t[2])
     if until > len(buf):
         until = len(buf)

@@ -96,6 +96,8 @@ class ConsumeQueue:
     @property
     def min_offset(self) -> int:
         """Offset of the first message that is shown."""
+        if self.logical_min_offset <= self._min_offset:
+            return self._min_offset
         return max(self._min_offset, min(self.logical_min_offset, self.max_offset))
 
     # -- loading

@@ -82,8 +82,7 @@ class MessageReader:
             return _outside(offset, low, high)
         result = GetMessageResult(GetMessageStatus.NO_MATCHED_MESSAGE, offset, low, high)
         most = max(min(max_msg_nums, self._most), 1)
-        look = max(self._look, max_msg_nums)
-        count = look if codes is not None else min(look, most * 2)
+        count = most * 2 if codes is None else max(self._look, max_msg_nums)
         units = queue.units_cached(offset, count) if only_cached else queue.units(offset, count)
         if units is None:
             result.is_cold = True
@@ -123,11 +122,13 @@ class MessageReader:
                 lease.release()
             if ends and not topic:
                 data, ends, offsets = self._of_lmq(queue, data, ends, offsets)
-            if ends:
+            if total:
                 parts.append(data)
-                result.ends += [total + end for end in ends] if total else ends
+                result.ends += [total + end for end in ends]
                 result.queue_offsets += offsets
-                total += len(data)
+            else:
+                parts, result.ends, result.queue_offsets = [data], ends, offsets
+            total += len(data)
             if why in _DONE:
                 break
             if why == unit_records.UNITS_COLD and only_cached:
