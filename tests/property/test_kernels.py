@@ -117,6 +117,39 @@ def test_units_are_read_the_same(items, crc, data):
     assert len(ends) == len(offsets) <= most
     assert (ends or [0])[-1] == len(served)
     assert all(5 + arguments[4] <= offset < 5 + at for offset in offsets)
+    if most:
+        check_places(
+            arguments[:9], room, most, kernels.unit_records.read_units(*arguments[:11], False, False))
+
+
+def check_places(arguments, room, most, read):
+    """Both forms of the kernel note the places of what a read copies, and both make the same rows of them."""
+    served, ends, offsets, at, why = read
+    for module, walk in ((UNIT_RECORDS, RECORD), (kernels.unit_records, kernels.record)):
+        places = np.full((most, module.PLACE_COLUMNS), -1, np.int64)
+        assert module.find_units(*arguments, room, False, places) == (len(ends), at, why)
+        found = places[: len(ends)]
+        assert found[:, module.PLACE_OFFSET].tolist() == offsets
+        assert np.cumsum(found[:, module.PLACE_SIZE]).tolist() == ends
+        log, base = arguments[:2]
+        assert b"".join(log[start : start + size] for start, size, _ in found.tolist()) == served
+        rows = np.zeros((most, walk.COLUMNS), np.int64)
+        walk.fill_rows(log, base, found, rows)
+        for row, (start, size, _) in zip(rows, found.tolist(), strict=False):
+            alone = np.zeros((1, walk.COLUMNS), np.int64)
+            assert walk.scan(log, start, start + size, base, 0, alone)[0] == 1
+            assert row.tolist() == alone[0].tolist()
+
+
+@pytest.mark.parametrize("place", [(-1, 100), (0, 90), (0, -5), (5, 100), (1 << 40, 100), (0, 1 << 40), (1, 95)])
+def test_a_place_without_a_record_makes_no_row(place):
+    log, end = log_of(kernels.appender, [(b"body", {}, "T", [], 0, 8)], crc=False)
+    rows = np.zeros((1, RECORD.COLUMNS), np.int64)
+    for module in (RECORD, kernels.record):
+        with pytest.raises(ValueError, match="no record at place 0"):
+            module.fill_rows(bytes(log[:100]), 0, np.array([[*place, 0]], np.int64), rows)
+        with pytest.raises(ValueError, match="1 places of 3, 0 rows"):
+            module.fill_rows(bytes(log[:100]), 0, np.array([[*place, 0]], np.int64), rows[:0])
 
 
 @quick
