@@ -17,7 +17,7 @@ from setuptools import Extension, setup
 KERNELS = (
     "record", "appender", "hashes", "queue_units", "index_entries", "index_chains", "header",
     "columns", "column_records", "timer_records", "timer_put_back", "timer_lists",
-    "timer_replay", "properties", "table_records",
+    "timer_replay", "properties", "table_records", "unit_records",
 )
 SOURCES = Path("src/tailrace/kernels")
 SHARED = re.compile(

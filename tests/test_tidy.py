@@ -32,7 +32,7 @@ LONG_FUNCTIONS = {
     # A walk over a format is one loop for the compiler: a call a field would cost what it is for.
     "src/tailrace/kernels/record.py", "src/tailrace/kernels/appender.py", "src/tailrace/kernels/index_entries.py",
     "src/tailrace/kernels/column_records.py", "src/tailrace/kernels/table_records.py",
-    "src/tailrace/kernels/timer_records.py",
+    "src/tailrace/kernels/timer_records.py", "src/tailrace/kernels/unit_records.py",
     "src/tailrace/spark/options.py",  # one list of options, read from top to bottom
 }
 # A class of one letter, so that this file does not name what it looks for.

@@ -13,6 +13,7 @@
     │  ├─ ImpossibleLengthError
     │  └─ UnsupportedVersionError
     ├─ OddFileError                not a regular file, or too large; an OSError as well
+    ├─ MissingPackageError         an optional package is not installed; an ImportError as well
     ├─ FatalStorageError           a sync failed; the process must stop writing
     ├─ TransientError              worth trying again
     │  ├─ DiskFullError
@@ -45,6 +46,7 @@ __all__ = [
     "FlushDiskTimeoutError",
     "ImpossibleLengthError",
     "MessageIllegalError",
+    "MissingPackageError",
     "NotAStoreError",
     "OddFileError",
     "RemotingCommandError",
@@ -184,6 +186,17 @@ class LockLostError(FatalStorageError):
     def __init__(self, path: str, cause: str) -> None:
         self.path, self.cause = path, cause
         StoreError.__init__(self, cause)
+
+
+class MissingPackageError(StoreError, ImportError):
+    """An optional package is not installed; ``extra`` is the extra of tailrace that brings it."""
+
+    def __init__(self, what: str, package: str, extra: str) -> None:
+        self.what, self.package, self.extra = what, package, extra
+        super().__init__(f"{what} need the package {package}: pip install 'tailrace[{extra}]'")
+
+    def __reduce__(self) -> tuple[type[MissingPackageError], tuple[str, str, str]]:
+        return MissingPackageError, (self.what, self.package, self.extra)
 
 
 class TransientError(StoreError):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, NewType
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Final, NewType
 
 from tailrace.errors import MessageIllegalError
 
@@ -176,9 +176,29 @@ class PutMessageResult:
         return self.status is PutMessageStatus.PUT_OK
 
 
+class DecodedWhenUsed:
+    """Fields that are not set are decoded from a stored record when they are first used."""
+
+    __slots__ = ("_record",)
+    _record: bytes
+    decoders: ClassVar[dict[str, Callable[[bytes], Any]]] = {}
+    """Name of a field: what decodes it; ``formats.message_fields`` sets them."""
+
+    def __getattr__(self, name: str) -> Any:
+        decode = self.decoders.get(name)
+        if decode is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        value = decode(self._record)
+        setattr(self, name, value)
+        return value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), tuple(getattr(self, one.name) for one in fields(self))  # type: ignore[arg-type]
+
+
 @dataclass(slots=True)
-class MessageExt:
-    """A message as it is stored, decoded. ``body`` is as stored (see ``sys_flag``)."""
+class MessageExt(DecodedWhenUsed):
+    """A message as it is stored. ``body`` is as stored (see ``sys_flag``)."""
 
     topic: str
     queue_id: int

@@ -13,7 +13,7 @@ import pytest
 import tailrace.node.message_store as opening
 from tailrace.errors import StoreError, StoreLockedError
 from tailrace.formats.consumequeue import CQ_UNIT
-from tailrace.kernels import record
+from tailrace.kernels import unit_records
 from tailrace.model import PutMessageResult, PutMessageStatus
 from tailrace.node import directory_opening
 from tailrace.segments.mapped_file_queue import MappedFileQueue
@@ -174,9 +174,9 @@ def w14_checksums_are_for_recovery_only(patch):
     def unchecked(buf, base, until, units, first, codes, topic, queue_id, offset, most, room, *_):
         at, size, _ = CQ_UNIT.unpack_from(units, first * 20)
         found = bytes(buf[at - base : at - base + size])
-        return found, [len(found)], [offset + first], first + 1, record.UNITS_END
+        return found, [len(found)], [offset + first], first + 1, unit_records.UNITS_END
 
-    patch.setattr(record, "read_units", unchecked)
+    patch.setattr(unit_records, "read_units", unchecked)
 
 
 def w29_a_stop_on_a_full_disk_is_a_kill_without_progress(patch):

@@ -23,9 +23,9 @@ def interpreted(name):
     return module
 
 
-RECORD, ENCODER, HASHES, UNITS, INDEX, CHAINS, HEADER = map(
+RECORD, ENCODER, HASHES, UNITS, INDEX, CHAINS, HEADER, UNIT_RECORDS = map(
     interpreted,
-    ("record", "appender", "hashes", "queue_units", "index_entries", "index_chains", "header"))
+    ("record", "appender", "hashes", "queue_units", "index_entries", "index_chains", "header", "unit_records"))
 pytestmark = pytest.mark.skipif(not kernels.compiled(), reason="no compiled kernels to compare with")
 quick = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -83,7 +83,7 @@ def is_served(module, data, topic, queue_id, queue_offset):
     units = CQ_UNIT.pack(0, len(data), 0)
     served, ends, offsets, _, _ = module.read_units(
         data, 0, len(data), units, 0, np.empty(0, np.int64), topic, queue_id, queue_offset, 1, 0,
-        False, False, np.empty(3, np.int64))
+        False, False)
     assert (served, ends, offsets) in [(b"", [], []), (bytes(data), [len(data)], [queue_offset])]
     return bool(ends)
 
@@ -111,12 +111,45 @@ def test_units_are_read_the_same(items, crc, data):
     arguments = (
         bytes(log), base, until, b"".join(units), data.draw(st.integers(0, len(units))), codes, b"", 0, 5,
         most, room, data.draw(st.booleans()), False)
-    found = [module.read_units(*arguments, np.empty(3 * most, np.int64)) for module in (RECORD, kernels.record)]
+    found = [module.read_units(*arguments) for module in (UNIT_RECORDS, kernels.unit_records)]
     assert found[0] == found[1]
     served, ends, offsets, at, _ = found[0]
     assert len(ends) == len(offsets) <= most
     assert (ends or [0])[-1] == len(served)
     assert all(5 + arguments[4] <= offset < 5 + at for offset in offsets)
+    if most:
+        check_places(
+            arguments[:9], room, most, kernels.unit_records.read_units(*arguments[:11], False, False))
+
+
+def check_places(arguments, room, most, read):
+    """Both forms of the kernel note the places of what a read copies, and both make the same rows of them."""
+    served, ends, offsets, at, why = read
+    for module, walk in ((UNIT_RECORDS, RECORD), (kernels.unit_records, kernels.record)):
+        places = np.full((most, module.PLACE_COLUMNS), -1, np.int64)
+        assert module.find_units(*arguments, room, False, places) == (len(ends), at, why)
+        found = places[: len(ends)]
+        assert found[:, module.PLACE_OFFSET].tolist() == offsets
+        assert np.cumsum(found[:, module.PLACE_SIZE]).tolist() == ends
+        log, base = arguments[:2]
+        assert b"".join(log[start : start + size] for start, size, _ in found.tolist()) == served
+        rows = np.zeros((most, walk.COLUMNS), np.int64)
+        walk.fill_rows(log, base, found, rows)
+        for row, (start, size, _) in zip(rows, found.tolist(), strict=False):
+            alone = np.zeros((1, walk.COLUMNS), np.int64)
+            assert walk.scan(log, start, start + size, base, 0, alone)[0] == 1
+            assert row.tolist() == alone[0].tolist()
+
+
+@pytest.mark.parametrize("place", [(-1, 100), (0, 90), (0, -5), (5, 100), (1 << 40, 100), (0, 1 << 40), (1, 95)])
+def test_a_place_without_a_record_makes_no_row(place):
+    log, end = log_of(kernels.appender, [(b"body", {}, "T", [], 0, 8)], crc=False)
+    rows = np.zeros((1, RECORD.COLUMNS), np.int64)
+    for module in (RECORD, kernels.record):
+        with pytest.raises(ValueError, match="no record at place 0"):
+            module.fill_rows(bytes(log[:100]), 0, np.array([[*place, 0]], np.int64), rows)
+        with pytest.raises(ValueError, match="1 places of 3, 0 rows"):
+            module.fill_rows(bytes(log[:100]), 0, np.array([[*place, 0]], np.int64), rows[:0])
 
 
 @quick
@@ -125,7 +158,7 @@ def test_what_is_served_is_a_record_of_its_place(items, crc, data):
     """The check of a read says what a walk and the record's own words say, also of damaged bytes."""
     log, end = log_of(kernels.appender, items, crc=crc)
     size = int.from_bytes(log[:4], "big")
-    assert is_served(kernels.record, log[:size], b"Topic", items[0][4], 0)
+    assert is_served(kernels.unit_records, log[:size], b"Topic", items[0][4], 0)
     for _ in range(data.draw(st.integers(0, 2))):
         log[data.draw(st.integers(0, size - 1))] ^= data.draw(st.integers(1, 255))
     cut = bytes(log[: data.draw(st.sampled_from([size, size - 1, min(size + 1, end), 0, 60, 91]))])
@@ -137,7 +170,7 @@ def test_what_is_served_is_a_record_of_its_place(items, crc, data):
         at, length = rows[0][RECORD.C_TOPIC_POS], rows[0][RECORD.C_TOPIC_LEN]
         right = cut[at : at + length] == topic and place == (
             rows[0][RECORD.C_QUEUE_ID], rows[0][RECORD.C_QUEUE_OFFSET])
-    for module in (RECORD, kernels.record):
+    for module in (UNIT_RECORDS, kernels.unit_records):
         assert is_served(module, cut, topic, *place) == right
 
 

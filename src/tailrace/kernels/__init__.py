@@ -41,6 +41,7 @@ __all__ = [
     "timer_put_back",
     "timer_records",
     "timer_replay",
+    "unit_records",
 ]
 
 _log = get_logger(__name__)
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
         timer_put_back,
         timer_records,
         timer_replay,
+        unit_records,
     )
 else:
     record = _load("record")
@@ -98,6 +100,7 @@ else:
     timer_put_back = _load("timer_put_back")
     timer_lists = _load("timer_lists")
     timer_replay = _load("timer_replay")
+    unit_records = _load("unit_records")
 
 
 @functools.cache
@@ -127,7 +130,7 @@ def _lend_crc32(kernel: ModuleType = record) -> None:
 
 for _name, _kernel in (
     ("record", record), ("appender", appender), ("table_records", table_records),
-    ("timer_records", timer_records),
+    ("timer_records", timer_records), ("unit_records", unit_records),
 ):
     if _name not in _interpreted:
         _lend_crc32(_kernel)

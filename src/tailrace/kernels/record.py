@@ -8,13 +8,8 @@ rows are indexes into ``buf``. A walk reads damaged bytes, so every read is behi
 
 import cython
 
-if cython.compiled:
-    from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
-    from cython.cimports.libc.string import memcpy
-    from cython.cimports.posix.mman import mincore
-
 from tailrace.kernels.shared.big_endian import be16, be32, be32u, be64
-from tailrace.kernels.shared.crc32 import crc32, crc_of, use_crc32
+from tailrace.kernels.shared.crc32 import crc32, crc_of, own_crc_is_wrong, use_crc32
 from tailrace.kernels.shared.fnv import queue_hash_of
 from tailrace.kernels.shared.java_hash import java_hash_of
 from tailrace.kernels.shared.lmq_names import is_dispatch, is_inner_multi, is_queue_offset
@@ -81,16 +76,7 @@ _MAGIC_V1 = cython.declare(cython.longlong, 0xDAA320A7)
 _MAGIC_V2 = cython.declare(cython.longlong, 0xDAA320AB)
 _MAGIC_BLANK = cython.declare(cython.longlong, 0xCBD43194)
 _MASK_31 = cython.declare(cython.longlong, 0x7FFFFFFF)
-_PRE_BLANK_SIZE = cython.declare(cython.longlong, 0x7FFFFFFF)
 
-_UNITS_END = cython.declare(cython.int, 0)  # every unit was looked at
-_UNITS_FULL = cython.declare(cython.int, 1)  # one record more is too many, or too many bytes
-_UNITS_ELSEWHERE = cython.declare(cython.int, 2)  # the unit names a record outside of the buffer
-_UNITS_CUT_OFF = cython.declare(cython.int, 3)  # its record does not end in the buffer
-_UNITS_DAMAGED = cython.declare(cython.int, 4)  # the bytes there are not the record of this unit
-_UNITS_COLD = cython.declare(cython.int, 5)  # its record is not in the page cache
-_PAGE = cython.declare(cython.Py_ssize_t, 4096)
-_LOOK = cython.declare(cython.Py_ssize_t, 256)  # pages that one system call looks at
 
 # The same numbers for users; compiled, the names above are C integers that no import sees.
 REASON_END = _REASON_END
@@ -141,12 +127,6 @@ C_LMQ_LEN = _C_LMQ_LEN
 C_LMQ_OFFSETS_POS = _C_LMQ_OFFSETS_POS
 C_LMQ_OFFSETS_LEN = _C_LMQ_OFFSETS_LEN
 COLUMNS = _COLUMNS
-UNITS_END = _UNITS_END
-UNITS_FULL = _UNITS_FULL
-UNITS_ELSEWHERE = _UNITS_ELSEWHERE
-UNITS_CUT_OFF = _UNITS_CUT_OFF
-UNITS_DAMAGED = _UNITS_DAMAGED
-UNITS_COLD = _UNITS_COLD
 
 
 @cython.cfunc
@@ -214,33 +194,6 @@ def _properties(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _prop_crc_wrong(
-    b: cython.const[cython.uchar][::1],
-    start: cython.Py_ssize_t,
-    props: cython.Py_ssize_t,
-    end: cython.Py_ssize_t,
-) -> cython.bint:
-    """Whether a record ends in a checksum of itself that does not fit."""
-    at: cython.Py_ssize_t = end - 20
-    value: cython.longlong = 0
-    k: cython.Py_ssize_t
-    if at < props or b[end - 1] != 2 or b[at + 8] != 1:
-        return False
-    if not (
-        b[at] == 95 and b[at + 1] == 95 and b[at + 2] == 67 and b[at + 3] == 82
-        and b[at + 4] == 67 and b[at + 5] == 51 and b[at + 6] == 50 and b[at + 7] == 35
-    ):
-        return False
-    for k in range(10):
-        if not 48 <= b[at + 18 - k] <= 57:
-            return True
-        value = value * 10 + (b[at + 18 - k] - 48)
-    return value != (crc_of(b, start, at) & _MASK_31)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def _walk_one(
     b: cython.const[cython.uchar][::1],
     p: cython.Py_ssize_t,
@@ -293,7 +246,7 @@ def _walk_one(
         length = crc_of(b, rows[n, _C_BODY_POS], rows[n, _C_BODY_POS] + rows[n, _C_BODY_LEN])
         if (length & _MASK_31) != rows[n, _C_BODY_CRC]:
             return _REASON_BAD_CRC
-    if check & _CHECK_PROP_CRC and _prop_crc_wrong(b, p, q, end):
+    if check & _CHECK_PROP_CRC and own_crc_is_wrong(b, p, q, end):
         return _REASON_BAD_PROP_CRC
     rows[n, _C_SIZE] = size
     rows[n, _C_QUEUE_ID] = be32(b, p + 12)
@@ -378,206 +331,30 @@ def scan(
     return n, p, reason
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _is_message(
-    b: cython.const[cython.uchar][::1],
-    at: cython.Py_ssize_t,
-    size: cython.Py_ssize_t,
-    phy_offset: cython.longlong,
-    topic: cython.const[cython.uchar][::1],
-    queue_id: cython.longlong,
-    queue_offset: cython.longlong,
-) -> cython.bint:
-    """Whether ``b[at:at + size]`` is one whole record, made for its position and its place in a queue.
-
-    All checksums are checked. An empty ``topic`` stands for any topic, queue and place.
-    """
-    end: cython.Py_ssize_t = at + size
-    p: cython.Py_ssize_t
-    q: cython.Py_ssize_t
-    n: cython.Py_ssize_t
-    k: cython.Py_ssize_t
-    length: cython.longlong
-    sys_flag: cython.longlong
-    v2: cython.bint
-    if size < 91 or be32(b, at) != size or be64(b, at + 28) != phy_offset:
-        return False
-    v2 = be32u(b, at + 4) == _MAGIC_V2
-    if not v2 and be32u(b, at + 4) != _MAGIC_V1:
-        return False
-    sys_flag = be32(b, at + 36)
-    p = at + 48 + (20 if sys_flag & 0x10 else 8) + 8 + (20 if sys_flag & 0x20 else 8) + 12
-    if p + 7 + v2 > end:
-        return False
-    length = be32(b, p)
-    p += 4
-    if length < 0 or length > end - p - 3 - v2:
-        return False
-    q = p + cython.cast(cython.Py_ssize_t, length)
-    n = be16(b, q) if v2 else b[q]
-    k = q + 1 + v2
-    if n > end - k - 2 or k + n + 2 + be16(b, k + n) != end:
-        return False
-    if length and (crc_of(b, p, q) & _MASK_31) != be32(b, at + 8):
-        return False
-    if _prop_crc_wrong(b, at, k + n + 2, end):
-        return False
-    if len(topic):
-        if n != len(topic) or be32(b, at + 12) != queue_id or be64(b, at + 20) != queue_offset:
-            return False
-        for p in range(n):
-            if b[k + p] != topic[p]:
-                return False
-    return True
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _is_cached(
-    b: cython.const[cython.uchar][::1], first: cython.Py_ssize_t, until: cython.Py_ssize_t,
-    pages: cython.p_uchar, window: cython.p_Py_ssize_t,
-) -> cython.bint:
-    """Whether the mapped pages ``first`` up to ``until`` of ``b`` are in memory.
-
-    ``pages`` has the answer of the last system call, for pages from ``window[0]`` up to ``window[1]``.
-    """
-    k: cython.Py_ssize_t
-    n: cython.Py_ssize_t
-    while first < until:
-        if not window[0] <= first < window[1]:
-            n = (len(b) + _PAGE - 1) // _PAGE - first
-            if n > _LOOK:
-                n = _LOOK
-            if mincore(cython.cast(cython.p_void, cython.cast(cython.p_uchar, cython.address(b[0])) + first * _PAGE),
-                       n * _PAGE, pages):
-                return True  # it cannot be told, so nothing can be said against reading it
-            window[0] = first
-            window[1] = first + n
-        k = first - window[0]
-        while first < until and first < window[1]:
-            if not pages[k] & 1:
-                return False
-            k += 1
-            first += 1
-    return True
-
-
-def read_units(
+def fill_rows(
     buf: cython.const[cython.uchar][::1],
     base: cython.longlong,
-    until: cython.Py_ssize_t,
-    units: cython.const[cython.uchar][::1],
-    first: cython.Py_ssize_t,
-    codes: cython.const[cython.longlong][::1],
-    topic: cython.const[cython.uchar][::1],
-    queue_id: cython.longlong,
-    queue_offset: cython.longlong,
-    most: cython.Py_ssize_t,
-    room: cython.longlong,
-    started: cython.bint,
-    only_cached: cython.bint,
-    places: cython.longlong[::1],
+    places: cython.longlong[:, ::1],
+    rows: cython.longlong[:, ::1],
 ):
-    """Verify and copy the records that queue units name, as far as they are in ``buf[:until]``.
+    """Fill one row for each record that ``places`` (see ``kernels.unit_records``) names.
 
-    ``base`` is the position of ``buf[0]`` in the log, ``queue_offset`` the number of ``units[0]``.
-    Reading starts at the unit with index ``first``. Units without a message and units whose tags
-    code is not one of ``codes`` (empty: any code) are skipped. At most ``most`` records of at most
-    ``room`` bytes in all are taken; unless ``started``, the first record may be longer than
-    ``room``. With ``only_cached``, reading stops before the first record that is not in the page
-    cache; ``buf`` is a mapping from its start then, and the interpreted form reads on. ``places`` is
-    scratch memory for three numbers a record.
-
-    Return (the records in one bytes object, the end of each in it, their queue offsets, the index
-    of the unit at which reading stopped, the reason: one of UNITS_*).
+    ``buf[0]`` is at position ``base`` of the log. Checksums are not looked at: whoever made the places
+    has done that. Raises ValueError for a place without a record.
     """
-    count: cython.Py_ssize_t = len(units) // 20
-    i: cython.Py_ssize_t = first
-    k: cython.Py_ssize_t
-    n: cython.Py_ssize_t = 0
-    at: cython.Py_ssize_t
-    total: cython.longlong = 0
-    size: cython.longlong
-    phy_offset: cython.longlong
-    code: cython.longlong
-    known: cython.Py_ssize_t = codes.shape[0]
-    why: cython.int = _UNITS_END
-    pages = cython.declare(cython.uchar[256])
-    window = cython.declare(cython.Py_ssize_t[2])
-    if cython.compiled:
-        window[0] = window[1] = 0
-    if until > len(buf):
-        until = len(buf)
-    if first < 0 or until < 0 or places.shape[0] < 3 * most:
-        raise ValueError(f"first {first}, until {until}, room for {places.shape[0] // 3} of {most}")
+    n: cython.Py_ssize_t
+    count: cython.Py_ssize_t = places.shape[0]
+    limit: cython.longlong = len(buf)
+    bad: cython.Py_ssize_t = -1
+    if count and (places.shape[1] < 2 or rows.shape[0] < count or rows.shape[1] < _COLUMNS):
+        raise ValueError(f"{count} places of {places.shape[1]}, {rows.shape[0]} rows of {rows.shape[1]}")
     with cython.nogil:
-        while i < count:
-            size = be32(units, 20 * i + 8)
-            if size == _PRE_BLANK_SIZE:
-                i += 1
-                continue
-            if known:
-                code = be64(units, 20 * i + 12)
-                k = 0
-                while k < known and codes[k] != code:
-                    k += 1
-                if k == known:
-                    i += 1
-                    continue
-            if n >= most or (total + size > room and (started or n > 0)):
-                why = _UNITS_FULL
-                break
-            phy_offset = be64(units, 20 * i)
-            if phy_offset < base or phy_offset - base >= until:
-                why = _UNITS_ELSEWHERE
-                break
-            at = cython.cast(cython.Py_ssize_t, phy_offset - base)
-            if size <= 0 or size > until - at:
-                why = _UNITS_CUT_OFF
-                break
-            if cython.compiled:
-                if only_cached and not _is_cached(
-                    buf, at // _PAGE, (at + size + _PAGE - 1) // _PAGE, pages, window
-                ):
-                    why = _UNITS_COLD
-                    break
-            if not _is_message(
-                buf, at, cython.cast(cython.Py_ssize_t, size), phy_offset, topic, queue_id, queue_offset + i
+        for n in range(count):
+            if (
+                places[n, 1] < 91 or places[n, 0] < 0 or places[n, 0] > limit - places[n, 1]
+                or _walk_one(buf, cython.cast(cython.Py_ssize_t, places[n, 0]), places[n, 1], base, 0, rows, n)
             ):
-                why = _UNITS_DAMAGED
+                bad = n
                 break
-            places[3 * n] = at
-            places[3 * n + 1] = size
-            places[3 * n + 2] = queue_offset + i
-            total += size
-            n += 1
-            i += 1
-    ends: list = []
-    offsets: list = []
-    data: bytes
-    if cython.compiled:
-        data = PyBytes_FromStringAndSize(cython.NULL, total)
-        to: cython.p_char = PyBytes_AS_STRING(data)
-        total = 0
-        for k in range(n):
-            at = places[3 * k]
-            size = places[3 * k + 1]  # as it was checked: the bytes are another process's, too
-            memcpy(to + total, cython.address(buf[at]), size)
-            total += size
-            ends.append(total)
-            offsets.append(places[3 * k + 2])
-    else:
-        parts = []
-        total = 0
-        for k in range(n):
-            at = places[3 * k]
-            size = places[3 * k + 1]  # as it was checked: the bytes are another process's, too
-            parts.append(bytes(buf[at : at + size]))
-            total += size
-            ends.append(total)
-            offsets.append(int(places[3 * k + 2]))
-        data = b"".join(parts)
-    return data, ends, offsets, i, why
+    if bad >= 0:
+        raise ValueError(f"there is no record at place {bad}")

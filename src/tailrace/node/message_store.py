@@ -14,7 +14,7 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, Self, final
+from typing import TYPE_CHECKING, Any, Final, Self, final
 
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.clock import Clock, SystemClock
@@ -29,23 +29,19 @@ from tailrace.errors import (
     StoreNotWritableError,
 )
 from tailrace.formats import filenames
-from tailrace.formats.commitlog import (
-    create_message_id,
-    decode_message,
-    decode_message_id,
-)
+from tailrace.formats.commitlog import create_message_id, decode_message_id
 from tailrace.kernels.properties import plain_properties
 from tailrace.logs import get_logger
 from tailrace.model import (
     BoundaryType,
     GetMessageResult,
-    GetMessageStatus,
     Message,
     MessageExt,
     MessageExtBrokerInner,
     PutMessageResult,
     PutMessageStatus,
 )
+from tailrace.node.arrow_table import arrow_table, check_not_negative
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.node.directory_opening import (
@@ -67,6 +63,7 @@ from tailrace.node.put_forms import (
     wait_durable,
 )
 from tailrace.node.put_table import PutTableResult, TablePut
+from tailrace.node.queue_messages import READ_BYTES, messages_of
 from tailrace.node.retention import Retention
 from tailrace.node.timers import Timers
 from tailrace.node.topic_config import TopicConfigManager
@@ -79,11 +76,12 @@ from tailrace.store.own_settings import remembered, write_settings
 from tailrace.store.stitched_walk import LogScanner
 from tailrace.timer.pending import PendingTimer
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 __all__ = ["MessageStore"]
 
 _log = get_logger(__name__)
-_READ_COUNT: Final = 32
-_READ_BYTES: Final = 1 << 20
 _READERS: Final = (
     "this must be able to write; dump, query, verify, serve and Spark read a directory as it is")
 
@@ -535,37 +533,44 @@ class MessageStore:
         ``codes`` keeps only messages whose tag has one of these Java hashes. With ``only_cached``
         the call never waits for the disk: see ``GetMessageResult.is_cold``.
         """
-        self._check_open()
-        result = self._store.reader.get_message(
+        if self._closed or os.getpid() != self._pid:
+            self._check_open()
+        store = self._store
+        result = store.reader.get_message(
             topic, queue_id, offset, max_msg_nums, max_bytes, codes, only_cached=only_cached)
-        if result.is_cold:
-            return result
-        stats = self._store.stats
-        if result.status is GetMessageStatus.FOUND:
-            stats.get_found_times += 1
-            stats.get_transferred += result.message_count
-        else:
-            stats.get_miss_times += 1
+        if result.ends:
+            store.stats.get_found_times += 1
+            store.stats.get_transferred += len(result.ends)
+        elif not result.is_cold:
+            store.stats.get_miss_times += 1
         return result
 
     def read(
         self, topic: str, queue_id: int = 0, offset: int | None = None, *,
         max_count: int | None = None,
     ) -> Iterator[MessageExt]:
-        """The messages of a queue from ``offset``, or its first one, up to where it ends now."""
+        """Yield the messages of a queue from ``offset``, or its first one, up to where it ends now.
+
+        A message keeps its stored record, and decodes a field when it is first used.
+        """
         self.wait_dispatched()
         until = self.max_offset_in_queue(topic, queue_id)
         at = self.min_offset_in_queue(topic, queue_id) if offset is None else offset
-        left = max_count if max_count is not None else until
-        while at < until and left > 0:
-            result = self.get_message(
-                topic, queue_id, at, min(_READ_COUNT, left), max_bytes=_READ_BYTES)
-            for data in result.records:
-                left -= 1
-                yield decode_message(data)
-            if result.next_begin_offset <= at:
-                return
-            at = result.next_begin_offset
+        get = partial(self.get_message, topic, queue_id, max_bytes=READ_BYTES)
+        yield from messages_of(get, topic, at, until, until if max_count is None else max_count)
+
+    def to_arrow(
+        self, topic: str, queue_id: int = 0, offset: int | None = None, count: int | None = None
+    ) -> pa.Table:
+        """Return what ``read`` yields, at most ``count`` messages, in the columns of the Spark source.
+
+        Raises ValueError for a negative argument, MissingPackageError if pyarrow is not installed.
+        """
+        check_not_negative(queue_id=queue_id, offset=offset, count=count)
+        self.wait_dispatched()
+        until = self.max_offset_in_queue(topic, queue_id)
+        return arrow_table(self._store.reader, os.path.basename(self.path), topic, queue_id, offset or 0,
+                           until, until if count is None else count)
 
     def select_record(self, phy_offset: int) -> bytes | None:
         """The stored record at a position of the log, or None."""

@@ -18,8 +18,8 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tailrace.arrow.schema import COLUMN_NAMES, arrow_schema
 from tailrace.formats.filenames import offset_to_file_name
-from tailrace.spark.schema import COLUMN_NAMES, arrow_schema
 
 __all__ = [
     "ARCHIVE_SCHEMA", "BLANK", "DAMAGED", "LOCK", "MESSAGE", "RAW_COLUMNS", "RECORD",

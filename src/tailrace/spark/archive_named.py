@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from tailrace.arrow.columns import Rows
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
-from tailrace.spark.columns import Rows
 from tailrace.spark.wanted import Wanted, first_kept
 from tailrace.store.directory import QueueView, StoreDirectory
 from tailrace.store.multi_dispatch import is_lmq

@@ -7,11 +7,11 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from tailrace.arrow.columns import Rows
 from tailrace.formats.commitlog import MESSAGE_MAGIC_START, PLAUSIBLE_LENGTH, plausible_size
 from tailrace.kernels import record
 from tailrace.spark.archive_layout import BLANK, DAMAGED
 from tailrace.spark.archive_rows import Piece, RawRange
-from tailrace.spark.columns import Rows
 from tailrace.spark.memory import Scratch
 
 __all__ = ["Segment", "pieces_of", "read_into"]

@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from tailrace.arrow.columns import Columns, Rows, gather
 from tailrace.formats.commitlog import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, SysFlag
 from tailrace.kernels import column_records, record
 from tailrace.spark.archive_layout import (
@@ -16,7 +17,6 @@ from tailrace.spark.archive_layout import (
     RECORD,
     SOURCE_COLUMNS,
 )
-from tailrace.spark.columns import Columns, Rows, gather
 from tailrace.spark.memory import Rooms, Scratch
 
 __all__ = ["ENCODED_COLUMNS", "Piece", "RawRange", "bytes_of", "days_of",

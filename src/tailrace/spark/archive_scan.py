@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from tailrace.arrow.columns import MAX_BODY
+from tailrace.arrow.schema import arrow_schema
 from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.errors import CorruptionError, DataLossError
 from tailrace.formats.commitlog import SysFlag, decompress_body
@@ -17,10 +19,8 @@ from tailrace.logs import get_logger
 from tailrace.spark.archive_directory import ArchivedDirectory, ArchivedQueue
 from tailrace.spark.archive_file import groups_with_topic, opened
 from tailrace.spark.archive_layout import MESSAGE
-from tailrace.spark.columns import MAX_BODY
 from tailrace.spark.damaged import report_damaged
 from tailrace.spark.options import ReadOptions
-from tailrace.spark.schema import arrow_schema
 from tailrace.spark.wanted import Wanted
 from tailrace.store.archive_manifest import ArchivedFile, LostMessage, Manifest, read_manifest
 from tailrace.store.directory import QueueView

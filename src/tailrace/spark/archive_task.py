@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from isal import isal_zlib
 
+from tailrace.arrow.columns import Rows
 from tailrace.config import StoreConfig
 from tailrace.env.entropy import SystemEntropy
 from tailrace.env.filesystem import File, FileSystem, OsFileSystem
@@ -36,7 +37,6 @@ from tailrace.spark.archive_named import named_in, units_between
 from tailrace.spark.archive_pieces import pieces_of, read_into
 from tailrace.spark.archive_rows import Piece, days_of, raw_table_of, table_of
 from tailrace.spark.archive_verification import checked, compare
-from tailrace.spark.columns import Rows
 from tailrace.spark.memory import Rooms, Scratch
 from tailrace.spark.wanted import RowFilter, Wanted
 from tailrace.store.archive_manifest import (

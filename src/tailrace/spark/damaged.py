@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from tailrace.arrow.schema import arrow_schema
 from tailrace.errors import CorruptionError
 from tailrace.logs import get_logger
 from tailrace.spark.options import ReadOptions
-from tailrace.spark.schema import arrow_schema
 
 __all__ = ["report_damaged"]
 

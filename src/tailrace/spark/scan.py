@@ -14,19 +14,19 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from tailrace.arrow.columns import Columns, Rows
+from tailrace.arrow.schema import arrow_schema
 from tailrace.env.filesystem import File, OsFileSystem
 from tailrace.errors import StoreError
 from tailrace.kernels import record
 from tailrace.logs import get_logger
 from tailrace.spark.archive_directory import ArchivedDirectory
 from tailrace.spark.archive_scan import ArchiveTask, plan_archive, read_archive, task_for_vanished
-from tailrace.spark.columns import Columns, Rows
 from tailrace.spark.damaged import report_damaged
 from tailrace.spark.memory import Rooms
 from tailrace.spark.offsets import Directory, Ranges
 from tailrace.spark.options import ReadOptions
 from tailrace.spark.planning import plan_splits
-from tailrace.spark.schema import arrow_schema
 from tailrace.spark.wanted import RowFilter, Wanted, units_of
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.log_scan import CHUNK, LogChunk, LogEnd, SameRows, scan_files

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from tailrace.arrow.columns import Rows
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.kernels import columns, record
-from tailrace.spark.columns import Rows
 from tailrace.store.directory import QueueView
 
 __all__ = ["RowFilter", "Wanted", "first_at", "first_kept", "units_of"]

@@ -17,6 +17,7 @@ import numpy as np
 
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import CorruptionError
+from tailrace.formats.commitlog import LMQ_PREFIX
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE, CqUnit
 from tailrace.formats.filenames import is_number
 from tailrace.segments import MappedFile, MappedFileQueue, OpenFiles
@@ -81,6 +82,8 @@ class ConsumeQueue:
     ) -> None:
         self.topic = topic
         self.queue_id = queue_id
+        self.record_topic = b"" if topic.startswith(LMQ_PREFIX) else topic.encode()
+        """Topic of the records; empty for an LMQ queue, whose records have other topics."""
         self.files = MappedFileQueue(
             file_system, directory, file_size, mapped=False, open_files=open_files)
         self.logical_min_offset = 0
@@ -93,6 +96,8 @@ class ConsumeQueue:
     @property
     def min_offset(self) -> int:
         """Offset of the first message that is shown."""
+        if self.logical_min_offset <= self._min_offset:
+            return self._min_offset
         return max(self._min_offset, min(self.logical_min_offset, self.max_offset))
 
     # -- loading
@@ -266,8 +271,10 @@ class ConsumeQueue:
 
     def units(self, offset: int, count: int) -> bytes:
         """Bytes of up to ``count`` units from ``offset``, as far as one file has them."""
-        count = min(count, self.max_offset - offset)
-        return self.files.read(offset * _UNIT, count * _UNIT) if count > 0 else b""
+        left = self.max_offset - offset
+        if left <= 0:
+            return b""
+        return self.files.read(offset * _UNIT, min(count, left) * _UNIT)
 
     def units_cached(self, offset: int, count: int) -> bytes | None:
         """``units`` without waiting for the disk; None if they are not all in the page cache."""

@@ -7,7 +7,7 @@ of its queue that the unit says it is. What is not is stepped over, and named on
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Generator
 from typing import Any, Final, final
 
 import numpy as np
@@ -21,14 +21,15 @@ from tailrace.formats.commitlog import (
     store_timestamp_of,
 )
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
-from tailrace.kernels import record
+from tailrace.kernels import unit_records
 from tailrace.logs import get_logger
 from tailrace.model import BoundaryType, GetMessageResult, GetMessageStatus, MessageExt
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueue, ConsumeQueueStore
 from tailrace.store.index_service import IndexService
-from tailrace.store.log_scan import has_unit, is_record
-from tailrace.store.multi_dispatch import holds_unit, is_lmq
+from tailrace.store.log_scan import Rows, has_unit, is_record
+from tailrace.store.multi_dispatch import holds_unit
+from tailrace.store.queue_scan import scan_queue
 
 __all__ = ["MessageReader"]
 
@@ -36,7 +37,7 @@ _log = get_logger(__name__)
 _UNIT: Final = CQ_UNIT.size
 _unit: Final = CQ_UNIT.struct.unpack_from
 _ANY_CODE: Final = np.empty(0, np.int64)
-_DONE: Final = (record.UNITS_END, record.UNITS_FULL)
+_DONE: Final = (unit_records.UNITS_END, unit_records.UNITS_FULL)
 Codes = np.ndarray[Any, np.dtype[np.int64]]
 _MOST_TOLD: Final = 1000
 
@@ -52,7 +53,9 @@ class MessageReader:
         queues: ConsumeQueueStore,
         index: IndexService | None,
     ) -> None:
-        self._config = config
+        self._most = config.max_transfer_count_on_message_in_memory
+        self._room = config.max_transfer_bytes_on_message_in_memory
+        self._look = config.max_filter_message_size // _UNIT
         self._log = commit_log
         self._queues = queues
         self._index = index
@@ -75,26 +78,15 @@ class MessageReader:
         With ``only_cached`` the call does not wait for the disk: it returns what is before the first
         record that is not in the page cache, and ``is_cold`` if that is nothing.
         """
-        queue = self._queues.get(topic, queue_id)
+        queue = self._queues.table.get((topic, queue_id))
         if queue is None or queue.max_offset == 0:
             return GetMessageResult(GetMessageStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         low, high = queue.min_offset, queue.max_offset
-        status = None
-        following = offset
-        if offset < low:
-            status, following = GetMessageStatus.OFFSET_TOO_SMALL, low
-        elif offset == high:
-            status = GetMessageStatus.OFFSET_OVERFLOW_ONE
-        elif offset > high:
-            status, following = GetMessageStatus.OFFSET_OVERFLOW_BADLY, high
-        if status is not None:
-            return GetMessageResult(status, following, low, high)
+        if not low <= offset < high:
+            return _outside(offset, low, high)
         result = GetMessageResult(GetMessageStatus.NO_MATCHED_MESSAGE, offset, low, high)
-        config = self._config
-        most = max(min(max_msg_nums, config.max_transfer_count_on_message_in_memory), 1)
-        room = min(max_bytes, config.max_transfer_bytes_on_message_in_memory)
-        look = max(config.max_filter_message_size // _UNIT, max_msg_nums)
-        count = look if codes is not None else min(look, most * 2)
+        most = max(min(max_msg_nums, self._most), 1)
+        count = most * 2 if codes is None else max(self._look, max_msg_nums)
         units = queue.units_cached(offset, count) if only_cached else queue.units(offset, count)
         if units is None:
             result.is_cold = True
@@ -105,6 +97,7 @@ class MessageReader:
             result.next_begin_offset = offset + per_file - offset % per_file
             return result
         wanted = np.fromiter(codes, np.int64) if codes is not None else _ANY_CODE
+        room = min(max_bytes, self._room)
         self._read_units(queue, units, wanted, offset, most, room, result, only_cached=only_cached)
         return result
 
@@ -117,44 +110,56 @@ class MessageReader:
         One kernel call reads as far as the records are in one segment. A unit whose record was
         removed or is damaged is skipped, and its place does not count.
         """
-        topic = b"" if is_lmq(queue.topic) else queue.topic.encode()  # LMQ: of other topics
-        places = np.empty(3 * most, np.int64)
+        topic = queue.record_topic
         parts: list[bytes] = []
         total, at, removed, mapped = 0, 0, False, True
         phy_offset, size, _ = _unit(units, 0)
         while True:
-            with self._log.queue.lease(phy_offset, size, mapped=mapped) as lease:
+            lease = self._log.queue.lease(phy_offset, size, mapped=mapped)
+            try:
                 is_there = len(lease.buffer) > 0
-                data, ends, offsets, at, why = record.read_units(
+                data, ends, offsets, at, why = unit_records.read_units(
                     lease.buffer, lease.start, len(lease.buffer), units, at, codes, topic,
                     queue.queue_id, offset, most - len(result.ends), room - total,
-                    bool(result.ends), lease.is_mapped, places)
+                    total > 0, lease.is_mapped)
+            finally:
+                lease.release()
             if ends and not topic:
                 data, ends, offsets = self._of_lmq(queue, data, ends, offsets)
-            if ends:
+            if total:
                 parts.append(data)
-                result.ends += [total + end for end in ends] if total else ends
+                result.ends += [total + end for end in ends]
                 result.queue_offsets += offsets
-                total += len(data)
+            else:
+                parts, result.ends, result.queue_offsets = [data], ends, offsets
+            total += len(data)
             if why in _DONE:
                 break
-            if why == record.UNITS_COLD and only_cached:
+            if why == unit_records.UNITS_COLD and only_cached:
                 result.is_cold = not (result.ends or at)
                 break
-            mapped = why != record.UNITS_COLD  # one that is not cached is read by a system call
+            mapped = why != unit_records.UNITS_COLD  # one that is not cached is read by a system call
             was, (phy_offset, size, _) = phy_offset, _unit(units, at * _UNIT)
-            if why == record.UNITS_DAMAGED:
+            if why == unit_records.UNITS_DAMAGED:
                 self._tell(queue, offset + at, phy_offset)
                 at += 1
-            elif why == record.UNITS_CUT_OFF or (phy_offset == was and not is_there):
+            elif why == unit_records.UNITS_CUT_OFF or (phy_offset == was and not is_there):
                 removed = True
                 at += 1
         result.next_begin_offset = offset + at
         result.data = parts[0] if len(parts) == 1 else b"".join(parts)
-        if result.ends:
+        if total:
             result.status = GetMessageStatus.FOUND
         elif removed:
             result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
+
+    def scan(
+        self, topic: str, queue_id: int, offset: int, until: int, count: int
+    ) -> Generator[tuple[memoryview, Rows], None, None]:
+        """Yield rows of at most ``count`` messages from ``offset`` on, in large parts: see ``scan_queue``."""
+        queue = self._queues.get(topic, queue_id)
+        if queue is not None:
+            yield from scan_queue(self._log, queue, offset, until, count, self._tell)
 
     def _of_lmq(
         self, queue: ConsumeQueue, data: bytes, ends: list[int], offsets: list[int]
@@ -268,3 +273,12 @@ class MessageReader:
             if len(found) >= max_num or len(positions) < wanted:
                 return found[::-1]
             wanted *= 4
+
+
+def _outside(offset: int, low: int, high: int) -> GetMessageResult:
+    """Answer a read at an offset that is not in [``low``, ``high``)."""
+    if offset < low:
+        return GetMessageResult(GetMessageStatus.OFFSET_TOO_SMALL, low, low, high)
+    if offset == high:
+        return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+    return GetMessageResult(GetMessageStatus.OFFSET_OVERFLOW_BADLY, high, low, high)

@@ -3,6 +3,9 @@
 
 import cython
 
+if cython.compiled:
+    from cython.cimports.libc.string import memcpy
+
 
 @cython.cfunc
 @cython.inline
@@ -13,10 +16,9 @@ def copy_bytes(
     p: cython.Py_ssize_t, n: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
     """Copy ``b[p:p + n]`` to ``out[q:]``; the place behind it."""
-    k: cython.Py_ssize_t
     if cython.compiled:
-        for k in range(n):
-            out[q + k] = b[p + k]
+        if n > 0:
+            memcpy(cython.address(out[q]), cython.address(b[p]), n)
     else:  # either may be an array of NumPy's, which takes no bytes
         memoryview(out).cast("B")[q : q + n] = memoryview(b).cast("B")[p : p + n]
     return q + n

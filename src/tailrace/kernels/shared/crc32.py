@@ -105,3 +105,30 @@ def crc32(buf: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, until:
     if not 0 <= start <= until <= len(buf):
         raise ValueError(f"{start} to {until} of {len(buf)}")
     return crc_of(buf, start, until)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def own_crc_is_wrong(
+    b: cython.const[cython.uchar][::1],
+    start: cython.Py_ssize_t,
+    props: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+) -> cython.bint:
+    """Whether a record ends in a checksum of itself that does not fit."""
+    at: cython.Py_ssize_t = end - 20
+    value: cython.longlong = 0
+    k: cython.Py_ssize_t
+    if at < props or b[end - 1] != 2 or b[at + 8] != 1:
+        return False
+    if not (
+        b[at] == 95 and b[at + 1] == 95 and b[at + 2] == 67 and b[at + 3] == 82
+        and b[at + 4] == 67 and b[at + 5] == 51 and b[at + 6] == 50 and b[at + 7] == 35
+    ):
+        return False
+    for k in range(10):
+        if not 48 <= b[at + 18 - k] <= 57:
+            return True
+        value = value * 10 + (b[at + 18 - k] - 48)
+    return value != (crc_of(b, start, at) & 0x7FFFFFFF)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
-import pyarrow as pa
 
+from tailrace.arrow import pyarrow
 from tailrace.errors import CorruptionError
 from tailrace.formats.commitlog import (
     SysFlag,
@@ -15,9 +15,11 @@ from tailrace.formats.commitlog import (
     unpack_host,
 )
 from tailrace.kernels import columns, record
-from tailrace.spark.memory import Rooms
 
-__all__ = ["MAX_BODY", "Columns", "Rows", "gather"]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["MAX_BODY", "Columns", "Memory", "Rows", "gather"]
 
 MAX_BODY: Final = 64 << 20
 Rows = np.ndarray[Any, np.dtype[np.int64]]
@@ -42,12 +44,20 @@ _HOSTS: Final = {
 }
 
 
+class Memory(Protocol):
+    """Where the bytes of columns are put."""
+
+    def take(self, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Return an array of ``size`` bytes, whatever they hold."""
+        ...
+
+
 class Columns:
     """Columns of some rows that point into ``data``; ``body`` is an option's value."""
 
     def __init__(
         self, data: bytes | memoryview, rows: Rows, store: str, body: str,
-        rooms: Rooms | None = None,
+        rooms: Memory | None = None,
     ) -> None:
         self._data = data
         self._rows = np.ascontiguousarray(rows)
@@ -58,6 +68,7 @@ class Columns:
 
     def make(self, name: str, kind: pa.DataType) -> pa.Array:
         """The column of that name in its type."""
+        pa = pyarrow()
         rows = self._rows
         if name in _NUMBERS:
             return _fixed(rows[:, _NUMBERS[name]].astype(kind.to_pandas_dtype()), kind)
@@ -100,6 +111,7 @@ class Columns:
         return self._properties
 
     def _property_map(self, kind: pa.DataType) -> pa.Array:
+        pa = pyarrow()
         places, offsets = self._places()
         names = gather(self._data, places, columns.NAME_POS, columns.NAME_LEN, self._rooms)
         values = gather(
@@ -115,6 +127,7 @@ class Columns:
             names, _text(values)).cast(kind)
 
     def _keys(self, kind: pa.DataType) -> pa.Array:
+        pa = pyarrow()
         rows = self._rows
         room = int((np.maximum(rows[:, record.C_KEYS_LEN], 0) // 2 + 1).sum())
         places = np.empty((room, columns.PLACE_COLUMNS), dtype=np.int64)
@@ -137,7 +150,7 @@ class Columns:
             rows[:, at].tolist(), rows[:, record.C_SYS_FLAG].tolist(), strict=True):
             ip, port = unpack_host(bytes(self._data[place : place + (20 if flag & v6 else 8)]))
             texts.append(f"{ip}:{port}")
-        return pa.array(texts, pa.string())
+        return pyarrow().array(texts, pyarrow().string())
 
     def _message_ids(self) -> pa.Array:
         offsets = np.empty(len(self._rows) + 1, dtype=np.int32)
@@ -146,6 +159,7 @@ class Columns:
         return _strings(offsets, out)
 
     def _deliver_times(self, kind: pa.DataType) -> pa.Array:
+        pa = pyarrow()
         places, offsets = self._places()
         count = len(self._rows)
         times = np.empty(count, dtype=np.int64)
@@ -173,24 +187,27 @@ class Columns:
                 found.append(decompress_body(body, flag, MAX_BODY))
             except CorruptionError as error:
                 raise CorruptionError(str(error), phy_offset=place) from error
-        return pa.array(found, kind)
+        return pyarrow().array(found, kind)
 
 
 def _fixed(values: np.ndarray[Any, Any], kind: pa.DataType) -> pa.Array:
+    pa = pyarrow()
     return pa.Array.from_buffers(
         kind, len(values), [None, pa.py_buffer(np.ascontiguousarray(values))])
 
 
 def _strings(offsets: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> pa.Array:
+    pa = pyarrow()
     return pa.Array.from_buffers(
         pa.string(), len(offsets) - 1,
         [None, pa.py_buffer(offsets), pa.py_buffer(out[: offsets[-1]])])
 
 
 def gather(
-    data: bytes | memoryview, rows: Rows, at: int, length: int, rooms: Rooms | None = None
+    data: bytes | memoryview, rows: Rows, at: int, length: int, rooms: Memory | None = None
 ) -> pa.Array:
     """Parts of the data end to end as one binary column, in memory of ``rooms`` if there are any."""
+    pa = pyarrow()
     count = len(rows)
     offsets = np.empty(count + 1, dtype=np.int32)
     valid = np.empty((count + 7) // 8, dtype=np.uint8)
@@ -204,6 +221,7 @@ def gather(
 
 
 def _text(made: pa.Array) -> pa.Array:
+    pa = pyarrow()
     try:
         return made.cast(pa.string())
     except pa.ArrowInvalid:  # bytes that are not UTF-8: show them as best we can

@@ -1,0 +1,350 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""Records that units of a queue name, verified: for reads of a queue.
+
+A unit has 20 bytes: position and size of a record, tags code. Units and records are read as they are
+on the disk, damaged or not, so every read is behind a comparison.
+"""
+
+import cython
+
+if cython.compiled:
+    from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
+    from cython.cimports.cpython.mem import PyMem_Free, PyMem_Malloc
+    from cython.cimports.libc.string import memcpy
+    from cython.cimports.posix.mman import mincore
+
+from tailrace.kernels.shared.big_endian import be16, be32, be32u, be64
+from tailrace.kernels.shared.crc32 import crc32, crc_of, own_crc_is_wrong, use_crc32
+
+SOURCE_SHA256 = ""
+
+_MAGIC_V1 = cython.declare(cython.longlong, 0xDAA320A7)
+_MAGIC_V2 = cython.declare(cython.longlong, 0xDAA320AB)
+_MASK_31 = cython.declare(cython.longlong, 0x7FFFFFFF)
+_PRE_BLANK_SIZE = cython.declare(cython.longlong, 0x7FFFFFFF)
+_PAGE = cython.declare(cython.Py_ssize_t, 4096)
+_LOOK = cython.declare(cython.Py_ssize_t, 1024)  # pages of one system call at most: the call costs more than the pages
+
+_UNITS_END = cython.declare(cython.int, 0)  # every unit was looked at
+_UNITS_FULL = cython.declare(cython.int, 1)  # one record more is too many, or too many bytes
+_UNITS_ELSEWHERE = cython.declare(cython.int, 2)  # the unit names a record outside of the buffer
+_UNITS_CUT_OFF = cython.declare(cython.int, 3)  # its record does not end in the buffer
+_UNITS_DAMAGED = cython.declare(cython.int, 4)  # the bytes there are not the record of this unit
+_UNITS_COLD = cython.declare(cython.int, 5)  # its record is not in the page cache
+_PLACE_AT = cython.declare(cython.int, 0)  # index of the record in the buffer
+_PLACE_SIZE = cython.declare(cython.int, 1)
+_PLACE_OFFSET = cython.declare(cython.int, 2)  # queue offset of the unit
+_PLACE_COLUMNS = cython.declare(cython.int, 3)
+
+# The same numbers for users; compiled, the names above are C integers that no import sees.
+UNITS_END = _UNITS_END
+UNITS_FULL = _UNITS_FULL
+UNITS_ELSEWHERE = _UNITS_ELSEWHERE
+UNITS_CUT_OFF = _UNITS_CUT_OFF
+UNITS_DAMAGED = _UNITS_DAMAGED
+UNITS_COLD = _UNITS_COLD
+PLACE_AT = _PLACE_AT
+PLACE_SIZE = _PLACE_SIZE
+PLACE_OFFSET = _PLACE_OFFSET
+PLACE_COLUMNS = _PLACE_COLUMNS
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _is_message(
+    b: cython.const[cython.uchar][::1],
+    at: cython.Py_ssize_t,
+    size: cython.Py_ssize_t,
+    phy_offset: cython.longlong,
+    topic: cython.const[cython.uchar][::1],
+    queue_id: cython.longlong,
+    queue_offset: cython.longlong,
+) -> cython.bint:
+    """Whether ``b[at:at + size]`` is one whole record, made for its position and its place in a queue.
+
+    All checksums are checked. An empty ``topic`` stands for any topic, queue and place.
+    """
+    end: cython.Py_ssize_t = at + size
+    p: cython.Py_ssize_t
+    q: cython.Py_ssize_t
+    n: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    length: cython.longlong
+    sys_flag: cython.longlong
+    v2: cython.bint
+    if size < 91 or be32(b, at) != size or be64(b, at + 28) != phy_offset:
+        return False
+    v2 = be32u(b, at + 4) == _MAGIC_V2
+    if not v2 and be32u(b, at + 4) != _MAGIC_V1:
+        return False
+    sys_flag = be32(b, at + 36)
+    p = at + 48 + (20 if sys_flag & 0x10 else 8) + 8 + (20 if sys_flag & 0x20 else 8) + 12
+    if p + 7 + v2 > end:
+        return False
+    length = be32(b, p)
+    p += 4
+    if length < 0 or length > end - p - 3 - v2:
+        return False
+    q = p + cython.cast(cython.Py_ssize_t, length)
+    n = be16(b, q) if v2 else b[q]
+    k = q + 1 + v2
+    if n > end - k - 2 or k + n + 2 + be16(b, k + n) != end:
+        return False
+    if length and (crc_of(b, p, q) & _MASK_31) != be32(b, at + 8):
+        return False
+    if own_crc_is_wrong(b, at, k + n + 2, end):
+        return False
+    if len(topic):
+        if n != len(topic) or be32(b, at + 12) != queue_id or be64(b, at + 20) != queue_offset:
+            return False
+        for p in range(n):
+            if b[k + p] != topic[p]:
+                return False
+    return True
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _pages_of(
+    units: cython.const[cython.uchar][::1], first: cython.Py_ssize_t, until: cython.Py_ssize_t,
+    base: cython.longlong, limit: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Number of pages of a buffer of ``limit`` bytes up to the last record of units [first, until)."""
+    k: cython.Py_ssize_t
+    end: cython.longlong = 0
+    at: cython.longlong
+    for k in range(first, until):
+        at = be64(units, 20 * k)
+        if base <= at < base + limit and at - base + be32(units, 20 * k + 8) > end:
+            end = at - base + be32(units, 20 * k + 8)
+    if end > limit:
+        end = limit
+    return cython.cast(cython.Py_ssize_t, (end + _PAGE - 1) // _PAGE)
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _is_cached(
+    b: cython.const[cython.uchar][::1], first: cython.Py_ssize_t, until: cython.Py_ssize_t,
+    last: cython.Py_ssize_t, pages: cython.p_uchar, window: cython.p_Py_ssize_t,
+) -> cython.bint:
+    """Whether the mapped pages ``first`` up to ``until`` of ``b`` are in memory.
+
+    ``pages`` has the answer of the last system call, for pages from ``window[0]`` up to ``window[1]``.
+    Pages from ``last`` on are looked at only if they are asked for.
+    """
+    k: cython.Py_ssize_t
+    n: cython.Py_ssize_t
+    if last < until:
+        last = until
+    while first < until:
+        if not window[0] <= first < window[1]:
+            n = last - first
+            if n > _LOOK:
+                n = _LOOK
+            if mincore(cython.cast(cython.p_void, cython.cast(cython.p_uchar, cython.address(b[0])) + first * _PAGE),
+                       n * _PAGE, pages):
+                return True  # it cannot be told, so nothing can be said against reading it
+            window[0] = first
+            window[1] = first + n
+        k = first - window[0]
+        while first < until and first < window[1]:
+            if not pages[k] & 1:
+                return False
+            k += 1
+            first += 1
+    return True
+
+
+@cython.cfunc
+@cython.returns((cython.Py_ssize_t, cython.Py_ssize_t, cython.int))
+@cython.nogil
+@cython.exceptval(check=False)
+def _find(
+    buf: cython.const[cython.uchar][::1],
+    base: cython.longlong,
+    until: cython.Py_ssize_t,
+    units: cython.const[cython.uchar][::1],
+    first: cython.Py_ssize_t,
+    codes: cython.const[cython.longlong][::1],
+    topic: cython.const[cython.uchar][::1],
+    queue_id: cython.longlong,
+    queue_offset: cython.longlong,
+    most: cython.Py_ssize_t,
+    room: cython.longlong,
+    started: cython.bint,
+    only_cached: cython.bint,
+    places: cython.p_longlong,
+):
+    """Fill three numbers of ``places`` a verified record; (records, unit at which it stopped, UNITS_*)."""
+    count: cython.Py_ssize_t = len(units) // 20
+    i: cython.Py_ssize_t = first
+    k: cython.Py_ssize_t
+    n: cython.Py_ssize_t = 0
+    at: cython.Py_ssize_t
+    total: cython.longlong = 0
+    size: cython.longlong
+    phy_offset: cython.longlong
+    code: cython.longlong
+    known: cython.Py_ssize_t = codes.shape[0]
+    why: cython.int = _UNITS_END
+    last: cython.Py_ssize_t = 0
+    pages = cython.declare(cython.uchar[1024])
+    window = cython.declare(cython.Py_ssize_t[2])
+    if until > len(buf):
+        until = len(buf)
+    if cython.compiled:
+        window[0] = window[1] = 0
+        if only_cached:
+            last = _pages_of(units, i, count if count - i < most else i + most, base, until)
+    while i < count:
+        size = be32(units, 20 * i + 8)
+        if size == _PRE_BLANK_SIZE:
+            i += 1
+            continue
+        if known:
+            code = be64(units, 20 * i + 12)
+            k = 0
+            while k < known and codes[k] != code:
+                k += 1
+            if k == known:
+                i += 1
+                continue
+        if n >= most or (total + size > room and (started or n > 0)):
+            why = _UNITS_FULL
+            break
+        phy_offset = be64(units, 20 * i)
+        if phy_offset < base or phy_offset - base >= until:
+            why = _UNITS_ELSEWHERE
+            break
+        at = cython.cast(cython.Py_ssize_t, phy_offset - base)
+        if size <= 0 or size > until - at:
+            why = _UNITS_CUT_OFF
+            break
+        if cython.compiled:
+            if only_cached and not _is_cached(
+                buf, at // _PAGE, (at + size + _PAGE - 1) // _PAGE, last, pages, window
+            ):
+                why = _UNITS_COLD
+                break
+        if not _is_message(
+            buf, at, cython.cast(cython.Py_ssize_t, size), phy_offset, topic, queue_id, queue_offset + i
+        ):
+            why = _UNITS_DAMAGED
+            break
+        places[3 * n] = at
+        places[3 * n + 1] = size
+        places[3 * n + 2] = queue_offset + i
+        total += size
+        n += 1
+        i += 1
+    return n, i, why
+
+
+def find_units(
+    buf: cython.const[cython.uchar][::1],
+    base: cython.longlong,
+    until: cython.Py_ssize_t,
+    units: cython.const[cython.uchar][::1],
+    first: cython.Py_ssize_t,
+    codes: cython.const[cython.longlong][::1],
+    topic: cython.const[cython.uchar][::1],
+    queue_id: cython.longlong,
+    queue_offset: cython.longlong,
+    room: cython.longlong,
+    only_cached: cython.bint,
+    places: cython.longlong[:, ::1],
+):
+    """Verify the records that ``read_units`` would copy, and fill a row of ``places`` (PLACE_*) for each.
+
+    At most as many as there are rows; the first may be longer than ``room``. Return (the number of
+    records, the index of the unit at which reading stopped, the reason: one of UNITS_*).
+    """
+    n: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    why: cython.int
+    most: cython.Py_ssize_t = places.shape[0]
+    if first < 0 or until < 0 or most < 1 or places.shape[1] != _PLACE_COLUMNS:
+        raise ValueError(f"first {first}, until {until}, {most} places of {places.shape[1]}")
+    if cython.compiled:
+        flat: cython.p_longlong = cython.address(places[0, 0])
+    else:
+        flat = places.reshape(-1)
+    with cython.nogil:
+        n, i, why = _find(
+            buf, base, until, units, first, codes, topic, queue_id, queue_offset, most, room, False,
+            only_cached, flat)
+    return n, i, why
+
+
+def read_units(
+    buf: cython.const[cython.uchar][::1],
+    base: cython.longlong,
+    until: cython.Py_ssize_t,
+    units: cython.const[cython.uchar][::1],
+    first: cython.Py_ssize_t,
+    codes: cython.const[cython.longlong][::1],
+    topic: cython.const[cython.uchar][::1],
+    queue_id: cython.longlong,
+    queue_offset: cython.longlong,
+    most: cython.Py_ssize_t,
+    room: cython.longlong,
+    started: cython.bint,
+    only_cached: cython.bint,
+):
+    """Verify and copy the records that queue units name, as far as they are in ``buf[:until]``.
+
+    ``base`` is the position of ``buf[0]`` in the log, ``queue_offset`` the number of ``units[0]``.
+    Reading starts at the unit with index ``first``. Units without a message and units whose tags
+    code is not one of ``codes`` (empty: any code) are skipped. At most ``most`` records of at most
+    ``room`` bytes in all are taken; unless ``started``, the first record may be longer than
+    ``room``. With ``only_cached``, reading stops before the first record that is not in the page
+    cache; ``buf`` is a mapping from its start then, and the interpreted form reads on.
+
+    Return (the records in one bytes object, the end of each in it, their queue offsets, the index
+    of the unit at which reading stopped, the reason: one of UNITS_*).
+    """
+    n: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    why: cython.int
+    total: cython.Py_ssize_t = 0
+    ends: list = []
+    offsets: list = []
+    data: bytes
+    if first < 0 or until < 0:
+        raise ValueError(f"first {first}, until {until}")
+    most = min(max(most, 0), len(units) // 20)
+    if cython.compiled:
+        places = cython.declare(cython.p_longlong)
+        places = cython.cast(cython.p_longlong, PyMem_Malloc(24 * (most + 1)))
+        if places == cython.NULL:
+            raise MemoryError
+    else:
+        places = [0] * (3 * most)
+    try:
+        with cython.nogil:
+            n, i, why = _find(
+                buf, base, until, units, first, codes, topic, queue_id, queue_offset, most, room,
+                started, only_cached, places)
+        # Sizes are taken as they were checked: the bytes are another process's, too.
+        for k in range(n):
+            total += places[3 * k + 1]
+            ends.append(total)
+            offsets.append(places[3 * k + 2])
+        if cython.compiled:
+            data = PyBytes_FromStringAndSize(cython.NULL, total)
+            to: cython.p_char = PyBytes_AS_STRING(data)
+            for k in range(n):
+                memcpy(to, cython.address(buf[places[3 * k]]), places[3 * k + 1])
+                to += places[3 * k + 1]
+        else:
+            data = b"".join([
+                bytes(buf[places[3 * k] : places[3 * k] + places[3 * k + 1]]) for k in range(n)])
+    finally:
+        if cython.compiled:
+            PyMem_Free(places)
+    return data, ends, offsets, i, why

@@ -1,0 +1,91 @@
+"""Reading a queue in large parts: rows of verified records that point into the log.
+
+Invariant: a row is a whole record, checksums and place included, which is the message of its queue
+that the unit says it is, as for ``MessageReader.get_message``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Final
+
+import numpy as np
+
+from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.kernels import record, unit_records
+from tailrace.store.commit_log import CommitLog
+from tailrace.store.consume_queue import ConsumeQueue
+from tailrace.store.log_scan import Rows
+from tailrace.store.multi_dispatch import holds_unit
+
+__all__ = ["scan_queue"]
+
+_UNIT: Final = CQ_UNIT.size
+_unit: Final = CQ_UNIT.struct.unpack_from
+_ANY_CODE: Final = np.empty(0, np.int64)
+_ROWS: Final = 1 << 13
+_PART: Final = 8 << 20  # what is verified is still in a processor's cache when its columns are made
+_READ: Final = 2 << 20
+
+
+def scan_queue(
+    log: CommitLog, queue: ConsumeQueue, offset: int, until: int, count: int,
+    tell: Callable[[ConsumeQueue, int, int], None],
+) -> Generator[tuple[memoryview, Rows], None, None]:
+    """Yield rows of at most ``count`` messages with queue offsets in [``offset``, ``until``).
+
+    A part has 1 to 8,192 messages of one segment, of up to 8 MiB unless it is a single one. Rows (see
+    ``kernels.record``) are positions in its buffer. Both are valid until the next part is requested.
+    ``tell`` is called for each damaged record with its queue offset and position.
+    """
+    places = np.empty((_ROWS, unit_records.PLACE_COLUMNS), np.int64)
+    rows = np.empty((_ROWS, record.COLUMNS), np.int64)
+    offset = max(offset, queue.min_offset)
+    at, units, mapped = 0, b"", True
+    while count > 0:
+        if at * _UNIT >= len(units):
+            offset, at = offset + at, 0
+            if offset >= until:
+                return
+            units = queue.units(offset, min(_ROWS, until - offset))
+            if not units:
+                per_file = queue.files.file_size // _UNIT
+                offset += per_file - offset % per_file
+                continue
+        phy_offset, size, _ = _unit(units, at * _UNIT)
+        wanted = max(size, _READ) if size != PRE_BLANK_SIZE else 0
+        first = at
+        with log.queue.lease(phy_offset, wanted, mapped=mapped) as lease:
+            is_there = len(lease.buffer) > 0
+            found, at, why = unit_records.find_units(
+                lease.buffer, lease.start, len(lease.buffer), units, at, _ANY_CODE, queue.record_topic,
+                queue.queue_id, offset, _PART, lease.is_mapped, places[:count])
+            kept = places[:found]
+            if found and not queue.record_topic:
+                kept = _of_lmq(queue, lease.buffer, kept, lease.start, tell)
+            if len(kept):
+                record.fill_rows(lease.buffer, lease.start, kept, rows)
+                yield lease.buffer, rows[: len(kept)]
+                count -= len(kept)
+        mapped = why != unit_records.UNITS_COLD  # one that is not cached is read by a system call
+        if why == unit_records.UNITS_DAMAGED:
+            tell(queue, offset + at, _unit(units, at * _UNIT)[0])
+            at += 1
+        elif at == first and (
+            why == unit_records.UNITS_CUT_OFF
+            or (why == unit_records.UNITS_ELSEWHERE and not is_there)
+        ):
+            at += 1  # its record was removed
+
+
+def _of_lmq(
+    queue: ConsumeQueue, buffer: memoryview, places: Rows, start: int,
+    tell: Callable[[ConsumeQueue, int, int], None],
+) -> Rows:
+    """Return the places whose records name this LMQ queue and the place in it, looked at one by one."""
+    kept = []
+    for at, size, offset in places.tolist():
+        kept.append(holds_unit(bytes(buffer[at : at + size]), queue.topic, offset))
+        if not kept[-1]:
+            tell(queue, offset, start + at)
+    return places[kept]
