@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Rows of a table that become records: first the stored properties of all rows, then the records.
+"""Make records of the rows of a table: the stored properties of all rows first, then the records.
 
-Texts come as three arrays: where each begins, how long it is (int64), and the bytes of all. A list has
-where its first text is, and how many follow. Every place is compared with the length of its array
-before it is read.
+Texts are three arrays: the start and the length of each text (int64), and the bytes of all texts. A list
+is the index of its first text and the number of its texts. Every place is checked against the length of
+its array before it is read.
 """
 
 import cython
@@ -56,7 +56,7 @@ TOO_LONG = _TOO_LONG
 
 @cython.cclass
 class Texts:
-    """Texts of a column: two arrays of int64 and bytes. Raises ValueError when one is outside ``data``."""
+    """Texts of a column. Raises ValueError if a text is outside ``data``."""
 
     starts = cython.declare(object, visibility="readonly")
     lengths = cython.declare(object, visibility="readonly")
@@ -82,11 +82,11 @@ class Texts:
             self.size += self._lengths[n]
 
     def some(self, rows):
-        """The texts of some rows; ``rows`` is an array of their numbers."""
+        """Return the texts of the rows with the indexes in the array ``rows``."""
         return Texts(self.starts[rows], self.lengths[rows], self.data)
 
     def text(self, row: cython.Py_ssize_t):
-        """The bytes of one text."""
+        """Return the bytes of one text."""
         if not 0 <= row < self.count:
             raise IndexError(row)
         start: cython.Py_ssize_t = self._starts[row]
@@ -97,7 +97,7 @@ class Texts:
 @cython.inline
 @cython.exceptval(check=False)
 def _has(texts: Texts, n: cython.Py_ssize_t, low: cython.int, blank: cython.bint) -> cython.bint:
-    """Whether a text has a byte 1 or ``low``, or with ``blank`` a blank."""
+    """Return whether a text holds the byte 1 or ``low``, or with ``blank`` a blank."""
     k: cython.Py_ssize_t
     start: cython.Py_ssize_t = texts._starts[n]
     byte: cython.uchar
@@ -156,7 +156,7 @@ def _put_text(
 def _put_number(
     out: cython.uchar[::1], q: cython.Py_ssize_t, value: cython.longlong
 ) -> cython.Py_ssize_t:
-    """Write a decimal number and its separator."""
+    """Write a decimal number and a separator; return the place after it."""
     digits: cython.Py_ssize_t = 1
     k: cython.Py_ssize_t
     rest: cython.longlong = value
@@ -189,11 +189,11 @@ def _put_unique_key(
 
 @cython.cclass
 class PropertyColumns:
-    """What the stored properties of rows are made of; None stands for a column that is not there.
+    """Columns that the stored properties of the rows are made of; a missing column is None.
 
-    ``keys`` and the ``names`` and ``values`` of properties are those of all rows: row n has
-    ``key_counts[n]`` from ``key_starts[n]`` on, and ``property_counts[n]`` from ``property_starts[n]``
-    on. ``deliver_at`` has NO_TIME where a row names no time.
+    ``keys``, ``names`` and ``values`` hold the texts of all rows: row n has ``key_counts[n]`` keys from
+    index ``key_starts[n]`` on, and ``property_counts[n]`` properties from ``property_starts[n]`` on.
+    ``deliver_at`` is NO_TIME for a row without a delivery time.
     """
 
     tags: Texts
@@ -231,11 +231,12 @@ class PropertyColumns:
     def encode(
         self, prefix: bytes, out: cython.uchar[::1], ends: cython.longlong[::1], kinds: cython.uchar[::1]
     ):
-        """Write the stored properties of all rows to ``out``; (rows, why the next one is refused, or 0).
+        """Write the stored properties of all rows to ``out``.
 
-        Row n ends at ``ends[n]``. It gets a unique key of ``prefix`` and its number, unless it has one.
-        ``kinds`` gets WAITS for a row that may have to wait, and LMQ for one that names LMQ queues.
-        ``out`` has room for all texts, and 120 bytes a row and 2 a property more.
+        Return (number of rows that were written, reason why the next row is refused, or 0). The
+        properties of row n end at ``ends[n]``. A row without a unique key gets ``prefix`` and its number.
+        ``kinds`` gets WAITS for a row that may have a delivery time, and LMQ for one that names LMQ
+        queues. ``out`` must have room for all texts plus 120 bytes per row and 2 per property.
         """
         n: cython.Py_ssize_t
         q: cython.Py_ssize_t = 0
@@ -354,11 +355,12 @@ def put_rows(
     phy_offsets: cython.longlong[::1],
     row_offsets: cython.longlong[::1],
 ):
-    """Write the records of rows at ``out[pos:]``, which is at ``phy_offset``; (records, bytes).
+    """Write the records of rows [first, until) at ``out[pos:]``, which is position ``phy_offset`` of the log.
 
-    Row n is of queue ``queues[n]``, with its ``queue_ids``, ``topics`` and next ``queue_offsets``,
-    which count on. ``phy_offsets`` and ``row_offsets`` get the places of each record in log and
-    queue. As many are written as fit with eight bytes left, for the blank record.
+    Row n belongs to queue number ``queues[n]``: ``queue_ids``, ``topics`` and the next ``queue_offsets``
+    have an element per queue; the offsets are incremented. ``phy_offsets[n]`` and ``row_offsets[n]``
+    receive the position and the queue offset of its record. Records are written while they fit and
+    eight bytes stay free for the blank record. Return (number of records, bytes).
     """
     n: cython.Py_ssize_t
     p: cython.Py_ssize_t = pos

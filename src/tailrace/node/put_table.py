@@ -1,4 +1,4 @@
-"""A table of messages into the log: all rows checked, then records made by a kernel, many at a time."""
+"""Put the rows of a table: check all rows, then append the records that a kernel makes of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tailrace.timer.put_hook import Waiting
 __all__ = ["PutTableResult", "TablePut"]
 
 _RUN_BYTES: Final = 4 << 20
-"""Of bodies and properties that are appended at once; other puts wait so long."""
+"""Size of bodies and properties in one append; other puts wait until it ends."""
 _PROPERTIES_A_ROW: Final = 120
 _LAST_QUEUE_ID: Final = 0x7FFFFFFF
 _FLAG_LIMIT: Final = 1 << 31
@@ -40,10 +40,10 @@ _WHY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class PutTableResult:
-    """Where the rows of a table went; arrays of int64, one element a row.
+    """Places of the rows of a table in the CommitLog and in their queues: int64, one element per row.
 
-    A row that waits for its time has the places of its timer message. ``until`` is behind the last
-    byte that was written, -1 for a table without rows. ``recall_handles`` are those of timers, by row.
+    A row with a delivery time has the places of its timer message. ``until`` is the position after the
+    last record, -1 for a table without rows. ``recall_handles`` has the handle of each timer by row.
     """
 
     phy_offsets: Numbers
@@ -57,18 +57,18 @@ class PutTableResult:
 
 @dataclass(slots=True)
 class _Rows:
-    """A piece whose rows were checked, with their properties."""
+    """A checked piece with the stored properties of its rows."""
 
     piece: Piece
     properties: Texts
     kinds: Any
     flags: Numbers
     queues: Numbers
-    """Which of the table's queues each row goes to."""
+    """Index of each row's queue among the queues of the table."""
 
 
 class TablePut:
-    """One put of a table: ``check`` everything, then ``append``."""
+    """One put of a table: call ``check``, then ``append``."""
 
     def __init__(
         self, store: DefaultMessageStore, timers: Timers, entropy: Entropy,
@@ -87,7 +87,7 @@ class TablePut:
         self._count = 0
 
     def check(self, table: Any, topic: str | None, queue_id: int) -> None:
-        """Check all rows and make the topics that are missing; raises MessageIllegalError."""
+        """Check all rows, then create missing topics. Raises MessageIllegalError."""
         for piece in pieces_of(table):
             self._rows.append(self._checked(piece, topic, queue_id))
             self._count += piece.count
@@ -102,7 +102,7 @@ class TablePut:
         for rows in self._rows:
             self._check_sizes(rows)
             self._prepare_waiting(rows)
-        for name in sorted(most, key=self._is_new):  # one that is refused leaves no new topic behind
+        for name in sorted(most, key=self._is_new):  # if one is refused, no new topic was created
             try:
                 self._make_topic(name, most[name])
             except MessageIllegalError as error:
@@ -115,7 +115,7 @@ class TablePut:
         return _Rows(piece, *self._properties(piece), flags, self._queues_of(piece, topic, queue_id))
 
     def _queues_of(self, piece: Piece, topic: str | None, queue_id: int) -> Numbers:
-        """Number the queues that are named here for the first time; that of each row."""
+        """Return the index of each row's queue; add the queues that are new."""
         names, of_rows = piece.topic or ([None], np.zeros(piece.count, np.int64))
         ids = piece.queue_id if piece.queue_id is not None else np.full(piece.count, -1, np.int64)
         if (bad := np.flatnonzero((ids < -1) | (ids > _LAST_QUEUE_ID))).size:
@@ -136,7 +136,7 @@ class TablePut:
         return np.array(numbers, np.int64)[inverse.reshape(-1)]
 
     def _properties(self, piece: Piece) -> tuple[Texts, Any]:
-        """The stored properties of rows, and which of these may have to wait."""
+        """Return the stored properties of the rows, and the kind of each row (see the kernel)."""
         room = piece.count * _PROPERTIES_A_ROW
         if piece.tags is not None:
             room += piece.tags.size
@@ -156,7 +156,7 @@ class TablePut:
             raise _illegal(column, piece.first + row, text)
         if (bad := np.flatnonzero(kinds & table_records.LMQ)).size:
             raise _illegal(
-                "properties", piece.first + bad[0], "names LMQ queues, such a message must be put by itself")
+                "properties", piece.first + bad[0], "names LMQ queues; put such a message by itself")
         lengths = np.diff(ends, prepend=0)
         used = int(ends[-1]) if piece.count else 0
         return Texts(ends - lengths, lengths, out[:used].copy()), kinds
@@ -178,7 +178,7 @@ class TablePut:
                 raise _illegal(error.field, rows.piece.first + row, error.reason) from None
 
     def _prepare_waiting(self, rows: _Rows) -> None:
-        """Have the put hook look at rows that name a time."""
+        """Pass the rows that name a delivery time to the put hook."""
         keys = list(self._queues)
         for row in np.flatnonzero(rows.kinds & table_records.WAITS).tolist():
             topic, queue_id = keys[rows.queues[row]]
@@ -195,7 +195,7 @@ class TablePut:
                 raise _illegal(error.field, rows.piece.first + row, error.reason) from None
 
     def append(self) -> PutTableResult:
-        """Put the rows that were checked: those that wait for nothing first, in their order.
+        """Append the checked rows in order, rows with a delivery time last.
 
         Raises StoreNotWritableError with the number of rows that are in the log.
         """
@@ -210,7 +210,7 @@ class TablePut:
                     done += put.msg_num
                     until = max(until, put.until)
                     if put.msg_num < len(run) or not put.status.appended:
-                        put.remark = put.remark.rpartition(" messages were put: ")[2]  # rows are counted here
+                        put.remark = put.remark.rpartition(" messages were put: ")[2]  # the count below is of rows
                         raise_refused(put)
             for row, message, waiting in self._waiting:
                 put = self._timers.put_prepared(message, waiting)
@@ -230,7 +230,7 @@ class TablePut:
     def _append_run(
         self, rows: _Rows, run: Numbers, topics: Texts, result: PutTableResult
     ) -> PutMessageResult:
-        """Append rows of a piece; ``run`` has their numbers in it."""
+        """Append the rows of a piece with the indexes in ``run``."""
         log = self._store.commit_log
         used, queues = np.unique(rows.queues[run], return_inverse=True)
         keys = [list(self._queues)[number] for number in used.tolist()]
@@ -268,7 +268,7 @@ def _texts_of(parts: list[bytes]) -> Texts:
 
 
 def _runs(rows: _Rows) -> list[Numbers]:
-    """The numbers of the rows that wait for nothing, in runs of some bytes."""
+    """Return the indexes of the rows without a delivery time, in runs of about _RUN_BYTES."""
     plain = np.flatnonzero((rows.kinds & table_records.WAITS) == 0)
     if not plain.size:
         return []

@@ -1,7 +1,7 @@
-"""The columns of a table of messages, whatever it is made of, as arrays for ``kernels.table_records``.
+"""Columns of a table of messages as the arrays that ``kernels.table_records`` takes.
 
-A table is a ``pyarrow.Table`` or ``RecordBatch``, or a dict of columns: Arrow arrays, NumPy arrays or
-lists. Arrow's objects are read by their buffers, so this needs no pyarrow.
+A table is a ``pyarrow.Table``, a ``RecordBatch``, or a dict of columns: Arrow arrays, NumPy arrays or
+lists. Arrow objects are read through their buffers, so this module does not need pyarrow.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 Lists = tuple[Numbers, Numbers, Texts]
 Maps = tuple[Numbers, Numbers, Texts, Texts]
 PIECE_ROWS: Final = 16384
-"""Rows that are taken together: some milliseconds of one processor."""
+"""Number of rows of a piece; checking one takes some milliseconds."""
 COLUMNS: Final = ("body", "topic", "queue_id", "tags", "keys", "properties", "flag", "deliver_at")
 _ALIASES: Final = {"queueId": "queue_id", "deliverAt": "deliver_at"}
 _VIEWS: Final = {"binary_view": "large_binary", "string_view": "large_string"}
@@ -32,13 +32,13 @@ _LONGEST: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some rows of a table; ``first`` is the number of the first one. None: there is no such column."""
+    """Consecutive rows of a table, from row ``first`` on. A column that is missing is None."""
 
     first: int
     count: int
     body: Texts
     topic: tuple[list[str | None], Numbers] | None
-    """Names, and which of them each row has."""
+    """Topic names, and the index of each row's name."""
     queue_id: Numbers | None
     tags: Texts | None
     keys: Lists | None
@@ -56,10 +56,10 @@ def _row(column: str, row: int, why: str) -> MessageIllegalError:
 
 
 def pieces_of(table: Any) -> Iterator[Piece]:
-    """The rows of a table in their order, at most PIECE_ROWS a piece.
+    """Yield the rows of a table in order, at most PIECE_ROWS at a time.
 
-    Raises MessageIllegalError for a column or a value of a wrong kind, and TypeError for what is no
-    table.
+    Raises MessageIllegalError for a column or a value of a wrong type, and TypeError if ``table`` is
+    not a table.
     """
     first = 0
     for columns, count in _chunks(table):
@@ -93,7 +93,7 @@ def _chunks(table: Any) -> Iterator[tuple[dict[str, Any], int]]:
 
 
 def _one_chunk(column: Any) -> Any:
-    """An Arrow column of one piece; what is not Arrow's stays as it is."""
+    """Return an Arrow column without chunks; return other columns unchanged."""
     return column.combine_chunks() if hasattr(column, "combine_chunks") else column
 
 
@@ -104,13 +104,13 @@ def _no_twins(names: Sequence[str]) -> None:
 
 
 def _named(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns by their names here. Raises MessageIllegalError for those that mean nothing."""
+    """Return the columns by the names in COLUMNS. Raises MessageIllegalError for unknown columns."""
     named: dict[str, Any] = {}
     for name, column in columns.items():
         plain = _ALIASES.get(name, name)
         if plain not in COLUMNS:
-            raise _illegal("table", f"has the column {str(name)[:_LONGEST]!r}, which means nothing here: "
-                           f"{', '.join(COLUMNS)} are known")
+            raise _illegal("table", f"has the column {str(name)[:_LONGEST]!r}, which is not known: the "
+                           f"columns are {', '.join(COLUMNS)}")
         if plain in named:
             raise _illegal("table", f"has the column {plain} twice, as {name} too")
         named[plain] = column
@@ -134,7 +134,7 @@ def _piece(first: int, count: int, columns: dict[str, Any]) -> Piece:
 
 
 def _filled(found: tuple[Numbers, Any] | None, instead: int) -> Numbers | None:
-    """Numbers with ``instead`` where there is none."""
+    """Return numbers with ``instead`` for those that are missing."""
     if found is None:
         return None
     numbers, missing = found
@@ -142,7 +142,7 @@ def _filled(found: tuple[Numbers, Any] | None, instead: int) -> Numbers | None:
 
 
 def _numbers(name: str, first: int, column: Any) -> tuple[Numbers, Any]:
-    """int64 values, and which of them are missing, or None when none is."""
+    """Return int64 values, and a mask of the missing ones, or None if all are there."""
     if hasattr(column, "buffers"):
         if str(column.type) == "null":
             return np.zeros(len(column), np.int64), np.ones(len(column), bool)
@@ -159,7 +159,7 @@ def _numbers(name: str, first: int, column: Any) -> tuple[Numbers, Any]:
         if value is None:
             missing[n] = True
         elif isinstance(value, bool) or not isinstance(value, int | np.integer):
-            raise _row(name, first + n, f"{value!r:.{_LONGEST}} is no whole number")
+            raise _row(name, first + n, f"{value!r:.{_LONGEST}} is not a whole number")
         elif not -(1 << 63) < value < 1 << 63:
             raise _row(name, first + n, f"{value!r:.{_LONGEST}} has more than 64 bits")
         else:
@@ -174,7 +174,7 @@ def _as_int64(name: str, first: int, numbers: Any) -> Numbers:
 
 
 def _times(name: str, first: int, column: Any) -> tuple[Numbers, Any]:
-    """Times in ms; a timestamp of Arrow is rounded down to one."""
+    """Return times in ms, and the missing ones. Arrow timestamps are rounded down."""
     if hasattr(column, "buffers") and str(column.type).startswith("timestamp["):
         unit = str(column.type)[len("timestamp[") :].split("]")[0].split(",")[0]
         numbers, missing = _numbers(name, first, column.cast("int64"))
@@ -198,12 +198,12 @@ def _bodies(name: str, first: int, column: Any) -> Texts:
 
 
 def _whole_texts(found: tuple[Texts, Any] | None) -> Texts | None:
-    """Texts whose missing ones are empty."""
+    """Return the texts; missing ones are empty."""
     return found[0] if found is not None else None
 
 
 def _texts(name: str, first: int, column: Any) -> tuple[Texts, Any]:
-    """Texts, those that are missing empty, and which these are."""
+    """Return texts, and a mask of the missing ones, which are empty; the mask is None if all are there."""
     if not hasattr(column, "buffers"):
         return _texts_of_list(name, first, column)
     if str(column.type) == "null":
@@ -227,7 +227,7 @@ def _texts(name: str, first: int, column: Any) -> tuple[Texts, Any]:
 
 
 def _offsets(buffer: Any, column: Any, *, large: bool) -> Numbers:
-    """Arrow's offsets of a column, one more than it has rows."""
+    """Return the Arrow offsets of a column: one more than it has rows."""
     if not len(column):
         return np.zeros(1, np.int64)
     raw = np.frombuffer(buffer, np.int64 if large else np.int32)
@@ -262,11 +262,11 @@ def _joined(parts: list[bytes]) -> Texts:
 
 
 def _topics(name: str, first: int, column: Any) -> tuple[list[str | None], Numbers]:
-    """The different topics, and which of them each row has."""
+    """Return the different topics, and the index of each row's topic."""
     values = column
     if hasattr(column, "buffers"):
         if not str(column.type).startswith("dictionary"):
-            _texts(name, first, column[:0])  # raises for a wrong kind
+            _texts(name, first, column[:0])  # raises for a wrong type
             column = column.dictionary_encode()
         indices, missing = _numbers(name, first, column.indices)
         names: list[str | None] = column.dictionary.to_pylist()
@@ -303,7 +303,7 @@ def _lists(name: str, first: int, column: Any) -> Lists:
             raise _row(name, first + n, f"is {type(keys).__name__}, a list of strings is needed")
         for key in keys:
             if not isinstance(key, str):
-                raise _row(name, first + n, f"has {key!r:.{_LONGEST}}, which is no string")
+                raise _row(name, first + n, f"has {key!r:.{_LONGEST}}, which is not a string")
             parts.append(_encoded(name, first + n, key))
     return *_runs(lists), _joined(parts)
 
@@ -344,7 +344,7 @@ def _runs(lists: Sequence[Any]) -> tuple[Numbers, Numbers]:
 
 
 def _places(column: Any, *, large: bool) -> tuple[Numbers, Numbers]:
-    """Where the list of each row begins among all values, and how long it is; 0 for a missing one."""
+    """Return where each row's list starts among all values, and its length; 0 for a missing list."""
     ends = _offsets(column.buffers()[1], column, large=large)
     missing = _missing(column)
     counts = np.diff(ends)
@@ -354,7 +354,7 @@ def _places(column: Any, *, large: bool) -> tuple[Numbers, Numbers]:
 
 
 def _refuse_null(name: str, first: int, starts: Numbers, counts: Numbers, missing: Any) -> None:
-    """Raises MessageIllegalError when one of the rows has a value that is missing."""
+    """Raise MessageIllegalError if the list of a row holds a missing value."""
     if missing is None:
         return
     before = np.concatenate(([0], np.cumsum(missing)))

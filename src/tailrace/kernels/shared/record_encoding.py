@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""A whole record of the CommitLog, with the checksum property if it has one."""
+"""Write a complete record of the CommitLog, with the checksum property if there is one."""
 
 import cython
 
@@ -26,7 +26,7 @@ _CRC_NAME = cython.declare(cython.longlong, 0x5F5F435243333223)  # "__CRC32#"
 
 @cython.cclass
 class RecordFields:
-    """What the records of one put have in common; none of them is None when a record is written."""
+    """Fields that all records of one put share; hosts and topic are set before a record is written."""
 
     queue_id: cython.longlong
     flag: cython.longlong
@@ -48,7 +48,7 @@ class RecordFields:
 def crc_room(
     append_crc: cython.bint, props_length: cython.Py_ssize_t, last: cython.uchar
 ) -> cython.Py_ssize_t:
-    """Bytes that the checksum property takes, with a separator before it if there must be one."""
+    """Return the size of the checksum property, with the separator before it if one is needed."""
     if not append_crc:
         return 0
     return _CRC_LENGTH + (1 if props_length and last != 2 else 0)
@@ -59,7 +59,7 @@ def size_of(
     common: RecordFields, body_length: cython.Py_ssize_t, props_length: cython.Py_ssize_t,
     last: cython.uchar,
 ) -> cython.Py_ssize_t:
-    """Bytes of a record; ``last`` is the last byte of its properties."""
+    """Return the size of a record; ``last`` is the last byte of its properties."""
     topic_length: cython.Py_ssize_t = len(common.topic)
     return (
         FIXED_SIZE + len(common.born_host) + len(common.store_host) + body_length + topic_length
@@ -73,7 +73,7 @@ def begin_record(
     queue_offset: cython.longlong, phy_offset: cython.longlong, body_crc: cython.longlong,
     body_length: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Write what is before the body; the place of the body."""
+    """Write everything before the body; return the place of the body."""
     born: cython.Py_ssize_t = len(common.born_host)
     store: cython.Py_ssize_t = len(common.store_host)
     q: cython.Py_ssize_t = put_head(
@@ -88,7 +88,7 @@ def begin_record(
 def put_topic(
     out: cython.uchar[::1], q: cython.Py_ssize_t, common: RecordFields, props_length: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """Write the topic and the length of the properties; their place."""
+    """Write the topic and the length of the properties; return the place of the properties."""
     length: cython.Py_ssize_t = len(common.topic)
     q = copy_object(out, put_topic_length(out, q, length, length > 127), common.topic)
     return put_properties_length(out, q, props_length)
@@ -100,7 +100,7 @@ def put_topic(
 def end_record(
     out: cython.uchar[::1], pos: cython.Py_ssize_t, q: cython.Py_ssize_t, room: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """Write the checksum of the whole record, if it has one, and its size, which is returned."""
+    """Write the checksum of the record, if it has one, and the size; return the size."""
     crc: cython.longlong
     k: cython.Py_ssize_t
     put32(out, pos, q + room - pos)
@@ -125,9 +125,9 @@ def put_record(
     flag: cython.longlong, queue_offset: cython.longlong, phy_offset: cython.longlong, body: bytes,
     body_crc: cython.longlong, props: bytes,
 ) -> cython.Py_ssize_t:
-    """Write a record at ``out[pos:]``; its size, or -1 when it does not fit before ``limit``.
+    """Write a record at ``out[pos:]``; return its size, or -1 if it does not fit before ``limit``.
 
-    It fits when eight bytes stay free for the blank record.
+    Eight bytes after it must stay free for the blank record.
     """
     props_length: cython.Py_ssize_t = len(props)
     last: cython.uchar = props[props_length - 1] if props_length else 0

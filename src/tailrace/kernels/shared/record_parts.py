@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The parts of a record of the CommitLog, one after the other; the caller has checked the room.
+"""Parts of a record of the CommitLog. Each function writes one; the caller has checked the room.
 
-They are those of ``formats.commitlog.MESSAGE_HEAD`` and what follows it: head, born host, store time,
-store host, body head, body, topic, properties. The total size is the first field and is written last:
-a torn store leaves no record that looks whole.
+In order: head (``formats.commitlog.MESSAGE_HEAD``), born host, store time, store host, body head, body,
+topic, properties. The total size is the first field. Write it last, so that an interrupted write never
+leaves a record that looks complete.
 """
 
 import cython
@@ -24,7 +24,7 @@ _HOSTS_V6 = cython.declare(cython.longlong, 0x30)
 def host_bits(
     sys_flag: cython.longlong, born_length: cython.Py_ssize_t, store_length: cython.Py_ssize_t
 ) -> cython.longlong:
-    """``sys_flag`` with the two IPv6 bits that the lengths of the hosts ask for."""
+    """Return ``sys_flag`` with both IPv6 bits set according to the lengths of the hosts."""
     return (
         (sys_flag & ~_HOSTS_V6) | (0x10 if born_length == 20 else 0) | (0x20 if store_length == 20 else 0))
 
@@ -38,7 +38,7 @@ def put_head(
     queue_id: cython.longlong, flag: cython.longlong, queue_offset: cython.longlong,
     phy_offset: cython.longlong, sys_flag: cython.longlong, born_timestamp: cython.longlong,
 ) -> cython.Py_ssize_t:
-    """Write what is before the born host, but the size; the place of that host."""
+    """Write everything before the born host except the size; return the place of that host."""
     put32(out, pos + 4, magic)
     put32(out, pos + 8, body_crc)
     put32(out, pos + 12, queue_id)
@@ -57,7 +57,7 @@ def put_head(
 def put_store_time(
     out: cython.uchar[::1], q: cython.Py_ssize_t, store_timestamp: cython.longlong
 ) -> cython.Py_ssize_t:
-    """Write what is between the hosts; the place of the store host."""
+    """Write the store time; return the place of the store host."""
     put64(out, q, store_timestamp)
     return q + 8
 
@@ -70,7 +70,7 @@ def put_body_head(
     out: cython.uchar[::1], q: cython.Py_ssize_t, reconsume_times: cython.longlong,
     prepared: cython.longlong, body_length: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Write what is between store host and body; the place of the body."""
+    """Write what is between store host and body; return the place of the body."""
     put32(out, q, reconsume_times)
     put64(out, q + 4, prepared)
     put32(out, q + 12, body_length)
@@ -84,7 +84,7 @@ def put_body_head(
 def put_topic_length(
     out: cython.uchar[::1], q: cython.Py_ssize_t, length: cython.Py_ssize_t, v2: cython.bint
 ) -> cython.Py_ssize_t:
-    """Write the length of the topic, two bytes in version 2; the place of the topic."""
+    """Write the length of the topic, two bytes in version 2; return the place of the topic."""
     if v2:
         out[q] = (length >> 8) & 255
         q += 1
@@ -99,7 +99,7 @@ def put_topic_length(
 def put_properties_length(
     out: cython.uchar[::1], q: cython.Py_ssize_t, length: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """Write the length of the properties; their place."""
+    """Write the length of the properties; return their place."""
     out[q] = (length >> 8) & 255
     out[q + 1] = length & 255
     return q + 2
