@@ -2,19 +2,23 @@
 
 Store: put, get, to_arrow and open of ``store.py`` beside StoreBench.java. Both sides get 32 messages a
 call and make no object of a message: ours returns verified copies of the stored records, the reference
-returns buffers over its mapped files. ``to_arrow`` is compared with the get of the reference. Wire: the
-reference's own Producer and BatchProducer programs against both brokers, with the processor time of the
-broker. One JSON line; ratios above 1 are in our favour, except for processor time and memory.
+returns buffers over its mapped files. ``to_arrow`` is compared with the get of the reference, and every
+kind of put with its put. Wire: the reference's own Producer and BatchProducer programs against both
+brokers, with the processor time of the broker. One JSON line; ratios above 1 are in our favour, except for
+processor time and memory. ``--pair N`` runs everything N times, the sides taking turns to be first, and
+reports the median and the range of each ratio; the metrics are those of the run with the median get.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import re
 import shutil
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -168,28 +172,40 @@ def run_program(
     }
 
 
-def wire(scratch: Path, seconds: int, flush: str) -> dict[str, dict[str, Any]]:
+def wire(
+    scratch: Path, seconds: int, flush: str, *, ours_first: bool
+) -> dict[str, dict[str, Any]]:
     """Both brokers under the same programs, one after the other."""
-    ours: dict[str, Any] = {}
-    theirs: dict[str, Any] = {}
-    conf = scratch / "tailrace.conf"
-    conf.write_text(f"flushDiskType={flush}\n")
+    found: dict[str, dict[str, Any]] = {"tailrace": {}, "reference": {}}
+    sides = {"tailrace": wire_tailrace, "reference": wire_reference}
     for name, program in PROGRAMS.items():
-        store = scratch / f"wire-{name}"
-        with serving(store, "--config", str(conf)) as (process, at, took):
-            wait_for_route(at["namesrv"])
-            ours["ready_s"] = round(took, 2)
-            ours[name] = run_program(program, at["namesrv"], at["broker"], process.pid, seconds)
-            ours["rss_anon_mb"] = rss_anon_mb(process.pid)
-        shutil.rmtree(store)
-        note(f"tailrace {flush} {name}: {ours[name]}")
-        with reference_broker(scratch, flush) as (processes, namesrv, broker, took):
-            theirs["ready_s"] = round(took, 2)
-            theirs[name] = run_program(program, namesrv, broker, processes[1].pid, seconds)
-            theirs["rss_anon_mb"] = sum(rss_anon_mb(p.pid) for p in processes)
-        shutil.rmtree(scratch / "java", ignore_errors=True)
-        note(f"reference {flush} {name}: {theirs[name]}")
-    return {"tailrace": ours, "reference": theirs}
+        for side in sides if ours_first else reversed(sides):
+            sides[side](found[side], scratch, name, program, seconds, flush)
+            note(f"{side} {flush} {name}: {found[side][name]}")
+    return found
+
+
+def wire_tailrace(
+    found: dict[str, Any], scratch: Path, name: str, program: tuple[str, ...], seconds: int, flush: str
+) -> None:
+    store, conf = scratch / f"wire-{name}", scratch / "tailrace.conf"
+    conf.write_text(f"flushDiskType={flush}\n")
+    with serving(store, "--config", str(conf)) as (process, at, took):
+        wait_for_route(at["namesrv"])
+        found["ready_s"] = round(took, 2)
+        found[name] = run_program(program, at["namesrv"], at["broker"], process.pid, seconds)
+        found["rss_anon_mb"] = rss_anon_mb(process.pid)
+    shutil.rmtree(store)
+
+
+def wire_reference(
+    found: dict[str, Any], scratch: Path, name: str, program: tuple[str, ...], seconds: int, flush: str
+) -> None:
+    with reference_broker(scratch, flush) as (processes, namesrv, broker, took):
+        found["ready_s"] = round(took, 2)
+        found[name] = run_program(program, namesrv, broker, processes[1].pid, seconds)
+        found["rss_anon_mb"] = sum(rss_anon_mb(p.pid) for p in processes)
+    shutil.rmtree(scratch / "java", ignore_errors=True)
 
 
 def ratios(metrics: dict[str, Any]) -> dict[str, float]:
@@ -197,7 +213,7 @@ def ratios(metrics: dict[str, Any]) -> dict[str, float]:
     found: dict[str, float] = {}
     if "store" in metrics:
         ours, theirs = metrics["store"]["tailrace"], metrics["store"]["reference"]
-        for name in ("put", "put_inner", "put_many"):
+        for name in ("put", "put_inner", "put_many", "put_table"):
             found[name] = ours[name]["per_s_caught_up"] / theirs["put"]["per_s_caught_up"]
         for name in ("get", "to_arrow"):
             found[name] = ours[name]["per_s"] / theirs["get"]["per_s"]
@@ -216,6 +232,7 @@ def ratios(metrics: dict[str, Any]) -> dict[str, float]:
 def main() -> int:
     parser = arguments_of(__doc__ or "")
     parser.add_argument("--seconds", type=int, default=20, help="of each program, after 10 s of warm-up")
+    parser.add_argument("--pair", type=int, default=1, metavar="N", help="run both sides N times, in turns")
     parser.add_argument("--skip-store", action="store_true")
     parser.add_argument("--skip-wire", action="store_true")
     parser.add_argument("--sync", action="store_true", help="SYNC_FLUSH over the wire, too")
@@ -224,26 +241,53 @@ def main() -> int:
         print("needs Maven and a Java 17 JDK on the PATH", file=sys.stderr)
         return 3
     reference("setup")
-    metrics: dict[str, Any] = {}
+    runs = []
     with tempfile.TemporaryDirectory(prefix="tailrace-peer-", dir=arguments.directory) as name:
-        scratch = Path(name)
-        if not arguments.skip_store:
-            theirs = reference_store(scratch / "store-java", arguments.messages, arguments.body)
-            shutil.rmtree(scratch / "store-java")
-            metrics["store"] = {
-                "tailrace": measure(scratch, arguments.messages, arguments.body),
-                "reference": theirs,
-            }
-        if not arguments.skip_wire:
-            for flush in ("ASYNC_FLUSH", *(["SYNC_FLUSH"] if arguments.sync else [])):
-                metrics[flush] = wire(scratch, arguments.seconds, flush)
-    metrics["ratios"] = ratios(metrics)
+        for number in range(max(arguments.pair, 1)):
+            runs.append(run(Path(name), arguments, ours_first=number % 2 == 1))
+            note("\n".join(f"{name:32} {value}" for name, value in runs[-1]["ratios"].items()))
+    metrics = summary(runs)
     note("\n".join(f"{name:32} {value}" for name, value in metrics["ratios"].items()))
     report("peer", {
         "messages": arguments.messages, "body": arguments.body, "seconds": arguments.seconds,
-        "reference": os.environ.get("ROCKETMQ_VERSION", "5.5.0"), "file_size": FILE_SIZE,
+        "pairs": len(runs), "reference": os.environ.get("ROCKETMQ_VERSION", "5.5.0"),
+        "file_size": FILE_SIZE,
     }, metrics)
     return 0
+
+
+def run(scratch: Path, arguments: argparse.Namespace, *, ours_first: bool) -> dict[str, Any]:
+    """Measure both sides once."""
+    metrics: dict[str, Any] = {}
+    if not arguments.skip_store:
+        store: dict[str, Any] = {}
+        for side in ("tailrace", "reference") if ours_first else ("reference", "tailrace"):
+            if side == "tailrace":
+                store[side] = measure(scratch, arguments.messages, arguments.body)
+            else:
+                store[side] = reference_store(
+                    scratch / "store-java", arguments.messages, arguments.body)
+                shutil.rmtree(scratch / "store-java")
+        metrics["store"] = store
+    if not arguments.skip_wire:
+        for flush in ("ASYNC_FLUSH", *(["SYNC_FLUSH"] if arguments.sync else [])):
+            metrics[flush] = wire(scratch, arguments.seconds, flush, ours_first=ours_first)
+    metrics["ratios"] = ratios(metrics)
+    return metrics
+
+
+def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The run with the median get (or first ratio); of several runs, each ratio's median and range."""
+    name = "get" if "get" in runs[0]["ratios"] else next(iter(runs[0]["ratios"]))
+    middle = sorted(runs, key=lambda one: one["ratios"][name])[len(runs) // 2]
+    if len(runs) == 1:
+        return middle
+    ranges = {}
+    for name in middle["ratios"]:
+        found = [one["ratios"][name] for one in runs]
+        ranges[name] = {
+            "median": round(statistics.median(found), 2), "least": min(found), "most": max(found)}
+    return {**middle, "ratios": ranges}
 
 
 if __name__ == "__main__":

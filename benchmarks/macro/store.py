@@ -1,4 +1,4 @@
-"""Our own figures: put, put_many, get, to_arrow, open, serve. One JSON line; see docs/performance.md.
+"""Our own figures: put, put_many, put_table, get, to_arrow, open, serve. One JSON line; see docs/performance.md.
 
 The work is that of the reference's StoreBench.java: 8 topics of 4 queues, a body of random bytes,
 one key, one tag and one unique key a message; ASYNC_FLUSH, default file sizes. Every measure runs
@@ -92,6 +92,26 @@ def put_many(path: str, count: int, size: int) -> dict[str, Any]:
         return timed_put(store, count, began)
 
 
+def put_table(path: str, count: int, size: int) -> dict[str, Any]:
+    """Arrow tables of 10,000 messages of all topics and queues; they are made before the clock starts."""
+    import pyarrow as pa
+
+    body, rows = body_of(size), 10_000
+    tables = [
+        pa.table({
+            "body": pa.array([body] * len(numbers), pa.binary()),
+            "topic": [TOPICS[number % 8] for number in numbers],
+            "queue_id": [number // 8 % 4 for number in numbers],
+            "tags": [f"Tag{number % 3}" for number in numbers],
+            "keys": [[f"key{number}"] for number in numbers],
+        }) for numbers in (range(at, min(at + rows, count)) for at in range(0, count, rows))]
+    with MessageStore.open(path) as store:
+        began = time.perf_counter()
+        for table in tables:
+            store.put_table(table)
+        return timed_put(store, count, began)
+
+
 def get(path: str, count: int, _: int) -> dict[str, Any]:
     """Every queue in order, 32 messages a call; then the same, decoded.
 
@@ -162,8 +182,8 @@ def kill_open(path: str, *_: int) -> dict[str, Any]:
 
 
 ACTS = {
-    "put": put, "put_inner": put_inner, "put_many": put_many, "get": get, "to_arrow": to_arrow,
-    "open": open_, "kill_open": kill_open,
+    "put": put, "put_inner": put_inner, "put_many": put_many, "put_table": put_table, "get": get,
+    "to_arrow": to_arrow, "open": open_, "kill_open": kill_open,
 }
 
 
@@ -229,7 +249,7 @@ def measure_import() -> float:
 def measure(scratch: Path, count: int, size: int) -> dict[str, Any]:
     """Everything."""
     metrics: dict[str, Any] = {}
-    for name in ("put", "put_many", "put_inner"):
+    for name in ("put", "put_many", "put_table", "put_inner"):
         shutil.rmtree(scratch / "store", ignore_errors=True)
         metrics[name] = act(name, scratch / "store", count, size)
     for name in ("get", "to_arrow"):
