@@ -13,7 +13,7 @@ from tailrace.errors import MessageIllegalError, StoreError, StoreNotWritableErr
 from tailrace.kernels import table_records
 from tailrace.model import MessageExtBrokerInner, PutMessageResult
 from tailrace.node.put_forms import raise_refused
-from tailrace.node.table_columns import Numbers, Piece, Texts, pieces_of
+from tailrace.node.table_columns import NO_QUEUE, Numbers, Piece, Texts, pieces_of
 from tailrace.node.timers import Timers
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.put_hook import Waiting
@@ -117,22 +117,24 @@ class TablePut:
     def _queues_of(self, piece: Piece, topic: str | None, queue_id: int) -> Numbers:
         """Return the index of each row's queue; add the queues that are new."""
         names, of_rows = piece.topic or ([None], np.zeros(piece.count, np.int64))
-        ids = piece.queue_id if piece.queue_id is not None else np.full(piece.count, -1, np.int64)
-        if (bad := np.flatnonzero((ids < -1) | (ids > _LAST_QUEUE_ID))).size:
+        ids = piece.queue_id if piece.queue_id is not None else np.full(piece.count, NO_QUEUE)
+        missing = ids == NO_QUEUE
+        if (bad := np.flatnonzero(~missing & ((ids < 0) | (ids > _LAST_QUEUE_ID)))).size:
             raise _illegal(
                 "queue_id", piece.first + bad[0], f"{ids[bad[0]]} is outside 0 to {_LAST_QUEUE_ID}")
         both, first, inverse = np.unique(
-            np.stack((of_rows, ids)), axis=1, return_index=True, return_inverse=True)
+            of_rows << 32 | np.where(missing, 0, ids + 1), return_index=True, return_inverse=True)
         numbers = []
-        for (name_number, wanted), row in zip(both.T.tolist(), first.tolist(), strict=True):
+        for key, row in zip(both.tolist(), first.tolist(), strict=True):
+            name_number, wanted = key >> 32, (key & 0xFFFFFFFF) - 1
             name = names[name_number] if names[name_number] is not None else topic
             if not name:
                 raise _illegal(
                     "topic", piece.first + row, "is empty" if name == "" else
                     "is null or missing, and put_table was called without a topic")
-            key = name, wanted if wanted >= 0 else queue_id
-            self._first_rows.setdefault(key, piece.first + row)
-            numbers.append(self._queues.setdefault(key, len(self._queues)))
+            queue = name, wanted if wanted >= 0 else queue_id
+            self._first_rows.setdefault(queue, piece.first + row)
+            numbers.append(self._queues.setdefault(queue, len(self._queues)))
         return np.array(numbers, np.int64)[inverse.reshape(-1)]
 
     def _properties(self, piece: Piece) -> tuple[Texts, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 from tailrace.errors import MessageIllegalError
 from tailrace.kernels import table_records
 
-__all__ = ["COLUMNS", "Piece", "pieces_of"]
+__all__ = ["COLUMNS", "NO_QUEUE", "Piece", "pieces_of"]
 
 Texts = table_records.Texts
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
@@ -23,6 +23,8 @@ Lists = tuple[Numbers, Numbers, Texts]
 Maps = tuple[Numbers, Numbers, Texts, Texts]
 PIECE_ROWS: Final = 16384
 """Number of rows of a piece; checking one takes some milliseconds."""
+NO_QUEUE: Final = -(1 << 62)
+"""Queue id of a row that has none."""
 COLUMNS: Final = ("body", "topic", "queue_id", "tags", "keys", "properties", "flag", "deliver_at")
 _ALIASES: Final = {"queueId": "queue_id", "deliverAt": "deliver_at"}
 _VIEWS: Final = {"binary_view": "large_binary", "string_view": "large_string"}
@@ -125,7 +127,7 @@ def _piece(first: int, count: int, columns: dict[str, Any]) -> Piece:
 
     return Piece(
         first, count, made("body", _bodies), made("topic", _topics),
-        _filled(made("queue_id", _numbers), -1), _whole_texts(made("tags", _texts)),
+        _filled(made("queue_id", _numbers), NO_QUEUE), _whole_texts(made("tags", _texts)),
         made("keys", _lists), made("properties", _maps), _filled(made("flag", _numbers), 0),
         _filled(made("deliver_at", _times), table_records.NO_TIME))
 

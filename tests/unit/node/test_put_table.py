@@ -206,7 +206,7 @@ WRONG = [
     ({"body": [b"1"], "properties": [{"n": "v" * 32760}]}, "properties: row 0: more than 32767"),
     ({"body": [b"1"], "properties": [{"INNER_MULTI_DISPATCH": "%LMQ%a"}]}, "row 0: names LMQ queues"),
     ({"body": [b"1"], "queue_id": [4]}, "queueId: row 0: 4, T has queues 0 to 3"),
-    ({"body": [b"1"], "queue_id": [-2]}, "queue_id: row 0: -2 is outside"),
+    ({"body": [b"1"] * 2, "queue_id": [None, -1]}, "queue_id: row 1: -1 is outside"),
     ({"body": [b"1"], "queue_id": [1 << 31]}, "queue_id: row 0: 2147483648 is outside"),
     ({"body": [b"1"], "queue_id": [1 << 70]}, "queue_id: row 0: 1180591620717411303424 has more"),
     ({"body": [b"1"], "queue_id": [True]}, "queue_id: row 0: True is not a whole number"),
