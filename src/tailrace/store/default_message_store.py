@@ -315,8 +315,7 @@ class DefaultMessageStore:
             while self.reput.step():
                 pass
             return self.reput.reput_from_offset >= until
-        if self.flush_commit_log.sync and self.flush_commit_log.handle is not None:
-            self.flush_commit_log.handle.wake()
+        self.flush_commit_log.wake()
         self._reput_handle.wake()
         return self.reput.wait(until, timeout_ms)
 

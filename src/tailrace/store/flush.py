@@ -83,6 +83,11 @@ class FlushCommitLogService:
         else:
             self.step()
 
+    def wake(self) -> None:
+        """Flush soon under SYNC_FLUSH, where a record can be read only after its sync."""
+        if self.sync and self.handle is not None:
+            self.handle.wake()
+
     def step(self) -> bool:
         """Flush what is due and tell who waited; True when new waiters came meanwhile."""
         thorough_ns = self._config.flush_commit_log_thorough_interval * 1_000_000

@@ -195,9 +195,7 @@ class BulkPutBack:
         counts = np.bincount(rows[put, kernel.T_QUEUE], minlength=len(keys)).tolist()
         for (topic, _), count in zip(keys, counts, strict=True):
             self._due.left_many(topic, count)
-        flush = self._store.flush_commit_log
-        if flush.sync and flush.handle is not None:
-            flush.handle.wake()  # under SYNC_FLUSH consumers see a record when it is durable
+        self._store.flush_commit_log.wake()
 
     def _queues(self, batch: _Batch, order: Any) -> list[tuple[str, int]]:
         """The queues that rows go to; T_QUEUE of each row says which, -1 when it cannot take any."""

@@ -115,9 +115,8 @@ class PutBack:
                 break
             put += 1
             self._put(pending)
-        handle = self._store.flush_commit_log.handle
-        if put and self._store.flush_commit_log.sync and handle is not None:
-            handle.wake()  # under SYNC_FLUSH consumers see a record when it is durable
+        if put:
+            self._store.flush_commit_log.wake()
         return put == _BATCH
 
     def _put(self, pending: Pending) -> None:

@@ -161,12 +161,8 @@ class ScheduleMessageService:
             more = False
             for level in self._levels:
                 more |= self._deliver(level)
-            handle = self._store.flush_commit_log.handle
-            if (
-                self.counters["schedulePutBack"] != before and self._store.flush_commit_log.sync
-                and handle is not None
-            ):
-                handle.wake()  # under SYNC_FLUSH consumers see a record when it is durable
+            if self.counters["schedulePutBack"] != before:
+                self._store.flush_commit_log.wake()
         return more
 
     def _deliver(self, level: _Level) -> bool:
