@@ -88,6 +88,9 @@ _BROKER: Final = (
     _event("error", "cannot wait for the disk", "sends reason",
            "These sends are in the log, and nobody can tell whether they are durable; their "
            "producers get SERVICE_NOT_AVAILABLE."),
+    _event("warning", "cold pull failed", "topic queue reason",
+           "Messages that were not in the page cache could not be read from the disk; the consumer gets "
+           "SYSTEM_ERROR and pulls again."),
     _event("warning", "held pull failed", "topic queue reason",
            "A pull that had waited for messages ended in an error; its consumer gets SYSTEM_ERROR "
            "and asks again."),

@@ -79,6 +79,12 @@ PROCESSOR_WATERMARK: Final = _gauge(
     "rocketmq_processor_watermark",
     "Requests under way: sends that wait for the disk, pulls that wait for a message.",
     ("processor",))
+COLD_PULLS_WAITING: Final = _gauge(
+    "tailrace_cold_pulls_waiting", "Pulls that wait for messages that are not in the page cache.")
+COLD_READS: Final = _counter(
+    "tailrace_cold_reads_total", "Pulls whose messages were read from the disk, in a thread.", ())
+COLD_READ_BYTES: Final = _counter(
+    "tailrace_cold_read_bytes_total", "Bytes of messages that such pulls returned.", ())
 BROKER_PERMISSION: Final = _gauge(
     "rocketmq_broker_permission", "6 when messages can be read and written, 4 when only read.")
 TOPIC_NUMBER: Final = _gauge("rocketmq_topic_number", "Topics.")

@@ -23,19 +23,38 @@ pytestmark = pytest.mark.integration
 
 MIB = 1 << 20
 LIMIT = 1024
+SERVE = ("-m", "tailrace.cli")
+# The same with a page cache that never has a message, and a disk that takes 2 ms for each pull.
+SERVE_COLD = ("-c", """
+import time
+from tailrace.cli import main
+from tailrace.model import GetMessageResult, GetMessageStatus
+from tailrace.store.reading import MessageReader
+real = MessageReader.get_message
+def get_message(*arguments, only_cached=False):
+    if not only_cached:
+        time.sleep(0.002)
+    result = real(*arguments, only_cached=only_cached)
+    if only_cached and result.ends:
+        return GetMessageResult(GetMessageStatus.NO_MATCHED_MESSAGE, is_cold=True)
+    return result
+MessageReader.get_message = get_message
+main()
+""")
 
 
 class Server:
     """`tailrace serve --http` in a process of its own, with a limit of descriptors."""
 
-    def __init__(self, path, limit=LIMIT, **settings):
+    def __init__(self, path, limit=LIMIT, cold=False, **settings):
         config = path / "broker.conf"
         config.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         self.log = path / "log"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tailrace.cli", "serve", str(path / "s"), "--listen", "127.0.0.1:0",
-                 "--namesrv-listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--config", str(config)],
+                [sys.executable, *(SERVE_COLD if cold else SERVE), "serve", str(path / "s"),
+                 "--listen", "127.0.0.1:0", "--namesrv-listen", "127.0.0.1:0", "--http", "127.0.0.1:0",
+                 "--config", str(config)],
                 stdout=subprocess.PIPE, stderr=log, text=True,
                 # The soft limit is a quarter of the hard one: `serve` has to raise it.
                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit // 4, limit)))
@@ -188,12 +207,14 @@ def test_a_shortage_of_descriptors_ends_without_a_restart(serve, tmp_path):
     assert not (tmp_path / "s" / "abort").exists()
 
 
-def test_answers_that_are_not_read_take_bounded_memory(serve):
+@pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])
+def test_answers_that_are_not_read_take_bounded_memory(serve, cold):
     """1,000 pipelined requests of 44 bytes took 1.9 GB: every answer was made at once."""
-    server = serve(serverChannelStallTimeoutSeconds=4)
+    server = serve(cold=cold, serverChannelStallTimeoutSeconds=4)
     with Producer(broker=server.broker) as producer:
         for _ in range(32):
             producer.send(Message(topic="big", body=bytes(60_000)), queue_id=0)
+    until(lambda: server.metric("rocketmq_storage_dispatch_behind_bytes") == 0)
     before = server.anonymous_mib()
     with contextlib.ExitStack() as stack:
         lazy = []
@@ -207,16 +228,22 @@ def test_answers_that_are_not_read_take_bounded_memory(serve):
         until(lambda: server.metric(
             "tailrace_connections_closed_total", reason="answers are not read") == 4)
         assert server.metric("tailrace_connection_bytes") < MIB
+        assert server.metric("tailrace_cold_pulls_waiting") == 0, "they went with their connections"
+        assert server.anonymous_mib() - before < 100
+    if cold:
+        assert 4 <= server.metric("tailrace_cold_reads_total") < 400, "nothing is read for those that do not"
     server.send(20)
     assert len(server.lines("connection closed for a limit")) == 1
     assert server.stop() == 0
 
 
-def test_a_client_that_reads_late_gets_every_answer_in_order(serve):
-    server = serve()
+@pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])
+def test_a_client_that_reads_late_gets_every_answer(serve, cold):
+    server = serve(cold=cold)
     with Producer(broker=server.broker) as producer:
         for _ in range(32):
             producer.send(Message(topic="big", body=bytes(60_000)), queue_id=0)
+    until(lambda: server.metric("rocketmq_storage_dispatch_behind_bytes") == 0)
     with server.connect() as connection:
         connection.sendall(b"".join(pull("big", n) for n in range(40)))
         server.send(20)  # meanwhile others are served
@@ -229,15 +256,17 @@ def test_a_client_that_reads_late_gets_every_answer_in_order(serve):
                     break
                 seen.append((command.opaque, len(command.body)))
                 data = data[end:]
-    assert [opaque for opaque, _ in seen] == list(range(40))
+    order = [opaque for opaque, _ in seen]
+    assert (sorted(order) if cold else order) == list(range(40))
     assert {size for _, size in seen} == {seen[0][1]}
     assert seen[0][1] > 200_000
     assert server.stop() == 0
 
 
-def test_held_pulls_are_not_all_answered_at_once(serve):
+@pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])
+def test_held_pulls_are_not_all_answered_at_once(serve, cold):
     """One message of 1 MB for 1,000 held pulls of a client that does not read: 1 GB of answers."""
-    server = serve(serverChannelStallTimeoutSeconds=60)
+    server = serve(cold=cold, serverChannelStallTimeoutSeconds=60)
     server.send(topic="held")
     before = server.anonymous_mib()
     with server.connect() as connection, Producer(broker=server.broker) as producer:
@@ -258,6 +287,25 @@ def test_held_pulls_are_not_all_answered_at_once(serve):
                 seen.append(command.opaque)
                 del data[:length]
     assert sorted(seen) == list(range(1000))
+    assert server.stop() == 0
+
+
+def test_the_bodies_of_held_pulls_count(serve):
+    """A pull needs no body; 200 of 1 MB each were held as 2 KB each."""
+    server = serve(serverBufferMaxBytes=64 * MIB)
+    with Producer(broker=server.broker) as producer:
+        producer.send(Message(topic="held", body=b"1"), queue_id=0)
+    until(lambda: server.metric("rocketmq_storage_dispatch_behind_bytes") == 0)
+    large = pull("held", 1, suspend=60_000, offset=1)
+    large = struct.pack(">i", struct.unpack_from(">i", large)[0] + MIB) + large[4:] + bytes(MIB)
+    with contextlib.ExitStack() as stack:
+        for _ in range(20):
+            with contextlib.suppress(OSError):  # it may be closed in the middle of it
+                stack.enter_context(server.connect()).sendall(large * 10)
+        until(lambda: server.metric("tailrace_connections_closed_total", reason="bytes") >= 13)
+        assert 32 * MIB < server.metric("tailrace_connection_bytes") < 96 * MIB
+        until(lambda: server.metric("rocketmq_processor_watermark", processor="pull") < 96)
+    server.send()
     assert server.stop() == 0
 
 

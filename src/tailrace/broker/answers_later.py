@@ -22,7 +22,7 @@ from tailrace.logs import get_logger
 from tailrace.node.config_manager import ConfigManager
 from tailrace.remoting import Channel
 
-__all__ = ["Answer", "Change", "ConfigChanges", "MissingConfigError", "RequestWorker", "creates_missing"]
+__all__ = ["Answer", "Change", "ConfigChanges", "MissingConfigError", "RequestWorker", "creates_missing", "memory_of"]
 
 _log = get_logger(__name__)
 
@@ -35,6 +35,8 @@ WAITING_OF_CHANNEL_MAX: Final = 200
 """Requests of one connection that may wait."""
 WAITING_BYTES_MAX: Final = 64 << 20
 """Bytes that waiting requests may have together."""
+FIELD_BYTES: Final = 150
+"""Memory that a field of a request takes beside its characters: two strings and their place in a dict."""
 ROUNDS_MAX: Final = 4
 """How often a request is served again after the creation of what it lacked."""
 
@@ -249,6 +251,11 @@ def _size(request: RemotingCommand) -> int:
     """Bytes of a request that waits."""
     ext = request.ext
     return len(request.body) + len(request.remark or "") + sum(map(len, ext)) + sum(map(len, ext.values()))
+
+
+def memory_of(request: RemotingCommand) -> int:
+    """Bytes of memory that the body and the fields of a request take while it waits."""
+    return _size(request) + FIELD_BYTES * len(request.ext)
 
 
 def _finish(channel: Channel, request: RemotingCommand, then: Callable[[], Answer]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tailrace.broker.answers_later import Change, ConfigChanges, MissingConfigError, RequestWorker
 from tailrace.broker.broker_stats import BrokerStatsManager
 from tailrace.broker.client_manager import ConsumerManager, ProducerManager
+from tailrace.broker.cold_reads import ColdReadService
 from tailrace.broker.loop_lag import LoopLag
 from tailrace.broker.rebalance_lock import RebalanceLockManager
 from tailrace.broker.traffic import Traffic
@@ -59,6 +60,8 @@ class BrokerContext:
     """Changes of topics, groups and offsets that are answered once they are durable."""
     worker: RequestWorker = field(init=False)
     """Runs requests whose work grows."""
+    cold_reads: ColdReadService = field(init=False)
+    """Runs pulls that need the disk."""
     loop_lag: LoopLag = field(init=False)
     """How long requests hold the event loop."""
 
@@ -66,6 +69,7 @@ class BrokerContext:
         self.loop_lag = LoopLag(self.loop)
         self.changes = ConfigChanges(self.loop)
         self.worker = RequestWorker(self.loop)
+        self.cold_reads = ColdReadService(self.loop)
         self.route = self._own_route
         self.traffic = Traffic(self.topics.is_system_topic)
         self.stats = BrokerStatsManager(self.clock, self.traffic, self.config.broker_cluster_name)

@@ -18,7 +18,6 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol, final
 
-from tailrace.broker.answers_later import ConfigChanges, RequestWorker
 from tailrace.broker.broker_stats import SAMPLE_MS
 from tailrace.broker.client_manager import ConsumerManager, ProducerManager
 from tailrace.broker.context import BrokerContext
@@ -213,8 +212,8 @@ class BrokerController:
         modes = MessageRequestModeManager(self._file_system, self._store.config_dir)
         modes.load()
         retention = RetentionProcessor(broker)
-        self._later: list[ConfigChanges | RequestWorker] = [
-            broker.changes, broker.worker, retention.worker]
+        self._later: list[_AnswersLater] = [
+            broker.changes, broker.worker, retention.worker, broker.cold_reads]
         self._processors: list[_Registers] = [
             send, SendBackProcessor(broker, durable), RecallMessageProcessor(broker, durable),
             QueryProcessor(broker), ClientManageProcessor(broker), AdminTopicsProcessor(broker),
@@ -284,11 +283,11 @@ class BrokerController:
             await self._registration.stop()
         for server in self._servers:
             server.draining = True
-        for pull in self._hold.release_all():
-            if pull.request.version > VERSION_V5_3_1:
-                pull.channel.answer(
-                    pull.request, pull.request.answer(ResponseCode.GO_AWAY, "please go away")
-                )
+        waiting = [(pull.channel, pull.request) for pull in self._hold.release_all()]
+        waiting += [(pull.channel, pull.request) for pull in self._broker.cold_reads.release_all()]
+        for channel, request in waiting:
+            if request.version > VERSION_V5_3_1:
+                channel.answer(request, request.answer(ResponseCode.GO_AWAY, "please go away"))
         await self._wait_durable()
         await self._close_servers()
         await self._end_writing()
@@ -323,6 +322,7 @@ class BrokerController:
     def _client_gone(self, channel: Channel) -> None:
         self._broker.consumers.closed(channel)
         self._broker.producers.closed(channel)
+        self._broker.cold_reads.closed(channel)
 
     def _scan(self) -> None:
         self._broker.consumers.expire()
@@ -337,6 +337,12 @@ class BrokerController:
             step()
 
         self._timers[name] = loop.call_later(seconds, run)
+
+
+class _AnswersLater(Protocol):
+    @property
+    def pending(self) -> int: ...
+    async def stop(self) -> None: ...
 
 
 class _Registers(Protocol):

@@ -223,6 +223,10 @@ class Exposition(Collector):
         yield self._family(metrics.CONSUMER_CONNECTIONS, consumers)
         yield self._family(metrics.PROCESSOR_WATERMARK, {
             ("send",): broker.waiting_sends(), ("pull",): broker.waiting_pulls()})
+        cold = broker.cold_reads
+        yield self._family(metrics.COLD_PULLS_WAITING, {(): cold.pending})
+        yield self._family(metrics.COLD_READS, {(): cold.count})
+        yield self._family(metrics.COLD_READ_BYTES, {(): cold.bytes})
         yield self._family(metrics.NAME_SERVER_REGISTERED, {
             (address,): known for address, known in broker.registrations().items()})
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, final
 
+from tailrace.broker.answers_later import memory_of
 from tailrace.formats.remoting import RemotingCommand
 from tailrace.remoting import Channel
 
@@ -36,6 +37,10 @@ class HeldPull:
     offset: int
     deadline: float
     codes: frozenset[int] | None
+    size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.size = memory_of(self.request)
 
 
 @final
@@ -64,7 +69,7 @@ class PullRequestHoldService:
         """Park a pull; it may run again before this returns."""
         key = pull.topic, pull.queue_id
         self._held.setdefault(key, []).append(pull)
-        pull.channel.hold(1)
+        pull.channel.hold(1, pull.size)
         if self._timer is None:
             self._next_recheck = self._loop.time() + RECHECK_S
             self._timer = self._loop.call_later(TICK_S, self._tick)
@@ -93,7 +98,7 @@ class PullRequestHoldService:
             self._timer.cancel()
         held = [pull for pulls in self._held.values() for pull in pulls]
         for pull in held:
-            pull.channel.hold(-1)
+            pull.channel.hold(-1, -pull.size)
         self._held.clear()
         return held
 
@@ -126,7 +131,7 @@ class PullRequestHoldService:
             pull.channel.when_reading(partial(self._answer, pull))
 
     def _answer(self, pull: HeldPull) -> None:
-        pull.channel.hold(-1)
+        pull.channel.hold(-1, -pull.size)
         self._run_again(pull)
 
     def _tick(self) -> None:

@@ -58,7 +58,7 @@ IDLE_S: Final = 120.0
 IDLE_CHECK_S: Final = 1.0
 HIGH_WATER: Final = 256 << 10
 HELD_REQUEST_BYTES: Final = 2048
-"""Memory that a request takes which is held, and its decoded fields."""
+"""Memory that a request takes which is held, beside the bytes of its body and fields."""
 DRAIN_S: Final = 0.2
 
 
@@ -77,6 +77,7 @@ class Channel(asyncio.Protocol):
     __slots__ = (
         "__weakref__",
         "_held",
+        "_held_bytes",
         "_later",
         "_limits",
         "_need",
@@ -105,6 +106,7 @@ class Channel(asyncio.Protocol):
         self._limits = server.limits
         self._later: deque[Callable[[], None]] = deque()
         self._held = 0
+        self._held_bytes = 0
         self._waits = False
         self._stall = (0, 0, 0.0)
         self._opaque = 0
@@ -399,9 +401,10 @@ class Channel(asyncio.Protocol):
         elif not self.closed:
             answer()
 
-    def hold(self, n: int) -> None:
-        """Note that ``n`` more requests are held, or fewer if it is negative."""
+    def hold(self, n: int, size: int = 0) -> None:
+        """Note that ``n`` more requests of ``size`` bytes in all are held, or fewer if they are negative."""
         self._held += n
+        self._held_bytes += size
         if not self.closed:
             self._count()
 
@@ -409,7 +412,7 @@ class Channel(asyncio.Protocol):
 
     def held_bytes(self) -> int:
         """Bytes of memory that the connection takes."""
-        return len(self._tail) + self._unread() + self._held * HELD_REQUEST_BYTES
+        return len(self._tail) + self._unread() + self._held * HELD_REQUEST_BYTES + self._held_bytes
 
     def _unread(self) -> int:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
@@ -417,7 +420,8 @@ class Channel(asyncio.Protocol):
     def _count(self) -> None:
         self._limits.count(
             self,
-            len(self._tail) + self._held * HELD_REQUEST_BYTES + (self._unread() if self.paused else 0),
+            len(self._tail) + self._held * HELD_REQUEST_BYTES + self._held_bytes
+            + (self._unread() if self.paused else 0),
             self.last_active)
 
     def stalled(self, now: float) -> str:

@@ -222,8 +222,9 @@ class FakeChannel:
     def close(self):
         self.closed = True
 
-    def hold(self, n):
+    def hold(self, n, size=0):
         self.held = getattr(self, "held", 0) + n
+        self.held_bytes = getattr(self, "held_bytes", 0) + size
 
     def when_reading(self, answer):
         if not self.closed:

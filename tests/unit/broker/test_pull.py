@@ -239,6 +239,19 @@ async def test_a_pull_waits_and_an_arrival_answers_it(wait, store):
 
 
 @waiting
+async def test_a_pull_that_waits_counts_with_all_its_bytes_until_it_is_answered(wait, store):
+    assert wait.pull(comment="c" * 100_000) is None
+    assert wait.channel.held == 1
+    assert 100_000 < wait.channel.held_bytes < 110_000
+    put(store)
+    await wait.answer()
+    assert (wait.channel.held, wait.channel.held_bytes) == (0, 0)
+    assert wait.pull(queueOffset="1", comment="c" * 100_000) is None
+    assert len(wait.hold.release_all()) == 1
+    assert (wait.channel.held, wait.channel.held_bytes) == (0, 0)
+
+
+@waiting
 async def test_an_arrival_with_another_tag_wakes_nobody(wait, store):
     put(store, tag="b")
     assert wait.pull(subscription="a", queueOffset="1") is None

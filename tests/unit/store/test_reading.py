@@ -1,12 +1,17 @@
 """A pull over damaged messages goes on behind what it returned."""
 
 import os
+import random
 
 import pytest
 
 from tailrace import Message, MessageStore, kernels
+from tailrace.config import StoreConfig
 from tailrace.formats.commitlog import decode_message
+from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.kernels import unit_records
 from tailrace.segments import MappedFile
+from tailrace.store import reading
 from tailrace.store.commit_log import CommitLog
 
 
@@ -73,6 +78,7 @@ def test_records_that_are_not_cached_are_read_by_a_system_call(tmp_path, monkeyp
         if all(calls):
             pytest.skip("this file system keeps what should leave the page cache")
         assert (none.is_cold, none.records, none.next_begin_offset) == (True, [], 100)
+        assert calls.count(False) == 1, "32 records of 4 KB in a row are one read from the disk"
         assert cold.queue_offsets == list(range(100, 132))
         assert [decode_message(data).body for data in cold.records] == [b"%04d" % n * 1000 for n in range(100, 132)]
         calls.clear()
@@ -96,6 +102,54 @@ def test_a_read_that_may_not_wait_returns_what_is_cached(tmp_path):
         assert begin.next_begin_offset == begin.message_count
         # What follows may be on its way already: the system reads ahead without waiting.
         assert store.get_message("T", 0, 450, 32, only_cached=True).is_cold
+
+
+def read_as_if_nothing_was_cached(monkeypatch):
+    """Let every look at a mapping end before the first wanted record, as if that was not cached."""
+    real = unit_records.read_units
+
+    def read_units(buf, base, until, units, first, codes, *rest):
+        only_cached = rest[6]
+        if only_cached:
+            for i in range(first, len(units) // 20):
+                _, size, code = CQ_UNIT.struct.unpack_from(units, i * 20)
+                if size != PRE_BLANK_SIZE and (not len(codes) or code in codes):
+                    return b"", [], [], i, unit_records.UNITS_COLD
+        return real(buf, base, until, units, first, codes, *rest)
+
+    monkeypatch.setattr(reading.unit_records, "read_units", read_units)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_read_from_the_disk_finds_what_a_read_from_memory_finds(tmp_path, monkeypatch, seed):
+    """Topics that alternate, gaps of all sizes, tags, ends of segments, damaged and removed records."""
+    rng = random.Random(seed)
+    config = StoreConfig(mapped_file_size_commit_log=1 << 18)
+    with MessageStore.open(tmp_path, config=config, services=False) as store:
+        puts = []
+        for number in range(400):
+            size = rng.choice((10, 500, 4_000, 20_000))
+            topic = rng.choice(("T", "T", "U"))
+            put = store.put(Message(topic=topic, body=b"%d" % number * size, tags=rng.choice("ab")), queue_id=0)
+            if topic == "T":
+                puts.append(put)
+        store.wait_dispatched()
+        for put in rng.sample(puts, 12):
+            damage(store._store.commit_log, put.phy_offset)
+        reads = [
+            (("T", 0, rng.randrange(len(puts)), rng.choice((1, 3, 32, 200))), {
+                "max_bytes": rng.choice((1, 5_000, 100_000, 1 << 20)),
+                "codes": rng.choice((None, None, [97], [98], [97, 98], [5]))})
+            for _ in range(300)]
+        warm = [store.get_message(*where, **how) for where, how in reads]
+        read_as_if_nothing_was_cached(monkeypatch)
+        assert [store.get_message(*where, **how) for where, how in reads] == warm
+        first = store._store.commit_log.queue.files[0]
+        monkeypatch.setattr(first, "select_around", lambda *_, **__: None)  # it is being deleted
+        gone = store.get_message("T", 0, 0, 3)
+        monkeypatch.undo()
+        monkeypatch.setattr(first, "select_around", lambda *_, **__: None)
+        assert store.get_message("T", 0, 0, 3) == gone
 
 
 def test_queue_units_that_are_not_cached_are_not_waited_for(tmp_path, monkeypatch):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, final
 
 from tailrace.broker.answers_later import MissingConfigError
 from tailrace.broker.client_manager import TAG, SubscriptionData
+from tailrace.broker.cold_reads import ColdRead
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.heartbeat import EXPRESSION_MAX
 from tailrace.broker.long_polling import HeldPull, PullRequestHoldService
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.logs import get_logger
-from tailrace.model import GetMessageStatus
+from tailrace.model import GetMessageResult, GetMessageStatus
 from tailrace.node.subscription_group import SubscriptionGroupConfig
 from tailrace.node.topic_config import TopicConfig
 from tailrace.remoting import Channel, RemotingServer
@@ -28,6 +30,8 @@ DEFAULT_MAX_BYTES: Final = 256 * 1024
 MAX_BYTES: Final = 4 << 20
 """Of one answer, which is read on the event loop; a larger first message is still handed out."""
 INT64: Final = 1 << 63
+Read = Callable[..., GetMessageResult]
+"""Reads the messages of a pull; with ``only_cached=True`` without waiting for the disk."""
 CODES: Final[Mapping[GetMessageStatus, ResponseCode]] = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
     GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -74,22 +78,49 @@ class PullMessageProcessor:
     def run_again(self, pull: HeldPull) -> None:
         """Answer a pull that has waited, whatever is found."""
         try:
-            answer = self._pull(pull.channel, pull.request, first=False)
-            if answer is not None:
-                pull.channel.answer(pull.request, answer)
-        except MissingConfigError:  # deleted while the pull waited: it does not create it again
-            pull.channel.answer(pull.request, pull.request.answer(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group [{pull.request.ext['consumerGroup']}] does not exist"))
+            self._answer_later(pull.channel, pull.request, first=False)
         except Exception as error:  # noqa: BLE001 - the outermost step of a held request
             _log.warning(
                 "held pull failed topic=%s queue=%d reason=%r", pull.topic, pull.queue_id, error)
-            pull.channel.answer(pull.request, pull.request.answer(
-                ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"))
+            self._failed(pull.channel, pull.request, error)
+
+    def _answer_cold(
+        self, channel: Channel, request: RemotingCommand, result: GetMessageResult | Exception, *, first: bool
+    ) -> None:
+        """Answer a pull whose messages were read from the disk."""
+        try:
+            if isinstance(result, Exception):
+                raise result
+            self._answer_later(channel, request, first=first, result=result)
+        except Exception as error:  # noqa: BLE001 - the outermost step of a request that waited
+            _log.warning("cold pull failed topic=%s queue=%s reason=%r", request.ext["topic"],
+                         request.ext["queueId"], error)
+            self._failed(channel, request, error)
+
+    def _answer_later(
+        self, channel: Channel, request: RemotingCommand, *, first: bool, result: GetMessageResult | None = None
+    ) -> None:
+        try:
+            answer = self._pull(channel, request, first=first, result=result)
+        except MissingConfigError:  # deleted while the pull waited: it does not create it again
+            answer = request.answer(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{request.ext['consumerGroup']}] does not exist")
+        if answer is not None:
+            channel.answer(request, answer)
+
+    def _failed(self, channel: Channel, request: RemotingCommand, error: Exception) -> None:
+        channel.answer(request, request.answer(
+            ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"))
 
     def _pull(
-        self, channel: Channel, request: RemotingCommand, *, first: bool
+        self, channel: Channel, request: RemotingCommand, *, first: bool, result: GetMessageResult | None = None
     ) -> RemotingCommand | None:
+        """Return the answer to a pull; None if it comes later.
+
+        ``first`` is whether the pull has not waited for a message yet, ``result`` what was read for it
+        while it waited for the disk.
+        """
         ext = request.ext
         group, topic = ext["consumerGroup"], ext["topic"]
         queue_id, offset = int(ext["queueId"]), int(ext["queueOffset"])
@@ -101,17 +132,16 @@ class PullMessageProcessor:
             return request.answer(refusal.code, refusal.remark)
         if (reset := self._broker.offsets.take_reset(group, topic, queue_id)) is not None:
             return self._moved(request, reset, topic_config, group_config)
-        commit = int(ext["commitOffset"]) if first and sys_flag & COMMIT_OFFSET else -1
-        if not -INT64 <= offset < INT64 or commit >= INT64:
-            return request.answer(ResponseCode.INVALID_PARAMETER, "an offset is out of its range")
-        if commit >= 0:
-            self._broker.offsets.commit(group, topic, queue_id, commit)
-        max_bytes = int(ext.get("maxMsgBytes") or 0)
-        most = self._store.config.max_transfer_count_on_message_in_memory
-        result = self._store.get_message(
-            topic, queue_id, offset, max(1, min(int(ext["maxMsgNums"]), most)),
-            max_bytes=min(max_bytes, MAX_BYTES) if max_bytes > 0 else DEFAULT_MAX_BYTES, codes=subscription.codes,
-        )
+        if result is None:
+            commit = int(ext["commitOffset"]) if first and sys_flag & COMMIT_OFFSET else -1
+            if not -INT64 <= offset < INT64 or commit >= INT64:
+                return request.answer(ResponseCode.INVALID_PARAMETER, "an offset is out of its range")
+            if commit >= 0:
+                self._broker.offsets.commit(group, topic, queue_id, commit)
+            read = self._read(ext, topic, queue_id, offset, subscription)
+            result = read(only_cached=True)
+            if result.is_cold:
+                return self._read_cold(channel, request, group, read, first=first)
         code = CODES.get(result.status)
         if code is None:  # the queue does not exist yet, or is empty
             code = ResponseCode.PULL_OFFSET_MOVED if offset else ResponseCode.PULL_NOT_FOUND
@@ -129,6 +159,29 @@ class PullMessageProcessor:
                     group_config),
             body,
         )
+
+    def _read(
+        self, ext: Mapping[str, str], topic: str, queue_id: int, offset: int, subscription: SubscriptionData
+    ) -> Read:
+        """Return the function that reads the messages of a pull; any thread may call it."""
+        max_bytes = int(ext.get("maxMsgBytes") or 0)
+        most = self._store.config.max_transfer_count_on_message_in_memory
+        return partial(
+            self._store.get_message, topic, queue_id, offset, max(1, min(int(ext["maxMsgNums"]), most)),
+            max_bytes=min(max_bytes, MAX_BYTES) if max_bytes > 0 else DEFAULT_MAX_BYTES,
+            codes=subscription.codes)
+
+    def _read_cold(
+        self, channel: Channel, request: RemotingCommand, group: str, read: Read, *, first: bool
+    ) -> RemotingCommand | None:
+        """Have the messages of a pull read in a thread, or refuse the pull."""
+        answer = partial(self._answer_cold, channel, request, first=first)
+        if self._broker.cold_reads.submit(ColdRead(channel, request, group, read, answer)):
+            return None
+        return request.answer(
+            ResponseCode.SYSTEM_BUSY,
+            f"{self._broker.cold_reads.pending} pulls wait for messages that are not in the page cache; "
+            "try again later")
 
     def _moved(
         self, request: RemotingCommand, offset: int, topic: TopicConfig, group: SubscriptionGroupConfig
