@@ -114,6 +114,7 @@ def test_nobody_waits_for_a_read_from_the_disk(tmp_path, monkeypatch):
                 beside = await reading.ask(28, {}, 100)
                 assert beside.opaque == 100, "the same connection is served, too"
                 assert controller.broker.cold_reads.pending == 6
+                await asyncio.to_thread(controller._store.wait_dispatched)  # all reads find the same
                 disk.go_on.set()
                 answers = [await reading.receive() for _ in range(6)]
             assert sorted(a.opaque for a in answers) == list(range(2, 8))
