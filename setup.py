@@ -9,6 +9,7 @@ installs all the same and the kernels run interpreted.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from pathlib import Path
 
@@ -73,4 +74,4 @@ def extensions() -> list[Extension]:
     return cythonized
 
 
-setup(ext_modules=extensions())
+setup(ext_modules=extensions(), options={"build_ext": {"parallel": os.cpu_count()}})
