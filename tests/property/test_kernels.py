@@ -100,14 +100,17 @@ def test_units_are_read_the_same(items, crc, data):
     for _ in range(data.draw(st.integers(0, 2))):
         odd = data.draw(st.sampled_from([
             PRE_BLANK, CQ_UNIT.pack(end + 8, 100, 0), CQ_UNIT.pack(-1, 100, 0),
-            CQ_UNIT.pack(max(end - 50, 0), 100, 0), CQ_UNIT.pack(0, -5, 0), CQ_UNIT.pack(0, 90, 0)]))
+            CQ_UNIT.pack(max(end - 50, 0), 100, 0), CQ_UNIT.pack(0, -5, 0), CQ_UNIT.pack(0, 90, 0),
+            CQ_UNIT.pack(-(1 << 63), 100, 0), CQ_UNIT.pack((1 << 63) - 1, 100, 0)]))
         units.insert(data.draw(st.integers(0, len(units))), odd)
     for _ in range(data.draw(st.integers(0, 2))):
         log[data.draw(st.integers(0, end - 1))] ^= data.draw(st.integers(1, 255))
     codes = np.array(data.draw(st.lists(st.sampled_from([0, *rows[:count, names[2]].tolist()]), max_size=2)),
                      dtype=np.int64)
     most, room = data.draw(st.integers(0, 4)), data.draw(st.sampled_from([0, 150, 400, 1 << 40]))
-    base, until = data.draw(st.sampled_from([(0, end), (0, end // 2), (7, end)]))
+    base, until = data.draw(st.sampled_from([
+        (0, end), (0, end // 2), (7, end), (-(1 << 63) + 20, 0), (-(1 << 63) + 20, end), (-1, end),
+        ((1 << 63) - 1, end)]))
     arguments = (
         bytes(log), base, until, b"".join(units), data.draw(st.integers(0, len(units))), codes, b"", 0, 5,
         most, room, data.draw(st.booleans()), False)

@@ -117,8 +117,8 @@ def _pages_of(
     at: cython.longlong
     for k in range(first, until):
         at = be64(units, 20 * k)
-        if base <= at < base + limit and at - base + be32(units, 20 * k + 8) > end:
-            end = at - base + be32(units, 20 * k + 8)
+        if base >= 0 and at >= base and at - base < limit:  # otherwise the difference may overflow
+            end = max(end, at - base + be32(units, 20 * k + 8))
     if end > limit:
         end = limit
     return cython.cast(cython.Py_ssize_t, (end + _PAGE - 1) // _PAGE)
@@ -217,7 +217,8 @@ def _find(
             why = _UNITS_FULL
             break
         phy_offset = be64(units, 20 * i)
-        if phy_offset < base or phy_offset - base >= until:
+        # No log begins before 0; a damaged unit may have led to such a base, and the difference overflows.
+        if base < 0 or phy_offset < base or phy_offset - base >= until:
             why = _UNITS_ELSEWHERE
             break
         at = cython.cast(cython.Py_ssize_t, phy_offset - base)

@@ -40,6 +40,20 @@ def test_no_message_is_pulled_twice_and_none_is_left_out(tmp_path, damaged):
             assert found == [n for n in range(40) if n not in damaged], most
 
 
+@pytest.mark.parametrize("place", [-(1 << 63) + 500, -1, (1 << 63) - 1, 1 << 62])
+def test_a_unit_that_names_a_position_that_no_log_has_is_stepped_over(tmp_path, place):
+    """A flipped sign bit of a position: the difference of two positions must not overflow."""
+    with MessageStore.open(tmp_path, services=False) as store:
+        puts = [store.put(Message(topic="T", body=b"%d" % n)) for n in range(8)]
+        store.wait_dispatched()
+        queue = store._store.queues.get("T", 0)
+        queue.files.files[0].write_at(
+            CQ_UNIT.pack(place, puts[4].until - puts[4].phy_offset, 0), 4 * CQ_UNIT.size)
+        assert [m.body for m in store.read("T")] == [b"%d" % n for n in range(8) if n != 4]
+        assert store.to_arrow("T")["queueOffset"].to_pylist() == [n for n in range(8) if n != 4]
+        assert store.get_message("T", 0, 5, 32, only_cached=True).message_count == 3
+
+
 def test_a_pull_whose_tag_nothing_has_goes_on_behind_what_it_looked_at(tmp_path):
     with MessageStore.open(tmp_path, services=False) as store:
         for n in range(5):
