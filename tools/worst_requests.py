@@ -144,6 +144,11 @@ def worst_requests(size, serial):
         code.SEND_MESSAGE: [({**SEND}, bytes(4_000_000)), ({**SEND, "properties": "\x01\x02" * 450_000}, b"x"),
                             ({**SEND, "topic": new}, b"x")],
         code.SEND_MESSAGE_V2: [(short, bytes(4_000_000)), ({**short, "i": "CLUSTER\x01x\x02" * 3000}, b"x")],
+        code.SEND_REPLY_MESSAGE: [
+            (SEND, b"x"), ({**SEND, "properties": f"{SEND['properties']}REPLY_TO_CLIENT\x01c\x02"}, b"x")],
+        code.SEND_REPLY_MESSAGE_V2: [
+            ({**short, "i": "REPLY_TO_CLIENT\x01c\x02" * 1_800}, bytes(4_000_000)),
+            ({**short, "b": new, "i": "REPLY_TO_CLIENT\x01c\x02"}, b"x")],
         code.SEND_BATCH_MESSAGE: [({**short, "i": "", "m": "true"}, raw) for raw in (tiny, fitting)],
         code.PULL_MESSAGE: [({**PULL, "subscription": "*"}, b""), ({**PULL, "subscription": tags}, b""),
                             ({**PULL, "subscription": "a||" * 300_000}, b""),

@@ -22,7 +22,10 @@ from tailrace.logs import get_logger
 from tailrace.node.config_manager import ConfigManager
 from tailrace.remoting import Channel
 
-__all__ = ["Answer", "Change", "ConfigChanges", "MissingConfigError", "RequestWorker", "creates_missing"]
+__all__ = [
+    "Answer", "Change", "ConfigChanges", "MissingConfigError", "RequestWorker", "answer_failure",
+    "creates_missing",
+]
 
 _log = get_logger(__name__)
 
@@ -109,7 +112,7 @@ class RequestWorker:
                     answer = await loop.run_in_executor(None, serve, channel, request)
                     _send(channel, request, answer)
             except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
-                _fail(channel, request, error)
+                answer_failure(channel, request, error)
             finally:
                 self._bytes -= _size(request)
                 self.pending -= 1
@@ -169,7 +172,7 @@ class ConfigChanges:
                 # Many pulls may wait for one new group; their answers are made as the client reads them.
                 channel.when_reading(functools.partial(_finish, channel, request, then))
             except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
-                _fail(channel, request, error)
+                answer_failure(channel, request, error)
             finally:
                 self._bytes -= size
 
@@ -255,7 +258,7 @@ def _finish(channel: Channel, request: RemotingCommand, then: Callable[[], Answe
     try:
         _send(channel, request, then())
     except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
-        _fail(channel, request, error)
+        answer_failure(channel, request, error)
 
 
 def _send(channel: Channel, request: RemotingCommand, answer: Answer) -> None:
@@ -266,7 +269,8 @@ def _send(channel: Channel, request: RemotingCommand, answer: Answer) -> None:
         channel.answer(request, answer)
 
 
-def _fail(channel: Channel, request: RemotingCommand, error: Exception) -> None:
+def answer_failure(channel: Channel, request: RemotingCommand, error: Exception) -> None:
+    """Log what a request failed with, and answer the request with it."""
     _log.warning(
         "request failed code=%d peer=%s reason=%r", request.code, channel.peer, error,
         exc_info=not isinstance(error, KeyError | ValueError | StoreError | OSError))

@@ -33,6 +33,7 @@ from tailrace.broker.processors.pull import PullMessageProcessor
 from tailrace.broker.processors.query import QueryProcessor
 from tailrace.broker.processors.query_assignment import QueryAssignmentProcessor
 from tailrace.broker.processors.recall import RecallMessageProcessor
+from tailrace.broker.processors.reply import ReplyMessageProcessor
 from tailrace.broker.processors.reset_offset import ResetOffsetProcessor
 from tailrace.broker.processors.retention import RetentionProcessor
 from tailrace.broker.processors.send import SendMessageProcessor
@@ -213,10 +214,11 @@ class BrokerController:
         modes = MessageRequestModeManager(self._file_system, self._store.config_dir)
         modes.load()
         retention = RetentionProcessor(broker)
-        self._later: list[ConfigChanges | RequestWorker] = [
-            broker.changes, broker.worker, retention.worker]
+        reply = ReplyMessageProcessor(broker, send, durable)
+        self._later: list[ConfigChanges | RequestWorker | ReplyMessageProcessor] = [
+            broker.changes, broker.worker, retention.worker, reply]
         self._processors: list[_Registers] = [
-            send, SendBackProcessor(broker, durable), RecallMessageProcessor(broker, durable),
+            send, reply, SendBackProcessor(broker, durable), RecallMessageProcessor(broker, durable),
             QueryProcessor(broker), ClientManageProcessor(broker), AdminTopicsProcessor(broker),
             retention, ResetOffsetProcessor(broker), StatsProcessor(broker),
             QueryAssignmentProcessor(broker, modes),
