@@ -53,7 +53,7 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def serving(path, store_config=None, **broker_config):
-    with MessageStore.open(path, store_config) as store:
+    with MessageStore.open(path, config=store_config) as store:
         controller = BrokerController(store, BrokerConfig(**broker_config))
         await controller.start(("127.0.0.1", 0), None)
         clients = []

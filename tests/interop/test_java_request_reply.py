@@ -25,4 +25,8 @@ def test_a_java_producer_gets_the_replies_of_a_java_consumer(reference, tailrace
     ]
     tailrace_broker.stop()
     with MessageStore.open(tailrace_broker.store_path, services=False) as store:
-        assert [m.body for m in store.read(TOPIC, 0)] == [b"re:%d" % n for n in range(COUNT)]
+        stored = list(store.read(TOPIC, 0))
+        assert [m.body for m in stored] == [b"re:%d" % n for n in range(COUNT)]
+        # The names that a Java broker stores.
+        assert {frozenset(m.properties) for m in stored} == {frozenset({
+            "MSG_TYPE", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL", "UNIQ_KEY", "MSG_REGION", "TRACE_ON"})}

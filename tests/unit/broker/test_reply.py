@@ -21,6 +21,7 @@ TOPIC = "DefaultCluster_REPLY_TOPIC"
 PROPERTIES = (
     "MSG_TYPE\x01reply\x02CORRELATION_ID\x01c-1\x02REPLY_TO_CLIENT\x01asker\x02TTL\x013000\x02"
     "UNIQ_KEY\x01U1\x02WAIT\x01true\x02")
+SET_BY_BROKER = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 LONG = {
     "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums",
     "e": "queueId", "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties",
@@ -104,7 +105,8 @@ def test_a_reply_is_pushed_to_the_producer_and_stored(reply, asker, store, broke
     now = str(store.clock.now_ms())
     assert (push.code, push.body) == (326, b"pong")
     pushed = decode_properties(push.ext.pop("properties").encode())
-    assert pushed == {**decode_properties(PROPERTIES.encode()), "PUSH_REPLY_TIME": now}
+    assert pushed == {
+        **decode_properties(PROPERTIES.encode()), **SET_BY_BROKER, "PUSH_REPLY_TIME": now}
     assert push.ext == {
         "producerGroup": "answerers", "topic": TOPIC, "defaultTopic": "TBW102",
         "defaultTopicQueueNums": "4", "queueId": "0", "sysFlag": "0", "bornTimestamp": "1700000000000",
@@ -112,9 +114,9 @@ def test_a_reply_is_pushed_to_the_producer_and_stored(reply, asker, store, broke
         "storeHost": "127.0.0.1:10911", "storeTimestamp": now}
     stored = decode_message(store.log[0])
     assert (stored.topic, stored.queue_id, stored.body, stored.flag) == (TOPIC, 0, b"pong", 7)
-    assert stored.properties == decode_properties(PROPERTIES.encode())
+    assert stored.properties == {**decode_properties(PROPERTIES.encode()), **SET_BY_BROKER}
     assert stored.born_host == ("127.0.0.1", 50000)
-    assert broker.traffic.came_in[TOPIC, "normal"].count == 1
+    assert broker.traffic.came_in[TOPIC, "normal"].messages == 1
 
 
 def test_a_reply_need_not_be_stored(store, loop, channel, kit, asker, broker):
@@ -130,7 +132,7 @@ def test_a_reply_need_not_be_stored(store, loop, channel, kit, asker, broker):
 def test_a_compressed_reply_keeps_its_flag(reply, asker, store):
     assert reply(ext(f="1")).code == 0
     assert asker.pushes[0].ext["sysFlag"] == "1"
-    assert decode_message(store.log[0], decompress=False).sys_flag & 1
+    assert decode_message(store.log[0]).sys_flag & 1
 
 
 @pytest.mark.parametrize("short", "abcdefgh")
@@ -157,6 +159,7 @@ def test_a_wrong_number_is_named(reply, asker, store, short, value):
     ({"e": "5"}, 29, "request queueId[5] is illegal"),
     ({"f": "4"}, 16, "transactional"),
     ({"i": "x" * 32_768}, 13, "over the limit of 32767"),
+    ({"i": f"a\x01{'x' * 32_764}\x02"}, 13, "over the limit of 32767"),
     ({"i": None}, 1, "reply message properties[REPLY_TO_CLIENT] is null"),
     ({"i": "REPLY_TO_CLIENT\x01\x02"}, 1, "reply message properties[REPLY_TO_CLIENT] is null"),
     ({"i": "REPLY_TO_CLIENT\x01nobody\x02"}, 1, "push reply message fail, channel of <nobody> not found."),
@@ -165,7 +168,7 @@ def test_a_bad_reply_is_refused_and_not_stored(reply, asker, store, changes, cod
     answer = reply(ext(**changes))
     assert remark in answer.remark
     assert (answer.code, asker.pushes, store.log) == (code, (), [])
-    assert answer.ext == {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+    assert answer.ext == SET_BY_BROKER
 
 
 def test_an_empty_reply_is_refused(reply, asker, store):
@@ -229,6 +232,12 @@ def test_under_sync_flush_the_answer_waits_for_the_disk(broker, store, channel, 
     store.sync()
     broker.loop.run_until_complete(asyncio.sleep(0))
     assert [a.code for a in channel.sent] == [0]
+
+
+def test_a_reply_that_waits_for_no_disk_is_answered_after_its_push(broker, store, channel, kit, asker):
+    store.durable_later = True
+    replier = Replier(broker, channel, kit, DurableAnswers(broker.loop, store))
+    assert replier(ext(i=PROPERTIES.replace("WAIT\x01true", "WAIT\x01false"))).code == 0
 
 
 def test_a_oneway_reply_is_pushed_and_not_answered(reply, asker, store, channel):

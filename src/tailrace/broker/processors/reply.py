@@ -24,7 +24,6 @@ from tailrace.broker.processors.send import (
     RefusalError,
     SendMessageProcessor,
     plain_sys_flag,
-    waits_for_disk,
 )
 from tailrace.broker.traffic import message_type
 from tailrace.errors import RemotingConnectError, RemotingTimeoutError
@@ -147,12 +146,7 @@ class ReplyMessageProcessor:
         sys_flag = plain_sys_flag(numbers["f"])
         if not request.body:
             raise RefusalError(ResponseCode.MESSAGE_ILLEGAL, "the message body is empty")
-        text = ext.get("i") or ""
-        if len(text) > PROPERTIES_MAX:
-            raise RefusalError(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"the properties have {len(text)} characters, over the limit of {PROPERTIES_MAX}")
-        properties = decode_properties(text.encode())
+        properties, stored = self._properties(ext.get("i") or "")
         client_id = properties.get(REPLY_TO_CLIENT)
         if client_id is None:
             _log.warning("reply refused peer=%s reason=%s", channel.peer, f"no {REPLY_TO_CLIENT}")
@@ -165,16 +159,27 @@ class ReplyMessageProcessor:
             _log.warning("reply refused peer=%s reason=%s", channel.peer, remark)
             raise RefusalError(ResponseCode.SYSTEM_ERROR, remark)
         self._refuse_many(producer, client_id, len(request.body))
-        if text and text[-1] != "\x02":
-            text += "\x02"
         message = MessageExtBrokerInner(
-            config.topic_name, queue_id, request.body, text.encode(), numbers["h"], sys_flag, numbers["g"],
-            channel.born_host, numbers.get("j", 0), 0, waits_for_disk(text))
+            config.topic_name, queue_id, request.body, stored, numbers["h"], sys_flag, numbers["g"],
+            channel.born_host, numbers.get("j", 0), 0, properties.get("WAIT") != "false")
         properties[PUSH_REPLY_TIME] = str(self._broker.clock.now_ms())
         return _Push(client_id, producer, RemotingCommand(
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
             self._push_header(channel, ext, numbers, encode_properties(properties).decode()),
             request.body, version=MQ_VERSION), message)
+
+    def _properties(self, text: str) -> tuple[dict[str, str], bytes]:
+        """Return the properties of a reply with those that the broker sets, also as they are stored."""
+        size = len(text)
+        if size <= PROPERTIES_MAX:
+            properties = {**decode_properties(text.encode()), **self._common_ext}
+            stored = encode_properties(properties)
+            size = len(stored)
+            if size <= PROPERTIES_MAX:
+                return properties, stored
+        raise RefusalError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the properties take {size} bytes, over the limit of {PROPERTIES_MAX}")
 
     def _push_header(
         self, channel: Channel, ext: dict[str, str], numbers: dict[str, int], properties: str

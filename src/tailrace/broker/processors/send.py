@@ -39,7 +39,7 @@ from tailrace.node.topic_config import (
 )
 from tailrace.remoting import Channel, RemotingServer
 
-__all__ = ["V1_NAMES", "RefusalError", "SendMessageProcessor", "plain_sys_flag", "waits_for_disk"]
+__all__ = ["V1_NAMES", "RefusalError", "SendMessageProcessor", "plain_sys_flag"]
 
 V1_NAMES: Final = {
     "producerGroup": "a", "topic": "b", "defaultTopic": "c", "defaultTopicQueueNums": "d",
@@ -208,7 +208,7 @@ class SendMessageProcessor:
         message = MessageExtBrokerInner(
             topic, queue_id, request.body, properties.encode(), flag,
             sys_flag, born, channel.born_host, times, 0,
-            "WAIT\x01false\x02" not in properties or waits_for_disk(properties),
+            "WAIT\x01false\x02" not in properties or _waits(properties),
         )
         return message, unique_key
 
@@ -440,7 +440,7 @@ def _refuse_properties(properties: Mapping[str, str]) -> None:
         )
 
 
-def waits_for_disk(properties: str) -> bool:
+def _waits(properties: str) -> bool:
     """Whether a sender waits for the disk; names may end in WAIT, too."""
     return "\x02WAIT\x01false\x02" not in f"\x02{properties}"
 

@@ -2,6 +2,7 @@ import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.exception.MQBrokerException;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.message.Message;
@@ -11,13 +12,25 @@ import org.apache.rocketmq.common.message.MessageExt;
 
 /** A consumer that replies and a producer that asks N times, then a reply to nobody. Args: NAMESRV TOPIC N */
 public class RequestReply {
-    public static void main(String[] args) throws Exception {
+    public static void main(String[] args) {
+        try {
+            run(args);
+            System.exit(0);
+        } catch (Throwable error) {
+            error.printStackTrace();
+            System.exit(1);
+        }
+    }
+
+    static void run(String[] args) throws Exception {
         DefaultMQProducer answerer = producer(args[0], "answerers");
+        answerer.send(new Message(args[1], "the topic is there before its consumer".getBytes()));
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("answerers_c");
         consumer.setNamesrvAddr(args[0]);
         consumer.subscribe(args[1], "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             for (MessageExt message : messages) {
+                if (MessageUtil.getReplyToClient(message) == null) continue;
                 try {
                     Message reply = MessageUtil.createReplyMessage(message, ("re:" + new String(message.getBody())).getBytes());
                     System.out.println("reply " + answerer.send(reply, 10_000).getSendStatus());
@@ -39,10 +52,10 @@ public class RequestReply {
         try {
             answerer.send(nobody);
             System.out.println("nobody took it");
-        } catch (MQBrokerException error) {
-            System.out.println("nobody " + error.getResponseCode() + " " + error.getErrorMessage());
+        } catch (MQClientException error) {
+            MQBrokerException cause = (MQBrokerException) error.getCause();
+            System.out.println("nobody " + cause.getResponseCode() + " " + cause.getErrorMessage());
         }
-        System.exit(0);
     }
 
     static DefaultMQProducer producer(String namesrv, String group) throws Exception {
