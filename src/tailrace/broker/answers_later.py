@@ -24,7 +24,7 @@ from tailrace.remoting import Channel
 
 __all__ = [
     "Answer", "Change", "ConfigChanges", "MissingConfigError", "RequestWorker", "answer_failure",
-    "creates_missing",
+    "creates_missing", "size_of",
 ]
 
 _log = get_logger(__name__)
@@ -86,13 +86,13 @@ class RequestWorker:
             mine = self._waiting.get(channel, ())
             if (
                 self.pending >= WAITING_MAX or len(mine) >= WAITING_OF_CHANNEL_MAX
-                or self._bytes + _size(request) > WAITING_BYTES_MAX
+                or self._bytes + size_of(request) > WAITING_BYTES_MAX
             ):
                 return request.answer(
                     ResponseCode.SYSTEM_BUSY, f"{self.pending} such requests wait already, "
                     f"{len(mine)} of them from this connection; try again later")
             self._waiting.setdefault(channel, deque()).append((request, serve))
-            self._bytes += _size(request)
+            self._bytes += size_of(request)
             self.pending += 1
             if self._task is None:
                 self._task = self._loop.create_task(self._work(self._loop))
@@ -114,14 +114,14 @@ class RequestWorker:
             except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
                 answer_failure(channel, request, error)
             finally:
-                self._bytes -= _size(request)
+                self._bytes -= size_of(request)
                 self.pending -= 1
         self._task = None
 
     async def stop(self) -> None:
         """Wait for the request that is being served; those that wait are not served any more."""
         for request, _ in itertools.chain.from_iterable(self._waiting.values()):
-            self._bytes -= _size(request)
+            self._bytes -= size_of(request)
             self.pending -= 1
         self._waiting.clear()
         if self._task is not None:
@@ -156,7 +156,7 @@ class ConfigChanges:
             for change in changes:
                 change.manager.change(change.edit, change.also)
             return then()
-        size = _size(request)
+        size = size_of(request)
         if self.pending >= CHANGES_WAITING_MAX or self._bytes + size > WAITING_BYTES_MAX:
             return request.answer(
                 ResponseCode.SYSTEM_BUSY,
@@ -248,7 +248,7 @@ def creates_missing(
     return serve
 
 
-def _size(request: RemotingCommand) -> int:
+def size_of(request: RemotingCommand) -> int:
     """Bytes of a request that waits."""
     ext = request.ext
     return len(request.body) + len(request.remark or "") + sum(map(len, ext)) + sum(map(len, ext.values()))

@@ -249,32 +249,34 @@ def test_a_producer_that_does_not_answer_takes_no_room_from_others(
     reply, asker, broker, kit, monkeypatch
 ):
     monkeypatch.setattr(reply_module, "PUSHES_OF_CHANNEL_MAX", 2)
-    monkeypatch.setattr(reply_module, "BYTES_OF_CHANNEL_MAX", 100)
+    monkeypatch.setattr(reply_module, "BYTES_OF_CHANNEL_MAX", 1_000)
     asker.gate = asyncio.Event()
-    reply.start(ext(), bytes(90))
-    reply.start(ext(), bytes(20))
+    reply.start(ext(), bytes(500))
+    reply.start(ext(), bytes(500))
+    reply.start(ext(c="x" * 900))  # fields count, too
+    fields = sum(len(name) + len(value) for name, value in ext().items())
     assert [(a.code, a.remark) for a in reply.channel.sent] == [
-        (2, "1 replies of 90 bytes wait for <asker> already; try again later")]
+        (2, f"1 replies of {500 + fields} bytes wait for <asker> already; try again later")] * 2
     reply.start(ext(), bytes(10))
     reply.start(ext(), b"x")
-    assert [a.code for a in reply.channel.sent] == [2, 2]
+    assert [a.code for a in reply.channel.sent] == [2, 2, 2]
     other = type(asker)("10.0.0.8:4000")
     broker.producers.register(other, kit.request(34), "other", "askers")
-    reply.start(ext(i="REPLY_TO_CLIENT\x01other\x02"), bytes(200))
+    reply.start(ext(i="REPLY_TO_CLIENT\x01other\x02"), bytes(2_000))
     broker.loop.run_until_complete(asyncio.sleep(0.01))
     assert len(other.pushes) == 1
     asker.gate.set()
     reply.finish()
-    assert sorted(a.code for a in reply.channel.sent) == [0, 0, 0, 2, 2]
+    assert sorted(a.code for a in reply.channel.sent) == [0, 0, 0, 2, 2, 2]
     assert reply.processor._under_way == {}
     assert (reply.processor._size_bytes, reply.processor.pending) == (0, 0)
 
 
 def test_all_replies_under_way_are_bounded(reply, asker, broker, monkeypatch):
-    monkeypatch.setattr(reply_module, "BYTES_MAX", 100)
+    monkeypatch.setattr(reply_module, "BYTES_MAX", 1_000)
     asker.gate = asyncio.Event()
-    reply.start(ext(), bytes(90))
-    reply.start(ext(), bytes(20))
+    reply.start(ext(), bytes(500))
+    reply.start(ext(), bytes(500))
     assert reply.channel.sent[0].code == 2
     asker.gate.set()
     reply.finish()

@@ -14,7 +14,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final, NamedTuple, final
 
-from tailrace.broker.answers_later import Answer, MissingConfigError, answer_failure
+from tailrace.broker.answers_later import Answer, MissingConfigError, answer_failure, size_of
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
 from tailrace.broker.processors.send import (
@@ -44,7 +44,7 @@ PUSHES_MAX: Final = 10_000
 PUSHES_OF_CHANNEL_MAX: Final = 1_000
 """Pushes under way to one producer: one that does not answer takes no room from the others."""
 BYTES_MAX: Final = 64 << 20
-"""Bytes of the pushes under way."""
+"""Bytes of the pushes under way, fields of their headers included."""
 BYTES_OF_CHANNEL_MAX: Final = 16 << 20
 """Bytes of the pushes under way to one producer, beside a single one."""
 STOP_S: Final = 1.0
@@ -131,7 +131,7 @@ class ReplyMessageProcessor:
             return self._broker.changes.serve_again(
                 channel, request, missing,
                 lambda channel, request: self._reply(channel, request, ext))
-        self._count(push.producer, 1, len(request.body))
+        self._count(push.producer, 1, size_of(request))
         task = self._broker.loop.create_task(self._push_and_store(channel, request, push))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -158,7 +158,7 @@ class ReplyMessageProcessor:
             remark = f"push reply message fail, channel of <{client_id}> not found."
             _log.warning("reply refused peer=%s reason=%s", channel.peer, remark)
             raise RefusalError(ResponseCode.SYSTEM_ERROR, remark)
-        self._refuse_many(producer, client_id, len(request.body))
+        self._refuse_many(producer, client_id, size_of(request))
         message = MessageExtBrokerInner(
             config.topic_name, queue_id, request.body, stored, numbers["h"], sys_flag, numbers["g"],
             channel.born_host, numbers.get("j", 0), 0, properties.get("WAIT") != "false")
@@ -224,7 +224,7 @@ class ReplyMessageProcessor:
         except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
             answer_failure(channel, request, error)
         finally:
-            self._count(push.producer, -1, -len(request.body))
+            self._count(push.producer, -1, -size_of(request))
 
     async def _push(self, push: _Push) -> bool:
         try:
