@@ -166,3 +166,21 @@ def test_a_broker_that_stops_ends_what_waits(tmp_path):
             assert (await answerer.receive()) is None
 
     run(test)
+
+
+def test_a_broker_that_stops_lets_a_producer_take_its_reply(tmp_path):
+    async def test():
+        async with serving(tmp_path) as (controller, store, connect):
+            asker, answerer = await connect(), await connect()
+            await asker.ask(34, body=HEARTBEAT)
+            answerer.send(RemotingCommand(325, REPLY, b"x", opaque=7))
+            push = await asker.receive()
+            stopping = asyncio.create_task(controller.stop())
+            await asyncio.sleep(0.2)
+            asker.send(push.answer())
+            answer = await answerer.receive()
+            assert (answer.code, answer.opaque) == (0, 7)
+            await stopping
+            assert replies(store) == [b"x"]
+
+    run(test)
