@@ -190,10 +190,23 @@ def worst_requests(size, serial):
         code.SET_MESSAGE_REQUEST_MODE: [({}, body({"topic": WIDE, "consumerGroup": new, "mode": "PULL"}))],
     }
     requests.update(plain_requests(size, serial))
+    requests.update(replies(new))
     return {
         number: [RemotingCommand(number, dict(ext), data) for ext, data in each]
         + [RemotingCommand(number, dict(r.ext), r.body) for r in odd]
         for number, each in sorted(requests.items())}
+
+
+def replies(new):
+    """Replies to a producer that is not there, with very many properties, and to a new topic."""
+    to = "REPLY_TO_CLIENT\x01c\x02"
+    short = dict(zip("abcdefghij", SEND.values(), strict=True))
+    return {
+        RequestCode.SEND_REPLY_MESSAGE: [
+            ({**SEND, "properties": f"{to}{SEND['properties']}"[:32_000]}, b"x"), (SEND, b"x")],
+        RequestCode.SEND_REPLY_MESSAGE_V2: [
+            ({**short, "i": to * 1_700}, bytes(4_000_000)), ({**short, "b": new, "i": to}, b"x")],
+    }
 
 
 def plain_requests(size, serial):

@@ -460,6 +460,8 @@ class BrokerConfig(_Config):
         5000, "Period of writing consumer offsets.", unit="ms", low=1)
     region_id: str = _option("DefaultRegion", "Value of MSG_REGION.")
     trace_on: bool = _option(True, "Value of TRACE_ON.")
+    store_reply_message_enable: bool = _option(
+        True, "Whether a reply of request-reply is also stored in its topic, after it was pushed.")
     channel_expired_ms: int = _option(
         120_000, "A client without heartbeat for this long is forgotten.", unit="ms", low=1)
     server_socket_max_connections: int = _option(

@@ -85,6 +85,15 @@ _BROKER: Final = (
            "the group popped and did not acknowledge there is not delivered again."),
     _event("info", "subscription added", "group topic", "A group began to want a topic."),
     _event("info", "subscription removed", "group topic", "A group does not want a topic any more."),
+    _event("warning", "reply refused", "peer reason",
+           "A reply of request-reply names no producer, or one that is not connected to this broker; its "
+           "sender gets code 1, and the reply is not stored."),
+    _event("warning", "reply not pushed", "client peer reason",
+           "The producer that waits for a reply did not take it in 10 s, lost its connection or answered with "
+           "an error. The sender of the reply gets code 1; with storeReplyMessageEnable the reply is stored."),
+    _event("warning", "reply not stored", "topic status reason",
+           "A reply of request-reply was pushed, or could not be, and the store took no copy of it. The "
+           "answer tells only about the push."),
     _event("error", "cannot wait for the disk", "sends reason",
            "These sends are in the log, and nobody can tell whether they are durable; their "
            "producers get SERVICE_NOT_AVAILABLE."),

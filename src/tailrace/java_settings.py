@@ -65,7 +65,6 @@ REASONS: Final[Mapping[str, str]] = {
     "recovery": "recovery always checks everything and starts early enough",
     "register": "how often and in which form topics are registered; see registerNameServerPeriod",
     "renamed": "it is called channelExpiredMs here",
-    "reply": "replies of request-reply are refused",
     "schedule": "how the Java broker delivers delay levels",
     "shutdown": "a stop is always graceful",
     "stats": "statistics, metrics and logs of the Java broker; see /metrics",

@@ -22,7 +22,10 @@ from tailrace.logs import get_logger
 from tailrace.node.config_manager import ConfigManager
 from tailrace.remoting import Channel
 
-__all__ = ["Answer", "Change", "ConfigChanges", "MissingConfigError", "RequestWorker", "creates_missing", "memory_of"]
+__all__ = [
+    "Answer", "Change", "ConfigChanges", "MissingConfigError", "RequestWorker", "answer_failure",
+    "creates_missing", "memory_of", "size_of",
+]
 
 _log = get_logger(__name__)
 
@@ -85,13 +88,13 @@ class RequestWorker:
             mine = self._waiting.get(channel, ())
             if (
                 self.pending >= WAITING_MAX or len(mine) >= WAITING_OF_CHANNEL_MAX
-                or self._bytes + _size(request) > WAITING_BYTES_MAX
+                or self._bytes + size_of(request) > WAITING_BYTES_MAX
             ):
                 return request.answer(
                     ResponseCode.SYSTEM_BUSY, f"{self.pending} such requests wait already, "
                     f"{len(mine)} of them from this connection; try again later")
             self._waiting.setdefault(channel, deque()).append((request, serve))
-            self._bytes += _size(request)
+            self._bytes += size_of(request)
             self.pending += 1
             if self._task is None:
                 self._task = self._loop.create_task(self._work(self._loop))
@@ -111,16 +114,16 @@ class RequestWorker:
                     answer = await loop.run_in_executor(None, serve, channel, request)
                     _send(channel, request, answer)
             except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
-                _fail(channel, request, error)
+                answer_failure(channel, request, error)
             finally:
-                self._bytes -= _size(request)
+                self._bytes -= size_of(request)
                 self.pending -= 1
         self._task = None
 
     async def stop(self) -> None:
         """Wait for the request that is being served; those that wait are not served any more."""
         for request, _ in itertools.chain.from_iterable(self._waiting.values()):
-            self._bytes -= _size(request)
+            self._bytes -= size_of(request)
             self.pending -= 1
         self._waiting.clear()
         if self._task is not None:
@@ -155,7 +158,7 @@ class ConfigChanges:
             for change in changes:
                 change.manager.change(change.edit, change.also)
             return then()
-        size = _size(request)
+        size = size_of(request)
         if self.pending >= CHANGES_WAITING_MAX or self._bytes + size > WAITING_BYTES_MAX:
             return request.answer(
                 ResponseCode.SYSTEM_BUSY,
@@ -171,7 +174,7 @@ class ConfigChanges:
                 # Many pulls may wait for one new group; their answers are made as the client reads them.
                 channel.when_reading(functools.partial(_finish, channel, request, then))
             except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
-                _fail(channel, request, error)
+                answer_failure(channel, request, error)
             finally:
                 self._bytes -= size
 
@@ -247,7 +250,7 @@ def creates_missing(
     return serve
 
 
-def _size(request: RemotingCommand) -> int:
+def size_of(request: RemotingCommand) -> int:
     """Bytes of a request that waits."""
     ext = request.ext
     return len(request.body) + len(request.remark or "") + sum(map(len, ext)) + sum(map(len, ext.values()))
@@ -255,14 +258,14 @@ def _size(request: RemotingCommand) -> int:
 
 def memory_of(request: RemotingCommand) -> int:
     """Bytes of memory that the body and the fields of a request take while it waits."""
-    return _size(request) + FIELD_BYTES * len(request.ext)
+    return size_of(request) + FIELD_BYTES * len(request.ext)
 
 
 def _finish(channel: Channel, request: RemotingCommand, then: Callable[[], Answer]) -> None:
     try:
         _send(channel, request, then())
     except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
-        _fail(channel, request, error)
+        answer_failure(channel, request, error)
 
 
 def _send(channel: Channel, request: RemotingCommand, answer: Answer) -> None:
@@ -273,7 +276,8 @@ def _send(channel: Channel, request: RemotingCommand, answer: Answer) -> None:
         channel.answer(request, answer)
 
 
-def _fail(channel: Channel, request: RemotingCommand, error: Exception) -> None:
+def answer_failure(channel: Channel, request: RemotingCommand, error: Exception) -> None:
+    """Log what a request failed with, and answer the request with it."""
     _log.warning(
         "request failed code=%d peer=%s reason=%r", request.code, channel.peer, error,
         exc_info=not isinstance(error, KeyError | ValueError | StoreError | OSError))

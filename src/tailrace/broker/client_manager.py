@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -303,6 +304,8 @@ class ProducerManager:
         self._expired_ns = expired_ms * 1_000_000
         self._groups: dict[str, dict[Channel, ClientInfo]] = {}
         self._joined: dict[Channel, set[str]] = {}
+        self._clients: dict[str, Counter[Channel]] = {}
+        """By client id: its connections, the latest last, and the number of groups of each."""
 
     def groups(self) -> dict[str, list[ClientInfo]]:
         """Members by group."""
@@ -312,6 +315,11 @@ class ProducerManager:
     def members(self, group: str) -> list[ClientInfo]:
         """Members of a group; empty when it has none."""
         return list(self._groups.get(group, {}).values())
+
+    def find_channel(self, client_id: str) -> Channel | None:
+        """Return the latest connection over which a client has joined a producer group."""
+        channels = self._clients.get(client_id)
+        return next(reversed(channels)) if channels else None
 
     def register(
         self, channel: Channel, request: RemotingCommand, client_id: str, group: str
@@ -325,13 +333,21 @@ class ProducerManager:
         if member is None:
             member = ClientInfo(client_id, request.language, request.version, channel)
             members[channel] = member
+            self._clients.setdefault(client_id, Counter())[channel] += 1
         member.last_update_ns = self._clock.monotonic_ns()
         member.last_update_ms = self._clock.now_ms()
 
     def unregister(self, channel: Channel, group: str) -> None:
         """A member says goodbye."""
         members = self._groups.get(group)
-        if members is not None and members.pop(channel, None) is not None:
+        member = members.pop(channel, None) if members is not None else None
+        if member is not None:
+            channels = self._clients[member.client_id]
+            channels[channel] -= 1
+            if not channels[channel]:
+                del channels[channel]
+            if not channels:
+                del self._clients[member.client_id]
             joined = self._joined[channel]
             joined.discard(group)
             if not joined:

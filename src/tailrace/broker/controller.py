@@ -32,6 +32,7 @@ from tailrace.broker.processors.pull import PullMessageProcessor
 from tailrace.broker.processors.query import QueryProcessor
 from tailrace.broker.processors.query_assignment import QueryAssignmentProcessor
 from tailrace.broker.processors.recall import RecallMessageProcessor
+from tailrace.broker.processors.reply import ReplyMessageProcessor
 from tailrace.broker.processors.reset_offset import ResetOffsetProcessor
 from tailrace.broker.processors.retention import RetentionProcessor
 from tailrace.broker.processors.send import SendMessageProcessor
@@ -212,10 +213,11 @@ class BrokerController:
         modes = MessageRequestModeManager(self._file_system, self._store.config_dir)
         modes.load()
         retention = RetentionProcessor(broker)
+        reply = ReplyMessageProcessor(broker, send, durable)
         self._later: list[_AnswersLater] = [
-            broker.changes, broker.worker, retention.worker, broker.cold_reads]
+            broker.changes, broker.worker, retention.worker, broker.cold_reads, reply]
         self._processors: list[_Registers] = [
-            send, SendBackProcessor(broker, durable), RecallMessageProcessor(broker, durable),
+            send, reply, SendBackProcessor(broker, durable), RecallMessageProcessor(broker, durable),
             QueryProcessor(broker), ClientManageProcessor(broker), AdminTopicsProcessor(broker),
             retention, ResetOffsetProcessor(broker), StatsProcessor(broker),
             QueryAssignmentProcessor(broker, modes),

@@ -375,6 +375,7 @@ class Channel(asyncio.Protocol):
     async def request(self, command: RemotingCommand, timeout_ms: int) -> RemotingCommand:
         """Send a request of ours and wait for the client's answer.
 
+        The request is sent once the client reads what was written before; that counts as waiting.
         Raises RemotingTimeoutError, or RemotingConnectError when the connection closes.
         """
         if self.closed:
@@ -383,12 +384,19 @@ class Channel(asyncio.Protocol):
         opaque = command.opaque = self._opaque
         future: asyncio.Future[RemotingCommand] = self._server.loop.create_future()
         self._waiting[opaque] = future
-        self.write(encode(command))
+        unsent = [command]
+
+        def send() -> None:
+            if unsent:
+                self.write(encode(unsent.pop()))
+
+        self.when_reading(send)
         try:
             return await asyncio.wait_for(future, timeout_ms / 1000)
         except TimeoutError:
             raise RemotingTimeoutError(self.peer, timeout_ms) from None
         finally:
+            unsent.clear()  # `send` may be held for longer, but not the body
             self._waiting.pop(opaque, None)
 
     def when_reading(self, answer: Callable[[], None]) -> None:

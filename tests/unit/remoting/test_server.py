@@ -280,6 +280,34 @@ def test_the_server_may_ask_its_clients():
     assert len(closed) == 1
 
 
+def test_requests_to_a_client_that_reads_nothing_do_not_pile_up():
+    async def test():
+        async with serving() as server:
+            channels = []
+            server.register(lambda channel, request: channels.append(channel), 34)
+            client = await server.connect()
+            client.send(RemotingCommand(34, flag=2))
+            while not channels:
+                await asyncio.sleep(0.005)
+            channel, = channels
+            big = [RemotingCommand(326, body=bytes(1 << 20)) for _ in range(40)]
+            asked = [asyncio.create_task(channel.request(command, 5000)) for command in big[:39]]
+            await asyncio.sleep(0.05)
+            assert channel.paused
+            unread = channel.held_bytes()
+            assert unread < 2 << 20
+            with pytest.raises(RemotingTimeoutError):
+                await channel.request(big[39], 10)
+            assert channel.held_bytes() == unread
+            for _ in asked:  # the one that was given up is not sent
+                client.send((await client.receive()).answer(body=b"taken"))
+            assert [(await one).body for one in asked] == [b"taken"] * 39
+            channel.request_oneway(RemotingCommand(40))
+            assert (await client.receive()).code == 40
+
+    run(test)
+
+
 def test_a_client_that_reads_nothing_is_not_read_from():
     async def test():
         async with serving() as server:

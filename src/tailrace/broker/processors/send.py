@@ -39,7 +39,7 @@ from tailrace.node.topic_config import (
 )
 from tailrace.remoting import Channel, RemotingServer
 
-__all__ = ["SendMessageProcessor"]
+__all__ = ["V1_NAMES", "RefusalError", "SendMessageProcessor", "plain_sys_flag"]
 
 V1_NAMES: Final = {
     "producerGroup": "a", "topic": "b", "defaultTopic": "c", "defaultTopicQueueNums": "d",
@@ -89,7 +89,7 @@ REMARKS: Final[Mapping[PutMessageStatus, str]] = {
 BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 
 
-class _RefusalError(Exception):
+class RefusalError(Exception):
     """A send that is answered with a code and a remark instead of being stored."""
 
     def __init__(self, code: int, remark: str) -> None:
@@ -153,7 +153,7 @@ class SendMessageProcessor:
         batch = ext.get("m") == "true" or request.code == RequestCode.SEND_BATCH_MESSAGE
         try:
             message, unique_key = self._message(channel, request, ext, batch=batch)
-        except _RefusalError as refusal:
+        except RefusalError as refusal:
             return request.answer(refusal.code, refusal.remark, dict(self._common_ext))
         except MissingConfigError as missing:
             return self._broker.changes.serve_again(
@@ -184,31 +184,17 @@ class SendMessageProcessor:
         self, channel: Channel, request: RemotingCommand, ext: dict[str, str], *, batch: bool
     ) -> tuple[MessageExtBrokerInner, str]:
         topic = ext["b"]
-        config = self._topics.select(topic)
-        if config is None or topic in FORBIDDEN_TO_SEND:
-            config = self._missing_topic(channel, topic, ext)
-        queue_id = int(ext["e"])
-        queues = config.write_queue_nums
-        if not 0 <= queue_id < queues:
-            queue_id = self._queue(config, queue_id)
-        if not config.perm & 2:
-            raise _RefusalError(
-                ResponseCode.NO_PERMISSION,
-                f"the topic[{topic}] sending message is forbidden, perm={config.perm}",
-            )
-        if config.attributes or self._topics.static_topics:
-            self._check_type(config)
+        config, queue_id = self.place(channel, ext)
         sys_flag, flag, born = int(ext["f"]), int(ext["h"]), int(ext["g"])
         times = int(ext.get("j") or 0)
         if not (
             INT_MIN <= flag <= INT_MAX and 0 <= sys_flag <= INT_MAX and INT_MIN <= times <= INT_MAX
             and -(1 << 63) <= born < 1 << 63
         ):
-            raise _RefusalError(ResponseCode.INVALID_PARAMETER, "a number is out of its range")
-        if sys_flag & (TRANSACTION_BITS | INNER_BATCH_BITS):
-            _refuse_sys_flag(sys_flag)
+            raise RefusalError(ResponseCode.INVALID_PARAMETER, "a number is out of its range")
+        sys_flag = plain_sys_flag(sys_flag)
         if not request.body:
-            raise _RefusalError(ResponseCode.MESSAGE_ILLEGAL, "the message body is empty")
+            raise RefusalError(ResponseCode.MESSAGE_ILLEGAL, "the message body is empty")
         if batch:
             _refuse_many(request.body)
         properties, unique_key = self._properties(ext.get("i") or "", batch=batch)
@@ -221,23 +207,45 @@ class SendMessageProcessor:
             topic = config.topic_name
         message = MessageExtBrokerInner(
             topic, queue_id, request.body, properties.encode(), flag,
-            sys_flag & ~HOST_BITS, born, channel.born_host, times, 0,
+            sys_flag, born, channel.born_host, times, 0,
             "WAIT\x01false\x02" not in properties or _waits(properties),
         )
         return message, unique_key
 
+    def place(self, channel: Channel, ext: dict[str, str]) -> tuple[TopicConfig, int]:
+        """Return the topic and the queue that a request may write to; ``ext`` has the names of V2.
+
+        Raises RefusalError, and MissingConfigError for a topic that is to be created.
+        """
+        topic = ext["b"]
+        config = self._topics.select(topic)
+        if config is None or topic in FORBIDDEN_TO_SEND:
+            config = self._missing_topic(channel, topic, ext)
+        queue_id = int(ext["e"])
+        queues = config.write_queue_nums
+        if not 0 <= queue_id < queues:
+            queue_id = self._queue(config, queue_id)
+        if not config.perm & 2:
+            raise RefusalError(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{topic}] sending message is forbidden, perm={config.perm}",
+            )
+        if config.attributes or self._topics.static_topics:
+            self._check_type(config)
+        return config, queue_id
+
     def _check_type(self, config: TopicConfig) -> None:
         if unsupported := self._topics.unsupported_type(config):
-            raise _RefusalError(
+            raise RefusalError(
                 ResponseCode.NO_PERMISSION,
                 f"the topic[{config.topic_name}] has {unsupported}, which this broker does not support; "
                 "sending message is refused")
 
     def _missing_topic(self, channel: Channel, topic: str, ext: dict[str, str]) -> TopicConfig:
         if reason := validate_topic(topic):
-            raise _RefusalError(ResponseCode.INVALID_PARAMETER, reason)
+            raise RefusalError(ResponseCode.INVALID_PARAMETER, reason)
         if topic in FORBIDDEN_TO_SEND:
-            raise _RefusalError(
+            raise RefusalError(
                 ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
             )
         default = ext.get("c", "")
@@ -246,7 +254,7 @@ class SendMessageProcessor:
                 topic, default, int(ext.get("d") or 0))))
         if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
             return self._broker.topic(topic, 1)
-        raise _RefusalError(
+        raise RefusalError(
             ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!"
         )
 
@@ -256,7 +264,7 @@ class SendMessageProcessor:
             self._sequence += 1
             return self._sequence % config.write_queue_nums
         if queue_id >= max(config.write_queue_nums, config.read_queue_nums) or queue_id < 0:
-            raise _RefusalError(
+            raise RefusalError(
                 ResponseCode.INVALID_PARAMETER,
                 f"request queueId[{queue_id}] is illegal, {config.topic_name} "
                 f"writeQueueNums={config.write_queue_nums} readQueueNums={config.read_queue_nums}",
@@ -266,12 +274,12 @@ class SendMessageProcessor:
     def _properties(self, text: str, *, batch: bool) -> tuple[str, str]:
         """Properties as they are stored, and the unique key."""
         if len(text) > PROPERTIES_MAX:
-            raise _RefusalError(
+            raise RefusalError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the properties have {len(text)} characters, over the limit of {PROPERTIES_MAX}")
         if batch:  # the items of a batch keep their own
             if "DELAY\x01" in text and _number(decode_properties(text.encode()).get("DELAY", "0")) > 0:
-                raise _RefusalError(
+                raise RefusalError(
                     ResponseCode.MESSAGE_ILLEGAL, "the messages of a batch cannot have a delay level")
             return text, ""
         for name in REMARKABLE:
@@ -305,14 +313,14 @@ class SendMessageProcessor:
         A group that consumes in order has tried often enough itself (handleRetryAndDLQ).
         """
         if batch:
-            raise _RefusalError(
+            raise RefusalError(
                 ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group "
                 f"{config.topic_name}"
             )
         name = config.topic_name[len(RETRY_GROUP_TOPIC_PREFIX) :]
         group = self._broker.group(name)
         if group is None:
-            raise _RefusalError(
+            raise RefusalError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group not exist, {name}",
             )
@@ -396,14 +404,17 @@ def _field(name: str, value: bytes) -> bytes:
     return len(raw).to_bytes(2, "big") + raw + INT32.pack(len(value)) + value
 
 
-def _refuse_sys_flag(sys_flag: int) -> None:
+def plain_sys_flag(sys_flag: int) -> int:
+    """Return the flags that an ordinary message is stored with; raises RefusalError for another one."""
     if sys_flag & TRANSACTION_BITS:
-        raise _RefusalError(
+        raise RefusalError(
             ResponseCode.NO_PERMISSION, "the broker does not support transactional messages yet"
         )
-    raise _RefusalError(
-        ResponseCode.MESSAGE_ILLEGAL, "the broker does not support inner batches yet"
-    )
+    if sys_flag & INNER_BATCH_BITS:
+        raise RefusalError(
+            ResponseCode.MESSAGE_ILLEGAL, "the broker does not support inner batches yet"
+        )
+    return sys_flag & ~HOST_BITS
 
 
 def _refuse_many(body: bytes) -> None:
@@ -417,14 +428,14 @@ def _refuse_many(body: bytes) -> None:
             return
         pos += size
     if pos < len(body):
-        raise _RefusalError(
+        raise RefusalError(
             ResponseCode.MESSAGE_ILLEGAL, f"the batch has more than {BATCH_MAX} messages; send several")
 
 
 def _refuse_properties(properties: Mapping[str, str]) -> None:
     """Raise for a message that must not be stored as an ordinary one."""
     if properties.get("TRAN_MSG", "").lower() == "true":
-        raise _RefusalError(
+        raise RefusalError(
             ResponseCode.NO_PERMISSION, "the broker does not support transactional messages yet"
         )
 
