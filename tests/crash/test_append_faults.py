@@ -98,7 +98,7 @@ def check(store, acknowledged, *, exact):
     until = store.max_phy_offset
     start = until - until % 8192
     file = store._store.commit_log.queue.find(until)
-    if file is not None:  # nothing of a record that failed is left behind the end
+    if file is not None:  # a failed record leaves no bytes after the end
         rest = bytes(file.buffer[until - start :])
         assert rest.count(0) == len(rest)
     return len(found)

@@ -1,4 +1,4 @@
-"""Pulls that need the disk, over real sockets: nobody else waits for them, and a stop ends them."""
+"""Pulls that need the disk, over real sockets: other clients do not wait for them, a stop ends them."""
 
 from __future__ import annotations
 

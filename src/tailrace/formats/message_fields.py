@@ -29,7 +29,7 @@ _new: Final = MessageExt.__new__
 
 
 def decode_when_used(record: bytes) -> MessageExt:
-    """Return the message of a verified record, whole and nothing behind it.
+    """Return the message of a verified record; ``record`` has no bytes after it.
 
     A field is decoded when it is first used; the message keeps the record.
     """

@@ -339,8 +339,8 @@ def fill_rows(
 ):
     """Fill one row for each record that ``places`` (see ``kernels.unit_records``) names.
 
-    ``buf[0]`` is at position ``base`` of the log. Checksums are not looked at: whoever made the places
-    has done that. Raises ValueError for a place without a record.
+    ``buf[0]`` is at position ``base`` of the log. Checksums are not verified here, because
+    ``unit_records.find_units`` has done that. Raises ValueError for a place without a record.
     """
     n: cython.Py_ssize_t
     count: cython.Py_ssize_t = places.shape[0]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,7 +14,15 @@ from tailrace.errors import MessageIllegalError, StoreError, StoreNotWritableErr
 from tailrace.kernels import table_records
 from tailrace.model import MessageExtBrokerInner, PutMessageResult
 from tailrace.node.put_forms import raise_refused
-from tailrace.node.table_columns import NO_QUEUE, Numbers, Piece, Texts, pieces_of
+from tailrace.node.table_columns import (
+    NO_QUEUE,
+    Numbers,
+    Piece,
+    Texts,
+    illegal_row,
+    joined,
+    pieces_of,
+)
 from tailrace.node.timers import Timers
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.put_hook import Waiting
@@ -25,7 +34,6 @@ _RUN_BYTES: Final = 4 << 20
 _PROPERTIES_A_ROW: Final = 120
 _LAST_QUEUE_ID: Final = 0x7FFFFFFF
 _FLAG_LIMIT: Final = 1 << 31
-_LONGEST_NAME: Final = 200
 _WHY: Final = {
     table_records.TAG_SEPARATOR: ("tags", "must not hold 0x01 or 0x02"),
     table_records.KEY_EMPTY: ("keys", "a key is empty"),
@@ -94,24 +102,20 @@ class TablePut:
         log = self._store.commit_log
         most: dict[str, int] = {}
         for name, number in self._queues:
-            try:
+            with _at_row(self._first_rows[name, number]):
                 log.check_topic(name)
-            except MessageIllegalError as error:
-                raise _illegal(error.field, self._first_rows[name, number], error.reason) from None
             most[name] = max(number, most.get(name, 0))
         for rows in self._rows:
             self._check_sizes(rows)
             self._prepare_waiting(rows)
         for name in sorted(most, key=self._is_new):  # if one is refused, no new topic was created
-            try:
+            with _at_row(self._first_rows[name, most[name]]):
                 self._make_topic(name, most[name])
-            except MessageIllegalError as error:
-                raise _illegal(error.field, self._first_rows[name, most[name]], error.reason) from None
 
     def _checked(self, piece: Piece, topic: str | None, queue_id: int) -> _Rows:
         flags = piece.flag if piece.flag is not None else np.zeros(piece.count, np.int64)
         if (bad := np.flatnonzero((flags < -_FLAG_LIMIT) | (flags >= _FLAG_LIMIT))).size:
-            raise _illegal("flag", piece.first + bad[0], f"{flags[bad[0]]} has more than 32 bits")
+            raise illegal_row("flag", piece.first + bad[0], f"{flags[bad[0]]} has more than 32 bits")
         return _Rows(piece, *self._properties(piece), flags, self._queues_of(piece, topic, queue_id))
 
     def _queues_of(self, piece: Piece, topic: str | None, queue_id: int) -> Numbers:
@@ -120,7 +124,7 @@ class TablePut:
         ids = piece.queue_id if piece.queue_id is not None else np.full(piece.count, NO_QUEUE)
         missing = ids == NO_QUEUE
         if (bad := np.flatnonzero(~missing & ((ids < 0) | (ids > _LAST_QUEUE_ID)))).size:
-            raise _illegal(
+            raise illegal_row(
                 "queue_id", piece.first + bad[0], f"{ids[bad[0]]} is outside 0 to {_LAST_QUEUE_ID}")
         both, first, inverse = np.unique(
             of_rows << 32 | np.where(missing, 0, ids + 1), return_index=True, return_inverse=True)
@@ -129,7 +133,7 @@ class TablePut:
             name_number, wanted = key >> 32, (key & 0xFFFFFFFF) - 1
             name = names[name_number] if names[name_number] is not None else topic
             if not name:
-                raise _illegal(
+                raise illegal_row(
                     "topic", piece.first + row, "is empty" if name == "" else
                     "is null or missing, and put_table was called without a topic")
             queue = name, wanted if wanted >= 0 else queue_id
@@ -155,9 +159,9 @@ class TablePut:
         row, why = columns.encode(prefix.encode(), out, ends, kinds)
         if why:
             column, text = _WHY[why]
-            raise _illegal(column, piece.first + row, text)
+            raise illegal_row(column, piece.first + row, text)
         if (bad := np.flatnonzero(kinds & table_records.LMQ)).size:
-            raise _illegal(
+            raise illegal_row(
                 "properties", piece.first + bad[0], "names LMQ queues; put such a message by itself")
         lengths = np.diff(ends, prepend=0)
         used = int(ends[-1]) if piece.count else 0
@@ -174,10 +178,8 @@ class TablePut:
             return
         for row, lengths in enumerate(zip(
             bodies.tolist(), properties.tolist(), topics.tolist(), strict=True)):
-            try:
+            with _at_row(rows.piece.first + row):
                 log.check_lengths(*lengths, hosts)
-            except MessageIllegalError as error:
-                raise _illegal(error.field, rows.piece.first + row, error.reason) from None
 
     def _prepare_waiting(self, rows: _Rows) -> None:
         """Pass the rows that name a delivery time to the put hook."""
@@ -188,13 +190,11 @@ class TablePut:
                 topic, queue_id, rows.piece.body.text(row), rows.properties.text(row),
                 int(rows.flags[row]), 0, self._now_ms, self._store.commit_log.store_host)
             waiting = self._timers.waiting(message)
-            if not isinstance(waiting, PutMessageResult):
+            if isinstance(waiting, PutMessageResult):
+                with _at_row(rows.piece.first + row):
+                    raise_refused(waiting)
+            else:
                 self._waiting.append((rows.piece.first + row, message, waiting))
-                continue
-            try:
-                raise_refused(waiting)
-            except MessageIllegalError as error:
-                raise _illegal(error.field, rows.piece.first + row, error.reason) from None
 
     def append(self) -> PutTableResult:
         """Append the checked rows in order, rows with a delivery time last.
@@ -204,11 +204,12 @@ class TablePut:
         result = PutTableResult(
             np.full(self._count, -1, np.int64), np.full(self._count, -1, np.int64), -1, {})
         done, until = 0, -1
-        topics = _texts_of([topic.encode() for topic, _ in self._queues])
+        keys = list(self._queues)
+        topics = joined([topic.encode() for topic, _ in keys])
         try:
             for rows in self._rows:
                 for run in _runs(rows):
-                    put = self._append_run(rows, run, topics, result)
+                    put = self._append_run(rows, run, keys, topics, result)
                     done += put.msg_num
                     until = max(until, put.until)
                     if put.msg_num < len(run) or not put.status.appended:
@@ -230,23 +231,24 @@ class TablePut:
         return PutTableResult(result.phy_offsets, result.queue_offsets, until, result.recall_handles)
 
     def _append_run(
-        self, rows: _Rows, run: Numbers, topics: Texts, result: PutTableResult
+        self, rows: _Rows, run: Numbers, queues: list[tuple[str, int]], topics: Texts,
+        result: PutTableResult,
     ) -> PutMessageResult:
-        """Append the rows of a piece with the indexes in ``run``."""
+        """Append the rows of a piece with the indexes in ``run``; ``queues`` are all of the table."""
         log = self._store.commit_log
-        used, queues = np.unique(rows.queues[run], return_inverse=True)
-        keys = [list(self._queues)[number] for number in used.tolist()]
+        used, of_rows = np.unique(rows.queues[run], return_inverse=True)
+        keys = [queues[number] for number in used.tolist()]
         bodies, properties = rows.piece.body.some(run), rows.properties.some(run)
         phy_offsets, queue_offsets = np.empty(len(run), np.int64), np.empty(len(run), np.int64)
         host = np.frombuffer(log.store_host, np.uint8)
-        flags, queues, names = rows.flags[run], queues.reshape(-1), topics.some(used)
+        flags, of_rows, names = rows.flags[run], of_rows.reshape(-1), topics.some(used)
         queue_ids = np.array([queue_id for _, queue_id in keys], np.int64)
 
         def make(
             first: int, out: Any, at: int, limit: int, phy_offset: int, offsets: Any, now_ms: int
         ) -> tuple[int, int]:
             made: tuple[int, int] = table_records.put_rows(
-                first, len(run), bodies, properties, flags, queues, queue_ids, names, self._now_ms, host,
+                first, len(run), bodies, properties, flags, of_rows, queue_ids, names, self._now_ms, host,
                 now_ms, host, log.appends_crc, out, at, limit, phy_offset, offsets, phy_offsets,
                 queue_offsets)
             return made
@@ -260,13 +262,13 @@ class TablePut:
         return put
 
 
-def _illegal(column: str, row: Any, why: str) -> MessageIllegalError:
-    return MessageIllegalError(column, f"row {int(row)}: {why}")
-
-
-def _texts_of(parts: list[bytes]) -> Texts:
-    lengths = np.fromiter(map(len, parts), np.int64, len(parts))
-    return Texts(np.cumsum(lengths) - lengths, lengths, b"".join(parts))
+@contextmanager
+def _at_row(row: int) -> Iterator[None]:
+    """Add the row to a MessageIllegalError that is raised in this context."""
+    try:
+        yield
+    except MessageIllegalError as error:
+        raise illegal_row(error.field, row, error.reason) from None
 
 
 def _runs(rows: _Rows) -> list[Numbers]:

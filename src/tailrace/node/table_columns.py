@@ -15,7 +15,7 @@ import numpy as np
 from tailrace.errors import MessageIllegalError
 from tailrace.kernels import table_records
 
-__all__ = ["COLUMNS", "NO_QUEUE", "Piece", "pieces_of"]
+__all__ = ["COLUMNS", "NO_QUEUE", "Numbers", "Piece", "Texts", "illegal_row", "joined", "pieces_of"]
 
 Texts = table_records.Texts
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
@@ -49,12 +49,9 @@ class Piece:
     deliver_at: Numbers | None
 
 
-def _illegal(column: str, why: str) -> MessageIllegalError:
-    return MessageIllegalError(column, why)
-
-
-def _row(column: str, row: int, why: str) -> MessageIllegalError:
-    return MessageIllegalError(column, f"row {row}: {why}")
+def illegal_row(column: str, row: Any, why: str) -> MessageIllegalError:
+    """Return the error of one row; it names the column and the row."""
+    return MessageIllegalError(column, f"row {int(row)}: {why}")
 
 
 def pieces_of(table: Any) -> Iterator[Piece]:
@@ -76,7 +73,7 @@ def _chunks(table: Any) -> Iterator[tuple[dict[str, Any], int]]:
     if isinstance(table, Mapping):
         lengths = {str(name): len(column) for name, column in table.items()}
         if len(set(lengths.values())) > 1:
-            raise _illegal("table", "columns differ in length: " + ", ".join(
+            raise MessageIllegalError("table", "columns differ in length: " + ", ".join(
                 f"{name} {length}" for name, length in lengths.items()))
         plain = {name: _one_chunk(column) for name, column in table.items()}
         yield plain, next(iter(lengths.values()), 0)
@@ -102,7 +99,7 @@ def _one_chunk(column: Any) -> Any:
 def _no_twins(names: Sequence[str]) -> None:
     for name in names:
         if names.count(name) > 1:
-            raise _illegal("table", f"has the column {name[:_LONGEST]!r} twice")
+            raise MessageIllegalError("table", f"has the column {name[:_LONGEST]!r} twice")
 
 
 def _named(columns: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,13 +108,13 @@ def _named(columns: Mapping[str, Any]) -> dict[str, Any]:
     for name, column in columns.items():
         plain = _ALIASES.get(name, name)
         if plain not in COLUMNS:
-            raise _illegal("table", f"has the column {str(name)[:_LONGEST]!r}, which is not known: the "
+            raise MessageIllegalError("table", f"has the column {str(name)[:_LONGEST]!r}, which is not known: the "
                            f"columns are {', '.join(COLUMNS)}")
         if plain in named:
-            raise _illegal("table", f"has the column {plain} twice, as {name} too")
+            raise MessageIllegalError("table", f"has the column {plain} twice, as {name} too")
         named[plain] = column
     if "body" not in named:
-        raise _illegal("body", "is missing, a table of messages has this column")
+        raise MessageIllegalError("body", "is missing, a table of messages has this column")
     return named
 
 
@@ -149,7 +146,7 @@ def _numbers(name: str, first: int, column: Any) -> tuple[Numbers, Any]:
         if str(column.type) == "null":
             return np.zeros(len(column), np.int64), np.ones(len(column), bool)
         if str(column.type) not in _INTEGERS:
-            raise _illegal(name, f"is {column.type}, whole numbers are needed")
+            raise MessageIllegalError(name, f"is {column.type}, whole numbers are needed")
         missing = _missing(column)
         raw = np.frombuffer(column.buffers()[1] or b"", np.dtype(str(column.type)))
         return _as_int64(name, first, raw[column.offset : column.offset + len(column)]), missing
@@ -161,9 +158,9 @@ def _numbers(name: str, first: int, column: Any) -> tuple[Numbers, Any]:
         if value is None:
             missing[n] = True
         elif isinstance(value, bool) or not isinstance(value, int | np.integer):
-            raise _row(name, first + n, f"{value!r:.{_LONGEST}} is not a whole number")
+            raise illegal_row(name, first + n, f"{value!r:.{_LONGEST}} is not a whole number")
         elif not -(1 << 63) < value < 1 << 63:
-            raise _row(name, first + n, f"{value!r:.{_LONGEST}} has more than 64 bits")
+            raise illegal_row(name, first + n, f"{value!r:.{_LONGEST}} has more than 64 bits")
         else:
             numbers[n] = value
     return numbers, missing
@@ -171,7 +168,7 @@ def _numbers(name: str, first: int, column: Any) -> tuple[Numbers, Any]:
 
 def _as_int64(name: str, first: int, numbers: Any) -> Numbers:
     if numbers.dtype == np.uint64 and (beyond := np.flatnonzero(numbers >= 1 << 63)).size:
-        raise _row(name, first + int(beyond[0]), f"{numbers[beyond[0]]} has more than 63 bits")
+        raise illegal_row(name, first + beyond[0], f"{numbers[beyond[0]]} has more than 63 bits")
     return np.ascontiguousarray(numbers, np.int64)
 
 
@@ -195,7 +192,7 @@ def _missing(column: Any) -> Any:
 def _bodies(name: str, first: int, column: Any) -> Texts:
     texts, missing = _texts(name, first, column)
     if missing is not None and missing.any():
-        raise _row(name, first + int(np.flatnonzero(missing)[0]), "is null")
+        raise illegal_row(name, first + np.flatnonzero(missing)[0], "is null")
     return texts
 
 
@@ -218,7 +215,7 @@ def _texts(name: str, first: int, column: Any) -> tuple[Texts, Any]:
     kind = str(column.type)
     needed = "binary" if name == "body" else "string"
     if kind not in (needed, f"large_{needed}"):
-        raise _illegal(name, f"is {kind}, {needed} is needed")
+        raise MessageIllegalError(name, f"is {kind}, {needed} is needed")
     ends = _offsets(column.buffers()[1], column, large=kind.startswith("large"))
     missing = _missing(column)
     lengths = np.diff(ends)
@@ -245,20 +242,21 @@ def _texts_of_list(name: str, first: int, column: Any) -> tuple[Texts, Any]:
             missing[n] = True
             parts.append(b"")
         elif not isinstance(value, kinds):
-            raise _row(name, first + n, f"is {type(value).__name__}, {kinds[0].__name__} is needed")
+            raise illegal_row(name, first + n, f"is {type(value).__name__}, {kinds[0].__name__} is needed")
         else:
             parts.append(_encoded(name, first + n, value))
-    return _joined(parts), missing
+    return joined(parts), missing
 
 
 def _encoded(name: str, row: int, value: Any) -> bytes:
     try:
         return value.encode() if isinstance(value, str) else value
     except UnicodeEncodeError as error:
-        raise _row(name, row, f"cannot be stored as UTF-8: {error}") from None
+        raise illegal_row(name, row, f"cannot be stored as UTF-8: {error}") from None
 
 
-def _joined(parts: list[bytes]) -> Texts:
+def joined(parts: list[bytes]) -> Texts:
+    """Return some texts as one array of bytes."""
     lengths = np.fromiter(map(len, parts), np.int64, len(parts))
     return Texts(np.cumsum(lengths) - lengths, lengths, b"".join(parts))
 
@@ -273,13 +271,13 @@ def _topics(name: str, first: int, column: Any) -> tuple[list[str | None], Numbe
         indices, missing = _numbers(name, first, column.indices)
         names: list[str | None] = column.dictionary.to_pylist()
         if names and not isinstance(next((one for one in names if one is not None), ""), str):
-            raise _illegal(name, f"is {column.type}, string is needed")
+            raise MessageIllegalError(name, f"is {column.type}, string is needed")
         return [*names, None], np.where(missing, len(names), indices) if missing is not None else indices
     numbers: dict[str | None, int] = {}
     of_rows = np.zeros(len(values), np.int64)
     for n, value in enumerate(values):
         if value is not None and not isinstance(value, str):
-            raise _row(name, first + n, f"is {type(value).__name__}, str is needed")
+            raise illegal_row(name, first + n, f"is {type(value).__name__}, str is needed")
         of_rows[n] = numbers.setdefault(value if value is None else str(value), len(numbers))
     return list(numbers), of_rows
 
@@ -293,7 +291,7 @@ def _lists(name: str, first: int, column: Any) -> Lists:
         if kind == "null":
             return _no_lists(len(column))
         if not kind.startswith(("list<", "large_list<")):
-            raise _illegal(name, f"is {kind}, a list of strings is needed")
+            raise MessageIllegalError(name, f"is {kind}, a list of strings is needed")
         starts, counts = _places(column, large=kind.startswith("large"))
         texts, missing = _texts(name, first, column.values)
         _refuse_null(name, first, starts, counts, missing)
@@ -302,21 +300,21 @@ def _lists(name: str, first: int, column: Any) -> Lists:
     parts: list[bytes] = []
     for n, keys in enumerate(lists):
         if isinstance(keys, str | bytes) or not isinstance(keys, Sequence | np.ndarray):
-            raise _row(name, first + n, f"is {type(keys).__name__}, a list of strings is needed")
+            raise illegal_row(name, first + n, f"is {type(keys).__name__}, a list of strings is needed")
         for key in keys:
             if not isinstance(key, str):
-                raise _row(name, first + n, f"has {key!r:.{_LONGEST}}, which is not a string")
+                raise illegal_row(name, first + n, f"has {key!r:.{_LONGEST}}, which is not a string")
             parts.append(_encoded(name, first + n, key))
-    return *_runs(lists), _joined(parts)
+    return *_runs(lists), joined(parts)
 
 
 def _maps(name: str, first: int, column: Any) -> Maps:
     if hasattr(column, "buffers"):
         kind = str(column.type)
         if kind == "null":
-            return *_no_lists(len(column)), _joined([])
+            return *_no_lists(len(column)), joined([])
         if not kind.startswith("map<"):
-            raise _illegal(name, f"is {kind}, a map of strings to strings is needed")
+            raise MessageIllegalError(name, f"is {kind}, a map of strings to strings is needed")
         starts, counts = _places(column, large=False)
         names, _ = _texts(name, first, column.keys)
         values, missing = _texts(name, first, column.items)
@@ -326,18 +324,18 @@ def _maps(name: str, first: int, column: Any) -> Maps:
     names_, values_ = [], []
     for n, properties in enumerate(maps):
         if not isinstance(properties, Mapping):
-            raise _row(name, first + n, f"is {type(properties).__name__}, a dict of strings is needed")
+            raise illegal_row(name, first + n, f"is {type(properties).__name__}, a dict of strings is needed")
         for key, value in properties.items():
             if not isinstance(key, str) or not isinstance(value, str):
-                raise _row(name, first + n, f"{key!r:.{_LONGEST}}: name and value must be strings")
+                raise illegal_row(name, first + n, f"{key!r:.{_LONGEST}}: name and value must be strings")
             names_.append(_encoded(name, first + n, key))
             values_.append(_encoded(name, first + n, value))
-    return *_runs(maps), _joined(names_), _joined(values_)
+    return *_runs(maps), joined(names_), joined(values_)
 
 
 def _no_lists(count: int) -> Lists:
     nothing = np.zeros(count, np.int64)
-    return nothing, nothing, _joined([])
+    return nothing, nothing, joined([])
 
 
 def _runs(lists: Sequence[Any]) -> tuple[Numbers, Numbers]:
@@ -362,4 +360,4 @@ def _refuse_null(name: str, first: int, starts: Numbers, counts: Numbers, missin
     before = np.concatenate(([0], np.cumsum(missing)))
     bad = np.flatnonzero(before[starts + counts] > before[starts])
     if bad.size:
-        raise _row(name, first + int(bad[0]), "holds a null")
+        raise illegal_row(name, first + bad[0], "holds a null")

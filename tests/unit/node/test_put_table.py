@@ -40,7 +40,7 @@ def store():
 
 
 def everything(store):
-    """All messages but what each put makes anew."""
+    """Return all messages by queue, without the fields that differ from put to put."""
     return {
         (topic, queue_id): [
             replace(message, store_timestamp=0, born_timestamp=0, properties={
@@ -122,7 +122,6 @@ def test_rows_are_as_messages_put_one_by_one(form, monkeypatch):
             expected, found = everything(one), everything(other)
             assert found.keys() == expected.keys()
             for queue, messages in expected.items():
-                # Positions are equal but where an own unique key is shorter in both.
                 assert found[queue] == messages
             assert result.phy_offsets.tolist() == [put.phy_offset for put in puts]
             assert result.until == puts[-1].until
