@@ -6,9 +6,9 @@ import shutil
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.kernels import record
 from tailrace.model import MessageExtBrokerInner
-from tailrace.store.log_walk import Damage, LogWalk
 from tailrace.store.record_batch import RecordBatch
 from tailrace.store.verification import CHECK, queue_ends
+from tailrace.store.walk.log_walk import Damage, LogWalk
 
 SEGMENT = 16384
 CONFIG = StoreConfig(

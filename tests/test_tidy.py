@@ -26,6 +26,7 @@ TEXT = {".py", ".md", ".toml", ".txt", ".in", ".yml", ".yaml", ".json", ".jsonl"
 FUNCTION_LINES, FILE_LINES = 70, 600
 LONGER = {
     # The public face: every method of it in one place, each a few lines over the store's parts.
+    "src/tailrace/events.py": 800,  # one table
     "src/tailrace/node/message_store.py": 720,
 }
 LONG_FUNCTIONS = {

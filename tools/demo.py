@@ -22,6 +22,7 @@ from typing import Any
 
 from demo_archive import archive_act
 from demo_retention import with_retention
+from demo_transaction import transaction_act
 from rich.console import Console
 from rich.table import Table
 
@@ -323,7 +324,7 @@ def spark_child(store: str) -> None:
 
 def with_spark(store: Path, scratch: Path) -> None:
     """Read the directory with Spark and show a query; archive one and read that."""
-    act(9, "Read the same directory with Spark")
+    act(10, "Read the same directory with Spark")
     try:
         import pyspark  # noqa: F401
 
@@ -352,8 +353,18 @@ def with_spark(store: Path, scratch: Path) -> None:
     console.print(
         f"  Spark {result['version']}, session in {result['started_s']:.1f} s, first query in "
         f"{result['took_s']:.1f} s, no broker running")
-    act(10, "Archive what retention deletes, and read archive and log as one table")
+    act(11, "Archive what retention deletes, and read archive and log as one table")
     archive_act(scratch, console, tailrace, Server)
+
+
+def find_by_key(store: Path) -> None:
+    """One message, found by the index."""
+    for line in tailrace("query", store, "--topic", "orders", "--key", "order-42"):
+        message = line["message"]
+        console.print("  " + json.dumps({
+            name: message[name]
+            for name in ("topic", "queueId", "queueOffset", "physicalOffset", "properties")
+        }))
 
 
 def story(scratch: Path, *, java: bool, node: bool, spark: bool) -> None:
@@ -414,14 +425,12 @@ def story(scratch: Path, *, java: bool, node: bool, spark: bool) -> None:
     break_and_mend(store)
 
     act(7, "Find a message by its key, without a broker")
-    for line in tailrace("query", store, "--topic", "orders", "--key", "order-42"):
-        message = line["message"]
-        console.print("  " + json.dumps({
-            name: message[name]
-            for name in ("topic", "queueId", "queueOffset", "physicalOffset", "properties")
-        }))
+    find_by_key(store)
 
-    act(8, "Disk space comes back: by time, by pressure, by hand")
+    act(8, "Transactions over a kill, and a filter in SQL")
+    transaction_act(scratch, Server, console.print)
+
+    act(9, "Disk space comes back: by time, by pressure, by hand")
     with_retention(scratch, console.print)
     if spark:
         with_spark(store, scratch)

@@ -2,9 +2,12 @@
 
 import ast
 import dataclasses
+import enum
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+import msgspec
 
 from tailrace import config, errors, metrics
 from tailrace.events import EVENTS, Event, split_line
@@ -17,6 +20,8 @@ from tailrace.formats import (
     timerlog,
     timerwheel,
 )
+from tailrace.formats.requests.custom_header import CustomHeader
+from tailrace.formats.requests.table import REQUESTS, Role
 from tailrace.java_settings import REASONS, java_settings, refused_settings
 
 OUT = Path("docs/reference")
@@ -47,15 +52,46 @@ def formats() -> str:
     return HEAD + "\n".join(parts)
 
 
+def protocol() -> str:
+    parts = [(
+        "# Requests\n\nFields are written as text. A field with `?` may be left out. Action and resource have "
+        "the names of RocketMQ's access control.\n")]
+    for role in Role:
+        parts.append(f"## Answered by a {role.value}\n\n| code | name | action | fields | answer | changes |\n"
+                     "|---|---|---|---|---|---|")
+        parts.extend(
+            f"| {r.code} | {r.code.name} | {_names(r.action)} {_names(r.resource)} | {_fields(r.header)} | "
+            f"{_fields(r.answer)} | {r.changes} |"
+            for r in sorted(REQUESTS.values(), key=lambda r: r.code) if r.role is role)
+        parts.append("")
+    return HEAD + "\n".join(parts)
+
+
+def _names(flags: enum.Flag) -> str:
+    return "/".join(flag.name or "" for flag in flags)
+
+
+def _fields(header: type[CustomHeader] | None) -> str:
+    if header is None:
+        return ""
+    return ", ".join(
+        f"`{f.encode_name}`{'' if f.required else '?'}" for f in msgspec.structs.fields(header))
+
+
 def settings() -> str:
-    parts = ["# Settings\n\nNames are RocketMQ's; every command takes a `.properties` file by `--config`.\n"]
-    for title, kind in (("Store", config.StoreConfig), ("Broker", config.BrokerConfig)):
-        parts.append(f"## {title}\n\n| name | default | unit | meaning |\n|---|---|---|---|")
+    parts = [(
+        "# Settings\n\nNames are RocketMQ's; every command takes a `.properties` file by `--config`. A running "
+        "server\nchanges the live ones (`mqadmin updateBrokerConfig`, `updateNamesrvConfig`), in that file too.\n")]
+    for title, kind in (
+        ("Store", config.StoreConfig), ("Broker", config.BrokerConfig), ("Name server", config.NameServerConfig)
+    ):
+        parts.append(f"## {title}\n\n| name | default | unit | live | meaning |\n|---|---|---|---|---|")
         for f in dataclasses.fields(kind):
             default = getattr(f.default, "value", f.default)
             text = str(default).lower() if isinstance(default, bool) else f"{default}"
             parts.append(
                 f"| `{config.option_name(f)}` | {text or '(empty)'} | {f.metadata['unit']} | "
+                f"{'yes' if f.metadata['live'] else ''} | "
                 f"{f.metadata['about']} |")
         parts.append("")
     parts.append(
@@ -143,7 +179,7 @@ def metric_table() -> str:
 def main() -> int:
     stale = []
     for name, text in (
-        ("formats.md", formats()), ("config.md", settings()), ("errors.md", error_tree()),
+        ("formats.md", formats()), ("protocol.md", protocol()), ("config.md", settings()), ("errors.md", error_tree()),
         ("events.md", events()), ("metrics.md", metric_table()),
     ):
         path = OUT / name

@@ -26,8 +26,8 @@ SAVES_MS = (10, 50, 5000)
 OPENER = """
 import sys
 from tailrace import MessageStore
-from tailrace.store import recovery
-recovery._SAVE_NS = int(sys.argv[2]) * 1_000_000
+from tailrace.store.recovery import passes
+passes._SAVE_NS = int(sys.argv[2]) * 1_000_000
 print("go", flush=True)
 MessageStore.open(sys.argv[1], services=False).close()
 """

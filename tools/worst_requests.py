@@ -44,6 +44,7 @@ QUEUE = {"topic": WIDE, "queueId": "0"}
 SEND = {"producerGroup": "p", "topic": WIDE, "defaultTopic": "TBW102", "defaultTopicQueueNums": "4",
         "queueId": "0", "sysFlag": "0", "bornTimestamp": "1", "flag": "0",
         "properties": "".join(f"k{i}\x01v\x02" for i in range(3300)), "reconsumeTimes": "0"}
+END = {"producerGroup": "p", "tranStateTableOffset": "0", "commitOrRollback": "8", "msgId": "m" * 30_000}
 PULL = {**QUEUE, "consumerGroup": "g00000", "queueOffset": "0", "maxMsgNums": "2147483647",
         "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "1", "subVersion": "0",
         "maxMsgBytes": "2147483647"}
@@ -154,13 +155,16 @@ def worst_requests(size, serial):
         code.QUERY_CONSUMER_OFFSET: [({**QUEUE, "consumerGroup": "none"}, b"")],
         code.UPDATE_CONSUMER_OFFSET: [({**QUEUE, "consumerGroup": "g00000", "commitOffset": "1"}, b"")],
         code.UPDATE_AND_CREATE_TOPIC: [({"topic": new, "readQueueNums": "4", "writeQueueNums": "4",
-                                         "perm": "6", "attributes": "+a=b," * 180_000}, b""),
-                                       ({"topic": new, "readQueueNums": "4", "writeQueueNums": "4",
-                                         "perm": "6"}, b"")],
+                                         "perm": "6", "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG",
+                                         "attributes": "+a=b," * 180_000}, b""),
+                                       ({"topic": new, "readQueueNums": "4", "writeQueueNums": "4", "perm": "6",
+                                         "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG"}, b"")],
         code.UPDATE_AND_CREATE_TOPIC_LIST: [({}, body({"topicConfigList": topics}))],
         code.HEART_BEAT: heartbeats(serial, tags, values),
         code.UNREGISTER_CLIENT: [({"clientID": "c", "producerGroup": "p", "consumerGroup": "g"}, b"")],
         code.CONSUMER_SEND_MSG_BACK: [({"group": new, "offset": "0", "delayLevel": "0"}, b"")],
+        code.END_TRANSACTION: [({**END, "commitLogOffset": place}, b"") for place in ("0", "-1", str(1 << 62))],
+        code.RESUME_CHECK_HALF_MESSAGE: [({"msgId": "0" * long}, b"") for long in (32, BIG)],
         code.LOCK_BATCH_MQ: [({}, locks)], code.UNLOCK_BATCH_MQ: [({}, locks)],
         code.CHECK_CLIENT_CONFIG: [({}, values)],
         code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: [({}, values), ({}, body({"groupName": new}))],
@@ -172,17 +176,13 @@ def worst_requests(size, serial):
         code.DELETE_TOPIC_IN_BROKER: [({"topic": f"topic{serial % size:05}"}, b"")],
         code.DELETE_SUBSCRIPTIONGROUP: [({"groupName": f"g{1 + serial % (size - 1):05}",
                                           "cleanOffset": "true"}, b"")],
-        code.INVOKE_BROKER_TO_RESET_OFFSET: [({"topic": WIDE, "group": "g00000", "timestamp": "0"}, b"")],
+        code.INVOKE_BROKER_TO_RESET_OFFSET: [({"topic": WIDE, "group": "g00000", "timestamp": "0",
+                                              "isForce": "true"}, b"")],
         code.QUERY_CONSUME_TIME_SPAN: [({"topic": WIDE, "group": "g00000"}, b"")],
         code.QUERY_CONSUME_QUEUE: [({**QUEUE, "index": "0", "count": "2147483647",
                                      "consumerGroup": "g00000"}, b"")],
         code.CONSUME_MESSAGE_DIRECTLY: [({"consumerGroup": "g00000", "clientId": "c", "msgId": "0" * 32}, b"")],
         code.RECALL_MESSAGE: [({"topic": WIDE, "recallHandle": "x" * 900_000}, b"")],
-        code.PUT_KV_CONFIG: [({"namespace": "n", "key": new, "value": "v" * 900_000}, b"")],
-        code.REGISTER_TOPIC_IN_NAMESRV: [({"topic": "t"}, body({"queueDatas": [
-            {"brokerName": "broker-x", "readQueueNums": 4}] * 1000}))],
-        code.REGISTER_BROKER: registrations(),
-        code.QUERY_DATA_VERSION: [({"brokerName": "broker-x", "brokerAddr": "x:1"}, values)],
         code.VIEW_BROKER_STATS_DATA: [({"statsName": "TOPIC_PUT_NUMS", "statsKey": WIDE}, b"")],
         code.QUERY_ASSIGNMENT: [
             ({}, body({"topic": WIDE, "consumerGroup": "g00000", "clientId": "c", "messageModel": model}))
@@ -190,11 +190,27 @@ def worst_requests(size, serial):
         code.SET_MESSAGE_REQUEST_MODE: [({}, body({"topic": WIDE, "consumerGroup": new, "mode": "PULL"}))],
     }
     requests.update(plain_requests(size, serial))
+    requests.update(of_name_server(new, values))
     requests.update(replies(new))
+    requests.update(of_groups(group_of_all))
+    requests.update(pops(new, tags))
     return {
         number: [RemotingCommand(number, dict(ext), data) for ext, data in each]
         + [RemotingCommand(number, dict(r.ext), r.body) for r in odd]
         for number, each in sorted(requests.items())}
+
+
+def of_name_server(new, values):
+    """Requests that a name server stores."""
+    code = RequestCode
+    return {
+        code.PUT_KV_CONFIG: [({"namespace": "n", "key": new, "value": "v" * 900_000}, b"")],
+        code.REGISTER_TOPIC_IN_NAMESRV: [({"topic": "t"}, body({"queueDatas": [
+            {"brokerName": "broker-x", "readQueueNums": 4}] * 1000}))],
+        code.REGISTER_BROKER: registrations(),
+        code.QUERY_DATA_VERSION: [({"brokerName": "broker-x", "brokerAddr": "x:1", "clusterName": "c",
+                                    "brokerId": "0"}, values)],
+    }
 
 
 def replies(new):
@@ -206,6 +222,45 @@ def replies(new):
             ({**SEND, "properties": f"{to}{SEND['properties']}"[:32_000]}, b"x"), (SEND, b"x")],
         RequestCode.SEND_REPLY_MESSAGE_V2: [
             ({**short, "i": to * 1_700}, bytes(4_000_000)), ({**short, "b": new, "i": to}, b"x")],
+    }
+
+
+def of_groups(every_topic):
+    """Requests about the offsets of groups."""
+    code = RequestCode
+    of_group = {"group": "g00000", "topic": WIDE}
+    return {
+        code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: [(of_group, b"")],
+        code.QUERY_CORRECTION_OFFSET: [
+            ({"filterGroups": every_topic[:BIG].replace(";", ","), "compareGroup": "g00000", "topic": WIDE}, b"")],
+        code.CLONE_GROUP_OFFSET: [
+            ({"srcGroup": "g00000", "destGroup": "g00001", "topic": WIDE, "offline": "false"}, b"")],
+        code.UPDATE_AND_GET_GROUP_FORBIDDEN: [({**of_group, "readable": "true"}, b"")],
+    }
+
+
+def pops(new, tags):
+    """Pops of a topic with very many queues, and acknowledgements of very many messages."""
+    code, now = RequestCode, str(time.time_ns() // 1_000_000)
+    group = {"consumerGroup": "g00000", "topic": WIDE}
+    pop = {**group, "queueId": "-1", "maxMsgNums": "32", "invisibleTime": "60000", "pollTime": "0", "bornTime": now,
+           "initMode": "0", "expType": "TAG", "order": "false"}
+    receipt = f"0 {now} 60000 0 0 broker-a 0 0"
+    acks = [{"c": "g00000", "t": WIDE, "r": "0", "so": 0, "q": 0, "rq": 0, "pt": int(now), "it": 60_000,
+             "b": "/" * 1_000} for _ in range(2_000)]
+    return {
+        code.POP_MESSAGE: [({**pop, "exp": exp}, b"") for exp in ("*", tags, "none")]
+        + [({**pop, "consumerGroup": new, "exp": "*"}, b""), ({**pop, "exp": "*", "order": "true"}, b"")],
+        code.PEEK_MESSAGE: [({**group, "queueId": "-1", "maxMsgNums": "32"}, b"")],
+        code.NOTIFICATION: [
+            ({**group, "queueId": "-1", "pollTime": "1", "bornTime": now, "order": order}, b"")
+            for order in ("false", "true")],
+        code.POLLING_INFO: [({**group, "queueId": "-1"}, b"")],
+        code.ACK_MESSAGE: [({**group, "queueId": "0", "offset": "0", "extraInfo": text}, b"")
+                           for text in (receipt, " ".join("0" * 400_000))],
+        code.CHANGE_MESSAGE_INVISIBLETIME: [
+            ({**group, "queueId": "0", "offset": "0", "extraInfo": receipt, "invisibleTime": "60000"}, b"")],
+        code.BATCH_ACK_MESSAGE: [({}, body({"brokerName": "broker-a", "acks": acks}))],
     }
 
 
@@ -227,11 +282,19 @@ def plain_requests(size, serial):
             code.GET_ALL_TOPIC_CONFIG, code.GET_BROKER_CONFIG, code.GET_BROKER_RUNTIME_INFO,
             code.GET_ALL_CONSUMER_OFFSET, code.GET_ALL_DELAY_OFFSET, code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
             code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, code.CLEAN_EXPIRED_CONSUMEQUEUE, code.CLEAN_UNUSED_TOPIC,
-            code.GET_BROKER_CONSUME_STATS, code.GET_ALL_PRODUCER_INFO, code.DELETE_EXPIRED_COMMITLOG,
+            code.GET_ALL_MESSAGE_REQUEST_MODE, code.GET_COLD_DATA_FLOW_CTR_INFO,
+            code.GET_ALL_PRODUCER_INFO, code.DELETE_EXPIRED_COMMITLOG,
             code.GET_BROKER_CLUSTER_INFO, code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
             code.GET_SYSTEM_TOPIC_LIST_FROM_NS, code.GET_UNIT_TOPIC_LIST, code.GET_HAS_UNIT_SUB_TOPIC_LIST,
             code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, code.GET_NAMESRV_CONFIG)},
-        **{c: [({}, bytes(4_000_000))] for c in (code.UPDATE_BROKER_CONFIG, code.UPDATE_NAMESRV_CONFIG)},
+        code.GET_BROKER_CONSUME_STATS: [({"isOrder": "false"}, b"")],
+        **{c: [({}, bytes(4_000_000))] for c in (
+            code.UPDATE_BROKER_CONFIG, code.UPDATE_NAMESRV_CONFIG, code.UPDATE_COLD_DATA_FLOW_CTR_CONFIG,
+            code.REMOVE_COLD_DATA_FLOW_CTR_CONFIG)},
+        code.SET_COMMITLOG_READ_MODE: [({"READ_AHEAD_MODE": "0"}, b"")],
+        code.SWITCH_TIMER_ENGINE: [({"E_T": "F"}, b"")],
+        code.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: [({"topic": WIDE, "checkStoreTime": "0"}, b"")],
+        code.EXPORT_ROCKSDB_CONFIG_TO_JSON: [({"configType": "topics"}, b"")],
         code.PURGE_TOPIC: [({"topic": f"topic{serial % size:05}", "beforeMs": "1"}, b"")],
         **{c: [({"namespace": "n", "key": new, "topic": WIDE, "cluster": "DefaultCluster",
                  "brokerName": "broker-x", "brokerAddr": "x:1", "clusterName": "c", "brokerId": "0"}, b"")]
@@ -244,7 +307,7 @@ def plain_requests(size, serial):
 
 def registrations():
     """Registrations of another broker with very many topics, as JSON and compressed."""
-    ext = {"brokerName": "broker-x", "brokerAddr": "x:1", "clusterName": "c", "brokerId": "0"}
+    ext = {"brokerName": "broker-x", "brokerAddr": "x:1", "clusterName": "c", "brokerId": "0", "haServerAddr": "x:2"}
     names = [f"remote{i}" for i in range(100_000)]
     parts = [b'{"counter":1}', *(f"{name} 4 4 6 SINGLE_TAG {{}}".encode() for name in names)]
     packed = [struct.pack(">i", len(part)) + part for part in parts]

@@ -215,7 +215,7 @@ def ratios(metrics: dict[str, Any]) -> dict[str, float]:
         ours, theirs = metrics["store"]["tailrace"], metrics["store"]["reference"]
         for name in ("put", "put_inner", "put_many", "put_table"):
             found[name] = ours[name]["per_s_caught_up"] / theirs["put"]["per_s_caught_up"]
-        for name in ("get", "to_arrow"):
+        for name in ("get", "to_arrow", "to_arrow_columns"):
             found[name] = ours[name]["per_s"] / theirs["get"]["per_s"]
         for name in ("open_clean", "open_killed"):
             found[name] = theirs[name]["ms"] / ours[name]["ms"]

@@ -2,7 +2,8 @@
 
 A configuration is valid once it is built: ``StoreConfig(...)`` and ``dataclasses.replace`` raise
 ConfigError with every problem. ``from_properties`` reads the settings that it knows from a broker's
-``.properties`` file; ``java_settings`` decides about the others.
+``.properties`` file; ``java_settings`` decides about the others. A running server may change the
+settings that are declared ``live``, in place; nothing else of a configuration ever changes.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from typing import Any, Final, Self
 from tailrace.errors import ConfigError
 
 __all__ = [
-    "MESSAGE_DELAY_LEVEL", "BrokerConfig", "FlushDiskType", "RecoveryMode", "StoreConfig", "option_name",
-    "parse_properties", "whole_number",
+    "MESSAGE_DELAY_LEVEL", "BrokerConfig", "FlushDiskType", "NameServerConfig", "RecoveryMode", "StoreConfig",
+    "option_name", "parse_properties", "whole_number",
 ]
 
 
@@ -50,12 +51,14 @@ class FlushDiskType(enum.Enum):
 
 def _option(
     default: Any, about: str, *, unit: str = "", low: int | None = None, high: int | None = None,
-    name: str = "", choices: tuple[str, ...] = (),
+    name: str = "", choices: tuple[str, ...] = (), live: bool = False,
 ) -> Any:
+    """Declare a setting; ``live`` if a running server may change it (`_Config.take`)."""
     return field(
         default=default,
         metadata={
             "about": about, "unit": unit, "low": low, "high": high, "name": name, "choices": choices,
+            "live": live,
         },
     )
 
@@ -116,6 +119,25 @@ class _Config:
         if problems:
             raise ConfigError(*problems)
         return made
+
+    def changed(self, values: Mapping[str, str]) -> dict[str, Any]:
+        """Return what ``values`` (RocketMQ's names) change, by Python names; names of others are ignored.
+
+        Raises ConfigError with all values that cannot be parsed or that cannot be beside the present ones.
+        """
+        fields = {option_name(f): f.name for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+        present = {name: getattr(self, name) for name in fields.values()}
+        taken = {name: text for name, text in values.items() if name in fields}
+        made = type(self).from_properties(
+            taken, **{n: v for option, n in fields.items() if (v := present[n]) is not None and option not in taken})
+        return {fields[option]: getattr(made, fields[option]) for option in taken}
+
+    def take(self, changed: Mapping[str, Any]) -> None:
+        """Change live settings in place: all parts that hold this configuration read the new values."""
+        live = {f.name for f in dataclasses.fields(self) if f.metadata["live"]}  # type: ignore[arg-type]
+        assert live >= changed.keys(), f"not live: {changed.keys() - live}"
+        for name, value in changed.items():
+            object.__setattr__(self, name, value)
 
 
 def _type_problem(value: Any, default: Any) -> str:
@@ -245,29 +267,29 @@ class StoreConfig(_Config):
     flush_disk_type: FlushDiskType = _option(
         FlushDiskType.ASYNC_FLUSH, "Whether a put waits until its bytes are durable.")
     sync_flush_timeout: int = _option(
-        5000, "How long a put waits for its sync.", unit="ms", low=1)
+        5000, "How long a put waits for its sync.", unit="ms", low=1, live=True)
     flush_interval_commit_log: int = _option(
-        500, "Period of the CommitLog flush under ASYNC_FLUSH.", unit="ms", low=1)
+        500, "Period of the CommitLog flush under ASYNC_FLUSH.", unit="ms", low=1, live=True)
     flush_commit_log_least_pages: int = _option(
-        4, "Dirty pages that make such a flush worthwhile.", unit="4 KiB pages", low=0)
+        4, "Dirty pages that make such a flush worthwhile.", unit="4 KiB pages", low=0, live=True)
     flush_commit_log_thorough_interval: int = _option(
-        10_000, "After this long any dirty byte is flushed.", unit="ms", low=1)
+        10_000, "After this long any dirty byte is flushed.", unit="ms", low=1, live=True)
     flush_interval_consume_queue: int = _option(
-        1000, "Period of the ConsumeQueue flush.", unit="ms", low=1)
+        1000, "Period of the ConsumeQueue flush.", unit="ms", low=1, live=True)
     flush_consume_queue_least_pages: int = _option(
-        2, "Dirty pages that make flushing one queue worthwhile.", unit="4 KiB pages", low=0)
+        2, "Dirty pages that make flushing one queue worthwhile.", unit="4 KiB pages", low=0, live=True)
     flush_consume_queue_thorough_interval: int = _option(
-        60_000, "After this long every dirty queue is flushed.", unit="ms", low=1)
+        60_000, "After this long every dirty queue is flushed.", unit="ms", low=1, live=True)
     enable_lmq: bool = _option(
         False, "Whether topics and consumer groups named `%LMQ%...` are LMQ queues (light message "
         "queues), which need no entry in topics.json and subscriptionGroup.json.")
     enable_multi_dispatch: bool = _option(
         False, "With enableLmq: whether a message gets a place in each LMQ queue that its property "
         "INNER_MULTI_DISPATCH names, by `,`.")
-    enable_lmq_quota: bool = _option(False, "Whether maxLmqConsumeQueueNum is a limit.")
+    enable_lmq_quota: bool = _option(False, "Whether maxLmqConsumeQueueNum is a limit.", live=True)
     max_lmq_consume_queue_num: int = _option(
         20_000, "With enableLmqQuota: number of LMQ queues at which a message that needs one more "
-        "is refused.", low=1)
+        "is refused.", low=1, live=True)
     message_index_enable: bool = _option(True, "Whether keys are indexed.")
     enabled_append_prop_crc: bool = _option(
         False, "Whether each record carries a checksum of the whole record.",
@@ -298,15 +320,15 @@ class StoreConfig(_Config):
         unit="bytes", low=4 * KIB)
     file_reserved_time: float = _option(
         72.0, "How long messages are kept; fractions are allowed.", unit="hours", low=0,
-        high=0x7FFFFFFF)
+        high=0x7FFFFFFF, live=True)
     commit_log_roll_time: float = _option(
         24.0, "A CommitLog file ends when its first message is so old, full or not, so that a quiet "
-        "store expires; 0: only when it is full.", unit="hours", low=0, high=0x7FFFFFFF)
+        "store expires; 0: only when it is full.", unit="hours", low=0, high=0x7FFFFFFF, live=True)
     delete_when: str = _option(
-        "04", "Local hours in which expired files are deleted, whole ones from 0 to 23, by `;`.")
+        "04", "Local hours in which expired files are deleted, whole ones from 0 to 23, by `;`.", live=True)
     expire_by: str = _option(
-        "storeTimestamp", "What tells the age of a CommitLog file: `storeTimestamp`, of the first "
-        "message behind it, or `mtime`, as a Java broker does.", choices=("storeTimestamp", "mtime"))
+        "storeTimestamp", "How the age of a CommitLog file is found: `storeTimestamp` of the first message after "
+        "it, or `mtime`, as a Java broker does.", choices=("storeTimestamp", "mtime"), live=True)
     clean_resource_interval: int = _option(
         10_000, "Period of looking for files to delete and at the disks.", unit="ms", low=1)
     delete_commit_log_files_interval: int = _option(
@@ -314,23 +336,23 @@ class StoreConfig(_Config):
     delete_consume_queue_files_interval: int = _option(
         100, "Pause after a queue that deleted files.", unit="ms", low=0)
     delete_file_batch_max: int = _option(
-        10, "CommitLog files that one pass deletes at most.", low=1)
+        10, "CommitLog files that one pass deletes at most.", low=1, live=True)
     delete_rate: int = _option(
-        2 * GIB, "How fast files on their way out are given back to the disk; 0: at once.",
+        2 * GIB, "How fast the space of deleted files is given back to the disk; 0: in one call.",
         unit="bytes/s", low=0)
     destroy_maped_file_interval_forcibly: int = _option(
-        120_000, "How long readers may keep a file that is to go.", unit="ms", low=0)
+        120_000, "How long readers may keep a file that is to go.", unit="ms", low=0, live=True)
     redelete_hanged_file_interval: int = _option(
-        120_000, "Period of trying a first file again that readers kept.", unit="ms", low=1)
+        120_000, "Period of trying a first file again that readers kept.", unit="ms", low=1, live=True)
     clean_file_forcibly_enable: bool = _option(
-        True, "Whether the oldest files go before their time when a disk fills up.")
+        True, "Whether the oldest files go before their time when a disk fills up.", live=True)
     disk_max_used_space_ratio: int = _option(
-        75, "Use above which expired files go at any hour, 10 to 99.", unit="percent", low=0, high=100)
+        75, "Use above which expired files go at any hour, 10 to 99.", unit="percent", low=0, high=100, live=True)
     disk_space_clean_forcibly_ratio: int = _option(
         85, "Use above which the oldest files go before their time, 30 to 99.", unit="percent",
-        low=0, high=100)
+        low=0, high=100, live=True)
     disk_space_warning_level_ratio: int = _option(
-        90, "Use above which puts are refused, 35 to 99.", unit="percent", low=0, high=100)
+        90, "Use above which puts are refused, 35 to 99.", unit="percent", low=0, high=100, live=True)
     broker_disk_space_clean_forcibly_ratio: float = _option(
         0.0, "As diskSpaceCleanForciblyRatio, as a fraction; 0: not set.", low=0, high=1,
         name="rocketmq.broker.diskSpaceCleanForciblyRatio")
@@ -338,18 +360,18 @@ class StoreConfig(_Config):
         0.0, "As diskSpaceWarningLevelRatio, as a fraction; 0: not set.", low=0, high=1,
         name="rocketmq.broker.diskSpaceWarningLevelRatio")
     disk_free_bytes_delete: int = _option(
-        0, "Free space that takes the place of diskMaxUsedSpaceRatio; 0: not set.", unit="bytes", low=0)
+        0, "Free space that takes the place of diskMaxUsedSpaceRatio; 0: not set.", unit="bytes", low=0, live=True)
     disk_free_bytes_clean_forcibly: int = _option(
         0, "Free space that takes the place of diskSpaceCleanForciblyRatio; 0: not set.",
-        unit="bytes", low=0)
+        unit="bytes", low=0, live=True)
     disk_free_bytes_warning_level: int = _option(
         0, "Free space that takes the place of diskSpaceWarningLevelRatio; 0: not set.",
-        unit="bytes", low=0)
+        unit="bytes", low=0, live=True)
     disk_full_hysteresis: str = _option(
         "onePoint", "When writes return: `onePoint` below the warning level, or at the forcible "
         "level as `reference`.", choices=("onePoint", "reference"))
     max_store_bytes: int = _option(
-        0, "Size of log, queues and index above which the oldest files go; 0: none.", unit="bytes", low=0)
+        0, "Size of log, queues and index above which the oldest files go; 0: none.", unit="bytes", low=0, live=True)
     replicas_per_disk_partition: int = _option(
         1, "Brokers that share the partition.", low=1)
     logical_disk_space_clean_forcibly_threshold: float = _option(
@@ -373,32 +395,33 @@ class StoreConfig(_Config):
         MESSAGE_DELAY_LEVEL, "Delays of the delay levels, the first one being level 1: whole numbers "
         "of s, m, h or d. A higher level than there are is the highest one.")
     flush_delay_offset_interval: int = _option(
-        1000, "Period of writing how far each delay level is delivered, if that has changed.", unit="ms", low=1)
+        1000, "Period of writing how far each delay level is delivered, if that has changed.", unit="ms", low=1,
+        live=True)
     timer_wheel_enable: bool = _option(True, "Whether messages may be sent for a later moment.")
     timer_precision_ms: int = _option(
         1000, "Width of a slot of the timer wheel.", unit="ms", low=1, high=60_000)
     timer_roll_window_slot: int = _option(
-        172_800, "A timer due later than so many slots waits in several rounds.", unit="slots", low=2)
+        172_800, "A timer due later than this many slots waits in several rounds.", unit="slots", low=2)
     timer_max_delay_sec: int = _option(
         3 * 86_400, "Longest delay of a timer message.", unit="s", low=1, high=10 * 366 * 86_400)
     timer_congest_num_each_slot: int = _option(
-        0x7FFFFFFF, "Timers of a slot from which on more are refused by chance, all from twice as "
-        "many on.", low=1)
+        0x7FFFFFFF, "Number of timers in one slot at which new ones are refused at random; at twice this "
+        "number all are refused.", low=1, live=True)
     timer_flush_interval_ms: int = _option(
-        1000, "Period of the timer flush.", unit="ms", low=1)
+        1000, "Period of the timer flush.", unit="ms", low=1, live=True)
     timer_progress_log_interval_ms: int = _option(
-        10_000, "Period of the timer progress line.", unit="ms", low=1)
-    timer_stop_enqueue: bool = _option(False, "Whether timers are kept out of the wheel.")
-    timer_stop_dequeue: bool = _option(False, "Whether due timers are kept back.")
+        10_000, "Period of the timer progress line.", unit="ms", low=1, live=True)
+    timer_stop_enqueue: bool = _option(False, "Whether timers are kept out of the wheel.", live=True)
+    timer_stop_dequeue: bool = _option(False, "Whether due timers are kept back.", live=True)
     append_topic_for_timer_delete_key: bool = _option(
         False, "Whether a recall is written as topic+key only. False writes the bare key, too, which a "
         "Java broker of 5.5.0 with its default setting looks for. Both forms are obeyed.")
     timer_enable_check_metrics: bool = _option(
-        True, "Whether pending timers are counted anew now and then, by topic.")
+        True, "Whether pending timers are counted again from time to time, by topic.", live=True)
     timer_check_metrics_when: str = _option(
-        "05", "Local hours in which that is done, whole ones from 0 to 23, by `;`.")
+        "05", "Local hours in which that is done, whole ones from 0 to 23, by `;`.", live=True)
     timer_metric_small_threshold: int = _option(
-        1_000_000, "Topics with so many pending timers or more are not counted anew.", low=0)
+        1_000_000, "Topics with at least this many pending timers are not counted again.", low=0, live=True)
     mapped_file_size_timer_log: int = _option(
         100 * MIB, "Length of a timer log file.", unit="bytes", low=128, high=2 * GIB - 1)
 
@@ -444,24 +467,88 @@ class BrokerConfig(_Config):
     register_name_server_period: int = _option(
         30_000, "Period of registering at other name servers.", unit="ms", low=10_000, high=60_000)
     register_broker_timeout_mills: int = _option(
-        24_000, "How long a registration waits for its answer.", unit="ms", low=1)
+        24_000, "How long a registration waits for its answer.", unit="ms", low=1, live=True)
     default_topic_queue_nums: int = _option(8, "Queues of TBW102.", low=1, high=1024)
-    auto_create_topic_enable: bool = _option(True, "Whether a send creates its topic.")
-    auto_create_subscription_group: bool = _option(True, "Whether a consumer creates its group.")
+    auto_create_topic_enable: bool = _option(True, "Whether a send creates its topic.", live=True)
+    auto_create_subscription_group: bool = _option(True, "Whether a consumer creates its group.", live=True)
     max_topics: int = _option(
-        100_000, "Topics that may exist, those of the broker included; more are not created.", low=1)
+        100_000, "Topics that may exist, those of the broker included; more are not created.", low=1, live=True)
     max_subscription_groups: int = _option(
-        100_000, "Consumer groups that may exist; more are not created.", low=1)
+        100_000, "Consumer groups that may exist; more are not created.", low=1, live=True)
     max_consumer_offsets: int = _option(
         1_000_000, "Queues, counted by group, that may have a consumer offset; more are refused.", low=1)
-    long_polling_enable: bool = _option(True, "Whether pulls wait for messages.")
-    short_polling_time_mills: int = _option(1000, "Hold of a pull without long polling.", unit="ms", low=1)
+    long_polling_enable: bool = _option(True, "Whether pulls wait for messages.", live=True)
+    short_polling_time_mills: int = _option(1000, "Hold of a pull without long polling.", unit="ms", low=1, live=True)
     flush_consumer_offset_interval: int = _option(
-        5000, "Period of writing consumer offsets.", unit="ms", low=1)
+        5000, "Period of writing consumer offsets.", unit="ms", low=1, live=True)
+    enable_property_filter: bool = _option(
+        False, "Whether consumers may filter by an expression of SQL92 over message properties.")
+    filter_support_retry: bool = _option(
+        False, "Whether an expression on a retry topic is replaced by the one of the topic that a message "
+        "was sent to.")
+    filter_data_clean_time_span: int = _option(
+        86_400_000, "How long the expression of a group that has left is kept.", unit="ms", low=0)
+    expect_consumer_num_use_filter: int = _option(
+        32, "Consumers with an expression for which a Java broker lays out its bloom filter; only written "
+        "to `consumerFilter.json`.", low=1, high=100_000)
+    max_error_rate_of_bloom_filter: int = _option(
+        20, "Error rate of that filter.", unit="percent", low=1, high=99)
     region_id: str = _option("DefaultRegion", "Value of MSG_REGION.")
     trace_on: bool = _option(True, "Value of TRACE_ON.")
+    use_server_side_reset_offset: bool = _option(
+        True, "Whether a reset of offsets holds on the broker at once, and consumers get it with their next "
+        "pull. False: it is sent to the consumers that are online, which commit it (request 220).", live=True)
+    enable_detail_stat: bool = _option(
+        True, "Whether latencies and delayed messages are counted by queue (request 315).")
     store_reply_message_enable: bool = _option(
-        True, "Whether a reply of request-reply is also stored in its topic, after it was pushed.")
+        True, "Whether a reply of request-reply is also stored in its topic, after it was pushed.", live=True)
+    reject_transaction_message: bool = _option(False, "Whether transactional messages are refused.")
+    transaction_time_out: int = _option(
+        6000, "Age of a half message before which its producer is not asked about it.", unit="ms", low=0)
+    transaction_check_max: int = _option(
+        15, "Checks of a half message after which it is given up, and kept in TRANS_CHECK_MAX_TIME_TOPIC.",
+        low=0, high=1_000_000)
+    transaction_check_interval: int = _option(
+        30_000, "Period of the checks of half messages.", unit="ms", low=1)
+    transaction_op_msg_max_size: int = _option(
+        4096, "Length at which the operations on half messages are written.", unit="bytes", low=1,
+        high=MIB)
+    transaction_op_batch_interval: int = _option(
+        3000, "How long operations on half messages wait to be written together.", unit="ms", low=0)
+    transaction_metric_flush_interval: int = _option(
+        10_000, "Period of writing the numbers of half messages.", unit="ms", low=1)
+    default_message_request_mode: str = _option(
+        "PULL", "How groups with clientRebalance=false get messages of a topic for which no mode is set.",
+        choices=("PULL", "POP"))
+    default_pop_share_queue_num: int = _option(
+        -1, "With mode POP as default: queues of how many following members a member pops as well; "
+        "0 and less: every member pops all queues.", low=-1, high=1 << 20)
+    revive_queue_num: int = _option(
+        8, "Queues of the revive topic, over which POP checkpoints are spread.", low=1, high=256)
+    revive_interval: int = _option(
+        1000, "Period of looking for popped messages that are to come back.", unit="ms", low=1)
+    pop_polling_size: int = _option(
+        1024, "Pops of one group, topic and queue that may wait for messages.", low=1)
+    max_pop_polling_size: int = _option(
+        100_000, "Pops that may wait for messages, of all groups together.", low=1)
+    enable_retry_topic_v2: bool = _option(
+        False, "Whether popped messages come back in `%RETRY%group+topic`; else in `%RETRY%group_topic`.")
+    retrieve_message_from_pop_retry_topic_v1: bool = _option(
+        True, "With enableRetryTopicV2: whether `%RETRY%group_topic` is popped as well.")
+    pop_from_retry_probability: int = _option(
+        20, "Share of the pops that look for messages that came back first.", unit="percent", low=0, high=100,
+        live=True)
+    pop_from_retry_probability_for_priority: int = _option(
+        0, "The same for pops of a topic of message.type PRIORITY in the order of its priorities.", unit="percent",
+        low=0, high=100, live=True)
+    priority_order_asc: bool = _option(
+        True, "Whether a greater priority comes first.", live=True)
+    use_separate_retry_queue: bool = _option(
+        False, "Whether a popped message comes back in the queue of its number, so that it keeps its priority; "
+        "else in queue 0.", live=True)
+    init_pop_offset_by_check_msg_in_mem: bool = _option(
+        True, "Whether a group that pops from the end reads a queue from its start if the first message is "
+        "in memory.")
     channel_expired_ms: int = _option(
         120_000, "A client without heartbeat for this long is forgotten.", unit="ms", low=1)
     server_socket_max_connections: int = _option(
@@ -487,3 +574,16 @@ class BrokerConfig(_Config):
             problems.append(
                 f"brokerId={self.broker_id}, and there is no replication: only a master, brokerId=0, is served")
         return problems
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameServerConfig(_Config):
+    """How the name server of the process answers."""
+
+    order_message_enable: bool = _option(
+        False, "Whether the route of a topic has its entry of the namespace ORDER_TOPIC_CONFIG.", live=True)
+    return_order_topic_config_to_broker: bool = _option(
+        True, "Whether a broker that registers gets that namespace.", live=True)
+    enable_all_topic_list: bool = _option(True, "Whether all topics are listed (request 206).", live=True)
+    enable_topic_list: bool = _option(
+        True, "Whether topics are listed by cluster and by unit (requests 224 and 311 to 313).", live=True)

@@ -20,12 +20,14 @@
     │  ├─ FlushDiskTimeoutError
     │  └─ TimerFlowControlError     too many timers for one moment
     ├─ MessageIllegalError         a message that breaks a limit; names field, value and limit
+    ├─ FilterExpressionError       a message filter that cannot be compiled; says where and why
     ├─ DataLossError               asked for an offset that retention removed
     └─ RemotingError
        ├─ RemotingConnectError
        ├─ RemotingTimeoutError
        ├─ RemotingFrameError       bytes that are no frame
-       └─ RemotingCommandError     a response whose code says no
+       ├─ RemotingCommandError     a response whose code says no
+       └─ RefusalError             a request that is answered with a code and a remark
 
 Expected outcomes (``PutMessageStatus``, ``GetMessageStatus``) are values in result objects, not
 exceptions.
@@ -34,6 +36,7 @@ exceptions.
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping
 
 __all__ = [
     "BadMagicError",
@@ -43,12 +46,14 @@ __all__ = [
     "DataLossError",
     "DiskFullError",
     "FatalStorageError",
+    "FilterExpressionError",
     "FlushDiskTimeoutError",
     "ImpossibleLengthError",
     "MessageIllegalError",
     "MissingPackageError",
     "NotAStoreError",
     "OddFileError",
+    "RefusalError",
     "RemotingCommandError",
     "RemotingConnectError",
     "RemotingError",
@@ -231,6 +236,10 @@ class MessageIllegalError(StoreError):
         super().__init__(f"{field}: {reason}")
 
 
+class FilterExpressionError(StoreError):
+    """A message filter that cannot be compiled; the message says where and why."""
+
+
 class DataLossError(StoreError):
     """An offset range that retention has removed."""
 
@@ -271,3 +280,11 @@ class RemotingCommandError(RemotingError):
     def __init__(self, code: int, remark: str, address: str = "") -> None:
         self.code, self.remark, self.address = code, remark, address
         super().__init__(f"code {code} from {address or 'peer'}: {remark}")
+
+
+class RefusalError(RemotingError):
+    """A request that is not served; its answer has the ``code``, the ``remark`` and the fields ``ext``."""
+
+    def __init__(self, code: int, remark: str, ext: Mapping[str, str] | None = None) -> None:
+        self.code, self.remark, self.ext = code, remark, ext or {}
+        super().__init__(remark)

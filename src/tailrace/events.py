@@ -68,6 +68,13 @@ _BROKER: Final = (
     _event("warning", "event loop was held", "ms",
            "For this long no client was served, because one request or the machine held the thread "
            "that serves all; see the metric tailrace_event_loop_lag_seconds."),
+    _event("warning", "statistics are full, new ones are not counted", "name key limit",
+           "So many keys of request 315 are counted already; idle ones are dropped after a day."),
+    _event("info", "settings changed", "values",
+           "A request changed live settings (`mqadmin updateBrokerConfig`, `updateNamesrvConfig`); with `--config` the "
+           "file has them, too."),
+    _event("warning", "consumer did not return its offsets", "group client reason",
+           "An admin tool asked for the offsets of a group's members (request 223); the answer leaves this one out."),
     _event("info", "consumer registered", "group client peer",
            "A consumer sent its first heartbeat over this connection, or one with another client id."),
     _event("info", "consumer unregistered", "group client peer",
@@ -80,11 +87,41 @@ _BROKER: Final = (
     _event("warning", "consumer group unknown", "group client",
            "A heartbeat names a group that is not there, and groups are not made by themselves "
            "(autoCreateSubscriptionGroup=false) or its name is not allowed; it is not registered."),
-    _event("warning", "group pulls although its mode is POP, which is not supported", "group topic file",
-           "A Java broker left this mode. The consumers of the group pull their queues instead; what "
-           "the group popped and did not acknowledge there is not delivered again."),
+    _event("info", "pop offset is outside its queue", "group topic queue offset to",
+           "Retention removed what a group had not popped, or its offset was beyond the end; the group goes on "
+           "where the queue has messages."),
+    _event("warning", "revive records are gone", "queue offset to",
+           "Retention removed checkpoints of POP before they were read; their messages do not come back. "
+           "Keep the CommitLog longer than the longest invisible time."),
+    _event("warning", "revive record is not readable", "queue offset reason",
+           "A record of the revive topic is neither a checkpoint nor an acknowledgement; it is skipped."),
+    _event("warning", "popped messages do not come back, their topic or group is gone", "topic group count",
+           "The topic or the group was deleted while its messages were popped."),
+    _event("warning", "popped message does not come back, it is gone", "topic queue offset status",
+           "Retention removed a message while it was popped and not acknowledged."),
+    _event("warning", "popped message is tried later", "topic queue offset wait_ms reason",
+           "A message that was not acknowledged could not be put into the retry topic of its group; it is tried "
+           "again after this time."),
+    _event("warning", "popped messages cannot come back now", "queue reason",
+           "The store takes no writes; they come back when it does."),
+    _event("warning", "orderly pop is not read", "file key queue reason",
+           "An entry of consumerOrderInfo.json is not readable; the messages of that queue may come again."),
     _event("info", "subscription added", "group topic", "A group began to want a topic."),
     _event("info", "subscription removed", "group topic", "A group does not want a topic any more."),
+    _event("info", "consumer filter registered", "group topic expression",
+           "A group subscribed to a topic with an expression of SQL92 that it did not have before."),
+    _event("info", "an older consumer filter is ignored", "group topic version ignored known",
+           "A member subscribed earlier with another expression. All members get what the known one keeps."),
+    _event("info", "consumer filter is not used any more", "group topic",
+           "No member of the group wants the topic. The expression is kept for filterDataCleanTimeSpan."),
+    _event("error", "consumer filter cannot be compiled", "group topic expression reason",
+           "A group subscribed with an expression that is wrong. Its pulls are answered with code 27."),
+    _event("error", "consumer filter refused", "group topic reason",
+           "There are too many expressions, they are too long, or an entry of config/consumerFilter.json is wrong."),
+    _event("error", "consumer filters could not be written", "cause",
+           "The file config/consumerFilter.json keeps older expressions; it is written again later."),
+    _event("warning", "expression cannot be compiled", "topic expression reason",
+           "The expression of a pull or of a client's check is wrong. It is answered with code 23 and the reason."),
     _event("warning", "reply refused", "peer reason",
            "A reply of request-reply names no producer, or one that is not connected to this broker; its "
            "sender gets code 1, and the reply is not stored."),
@@ -94,6 +131,29 @@ _BROKER: Final = (
     _event("warning", "reply not stored", "topic status reason",
            "A reply of request-reply was pushed, or could not be, and the store took no copy of it. The "
            "answer tells only about the push."),
+    _event("info", "half messages are pending", "count from operations",
+           "Half messages were neither committed nor rolled back when the broker started; they are checked. "
+           "`operations` were read to find that out, and the first pending one is at queue offset `from` or after it."),
+    _event("warning", "half message not committed", "topic queue_offset reason",
+           "The store did not take the message of a commit. The half message stays pending, and its producer "
+           "is asked again."),
+    _event("warning", "half message given up", "topic group unique_key checks kept_in",
+           "No producer of the group settled the half message before transactionCheckMax checks or "
+           "fileReservedTime. It is kept in a topic, and request 323 (`DefaultMQAdminExt.resumeCheckHalfMessage`) "
+           "has it checked anew."),
+    _event("error", "half message cannot be read", "queue_offset",
+           "The record is damaged, was deleted because space was short, or is not a half message; nothing is "
+           "delivered for it."),
+    _event("error", "half message cannot be put again", "queue_offset reason",
+           "The store did not take the copy that a check leaves. The half message stays pending, and the next "
+           "pass tries again."),
+    _event("error", "operations of half messages are not written", "count reason",
+           "The store did not take the operation that says that these half messages are settled. It is tried "
+           "again; if the broker ends before, they are checked again."),
+    _event("error", "check of half messages failed", "reason",
+           "A pass of the checks ended early; the next one begins where the progress is."),
+    _event("error", "numbers of half messages could not be written", "cause",
+           "The next write of config/transactionMetrics takes them along. Check the disk."),
     _event("error", "cannot wait for the disk", "sends reason",
            "These sends are in the log, and nobody can tell whether they are durable; their "
            "producers get SERVICE_NOT_AVAILABLE."),
@@ -238,6 +298,19 @@ _NODE: Final = (
     _event("warning", "cannot write logical minimum offsets", "file cause",
            "How far topics let go of messages is not on disk yet; it is tried again, and a crash "
            "before that shows some of them again until the next pass."),
+)
+
+_CLIENT: Final = (
+    _event("warning", "transaction not ended, the broker will ask", "message reason",
+           "Our producer could not tell the broker to commit or roll back; its half message stays pending."),
+    _event("error", "check of a transaction failed", "message reason",
+           "The function `check` of a producer raised; the broker asks again."),
+    _event("warning", "check of a transaction cannot be read", "broker reason",
+           "A broker asked about a half message with fields or a record that cannot be read."),
+    _event("warning", "check of a transaction left for later", "group under_way",
+           "Too many checks are under way in this producer; the broker asks again."),
+    _event("warning", "heartbeat failed", "group broker reason",
+           "A broker may forget a producer group that sends in transactions; tried again after 30 s."),
 )
 
 _REMOTING: Final = (
@@ -470,20 +543,20 @@ _RECOVERY: Final = (
     _event("info", "recover", "mode from why",
            "An open begins to look at the log there, for this reason."),
     _event("info", "recovering", "at of percent scanned",
-           "A recovery goes on, told about once a second."),
+           "A recovery is under way; logged about once a second."),
     _event("info", "recovery progress saved", "at",
            "A recovery that is cut off begins here the next time."),
     _event("info", "recover over", "mode to scanned ms",
-           "The log ends at `to`; so many records were read in so many milliseconds."),
+           "The log ends at `to`; `scanned` records were read in `ms` milliseconds."),
     _event("error", "segment file of a wrong length is mended", "file expected actual",
-           "A CommitLog file was too short or too long; it has its length again, and what was behind "
-           "it is in quarantine."),
+           "A CommitLog file was too short or too long; its length is right again, and the bytes after "
+           "its end are in quarantine."),
     _event("error", "stepped over damage, a Java broker would end the log there",
            "file phy_offset length reason",
            "Bytes in the middle of the log are no record; they are copied to quarantine and the "
            "records behind them are kept."),
     _event("warning", "damage is sealed", "phy_offset length",
-           "A placeholder record was written over damage, so that a Java broker reads on behind it."),
+           "A placeholder record was written over damage, so that a Java broker reads on after it."),
     _event("warning", "damage is too small to be sealed", "phy_offset length",
            "No placeholder record fits there; a Java broker ends the log at this place."),
     _event("warning", "queue files are removed, to be rebuilt", "topic queue_id cause",
@@ -558,7 +631,7 @@ _TIMER: Final = (
 )
 
 EVENTS: Final = (
-    *_BROKER, *_ENV_KERNELS, *_FILES, *_NODE, *_REMOTING, *_SEGMENTS, *_SPARK, *_RETENTION, *_STORE,
-    *_RECOVERY, *_TIMER,
+    *_BROKER, *_CLIENT, *_ENV_KERNELS, *_FILES, *_NODE, *_REMOTING, *_SEGMENTS, *_SPARK, *_RETENTION,
+    *_STORE, *_RECOVERY, *_TIMER,
 )
 """All of them."""

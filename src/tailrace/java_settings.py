@@ -21,7 +21,7 @@ from collections.abc import Collection, Mapping
 from importlib import resources
 from typing import Final, NamedTuple
 
-from tailrace.config import BrokerConfig, StoreConfig, option_name
+from tailrace.config import BrokerConfig, NameServerConfig, StoreConfig, option_name
 from tailrace.errors import ConfigError
 
 __all__ = ["REASONS", "JavaSetting", "java_settings", "refuse_settings", "refused_settings", "unused_settings"]
@@ -52,7 +52,7 @@ REASONS: Final[Mapping[str, str]] = {
     "controllerless": "it only matters with a controller, which is refused",
     "dledgerless": "it only matters with DLedger, which is refused",
     "engineless": "it only matters with RocksDB, which is refused",
-    "filter": "expressions of SQL92 are refused with each request",
+    "filter": "expressions of SQL92 are evaluated for each read; no bit maps are stored for them",
     "ha": "it only matters with a slave, which is refused",
     "index": "messageIndexEnable switches the index off",
     "length": "autoMessageVersionOnTopicLen decides about long topics",
@@ -60,7 +60,7 @@ REASONS: Final[Mapping[str, str]] = {
     "memory": "how the Java store maps, locks and buffers; flushing is set by flushDiskType",
     "netty": "how Netty uses sockets",
     "pool": "size of a thread pool or of its queue",
-    "pop": "pop requests are refused",
+    "pop": "popped messages are kept as records of the revive topic, without buffer, batches, log or limits",
     "recall": "messages can always be recalled",
     "recovery": "recovery always checks everything and starts early enough",
     "register": "how often and in which form topics are registered; see registerNameServerPeriod",
@@ -70,7 +70,6 @@ REASONS: Final[Mapping[str, str]] = {
     "stats": "statistics, metrics and logs of the Java broker; see /metrics",
     "timer": "how the Java broker runs the timer wheel",
     "trace": "trace messages are sent to their topic as others",
-    "transaction": "transactional messages are refused",
     "types": "messages of each type may be sent to a topic",
 }
 """Reasons of the decisions, by their short names in the table."""
@@ -98,7 +97,8 @@ def java_settings() -> Mapping[str, JavaSetting]:
 
 def _known() -> set[str]:
     """Return the names of the settings that ``config.py`` has."""
-    return {option_name(f) for config in (StoreConfig, BrokerConfig) for f in dataclasses.fields(config)}
+    return {option_name(f) for config in (StoreConfig, BrokerConfig, NameServerConfig)
+            for f in dataclasses.fields(config)}
 
 
 def _at_default(setting: JavaSetting, value: str) -> bool:

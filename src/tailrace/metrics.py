@@ -143,6 +143,25 @@ TIMER_EVENTS: Final = _counter(
 NAME_SERVER_REGISTERED: Final = _gauge(
     "tailrace_name_server_registered",
     "1 for a name server of namesrvAddr that took the last registration of this broker, else 0.", ("address",))
+HALF_MESSAGES: Final = _gauge(
+    "rocketmq_half_messages",
+    "Half messages that are not settled; after a kill the number of a topic may be wrong.", ("topic",))
+HALF_PENDING: Final = _gauge(
+    "tailrace_half_messages_pending", "Half messages that are not settled, counted from their queue.")
+COMMIT_MESSAGES: Final = _counter(
+    "rocketmq_commit_messages_total", "Half messages that were committed.", ("topic",))
+ROLLBACK_MESSAGES: Final = _counter(
+    "rocketmq_rollback_messages_total", "Half messages that were rolled back.", ("topic",))
+FINISH_LATENCY: Final = Metric(
+    name="rocketmq_finish_message_latency", kind=MetricKind.HISTOGRAM, labels=("topic",),
+    unit="milliseconds",
+    description="Time from send to commit, in seconds as RocketMQ counts it whatever the name says.",
+    buckets=(5, 60, 600, 3600, 43_200, 86_400),
+)
+TRANSACTION_EVENTS: Final = _counter(
+    "tailrace_transaction_events_total",
+    "Checks that a producer was sent (`asked`), half messages given up (`given_up`), and requests and "
+    "checks that found their message committed already (`duplicate`).", ("event",))
 READY: Final = _gauge("tailrace_ready", "1 once clients are served, 0 while the store recovers.")
 RECOVERED_RATIO: Final = _gauge(
     "tailrace_recovered_ratio", "Part of the recovery that is done, where the store can tell.")

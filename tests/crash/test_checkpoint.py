@@ -18,8 +18,8 @@ from tailrace.env.entropy import SeededEntropy
 from tailrace.formats.checkpoint import CHECKPOINT
 from tailrace.formats.commitlog import BLANK_MAGIC, decode_message
 from tailrace.formats.consumequeue import CQ_UNIT
-from tailrace.store.log_scan import is_record
 from tailrace.store.store_checkpoint import read_checkpoint
+from tailrace.store.walk.scan import is_record
 from tailrace.testing import CrashFileSystem, SimClock, SimulatedCrash
 
 _spec = importlib.util.spec_from_file_location("sweep", pathlib.Path(__file__).with_name("sweep.py"))

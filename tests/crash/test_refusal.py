@@ -1,6 +1,6 @@
 """Opens that must not mend: stricter recovery modes, unchecked bodies, a disk that is full.
 
-What a mode does is ``recovery_table``; a refused open changes nothing.
+What a mode does is ``store.recovery.table``; a refused open changes nothing.
 """
 
 from __future__ import annotations

@@ -237,8 +237,8 @@ def test_the_sweep_catches_a_directory_that_is_not_synced(monkeypatch):
 
 
 def test_the_sweep_catches_a_scan_without_checksums(monkeypatch):
-    monkeypatch.setattr("tailrace.store.recovery._BODY", 0)
-    monkeypatch.setattr("tailrace.store.recovery._PLACE", 0)
+    monkeypatch.setattr("tailrace.store.recovery.passes._BODY", 0)
+    monkeypatch.setattr("tailrace.store.recovery.passes._PLACE", 0)
     assert sweep_finds_something()
 
 
@@ -249,8 +249,8 @@ def test_the_sweep_catches_progress_that_is_ahead_of_its_units(monkeypatch):
 
     monkeypatch.setattr("tailrace.store.consume_queue.ConsumeQueueStore.flush", lies)
     # The comparison with the queues' last units and the coverage of the log would both notice.
-    monkeypatch.setattr("tailrace.store.recovery_start.RecoveryStart._queue_mismatch", lambda *_: "")
-    monkeypatch.setattr("tailrace.store.recovery_start.Coverage.first_gap", lambda _, until: until)
+    monkeypatch.setattr("tailrace.store.recovery.start.RecoveryStart._queue_mismatch", lambda *_: "")
+    monkeypatch.setattr("tailrace.store.recovery.start.Coverage.first_gap", lambda _, until: until)
     assert sweep_finds_something()
 
 

@@ -17,15 +17,16 @@ from tailrace.kernels import unit_records
 from tailrace.model import PutMessageResult, PutMessageStatus
 from tailrace.node import directory_opening
 from tailrace.segments.mapped_file_queue import MappedFileQueue
-from tailrace.store import consume_queue, recovery
+from tailrace.store import consume_queue
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.dispatch import Dispatcher
 from tailrace.store.index_service import IndexService
-from tailrace.store.log_walk import Walk
 from tailrace.store.reading import MessageReader
-from tailrace.store.recovery_start import RecoveryStart
+from tailrace.store.recovery import passes
+from tailrace.store.recovery.start import RecoveryStart
 from tailrace.store.reput import ReputMessageService
+from tailrace.store.walk.log_walk import Walk
 from tailrace.timer.recovery import TimerRecovery
 
 _spec = importlib.util.spec_from_file_location(
@@ -85,7 +86,7 @@ def w4_a_unit_goes_wherever_its_record_says(patch):
 
 
 def w4_the_physical_offset_is_not_compared(patch):
-    patch.setattr(recovery, "_PLACE", 0)
+    patch.setattr(passes, "_PLACE", 0)
 
 
 def w5_the_checkpoint_is_believed(patch):
@@ -201,7 +202,7 @@ def n2_snapshots_stay(patch):
 
 
 def n3_left_over_bytes_are_records(patch):
-    patch.setattr(recovery, "_PLACE", 0)
+    patch.setattr(passes, "_PLACE", 0)
 
 
 def n4_the_offset_of_the_checkpoint_is_where_the_log_goes_on(patch):

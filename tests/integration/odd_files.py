@@ -30,7 +30,7 @@ from tailrace.node.message_request_mode import MessageRequestModeManager
 from tailrace.node.message_store import MessageStore
 from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.store.forced_deletions import ForcedDeletions
-from tailrace.store.quarantine import Quarantine
+from tailrace.store.recovery.quarantine import Quarantine
 
 HANG_S = 30
 SIZES = {
@@ -65,7 +65,7 @@ def make_store(root: Path, state: str) -> Path:
         offsets.commit("g", "orders", 0, 7)
         offsets.persist()
         modes = MessageRequestModeManager(files, config_dir)
-        modes.change(modes.pulling("orders", "g"))
+        modes.change(modes.setting("orders", "g", "POP", 0))
         ForcedDeletions(files, str(made)).note({"file": "x"})
         Quarantine(clock, files, f"{made}/tailrace/quarantine").keep("f", 0, 0, b"evidence", "test")
         wheel = [made / name for name in ("timerwheel", "config/timercheck", "config/timermetrics", "checkpoint")]

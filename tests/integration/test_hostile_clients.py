@@ -31,10 +31,10 @@ from tailrace.cli import main
 from tailrace.model import GetMessageResult, GetMessageStatus
 from tailrace.store.reading import MessageReader
 real = MessageReader.get_message
-def get_message(*arguments, only_cached=False):
+def get_message(*arguments, only_cached=False, **more):
     if not only_cached:
         time.sleep(0.002)
-    result = real(*arguments, only_cached=only_cached)
+    result = real(*arguments, only_cached=only_cached, **more)
     if only_cached and result.ends:
         return GetMessageResult(GetMessageStatus.NO_MATCHED_MESSAGE, is_cold=True)
     return result

@@ -140,8 +140,8 @@ def test_a_producer_that_reads_nothing_holds_nobody_up(tmp_path):
                 answerer.send(RemotingCommand(325, REPLY, body, opaque=1))
             busy = [await answerer.receive() for _ in range(3)]
             assert [(a.code, a.opaque) for a in busy] == [(2, 1)] * 3
-            assert busy[0].remark.startswith("5 replies of 157")
-            assert busy[0].remark.endswith(" bytes wait for <asker> already; try again later")
+            assert busy[0].remark.startswith("5 replies with 157")
+            assert busy[0].remark.endswith(" bytes wait already, 5 of them of the same connection; try again later")
             channel = controller.broker.producers.find_channel("asker")
             assert channel.held_bytes() < 4 << 20
             other = {**REPLY, "i": REPLY["i"].replace("\x01asker", "\x01other")}

@@ -75,7 +75,7 @@ def test_the_asyncio_face(tailrace_broker):
         (Message(topic="t" * 128, body=b"x"), 29),
         (Message(topic="big", body=bytes((4 << 20) + 1)), 13),
         (Message(topic="wide", body=b"x", properties={"p": "v" * 32767}), 13),
-        (Message(topic="tx", body=b"x", properties={"TRAN_MSG": "true"}), 16),
+        (Message(topic="tx", body=b"x", properties={"TRAN_MSG": "true"}), 13),
         (Message(topic="SCHEDULE_TOPIC_XXXX", body=b"x"), 16),
     ],
 )

@@ -53,3 +53,8 @@ def test_push_consumers_whose_queues_the_broker_allocates_get_every_message(
     names = ("shared", "apart", "all", "retried", "takes-over", "done")
     assert said_by(reference, "assigned-clients", tailrace_broker, "assigned") == {
         name: ["true"] for name in names}
+
+
+def test_push_consumers_in_mode_pop_get_every_message_once_and_what_failed_again(reference, tailrace_broker):
+    names = ("started", "all", "retried", "once", "takes-over", "done")
+    assert said_by(reference, "pop-clients", tailrace_broker, "popped") == {name: ["true"] for name in names}

@@ -49,7 +49,7 @@ async def use(address):
         assert answer.code == 0, answer.remark
         return answer
 
-    await ask(CREATE_TOPIC, topic_ext("PT", attributes="+message.type=PRIORITY"))
+    await ask(CREATE_TOPIC, topic_ext("PT", attributes="+cleanup.policy=COMPACTION"))
     await ask(FORBID, {"group": "FG", "topic": "T", "readable": "false"})
     popped = await ask(POP, {
         "consumerGroup": "PG", "topic": "T", "queueId": "0", "maxMsgNums": str(POPPED),
@@ -110,7 +110,7 @@ def test_each_kind_is_named_once_and_again_at_the_next_open(left, caplog):
         caplog.clear()
         with MessageStore.open(left, config=config) as store:
             lines = [m for m in caplog.messages if m.startswith("a Java broker left")]
-            with pytest.raises(MessageIllegalError, match=r"PT has message\.type=PRIORITY"):
+            with pytest.raises(MessageIllegalError, match=r"PT has cleanup\.policy=COMPACTION"):
                 store.put(Message(topic="PT", body=b"x"))
             groups = SubscriptionGroupManager(
                 store.file_system, store.config_dir, None, None)  # type: ignore[arg-type]
@@ -119,8 +119,7 @@ def test_each_kind_is_named_once_and_again_at_the_next_open(left, caplog):
             assert not groups.is_read_forbidden("FG", "PT")
         kinds = sorted(line.partition("kind=")[2].partition(" path=")[0] for line in lines)
         assert kinds == [
-            f"messages popped and not acknowledged count={POPPED - 1}",
-            "topics of message.type=PRIORITY count=1"]
+            "topics of cleanup.policy=COMPACTION count=1"]
 
 
 def test_the_table_of_settings_has_every_field_with_its_default(reference):

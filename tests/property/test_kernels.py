@@ -121,8 +121,47 @@ def test_units_are_read_the_same(items, crc, data):
     assert (ends or [0])[-1] == len(served)
     assert all(5 + arguments[4] <= offset < 5 + at for offset in offsets)
     if most:
+        check_matching(arguments, most, room, data.draw(st.sampled_from([1, 3000, 1 << 40])))
         check_places(
             arguments[:9], room, most, kernels.unit_records.read_units(*arguments[:11], False, False))
+
+
+@quick
+@given(st.lists(st.sampled_from(
+    [b"\x01", b"\x02", b"a", b"ab", b"\xc3\xa9", b"\xe2", b"TAGS", b"a\x01x\x02"]), max_size=20))
+def test_properties_are_found_as_a_decoder_finds_them(parts):
+    stored = b"".join(parts)
+    names = (b"a", b"ab", b"TAGS", b"x", b"\xc3\xa9")
+    expected = {}
+    for part in stored.decode("utf-8", "replace").split("\x02"):  # as MessageDecoder of the reference
+        name, separator, value = part.partition("\x01")
+        if separator and name and value:
+            expected[name] = value
+    for module in (UNIT_RECORDS, kernels.unit_records):
+        assert module.property_values(stored, names) == tuple(
+            expected.get(name.decode()) for name in names)
+
+
+def check_matching(arguments, most, room, look):
+    """Both forms find the same records, which are those that a read of all units finds and the filter keeps."""
+    asked = []
+
+    def matches(values):
+        asked.append(values)
+        return values[0] is None or len(values[0]) % 2 == 0
+
+    before, rest = arguments[:5], arguments[6:9]
+    found = []
+    for module in (UNIT_RECORDS, kernels.unit_records):
+        asked.clear()
+        found.append((*module.read_matching(
+            *before, (b"TAGS", b"KEYS"), matches, *rest, most, room, look, False, False), tuple(asked)))
+    assert found[0] == found[1]
+    served, ends, offsets, at, _, seen, _ = found[0]
+    assert len(ends) == len(offsets) <= most
+    assert (ends or [0])[-1] == len(served)
+    assert all(5 + arguments[4] <= offset < 5 + at for offset in offsets)
+    assert seen == 0 or seen <= look or at <= len(arguments[3]) // 20
 
 
 def check_places(arguments, room, most, read):

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeVar, final
 
-from tailrace.errors import StoreError
+from tailrace.broker.waiting import WaitingRequests, memory_of
+from tailrace.errors import RefusalError, StoreError
 from tailrace.formats.remoting import RemotingCommand, ResponseCode
 from tailrace.logs import get_logger
 from tailrace.node.config_manager import ConfigManager
@@ -24,7 +24,7 @@ from tailrace.remoting import Channel
 
 __all__ = [
     "Answer", "Change", "ConfigChanges", "MissingConfigError", "RequestWorker", "answer_failure",
-    "creates_missing", "memory_of", "size_of",
+    "creates_missing",
 ]
 
 _log = get_logger(__name__)
@@ -37,9 +37,7 @@ sendThreadPoolQueueCapacity."""
 WAITING_OF_CHANNEL_MAX: Final = 200
 """Requests of one connection that may wait."""
 WAITING_BYTES_MAX: Final = 64 << 20
-"""Bytes that waiting requests may have together."""
-FIELD_BYTES: Final = 150
-"""Memory that a field of a request takes beside its characters: two strings and their place in a dict."""
+"""Bytes of memory that the waiting requests may take together."""
 ROUNDS_MAX: Final = 4
 """How often a request is served again after the creation of what it lacked."""
 
@@ -73,10 +71,13 @@ class RequestWorker:
     def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._loop = loop
         self._waiting: dict[Channel, deque[tuple[RemotingCommand, Serve]]] = {}
-        self._bytes = 0
+        self._bounds = WaitingRequests("requests", WAITING_MAX, WAITING_OF_CHANNEL_MAX, WAITING_BYTES_MAX)
         self._task: asyncio.Task[None] | None = None
-        self.pending = 0
+
+    @property
+    def pending(self) -> int:
         """Number of requests that are not answered yet."""
+        return self._bounds.count
 
     def in_thread(self, serve: Serve) -> Serve:
         """Return a processor that queues its requests for ``serve``, which any thread may call."""
@@ -85,17 +86,8 @@ class RequestWorker:
         def queue(channel: Channel, request: RemotingCommand) -> Answer:
             if self._loop is None or not self._loop.is_running():
                 return serve(channel, request)
-            mine = self._waiting.get(channel, ())
-            if (
-                self.pending >= WAITING_MAX or len(mine) >= WAITING_OF_CHANNEL_MAX
-                or self._bytes + size_of(request) > WAITING_BYTES_MAX
-            ):
-                return request.answer(
-                    ResponseCode.SYSTEM_BUSY, f"{self.pending} such requests wait already, "
-                    f"{len(mine)} of them from this connection; try again later")
+            self._bounds.add(channel, memory_of(request))
             self._waiting.setdefault(channel, deque()).append((request, serve))
-            self._bytes += size_of(request)
-            self.pending += 1
             if self._task is None:
                 self._task = self._loop.create_task(self._work(self._loop))
             return None
@@ -116,15 +108,14 @@ class RequestWorker:
             except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
                 answer_failure(channel, request, error)
             finally:
-                self._bytes -= size_of(request)
-                self.pending -= 1
+                self._bounds.remove(channel, memory_of(request))
         self._task = None
 
     async def stop(self) -> None:
         """Wait for the request that is being served; those that wait are not served any more."""
-        for request, _ in itertools.chain.from_iterable(self._waiting.values()):
-            self._bytes -= size_of(request)
-            self.pending -= 1
+        for channel, waiting in self._waiting.items():
+            for request, _ in waiting:
+                self._bounds.remove(channel, memory_of(request))
         self._waiting.clear()
         if self._task is not None:
             await self._task
@@ -139,7 +130,8 @@ class ConfigChanges:
         self._writing: dict[ConfigManager[Any, Any], asyncio.Future[None]] = {}
         self._write_again: set[ConfigManager[Any, Any]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._bytes = 0
+        self._bounds = WaitingRequests(
+            "changes of topics and groups", CHANGES_WAITING_MAX, CHANGES_WAITING_MAX, WAITING_BYTES_MAX)
 
     @property
     def pending(self) -> int:
@@ -153,16 +145,14 @@ class ConfigChanges:
         """Make the changes, and answer with the result of ``then`` once they are durable.
 
         Returns None when the answer comes later. A change that fails is answered with its error.
+        Raises RefusalError if too many changes wait.
         """
         if self._loop is None or not self._loop.is_running():
             for change in changes:
                 change.manager.change(change.edit, change.also)
             return then()
-        size = size_of(request)
-        if self.pending >= CHANGES_WAITING_MAX or self._bytes + size > WAITING_BYTES_MAX:
-            return request.answer(
-                ResponseCode.SYSTEM_BUSY,
-                f"{self.pending} changes of topics and groups wait already; try again later")
+        size = memory_of(request)
+        self._bounds.add(channel, size)
         futures = [change.manager.submit(change.edit, change.also) for change in changes]
         for manager in dict.fromkeys(change.manager for change in changes):
             self._write_soon(self._loop, manager)
@@ -176,13 +166,19 @@ class ConfigChanges:
             except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
                 answer_failure(channel, request, error)
             finally:
-                self._bytes -= size
+                self._bounds.remove(channel, size)
 
-        self._bytes += size
         task = self._loop.create_task(answer())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return None
+
+    def serve(self, channel: Channel, request: RemotingCommand, step: Serve) -> Answer:
+        """Return the answer of ``step``, after the creation of the topics and groups that it lacks."""
+        try:
+            return step(channel, request)
+        except MissingConfigError as missing:
+            return self.serve_again(channel, request, missing, step)
 
     def serve_again(
         self, channel: Channel, request: RemotingCommand, missing: MissingConfigError, serve: Serve,
@@ -241,24 +237,9 @@ def creates_missing(
 
     @functools.wraps(method)
     def serve(self: P, channel: Channel, request: RemotingCommand) -> Answer:
-        try:
-            return method(self, channel, request)
-        except MissingConfigError as missing:
-            return self.changes.serve_again(
-                channel, request, missing, functools.partial(method, self))
+        return self.changes.serve(channel, request, functools.partial(method, self))
 
     return serve
-
-
-def size_of(request: RemotingCommand) -> int:
-    """Bytes of a request that waits."""
-    ext = request.ext
-    return len(request.body) + len(request.remark or "") + sum(map(len, ext)) + sum(map(len, ext.values()))
-
-
-def memory_of(request: RemotingCommand) -> int:
-    """Bytes of memory that the body and the fields of a request take while it waits."""
-    return size_of(request) + FIELD_BYTES * len(request.ext)
 
 
 def _finish(channel: Channel, request: RemotingCommand, then: Callable[[], Answer]) -> None:
@@ -278,11 +259,13 @@ def _send(channel: Channel, request: RemotingCommand, answer: Answer) -> None:
 
 def answer_failure(channel: Channel, request: RemotingCommand, error: Exception) -> None:
     """Log what a request failed with, and answer the request with it."""
+    if isinstance(error, RefusalError):
+        channel.answer(request, request.refused(error))
+        return
     _log.warning(
         "request failed code=%d peer=%s reason=%r", request.code, channel.peer, error,
-        exc_info=not isinstance(error, KeyError | ValueError | StoreError | OSError))
+        exc_info=not isinstance(error, ValueError | StoreError | OSError))
     text = str(error)
     if not isinstance(error, StoreError | OSError):
-        missing = "missing field " if isinstance(error, KeyError) else ""
-        text = f"{type(error).__name__}: {missing}{text}"
+        text = f"{type(error).__name__}: {text}"
     channel.answer(request, request.answer(ResponseCode.SYSTEM_ERROR, text))

@@ -9,21 +9,33 @@ hour, as the reference does; a figure is the newest sample minus the oldest. So 
 | TOPIC_PUT_NUMS, TOPIC_PUT_SIZE | topic | messages and bytes that became readable |
 | GROUP_GET_NUMS, GROUP_GET_SIZE | topic@group | messages and bytes handed to consumers |
 | SNDBCK_PUT_NUMS | topic@group | messages that consumers sent back |
-| BROKER_PUT_NUMS, BROKER_GET_NUMS | cluster | the same of all topics |
+| QUEUE_PUT_NUMS, QUEUE_PUT_SIZE | SCHEDULE_TOPIC_XXXX@queue | messages of a delay level, with enableDetailStat |
+| GROUP_GET_LATENCY | queue@topic@group, without enableDetailStat topic@group | ms of pulls that found messages |
+| TOPIC_PUT_LATENCY | queue@topic | ms of sends up to their answer |
+| GROUP_ACK_NUMS, GROUP_CK_NUMS | topic@group | acknowledged and checkpoint messages of POP |
+| SNDBCK2DLQ_TIMES | owner@topic@group@SEND_BACK_TO_DLQ | dead letters of send-backs |
+| CONSUMER_REGISTER_TIME, PRODUCER_REGISTER_TIME | cluster | ms of registrations by heartbeat |
+| CHANNEL_ACTIVITY | CONNECT, CLOSE, IDLE, EXCEPTION | connections |
+| BROKER_PUT_NUMS, BROKER_GET_NUMS | cluster | messages in and out of all topics |
+| BROKER_ACK_NUMS, BROKER_CK_NUMS | cluster | as GROUP_ACK_NUMS and GROUP_CK_NUMS, of all topics |
 | BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC, BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC | cluster | without system topics |
 
+An entry exists once something was counted; an idle one of `Counters` is dropped after a day.
 The reference counts a batch once for the mean (``avgpt``) of TOPIC_PUT_NUMS and TOPIC_PUT_SIZE. Here
-each message counts once, because messages are counted when they become readable.
+each message counts once, because messages are counted when they become readable. Statistics that the
+reference declares and never counts (COMMERCIAL_*, *_FROM_DISK_*, DLQ_PUT_NUMS) do not exist here, nor do
+QUEUE_GET_NUMS and QUEUE_GET_SIZE, which it counts for delay levels only.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime
 from typing import Final, NamedTuple, final
 
-from tailrace.broker.traffic import Flow, Traffic
+from tailrace.broker.counters import Flow
+from tailrace.broker.traffic import Traffic
 from tailrace.env.clock import Clock
 
 __all__ = ["BrokerStatsManager", "DayTotals", "StatsData", "StatsSnapshot"]
@@ -33,6 +45,21 @@ _PERIODS_NS: Final = (SAMPLE_MS * 1_000_000, 600_000_000_000, 3_600_000_000_000)
 """Between samples for the minute, the hour and the day."""
 _SAMPLES: Final = (7, 7, 25)
 """Kept of each; a figure is over one period fewer."""
+
+
+_SIZES: Final = ("TOPIC_PUT", "GROUP_GET", "QUEUE_PUT")
+_COUNTED: Final = (
+    "GROUP_GET_LATENCY", "TOPIC_PUT_LATENCY", "SNDBCK2DLQ_TIMES", "CONSUMER_REGISTER_TIME",
+    "PRODUCER_REGISTER_TIME", "CHANNEL_ACTIVITY",
+)
+"""Statistics whose kind is their whole name."""
+_WITHOUT: Final = ("BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC", "BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC")
+_KINDS: Final[Mapping[str, str]] = {
+    **{f"{kind}_NUMS": kind for kind in (
+        *_SIZES, "SNDBCK_PUT", "GROUP_ACK", "GROUP_CK", "BROKER_PUT", "BROKER_GET", "BROKER_ACK", "BROKER_CK")},
+    **{f"{kind}_SIZE": kind for kind in _SIZES}, **{name: name for name in (*_COUNTED, *_WITHOUT)},
+}
+"""What is sampled for each statistic; a kind with sizes has two."""
 
 
 class StatsSnapshot(NamedTuple):
@@ -83,6 +110,12 @@ class _StatsItem:
             samples.append(_Call(now_ns - _PERIODS_NS[place], 0, 0, 0))
         samples.append(_Call(now_ns, flow.times, flow.messages, flow.throughput))
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing was counted for a day."""
+        day = self.samples[-1]
+        return len(day) == day.maxlen and day[0].times == self.flow.times
+
     def data(self, *, size: bool, mean: bool) -> StatsData:
         """The figures of messages, or of their ``size``."""
         return StatsData(*(_snapshot(samples, size=size, mean=mean) for samples in self.samples))
@@ -129,25 +162,30 @@ class BrokerStatsManager:
                 self._sampled_ns[place] = now
                 for item in items.values():
                     item.sample(place, now)
+        self._forget_idle()
+
+    def _forget_idle(self) -> None:
+        """Drop counters that nothing was added to for a day."""
+        counters = self._traffic.counters
+        for key, flow in list(counters.flows.items()):
+            item = self._items.get(key)
+            if item is not None and item.flow is flow and item.idle:
+                counters.forget(key)
 
     def view(self, name: str, key: str) -> StatsData | None:
         """A statistic by name and key; None if there is none."""
-        kind, separator, what = name.rpartition("_")
-        if name.endswith("_WITHOUT_SYSTEM_TOPIC"):
-            kind, what = name, "NUMS"
-        elif what not in {"NUMS", "SIZE"} or not separator:
-            return None
-        if what == "SIZE" and kind not in {"TOPIC_PUT", "GROUP_GET"}:
+        kind = _KINDS.get(name)
+        if kind is None:
             return None
         find = self._find.get(kind)
-        flow = None if find is None else find(key)
+        flow = self._traffic.counters.flows.get((kind, key)) if find is None else find(key)
         if flow is None:
             return None
         item = self._items.get((kind, key))
         if item is None or item.flow is not flow:
             item = _StatsItem(flow)  # not sampled yet
         # The reference counts no times for the totals of the broker, so their mean is 0.
-        return item.data(size=what == "SIZE", mean=not kind.startswith("BROKER_"))
+        return item.data(size=name.endswith("_SIZE"), mean=not kind.startswith("BROKER_"))
 
     def topic_put_tps(self, topic: str) -> float:
         """Messages a second that became readable on a topic in the last minute."""
@@ -185,6 +223,7 @@ class BrokerStatsManager:
         traffic = self._traffic
         for name, flow in self._totals_of_broker().items():
             yield (name, self._cluster), flow
+        yield from list(traffic.counters.flows.items())
         for topic, flow in list(traffic.by_topic.items()):
             yield ("TOPIC_PUT", topic), flow
         for kind, table in (("GROUP_GET", traffic.went_out), ("SNDBCK_PUT", traffic.went_back)):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from tailrace.env.clock import Clock
 from tailrace.errors import StoreError
 from tailrace.formats.commitlog import java_string_hash
 from tailrace.formats.remoting import LANGUAGES, RemotingCommand, RequestCode
+from tailrace.formats.requests.consumer_headers import NotifyConsumerIdsChangedRequestHeader
 from tailrace.logs import get_logger
 from tailrace.remoting import Channel
 
@@ -20,6 +21,7 @@ __all__ = [
     "ConsumerManager",
     "ProducerManager",
     "SubscriptionData",
+    "SubscriptionListener",
 ]
 
 _log = get_logger(__name__)
@@ -45,6 +47,11 @@ class SubscriptionData:
     expression_type: str = TAG
     class_filter_mode: bool = False
     codes: frozenset[int] | None = None
+
+    @property
+    def is_tag(self) -> bool:
+        """Whether it is one by tags, and not an expression over properties."""
+        return self.expression_type == TAG
 
     @classmethod
     def parse(
@@ -73,7 +80,7 @@ class SubscriptionData:
         codes = {int(c) for c in value.get("codeSet") or ()}
         if not codes and made.expression_type == TAG and made.sub_string != SUB_ALL:
             made = cls.parse(made.topic, made.sub_string, made.sub_version)
-        elif codes and made.sub_string != SUB_ALL:
+        elif codes and made.is_tag and made.sub_string != SUB_ALL:
             made.codes = frozenset(codes)
         return made
 
@@ -150,6 +157,18 @@ class ConsumerGroupInfo:
         return changed
 
 
+class SubscriptionListener(Protocol):
+    """What is called when a heartbeat brings subscriptions, and when a group has no member any more."""
+
+    def registered(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
+        """Take note of all subscriptions of a group."""
+        ...
+
+    def gone(self, group: str) -> None:
+        """Take note that a group has no member any more."""
+        ...
+
+
 class ConsumerManager:
     """Consumer groups that have a live member.
 
@@ -157,11 +176,13 @@ class ConsumerManager:
     """
 
     def __init__(
-        self, clock: Clock, expired_ms: int, notify_enabled: Callable[[str], bool]
+        self, clock: Clock, expired_ms: int, notify_enabled: Callable[[str], bool],
+        listener: SubscriptionListener,
     ) -> None:
         self._clock = clock
         self._expired_ns = expired_ms * 1_000_000
         self._notify_enabled = notify_enabled
+        self._listener = listener
         self._groups: dict[str, ConsumerGroupInfo] = {}
         self._joined: dict[Channel, set[str]] = {}
 
@@ -233,6 +254,7 @@ class ConsumerManager:
         if not keep_subscriptions:
             wanted = [SubscriptionData.from_json(s) for s in data.get("subscriptionDataSet") or ()]
             changed |= info.take_subscriptions(wanted)
+            self._listener.registered(group, wanted)
         if changed:
             self._notify(info)
         return changed
@@ -284,6 +306,7 @@ class ConsumerManager:
                 )
         if not info.members:
             del self._groups[info.group]
+            self._listener.gone(info.group)
         else:
             self._notify(info)
 
@@ -291,7 +314,8 @@ class ConsumerManager:
         if info.broadcasting or not self._notify_enabled(info.group):
             return
         notice = RemotingCommand(
-            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": info.group})
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+            NotifyConsumerIdsChangedRequestHeader(info.group).to_ext())
         for channel in list(info.members):
             channel.request_oneway(notice)
 
@@ -304,6 +328,7 @@ class ProducerManager:
         self._expired_ns = expired_ms * 1_000_000
         self._groups: dict[str, dict[Channel, ClientInfo]] = {}
         self._joined: dict[Channel, set[str]] = {}
+        self._turn = 0
         self._clients: dict[str, Counter[Channel]] = {}
         """By client id: its connections, the latest last, and the number of groups of each."""
 
@@ -320,6 +345,14 @@ class ProducerManager:
         """Return the latest connection over which a client has joined a producer group."""
         channels = self._clients.get(client_id)
         return next(reversed(channels)) if channels else None
+
+    def available_channel(self, group: str) -> Channel | None:
+        """Return a connection of a member that reads what is sent to it, the members in turn; or None."""
+        channels = [
+            channel for channel in self._groups.get(group, ())
+            if not channel.closed and not channel.paused]
+        self._turn += 1
+        return channels[self._turn % len(channels)] if channels else None
 
     def register(
         self, channel: Channel, request: RemotingCommand, client_id: str, group: str

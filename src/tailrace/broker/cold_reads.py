@@ -24,8 +24,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, final
 
-from tailrace.broker.answers_later import memory_of
-from tailrace.formats.remoting import RemotingCommand
+from tailrace.broker.waiting import WaitingRequests, memory_of
+from tailrace.errors import RefusalError
+from tailrace.formats.remoting import RemotingCommand, ResponseCode
 from tailrace.model import GetMessageResult
 from tailrace.remoting import Channel
 
@@ -64,8 +65,9 @@ class ColdReadService:
         self._turns: dict[str, dict[Channel, deque[ColdRead]]] = {}
         self._waiting: dict[Channel, set[ColdRead]] = {}
         """Every pull that waits, also those of connections that are paused, which have no turn."""
-        self._count = 0
-        self._bytes = 0
+        self._bounds = WaitingRequests(
+            "pulls from the disk", WAITING_MAX, WAITING_OF_CHANNEL_MAX,
+            WAITING_BYTES_MAX)
         self._reads: set[asyncio.Future[GetMessageResult]] = set()
         self._executor: ThreadPoolExecutor | None = None
         self._stopped = False
@@ -77,25 +79,19 @@ class ColdReadService:
     @property
     def pending(self) -> int:
         """Number of pulls that wait for a thread or are being read."""
-        return self._count + len(self._reads)
+        return self._bounds.count + len(self._reads)
 
-    def submit(self, pull: ColdRead) -> bool:
-        """Queue a pull. Return False if too many wait or the broker stops."""
+    def submit(self, pull: ColdRead) -> None:
+        """Queue a pull. Raises RefusalError (SYSTEM_BUSY) if too many wait or the broker stops."""
         if pull.channel.closed:
-            return True  # its answer could not be sent
-        mine = self._waiting.get(pull.channel, ())
-        if (
-            self._stopped or self._count >= WAITING_MAX or len(mine) >= WAITING_OF_CHANNEL_MAX
-            or self._bytes + pull.size > WAITING_BYTES_MAX
-        ):
-            return False
+            return  # its answer could not be sent
+        if self._stopped:
+            raise RefusalError(ResponseCode.SYSTEM_BUSY, "the broker is shutting down")
+        self._bounds.add(pull.channel, pull.size)
         self._waiting.setdefault(pull.channel, set()).add(pull)
-        self._count += 1
-        self._bytes += pull.size
         pull.channel.hold(1, pull.size)
         self._queue(pull.group, pull.channel, (pull,))
         self._start()
-        return True
 
     def closed(self, channel: Channel) -> None:
         """Forget the pulls of a connection that has closed."""
@@ -130,8 +126,7 @@ class ColdReadService:
         mine.remove(pull)
         if not mine:
             del self._waiting[pull.channel]
-        self._count -= 1
-        self._bytes -= pull.size
+        self._bounds.remove(pull.channel, pull.size)
         pull.channel.hold(-1, -pull.size)
 
     def _queue(self, group: str, channel: Channel, pulls: Iterable[ColdRead]) -> None:

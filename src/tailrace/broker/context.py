@@ -11,9 +11,11 @@ from tailrace.broker.answers_later import Change, ConfigChanges, MissingConfigEr
 from tailrace.broker.broker_stats import BrokerStatsManager
 from tailrace.broker.client_manager import ConsumerManager, ProducerManager
 from tailrace.broker.cold_reads import ColdReadService
+from tailrace.broker.filters.message_filters import MessageFilters
 from tailrace.broker.loop_lag import LoopLag
 from tailrace.broker.rebalance_lock import RebalanceLockManager
 from tailrace.broker.traffic import Traffic
+from tailrace.broker.transactions.service import TransactionService
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.env.entropy import Entropy
@@ -42,6 +44,7 @@ class BrokerContext:
     consumers: ConsumerManager
     producers: ProducerManager
     locks: RebalanceLockManager
+    filters: MessageFilters
     address: str = ""
     """``ip:port`` that clients are told."""
     namesrv_address: str = ""
@@ -62,6 +65,8 @@ class BrokerContext:
     """Runs requests whose work grows."""
     cold_reads: ColdReadService = field(init=False)
     """Runs pulls that need the disk."""
+    transactions: TransactionService = field(init=False)
+    """Half messages of transactions."""
     loop_lag: LoopLag = field(init=False)
     """How long requests hold the event loop."""
 
@@ -70,8 +75,12 @@ class BrokerContext:
         self.changes = ConfigChanges(self.loop)
         self.worker = RequestWorker(self.loop)
         self.cold_reads = ColdReadService(self.loop)
+        self.transactions = TransactionService(
+            self.clock, self.entropy, self.store, self.topics, self.offsets, self.config)
         self.route = self._own_route
-        self.traffic = Traffic(self.topics.is_system_topic)
+        self.traffic = Traffic(
+            self.topics.is_system_topic, by_queue=self.config.enable_detail_stat,
+            cluster=self.config.broker_cluster_name)
         self.stats = BrokerStatsManager(self.clock, self.traffic, self.config.broker_cluster_name)
 
     def _own_route(self, topic: str) -> dict[str, Any] | None:

@@ -16,18 +16,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 from tailrace.broker.broker_stats import SAMPLE_MS
 from tailrace.broker.client_manager import ConsumerManager, ProducerManager
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers
+from tailrace.broker.filters.consumer_filters import ConsumerFilterManager
+from tailrace.broker.filters.message_filters import MessageFilters
 from tailrace.broker.listeners import Address, Listeners, server_limits
-from tailrace.broker.long_polling import PullRequestHoldService
 from tailrace.broker.name_server import KVConfigManager, NameServer
-from tailrace.broker.processors.admin import AdminProcessor, settings_of
+from tailrace.broker.pop.service import PopConsumption
+from tailrace.broker.processors.admin import AdminProcessor
 from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
 from tailrace.broker.processors.client_manage import ClientManageProcessor
+from tailrace.broker.processors.client_offsets import ClientOffsetsProcessor
+from tailrace.broker.processors.end_transaction import EndTransactionProcessor
+from tailrace.broker.processors.engines import EnginesProcessor
+from tailrace.broker.processors.group_admin import GroupAdminProcessor
 from tailrace.broker.processors.pull import PullMessageProcessor
 from tailrace.broker.processors.query import QueryProcessor
 from tailrace.broker.processors.query_assignment import QueryAssignmentProcessor
@@ -37,12 +44,15 @@ from tailrace.broker.processors.reset_offset import ResetOffsetProcessor
 from tailrace.broker.processors.retention import RetentionProcessor
 from tailrace.broker.processors.send import SendMessageProcessor
 from tailrace.broker.processors.send_back import SendBackProcessor
+from tailrace.broker.processors.settings import SettingsProcessor
 from tailrace.broker.processors.stats import StatsProcessor
 from tailrace.broker.rebalance_lock import RebalanceLockManager
 from tailrace.broker.registration import Registration, registered_elsewhere
 from tailrace.broker.runtime_info import RuntimeInfo
+from tailrace.broker.settings import RunningSettings, SettingsFile, settings_of
 from tailrace.broker.traffic import CountedArrivals
-from tailrace.config import BrokerConfig, FlushDiskType
+from tailrace.broker.transactions.checks import TransactionChecks
+from tailrace.config import BrokerConfig, FlushDiskType, NameServerConfig
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.entropy import Entropy, SystemEntropy
 from tailrace.env.filesystem import FileSystem
@@ -64,13 +74,19 @@ __all__ = ["BrokerController"]
 _log = get_logger(__name__)
 
 SCAN_S: Final = 10.0
+FILTERS_MS: Final = 10_000
+"""Period of writing the expressions of consumer groups."""
 PATIENCE_S: Final = 3.0
 """How long a stop waits for answers to requests that have come."""
 
 
 @final
 class BrokerController:
-    """Starts and stops the sockets and services of a broker on ``store``."""
+    """Starts and stops the sockets and services of a broker on ``store``, once.
+
+    It is made in the event loop in which it will serve. Raises StoreError or OSError if the files of
+    topics, groups or offsets cannot be read.
+    """
 
     def __init__(
         self,
@@ -81,7 +97,10 @@ class BrokerController:
         file_system: FileSystem | None = None,
         scheduler: Scheduler | None = None,
         entropy: Entropy | None = None,
+        name_server_config: NameServerConfig | None = None,
+        settings_file: str = "",
     ) -> None:
+        """Serve ``store``. Requests may change live settings, also in ``settings_file`` if there is one."""
         self.broker_address = ""
         """``ip:port`` that clients are told."""
         self.namesrv_address = ""
@@ -91,11 +110,46 @@ class BrokerController:
         self._clock = clock or SystemClock()
         self._entropy = entropy or SystemEntropy()
         self._file_system = file_system or store.file_system
+        self._name_server_config = name_server_config or NameServerConfig()
+        self._settings_file = SettingsFile(self._file_system, settings_file) if settings_file else None
         self._scheduler = scheduler or ThreadScheduler()
         self._servers: list[RemotingServer] = []
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._registration: Registration | None = None
         self._started = False
+        self._settings = settings_of(
+            self._config, store.config, brokerRole="ASYNC_MASTER", storePathRootDir=str(store.path))
+        running = RunningSettings(
+            self._clock, (self._config, store.config), self._settings, self._settings_file)
+        self._broker = broker = self._context()
+        self._durable = DurableAnswers(broker.loop, store)
+        self._pull = PullMessageProcessor(broker)
+        broker.waiting_sends = lambda: self._durable.pending
+        sync = store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._send = SendMessageProcessor(
+            broker, self._durable, wait_durable=sync, max_message_size=store.config.max_message_size)
+        durable = self._durable if sync else None
+        self._pop = PopConsumption(broker, self._file_system, durable)
+        broker.waiting_pulls = lambda: len(self._pull.hold) + len(self._pop.polling)
+        reply = ReplyMessageProcessor(broker, self._send, durable)
+        transactions = EndTransactionProcessor(broker, durable)
+        self._checks = TransactionChecks(broker)
+        retention = RetentionProcessor(broker)
+        modes = MessageRequestModeManager(self._file_system, store.config_dir)
+        modes.load()
+        self._later: list[_AnswersLater] = [
+            broker.changes, broker.worker, retention.worker, broker.cold_reads, reply,
+            transactions]
+        self._processors: list[_Registers] = [
+            self._send, reply, transactions, SendBackProcessor(broker, durable),
+            RecallMessageProcessor(broker, durable),
+            QueryProcessor(broker), ClientManageProcessor(broker), AdminTopicsProcessor(broker),
+            retention, ResetOffsetProcessor(broker), StatsProcessor(broker),
+            ClientOffsetsProcessor(broker), GroupAdminProcessor(broker, modes), EnginesProcessor(broker),
+            QueryAssignmentProcessor(broker, modes),
+            AdminProcessor(broker, RuntimeInfo(broker, self._file_system)),
+            SettingsProcessor(running, broker.worker),
+        ]
 
     async def start(
         self,
@@ -125,29 +179,40 @@ class BrokerController:
         )
 
     async def _serve_on(self, listeners: Listeners) -> None:
-        self._broker = self._context()
         # Recovery may have left less than was consumed; queues must be there to compare.
         if await self._broker.loop.run_in_executor(None, self._store.wait_dispatched):
             self._correct_offsets()
-        send = self._build(self._broker)
+        await self._broker.loop.run_in_executor(None, self._broker.transactions.load)
         self.broker_address = self._broker.address = listeners.broker_address
         store_host = listeners.store_host
         self._store.store_host = store_host
-        send.set_store_host(store_host)
+        self._send.set_store_host(store_host)
         self._settings.update(listenPort=str(listeners.port), brokerIP1=listeners.advertised)
         self._register(listeners)
         listeners.serving()
         self._servers = listeners.servers
         self._store.set_message_arriving_listener(
-            CountedArrivals(self._broker.traffic, self._hold))
+            CountedArrivals(self._broker.traffic, self._pull.hold, self._pop))
         self._scheduler.every(
-            "ConsumerOffsetPersist", self._config.flush_consumer_offset_interval,
+            "ConsumerOffsetPersist", lambda: self._config.flush_consumer_offset_interval,
             self._persist_offsets,
         )
+        self._scheduler.every("ConsumerFilterPersist", FILTERS_MS, self._persist_filters)
+        self._pop.start(self._scheduler)
         self._scheduler.every("BrokerStats", SAMPLE_MS, self._broker.stats.step)
         self._every("scan", SCAN_S, self._scan)
+        self._start_transactions()
         self._broker.loop_lag.start()
         await self._register_elsewhere(listeners.namesrv_address)
+
+    def _start_transactions(self) -> None:
+        config, service = self._config, self._broker.transactions
+        self._scheduler.every(
+            "TransactionMetricsFlush", config.transaction_metric_flush_interval, self._persist_metrics)
+        self._every(
+            "operations", max(config.transaction_op_batch_interval, 100) / 10_000,
+            service.write_operations_if_due)
+        self._every("checks", config.transaction_check_interval / 1000, self._checks.start_pass)
 
     def _context(self) -> BrokerContext:
         config_dir, clock, config = self._store.config_dir, self._clock, self._config
@@ -162,6 +227,10 @@ class BrokerController:
         offsets.load()
         self._store.keep_unconsumed(offsets)
 
+        filters = self._consumer_filters = ConsumerFilterManager(
+            self._file_system, config_dir, config, clock)
+        filters.load()
+
         def notify_enabled(group: str) -> bool:
             found = groups.select(group)
             return found is not None and found.notify_consumer_ids_changed_enable
@@ -169,8 +238,8 @@ class BrokerController:
         return BrokerContext(
             loop=asyncio.get_running_loop(), clock=clock, entropy=self._entropy,
             store=self._store, config=config, topics=self._store.topics, groups=groups,
-            offsets=offsets, locks=RebalanceLockManager(clock),
-            consumers=ConsumerManager(clock, config.channel_expired_ms, notify_enabled),
+            offsets=offsets, locks=RebalanceLockManager(clock), filters=MessageFilters(config, filters),
+            consumers=ConsumerManager(clock, config.channel_expired_ms, notify_enabled, filters),
             producers=ProducerManager(clock, config.channel_expired_ms), boot_ms=clock.now_ms(),
         )
 
@@ -189,58 +258,23 @@ class BrokerController:
                     topic, queue_id, offset, until)
                 offsets.commit(group, topic, queue_id, until)
 
-    def _build(self, broker: BrokerContext) -> SendMessageProcessor:
-        """Make the processors and what they need."""
-        store_config = self._store.config
-        self._settings = settings_of(
-            self._config, store_config, brokerRole="ASYNC_MASTER",
-            storePathRootDir=str(self._store.path),
-        )
-        self._durable = DurableAnswers(broker.loop, self._store)
-        self._pull = PullMessageProcessor(broker)
-        self._hold = PullRequestHoldService(
-            broker.loop, self._store.max_offset_in_queue, self._pull.run_again
-        )
-        self._pull.hold = self._hold
-        broker.waiting_sends = lambda: self._durable.pending
-        broker.waiting_pulls = self._hold.__len__
-        sync = store_config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        durable = self._durable if sync else None
-        send = SendMessageProcessor(
-            broker, self._durable, wait_durable=sync,
-            max_message_size=store_config.max_message_size,
-        )
-        modes = MessageRequestModeManager(self._file_system, self._store.config_dir)
-        modes.load()
-        retention = RetentionProcessor(broker)
-        reply = ReplyMessageProcessor(broker, send, durable)
-        self._later: list[_AnswersLater] = [
-            broker.changes, broker.worker, retention.worker, broker.cold_reads, reply]
-        self._processors: list[_Registers] = [
-            send, reply, SendBackProcessor(broker, durable), RecallMessageProcessor(broker, durable),
-            QueryProcessor(broker), ClientManageProcessor(broker), AdminTopicsProcessor(broker),
-            retention, ResetOffsetProcessor(broker), StatsProcessor(broker),
-            QueryAssignmentProcessor(broker, modes),
-            AdminProcessor(broker, RuntimeInfo(broker, self._file_system), self._settings),
-        ]
-        return send
-
     def _register(self, listeners: Listeners) -> None:
         """Have the servers answer requests; the one on the VIP port serves no pulls."""
         for server in (listeners.broker, listeners.vip):
             if server is not None:
                 server.on_close = self._client_gone
+                server.on_activity = partial(self._broker.traffic.counters.add, "CHANNEL_ACTIVITY", value=1)
                 for processor in self._processors:
                     processor.register(server)
         self._pull.register(listeners.broker)
+        self._pop.register(listeners.broker, listeners.vip)
         if listeners.namesrv is not None:
             self._register_name_server(listeners.namesrv, listeners.namesrv_address)
 
     def _register_name_server(self, server: RemotingServer, address: str) -> None:
         kv = KVConfigManager(self._file_system, self._store.config_dir)
         kv.load()
-        name_server = self._name_server = NameServer(
-            self._clock, kv, {"listenPort": address.rpartition(":")[2]}, self._broker.loop)
+        name_server = NameServer(self._clock, kv, self._name_server_config, self._broker.loop)
         self._later += name_server.later
         name_server.register_local(
             self._config.broker_cluster_name, self._config.broker_name, self.broker_address,
@@ -249,6 +283,10 @@ class BrokerController:
         self._broker.route = name_server.route
         server.on_close = name_server.closed
         name_server.register(server)
+        running = RunningSettings(
+            self._clock, (self._name_server_config,),
+            settings_of(self._name_server_config, listenPort=address.rpartition(":")[2]), self._settings_file)
+        SettingsProcessor(running, name_server.worker).register_name_server(server)
         self.namesrv_address = self._broker.namesrv_address = address
         self._settings["namesrvAddr"] = address
         self._every("expire", SCAN_S, name_server.expire)
@@ -269,7 +307,7 @@ class BrokerController:
 
     @property
     def broker(self) -> BrokerContext:
-        """The running broker; there after ``start``."""
+        """What the processors of the broker share."""
         return self._broker
 
     async def stop(self) -> None:
@@ -285,7 +323,8 @@ class BrokerController:
             await self._registration.stop()
         for server in self._servers:
             server.draining = True
-        waiting = [(pull.channel, pull.request) for pull in self._hold.release_all()]
+        waiting = [(pull.channel, pull.request) for pull in self._pull.hold.release_all()]
+        waiting += [(pop.channel, pop.request) for pop in self._pop.release_all()]
         waiting += [(pull.channel, pull.request) for pull in self._broker.cold_reads.release_all()]
         for channel, request in waiting:
             if request.version > VERSION_V5_3_1:
@@ -295,6 +334,8 @@ class BrokerController:
         await self._end_writing()
         self._scheduler.stop_all()
         self._persist_offsets()
+        self._persist_metrics()
+        self._persist_filters()
         _log.info("broker stopped broker=%s", self.broker_address)
 
     def _persist_offsets(self) -> None:
@@ -302,8 +343,25 @@ class BrokerController:
             return  # the file is another process's
         try:
             self._broker.offsets.persist_if_changed()
+            self._pop.persist()
         except (StoreError, OSError) as error:  # at a stop the store is closed all the same
             _log.error("consumer offsets could not be written cause=%s", error)
+
+    def _persist_metrics(self) -> None:
+        if self._store.lost_lock:
+            return  # the file is another process's
+        try:
+            self._broker.transactions.metrics.persist()
+        except (StoreError, OSError) as error:
+            _log.error("numbers of half messages could not be written cause=%s", error)
+
+    def _persist_filters(self) -> None:
+        if self._store.lost_lock:
+            return
+        try:
+            self._consumer_filters.persist_if_changed()
+        except (StoreError, OSError) as error:
+            _log.error("consumer filters could not be written cause=%s", error)
 
     async def _wait_durable(self) -> None:
         """Let requests that wait for the disk be answered, for as long as their clients wait."""
@@ -316,6 +374,9 @@ class BrokerController:
         """Wait for files that are being written: once the store is closed they may be another's."""
         for later in self._later:
             await later.stop()
+        await self._checks.stop()
+        if self._broker.store.is_writeable and not self._store.lost_lock:
+            self._broker.transactions.write_operations()
 
     async def _close_servers(self) -> None:
         servers, self._servers = self._servers, []
@@ -330,6 +391,8 @@ class BrokerController:
         self._broker.consumers.expire()
         self._broker.producers.expire()
         self._broker.locks.expire()
+        self._consumer_filters.expire()
+        self._pop.drop_closed()
 
     def _every(self, name: str, seconds: float, step: Callable[[], None]) -> None:
         loop = self._broker.loop

@@ -25,7 +25,7 @@ _log = get_logger(__name__)
 PENDING_LIMIT: Final = 10_000
 """Sends that may wait; the reference's sendThreadPoolQueueCapacity."""
 
-Waiting = list[tuple[Channel, bytes]]
+Waiting = list[tuple[Channel, bytes, Callable[[], None] | None]]
 
 
 class DurableStore(Protocol):
@@ -57,11 +57,13 @@ class DurableAnswers:
         """Whether no more sends should be taken for now."""
         return self.pending >= self._limit
 
-    def add(self, channel: Channel, answer: bytes, until: int) -> None:
-        """Send ``answer`` once the log is durable up to ``until``."""
+    def add(
+        self, channel: Channel, answer: bytes, until: int, then: Callable[[], None] | None = None
+    ) -> None:
+        """Send ``answer`` once the log is durable up to ``until``, and call ``then``."""
         if not self._batch:
             self._loop.call_soon(self._register)
-        self._batch.append((channel, answer))
+        self._batch.append((channel, answer, then))
         self.pending += 1
         self._until = max(self._until, until)
 
@@ -89,7 +91,9 @@ class DurableAnswers:
         while self._done:
             batch, status = self._done.popleft()
             self.pending -= len(batch)
-            for channel, answer in batch:
+            for channel, answer, then in batch:
+                if then is not None:
+                    then()
                 answers = by_channel.setdefault(channel, [])
                 answers.append(
                     answer if status is PutMessageStatus.PUT_OK else _changed(answer, status)

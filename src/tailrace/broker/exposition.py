@@ -99,6 +99,7 @@ class Exposition(Collector):
         stats = broker.store.stats()
         yield from self._store(broker, stats)
         yield from self._timers(stats)
+        yield from self._transactions(broker)
         yield from self._traffic(broker)
         yield from self._clients(broker)
         yield from self._lags(broker)
@@ -175,6 +176,27 @@ class Exposition(Collector):
                 family.add_metric(
                     [*self._base, kind], list(zip(bounds, counts, strict=True)),
                     sum_value=stats[name]["sumMs"])
+        yield family
+
+    def _transactions(self, broker: BrokerContext) -> Iterator[Family]:
+        counts = broker.transactions.metrics
+        for metric, table in (
+            (metrics.HALF_MESSAGES, counts.counts()), (metrics.COMMIT_MESSAGES, counts.committed),
+            (metrics.ROLLBACK_MESSAGES, counts.rolled_back),
+        ):
+            yield self._family(metric, {(topic,): n for topic, n in list(table.items())})
+        yield self._family(metrics.HALF_PENDING, {(): broker.transactions.queue.pending})
+        yield self._family(metrics.TRANSACTION_EVENTS, {
+            (event,): n for event, n in broker.transactions.events.items()})
+        latency = metrics.FINISH_LATENCY
+        family = HistogramMetricFamily(
+            latency.exposed, latency.description, labels=(*BASE_LABELS, *latency.labels),
+            unit=latency.unit)
+        bounds = [*(f"{float(bound)}" for bound in latency.buckets), "+Inf"]
+        for topic, seconds in list(counts.latencies.items()):
+            family.add_metric(
+                [*self._base, topic], list(zip(bounds, map(float, accumulate(seconds)), strict=True)),
+                sum_value=counts.latency_sums.get(topic, 0))
         yield family
 
     def _traffic(self, broker: BrokerContext) -> Iterator[Family]:

@@ -22,9 +22,9 @@ TOPICS_MAX: Final = 1_000
 NAME_MAX: Final = 255
 CLIENT_ID_MAX: Final = 1_024
 EXPRESSION_MAX: Final = 8 * 1024
-"""Characters of a tag expression."""
+"""Characters of an expression, by tags or SQL92."""
 EXPRESSIONS_MAX: Final = 16 * 1024
-"""Characters of all tag expressions of a group."""
+"""Characters of all expressions of a group."""
 _LISTS: Final = (("tagsSet", str, "text"), ("codeSet", int, "a whole number"))
 
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, final
 
-from tailrace.broker.answers_later import memory_of
+from tailrace.broker.filters.message_filters import MessageFilter
+from tailrace.broker.waiting import memory_of
 from tailrace.formats.remoting import RemotingCommand
 from tailrace.remoting import Channel
 
@@ -28,7 +29,7 @@ RECHECK_S: Final = 5.0
 
 @dataclass(slots=True, eq=False)
 class HeldPull:
-    """A pull that waits. ``codes`` are the tags it wants, None for all."""
+    """A pull that waits for a message that ``wanted`` keeps."""
 
     channel: Channel
     request: RemotingCommand
@@ -36,26 +37,35 @@ class HeldPull:
     queue_id: int
     offset: int
     deadline: float
-    codes: frozenset[int] | None
+    wanted: MessageFilter
+    looked: int = field(init=False)
+    """Offset up to which its property filter keeps no message."""
     size: int = field(init=False)
 
     def __post_init__(self) -> None:
+        self.looked = self.offset
         self.size = memory_of(self.request)
 
 
 @final
 class PullRequestHoldService:
-    """Holds pulls; ``max_offset(topic, queue_id)`` and ``run_again(pull)`` are the broker's."""
+    """Holds pulls.
+
+    ``max_offset(topic, queue_id)``, ``run_again(pull)`` and ``has_match(pull)`` are the broker's; the
+    last one is called for pulls with a property filter when their queue has grown.
+    """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         max_offset: Callable[[str, int], int],
         run_again: Callable[[HeldPull], None],
+        has_match: Callable[[HeldPull], bool],
     ) -> None:
         self._loop = loop
         self._max_offset = max_offset
         self._run_again = run_again
+        self._has_match = has_match
         self._held: dict[tuple[str, int], list[HeldPull]] = {}
         self._arrived: deque[tuple[tuple[str, int], int, Sequence[int]]] = deque()
         self._drain_scheduled = False
@@ -113,8 +123,8 @@ class PullRequestHoldService:
                     key,
                     [
                         p for p in pulls
-                        if next_offset > p.offset
-                        and (p.codes is None or not p.codes.isdisjoint(tags_codes))
+                        if next_offset > p.looked and p.wanted.matches_codes(tags_codes)
+                        and (p.wanted.properties is None or self._has_match(p))
                     ],
                 )
 

@@ -24,10 +24,12 @@ from tailrace.broker.processors._bodies import (
     objects_in,
     text_in,
 )
+from tailrace.config import NameServerConfig
 from tailrace.env.clock import Clock
-from tailrace.errors import MessageIllegalError, StoreError
+from tailrace.errors import MessageIllegalError, RefusalError, StoreError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests import name_server_headers as headers
 from tailrace.logs import get_logger
 from tailrace.node.topic_config import PERM_WRITE, TopicConfig, validate_topic
 from tailrace.remoting import Channel, RemotingServer
@@ -102,21 +104,21 @@ class NameServer:
     """Answers what clients and admin tools ask a name server."""
 
     def __init__(
-        self, clock: Clock, kv: KVConfigManager, settings: Mapping[str, str],
+        self, clock: Clock, kv: KVConfigManager, config: NameServerConfig,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self._clock = clock
         self._kv = kv
-        self._settings = settings
+        self._config = config
         self._loop = loop
-        self._worker = RequestWorker(loop)
+        self.worker = RequestWorker(loop)
         self._changes = ConfigChanges(loop)
         self._brokers: dict[str, Broker] = {}
 
     @property
     def later(self) -> list[ConfigChanges | RequestWorker]:
         """What answers requests later."""
-        return [self._changes, self._worker]
+        return [self._changes, self.worker]
 
     # --- the table
 
@@ -171,7 +173,7 @@ class NameServer:
         code = RequestCode
         server.register(self.get_route, code.GET_ROUTEINFO_BY_TOPIC)
         server.register(self.cluster_info, code.GET_BROKER_CLUSTER_INFO)
-        slow = self._worker.in_thread
+        slow = self.worker.in_thread
         server.register(slow(self.all_topics), code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         server.register(slow(self.topics_by_cluster), code.GET_TOPICS_BY_CLUSTER)
         server.register(self.system_topics, code.GET_SYSTEM_TOPIC_LIST_FROM_NS)
@@ -192,18 +194,18 @@ class NameServer:
         server.register(self.broker_members, code.GET_BROKER_MEMBER_GROUP)
         server.register(self.wipe_write_perm, code.WIPE_WRITE_PERM_OF_BROKER)
         server.register(self.add_write_perm, code.ADD_WRITE_PERM_OF_BROKER)
-        server.register(self.update_config, code.UPDATE_NAMESRV_CONFIG)
-        server.register(self.get_config, code.GET_NAMESRV_CONFIG)
 
     def get_route(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Where a topic is: request 105."""
-        topic = request.ext["topic"]
+        topic = request.read(headers.GetRouteInfoRequestHeader).topic
         route = self.route(topic)
         if route is None:
-            return request.answer(
+            raise RefusalError(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"No topic route info in name server for the topic: {topic}{FAQ}",
             )
+        if self._config.order_message_enable and (order := self._kv.get(ORDER_TOPIC_CONFIG, topic)):
+            route["orderTopicConf"] = order
         return request.answer(body=fastjson.dumps(route))
 
     def cluster_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -220,12 +222,16 @@ class NameServer:
 
     def all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """All topics: request 206."""
+        if not self._config.enable_all_topic_list:
+            return _disabled(request, "enableAllTopicList")
         return _topic_list(
             request, {t for b in list(self._brokers.values()) for t in list(b.topics)})
 
     def topics_by_cluster(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Topics of a cluster: request 224."""
-        cluster = request.ext["cluster"]
+        if not self._config.enable_topic_list:
+            return _disabled(request, "enableTopicList")
+        cluster = request.read(headers.GetTopicsByClusterRequestHeader).cluster
         return _topic_list(
             request, {
                 t for b in list(self._brokers.values()) if b.cluster == cluster
@@ -240,6 +246,8 @@ class NameServer:
 
     def unit_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Topics by their unit flags: requests 311 to 313."""
+        if not self._config.enable_topic_list:
+            return _disabled(request, "enableTopicList")
         unit, unit_sub = 1, 2
         mask, wanted = {
             RequestCode.GET_UNIT_TOPIC_LIST: (unit, unit),
@@ -255,7 +263,8 @@ class NameServer:
 
     def delete_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Forget a topic of brokers elsewhere: request 216; our own broker keeps what it has."""
-        topic, cluster = request.ext["topic"], request.ext.get("clusterName")
+        header = request.read(headers.DeleteTopicFromNamesrvRequestHeader)
+        topic, cluster = header.topic, header.cluster_name
         for broker in self._brokers.values():
             if not broker.is_local and topic in broker.topics and cluster in {None, "", broker.cluster}:
                 broker.topics = {t: c for t, c in broker.topics.items() if t != topic}
@@ -263,10 +272,11 @@ class NameServer:
 
     def register_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Enter a topic of brokers elsewhere: request 217; nothing when one of them is unknown."""
-        topic, entries = request.ext["topic"], objects_in(json_object(request), "queueDatas", BROKERS_MAX)
+        topic = request.read(headers.RegisterTopicRequestHeader).topic
+        entries = objects_in(json_object(request), "queueDatas", BROKERS_MAX)
         named = [self._brokers.get(text_in(entry, "brokerName")) for entry in entries]
         if reason := validate_topic(topic):
-            return request.answer(ResponseCode.INVALID_PARAMETER, reason)
+            raise RefusalError(ResponseCode.INVALID_PARAMETER, reason)
         if None in named:
             return request.answer()
         # A broker that is named twice keeps the last of its entries.
@@ -279,45 +289,46 @@ class NameServer:
 
     def put_kv(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Set a value: request 100."""
-        ext = request.ext
-        change = Change(self._kv, self._kv.setting(ext["namespace"], ext["key"], ext["value"]))
+        header = request.read(headers.PutKVConfigRequestHeader)
+        change = Change(self._kv, self._kv.setting(header.namespace, header.key, header.value))
         return self._changes.apply(channel, request, [change], request.answer)
 
     def get_kv(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Get a value: request 101."""
-        ext = request.ext
-        value = self._kv.get(ext["namespace"], ext["key"])
+        header = request.read(headers.GetKVConfigRequestHeader)
+        value = self._kv.get(header.namespace, header.key)
         if value is None:
-            return request.answer(
+            raise RefusalError(
                 ResponseCode.QUERY_NOT_FOUND,
-                f"No config item, Namespace: {ext['namespace']} Key: {ext['key']}",
+                f"No config item, Namespace: {header.namespace} Key: {header.key}",
             )
-        return request.answer(ext={"value": value})
+        return request.answer(ext=headers.GetKVConfigResponseHeader(value).to_ext())
 
     def delete_kv(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Forget a value: request 102."""
-        change = Change(
-            self._kv, self._kv.deletion(request.ext["namespace"], request.ext["key"]))
+        header = request.read(headers.DeleteKVConfigRequestHeader)
+        change = Change(self._kv, self._kv.deletion(header.namespace, header.key))
         return self._changes.apply(channel, request, [change], request.answer)
 
     def list_kv(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """All values of a namespace: request 219."""
-        namespace = request.ext["namespace"]
+        namespace = request.read(headers.GetKVListByNamespaceRequestHeader).namespace
         values = self._kv.namespace(namespace)
         if values is None:
-            return request.answer(
+            raise RefusalError(
                 ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {namespace}"
             )
         return request.answer(body=fastjson.dumps({"table": values}))
 
     def register_broker(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Enter a broker of elsewhere: request 103. A large body is read in another thread."""
-        if request.ext.get("compressed") != "true" and len(request.body) <= SMALL_BODY:
-            return self._register_broker(channel, request, *_registration(request))
-        return self._worker.in_thread(self._read_and_register)(channel, request)
+        header = request.read(headers.RegisterBrokerRequestHeader)
+        if not header.compressed and len(request.body) <= SMALL_BODY:
+            return self._register_broker(channel, request, *_registration(request, header))
+        return self.worker.in_thread(self._read_and_register)(channel, request)
 
     def _read_and_register(self, channel: Channel, request: RemotingCommand) -> Answer:
-        version, topics = _registration(request)
+        version, topics = _registration(request, request.read(headers.RegisterBrokerRequestHeader))
         if self._loop is None or not self._loop.is_running():
             return self._register_broker(channel, request, version, topics)
 
@@ -335,21 +346,20 @@ class NameServer:
         self, channel: Channel, request: RemotingCommand, version: dict[str, int],
         topics: dict[str, TopicConfig],
     ) -> RemotingCommand:
-        ext = request.ext
-        crc = int(ext.get("bodyCrc32") or 0)
-        if crc and crc != zlib.crc32(request.body) & 0x7FFFFFFF:
-            return request.answer(ResponseCode.SYSTEM_ERROR, "crc32 not match")
-        name, address, broker_id = ext["brokerName"], ext["brokerAddr"], int(ext["brokerId"])
-        member = BrokerMember(  # all fields are read before anything is entered
-            address=address, broker_id=broker_id, ha_address=ext.get("haServerAddr", ""),
+        header = request.read(headers.RegisterBrokerRequestHeader)
+        if header.body_crc32 and header.body_crc32 != zlib.crc32(request.body) & 0x7FFFFFFF:
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, "crc32 not match")
+        name, address, broker_id = header.broker_name, header.broker_addr, header.broker_id
+        member = BrokerMember(
+            address=address, broker_id=broker_id, ha_address=header.ha_server_addr,
             data_version=version, channel=channel, last_update_ns=self._clock.monotonic_ns(),
-            expired_ms=int(ext.get("heartbeatTimeoutMillis") or EXPIRED_MS),
+            expired_ms=header.heartbeat_timeout_millis or EXPIRED_MS,
         )
-        broker = self._brokers.get(name) or Broker(name=name, cluster=ext["clusterName"])
+        broker = self._brokers.get(name) or Broker(name=name, cluster=header.cluster_name)
         self._check_room(broker, broker_id, topics)
         before = broker.members.get(broker_id)
         if broker.is_local or (len(topics) == 1 and before is None):
-            return request.answer(ResponseCode.SYSTEM_ERROR, "register broker failed")
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, "register broker failed")
         if before is not None and before.address != address and (
             before.data_version.get("stateVersion", 0) > version.get("stateVersion", 0)
         ):
@@ -360,21 +370,23 @@ class NameServer:
                 del broker.members[other_id]
         if before is None or before.address != address:
             _log.info("broker registered name=%s id=%d address=%s", name, broker_id, address)
-        broker.enable_acting_master = ext.get("enableActingMaster") == "true"
+        broker.enable_acting_master = bool(header.enable_acting_master)
         broker.members[broker_id] = member
         # A registration may be split: topics come together, and go by request 216 alone.
-        acts = "enableActingMaster" in ext and broker_id == min(broker.members)
+        acts = header.enable_acting_master is not None and broker_id == min(broker.members)
         if topics and (broker_id == 0 or acts):
             broker.topics = {**broker.topics, **topics}
             if before is None or before.data_version != version:
                 broker.write_wiped = broker_id != 0 and broker.enable_acting_master
-        answer_ext = {}
+        answer = headers.RegisterBrokerResponseHeader()
         master = broker.members.get(0)
         if broker_id != 0 and master is not None:
-            answer_ext = {"masterAddr": master.address, "haServerAddr": master.ha_address}
-        order = self._kv.namespace(ORDER_TOPIC_CONFIG)
+            answer.master_addr, answer.ha_server_addr = master.address, master.ha_address
+        order = None
+        if self._config.return_order_topic_config_to_broker:
+            order = self._kv.namespace(ORDER_TOPIC_CONFIG)
         return request.answer(
-            ext=answer_ext, body=fastjson.dumps({"table": order}) if order else b""
+            ext=answer.to_ext(), body=fastjson.dumps({"table": order}) if order else b""
         )
 
     def _check_room(self, broker: Broker, broker_id: int, topics: Mapping[str, TopicConfig]) -> None:
@@ -400,26 +412,28 @@ class NameServer:
 
     def unregister_broker(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Forget a broker: request 104."""
-        name, address = request.ext["brokerName"], request.ext["brokerAddr"]
-        broker = self._brokers.get(name)
+        header = request.read(headers.UnRegisterBrokerRequestHeader)
+        broker = self._brokers.get(header.broker_name)
         if broker is not None and not broker.is_local:
-            self._drop(lambda m: m.address == address and m.channel is not None)
+            self._drop(lambda m: m.address == header.broker_addr and m.channel is not None)
         return request.answer()
 
     def query_data_version(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Whether a broker's topics have changed: request 322."""
-        member = self._touched(request.ext["brokerName"], request.ext["brokerAddr"])
+        header = request.read(headers.QueryDataVersionRequestHeader)
+        member = self._touched(header.broker_name, header.broker_addr)
         offered = json_value(request, 100) if request.body else None
         stored = member.data_version if member is not None else {}
         changed = not stored or stored != offered
         return request.answer(
-            ext={"changed": "true" if changed else "false"},
+            ext=headers.QueryDataVersionResponseHeader(changed).to_ext(),
             body=fastjson.dumps(stored) if stored else b"",
         )
 
     def broker_heartbeat(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """A broker is alive: request 904."""
-        self._touched(request.ext["brokerName"], request.ext["brokerAddr"])
+        header = request.read(headers.BrokerHeartbeatRequestHeader)
+        self._touched(header.broker_name, header.broker_addr)
         return request.answer()
 
     def _touched(self, name: str, address: str) -> BrokerMember | None:
@@ -432,7 +446,8 @@ class NameServer:
 
     def broker_members(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """The addresses of a broker: request 901."""
-        name, cluster = request.ext["brokerName"], request.ext["clusterName"]
+        header = request.read(headers.GetBrokerMemberGroupRequestHeader)
+        name, cluster = header.broker_name, header.cluster_name
         broker = self._brokers.get(name)
         addresses = {}
         if broker is not None and broker.cluster == cluster:
@@ -442,13 +457,15 @@ class NameServer:
 
     def wipe_write_perm(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Hide a broker from senders: request 205."""
-        count = self._set_wiped(request.ext["brokerName"], wiped=True)
-        return request.answer(ext={"wipeTopicCount": str(count)})
+        name = request.read(headers.WipeWritePermOfBrokerRequestHeader).broker_name
+        count = self._set_wiped(name, wiped=True)
+        return request.answer(ext=headers.WipeWritePermOfBrokerResponseHeader(count).to_ext())
 
     def add_write_perm(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Show it to them again: request 327."""
-        count = self._set_wiped(request.ext["brokerName"], wiped=False)
-        return request.answer(ext={"addTopicCount": str(count)})
+        name = request.read(headers.AddWritePermOfBrokerRequestHeader).broker_name
+        count = self._set_wiped(name, wiped=False)
+        return request.answer(ext=headers.AddWritePermOfBrokerResponseHeader(count).to_ext())
 
     def _set_wiped(self, name: str, *, wiped: bool) -> int:
         broker = self._brokers.get(name)
@@ -457,16 +474,9 @@ class NameServer:
         broker.write_wiped = wiped
         return len(broker.topics)
 
-    def update_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Settings are not changed over the wire: request 318."""
-        return request.answer(
-            ResponseCode.NO_PERMISSION, "the name server's settings cannot be changed remotely"
-        )
 
-    def get_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Settings as a properties text: request 319."""
-        text = "".join(f"{name}={value}\n" for name, value in self._settings.items())
-        return request.answer(body=text.encode())
+def _disabled(request: RemotingCommand, setting: str) -> RemotingCommand:
+    return request.answer(ResponseCode.SYSTEM_ERROR, f"disable: {setting} is false")
 
 
 def _topic_list(
@@ -478,11 +488,13 @@ def _topic_list(
     return request.answer(body=fastjson.dumps(body))
 
 
-def _registration(request: RemotingCommand) -> tuple[dict[str, int], dict[str, TopicConfig]]:
+def _registration(
+    request: RemotingCommand, header: headers.RegisterBrokerRequestHeader
+) -> tuple[dict[str, int], dict[str, TopicConfig]]:
     """Data version and topics of a registration's body. Raises MessageIllegalError or ValueError."""
     if not request.body:
         return {}, {}
-    if request.ext.get("compressed") == "true":
+    if header.compressed:
         return _compressed_registration(request.body)
     value = object_in(json_object(request, REGISTRATION_VALUES, INFLATED_MAX), "topicConfigSerializeWrapper")
     topics = {}

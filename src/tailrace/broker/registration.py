@@ -18,6 +18,10 @@ from tailrace.broker.listeners import Address, is_own_address
 from tailrace.errors import ConfigError, RemotingError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RequestCode, ResponseCode
+from tailrace.formats.requests.name_server_headers import (
+    RegisterBrokerRequestHeader,
+    UnRegisterBrokerRequestHeader,
+)
 from tailrace.logs import get_logger
 from tailrace.remoting.client import RemotingClient, split_address
 
@@ -105,12 +109,6 @@ class Registration:
                 async with asyncio.timeout(period):
                     await self._changed.wait()
 
-    def _names(self) -> dict[str, str]:
-        config = self._broker.config
-        return {
-            "brokerName": config.broker_name, "brokerAddr": self._broker.address,
-            "clusterName": config.broker_cluster_name, "brokerId": str(config.broker_id)}
-
     def _body(self) -> bytes:
         """Return a RegisterBrokerBody with every topic."""
         return fastjson.dumps({
@@ -121,13 +119,14 @@ class Registration:
                 "topicQueueMappingDetailMap": {}, "topicQueueMappingInfoMap": {}}})
 
     async def _register(self, address: str, body: bytes) -> None:
-        ext = {
-            **self._names(), "haServerAddr": NO_HA, "compressed": "false", "enableActingMaster": "false",
-            "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF)}
+        config = self._broker.config
+        header = RegisterBrokerRequestHeader(
+            config.broker_name, self._broker.address, config.broker_cluster_name, NO_HA, config.broker_id,
+            enable_acting_master=False, body_crc32=zlib.crc32(body) & 0x7FFFFFFF)
         try:
             answer = await self._client.invoke(
-                address, RequestCode.REGISTER_BROKER, ext, body,
-                timeout_ms=self._broker.config.register_broker_timeout_mills)
+                address, RequestCode.REGISTER_BROKER, header.to_ext(), body,
+                timeout_ms=config.register_broker_timeout_mills)
             reason = "" if answer.code == ResponseCode.SUCCESS else f"code {answer.code}: {answer.remark}"
         except (RemotingError, OSError, ValueError) as error:  # ValueError: a host that cannot be looked up
             reason = str(error)
@@ -140,8 +139,11 @@ class Registration:
                 "registered at a name server address=%s broker=%s", address, self._broker.address)
 
     async def _unregister(self, address: str) -> None:
+        config = self._broker.config
+        header = UnRegisterBrokerRequestHeader(
+            config.broker_name, self._broker.address, config.broker_cluster_name, config.broker_id)
         try:
             await self._client.invoke(
-                address, RequestCode.UNREGISTER_BROKER, self._names(), timeout_ms=UNREGISTER_TIMEOUT_MS)
+                address, RequestCode.UNREGISTER_BROKER, header.to_ext(), timeout_ms=UNREGISTER_TIMEOUT_MS)
         except RemotingError as error:
             _log.warning("cannot unregister at a name server address=%s reason=%s", address, error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from itertools import zip_longest
 from typing import Any, Final, final
@@ -12,6 +13,8 @@ from tailrace.formats.remoting import MQ_VERSION
 
 __all__ = ["RuntimeInfo"]
 
+NO_POOL: Final = 0x7FFFFFFF
+"""Buffers left of a pool that does not exist (transientStorePoolEnable=false)."""
 CAPACITIES: Final = {
     "send": 10_000, "pull": 100_000, "litePull": 100_000, "query": 20_000, "ack": 100_000,
     "EndTransaction": 100_000,
@@ -35,7 +38,8 @@ class RuntimeInfo:
         days = broker.stats.day_totals()
         distribution = stats.get("putMessageDistributeTime", {})
         disk = self._file_system.disk_usage(store.path)
-        disk_ratio = 1.0 - disk.usable / disk.total if disk.total else 0.0
+        used = disk.total - disk.free
+        disk_ratio = math.ceil(100 * used / (used + disk.usable)) / 100 if disk.total else 0.0  # as df counts
         to_flush = max(0, stats.get("commitLogMaxOffset", 0) - stats.get("flushedWhere", 0))
         figures: dict[str, Any] = {
             "brokerVersionDesc": "V5_3_3", "brokerVersion": MQ_VERSION, "brokerActive": "true",
@@ -47,8 +51,9 @@ class RuntimeInfo:
             "runtime": _duration(broker.clock.now_ms() - broker.boot_ms),
             "earliestMessageTimeStamp": store.earliest_message_time(),
             "commitLogMinOffset": store.min_phy_offset, "commitLogMaxOffset": store.max_phy_offset,
-            "dispatchBehindBytes": store.dispatch_behind_bytes,
-            "remainHowManyDataToFlush": f"{to_flush} B",
+            "dispatchBehindBytes": store.dispatch_behind_bytes, "dispatchMaxBuffer": 0,
+            "remainHowManyDataToFlush": _bytes(to_flush),
+            "remainTransientStoreBufferNumbs": NO_POOL,
             "putMessageDistributeTime": " ".join(f"[{k}]:{v}" for k, v in distribution.items()),
             "putMessageTimesTotal": puts,
             "putMessageFailedTimes": stats.get("putMessageFailedTimes", 0),
@@ -57,7 +62,7 @@ class RuntimeInfo:
             "putMessageEntireTimeMax": stats.get("putMessageEntireTimeMax", 0),
             "pageCacheLockTimeMills": 0,
             "commitLogDiskRatio": disk_ratio, "consumeQueueDiskRatio": disk_ratio,
-            "commitLogDirCapacity": f"Total : {disk.total} B, Free : {disk.usable} B.",
+            "commitLogDirCapacity": f"Total : {_bytes(disk.total)}, Free : {_bytes(disk.free)}.",
             "timerReadBehind": stats.get("timerReadBehindMs", 0),
             "timerOffsetBehind": stats.get("timerOffsetBehind", 0),
             "timerCongestNum": stats.get("timerPending", 0),
@@ -73,12 +78,23 @@ class RuntimeInfo:
             figures[f"{pool}ThreadPoolQueueSize"] = 0
             figures[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = 0
             figures[f"{pool}ThreadPoolQueueCapacity"] = capacity
+        # The reference writes these of transactions only.
+        figures["EndTransactionQueueSize"] = figures.pop("EndTransactionThreadPoolQueueSize")
+        del figures["EndTransactionThreadPoolQueueHeadWaitTimeMills"]
         return {name: str(value) for name, value in figures.items()}
 
 
 def _rates(values: Iterable[float]) -> str:
     """Rates over 10, 60 and 600 seconds, as far as there are any, each followed by a blank."""
     return "".join(f"{value:.4f} " for value in values) or "0.0 "
+
+
+def _bytes(count: int) -> str:
+    """A number of bytes as the reference writes it, such as ``1.5 KiB``."""
+    if count < 1024:
+        return f"{count} B"
+    place = (count.bit_length() - 1) // 10
+    return f"{count / (1 << 10 * place):.1f} {'KMGTPE'[place - 1]}iB"
 
 
 def _duration(ms: int) -> str:

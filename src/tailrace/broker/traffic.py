@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
+from tailrace.broker.counters import Counters, Flow
 from tailrace.metrics import MESSAGE_SIZE
 from tailrace.store.hooks import MessageArrivingListener
 
@@ -20,28 +21,13 @@ _BUCKETS: Final = MESSAGE_SIZE.buckets
 NORMAL: Final = "normal"
 LMQ_PREFIX: Final = "%LMQ%"
 """Topics with this prefix count as one, as in LmqBrokerStatsManager."""
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+"""Of delay levels, whose queues are counted one by one."""
 # In the order that the reference asks (BrokerMetricsManager.getMessageType).
 _TYPES: Final = (
     ("TRAN_MSG\x01true\x02", "transaction"), ("__SHARDINGKEY\x01", "fifo"), ("DELAY\x01", "delay"),
     ("TIMER_DEL", "delay"),
 )
-
-
-class Flow:
-    """Messages and bytes since the start, and the number of ``times`` that they were counted."""
-
-    __slots__ = ("messages", "throughput", "times")
-
-    def __init__(self) -> None:
-        self.messages = 0
-        self.throughput = 0
-        self.times = 0
-
-    def add(self, count: int, size: int, times: int = 1) -> None:
-        """Count messages of together ``size`` bytes."""
-        self.messages += count
-        self.throughput += size
-        self.times += times
 
 
 @final
@@ -75,7 +61,14 @@ class Traffic:
     became readable on a topic, whoever stored it: producers, timers, delay levels and retries.
     """
 
-    def __init__(self, is_system_topic: Callable[[str], bool] = _no_system_topics) -> None:
+    def __init__(
+        self, is_system_topic: Callable[[str], bool] = _no_system_topics, *, by_queue: bool = True,
+        cluster: str = "",
+    ) -> None:
+        """``by_queue``: count latencies and delayed messages by queue (enableDetailStat)."""
+        self._by_queue = by_queue
+        self._cluster = cluster
+        self.counters = Counters()
         self._is_system_topic = is_system_topic
         self.came_in: dict[tuple[str, str], SizedFlow] = {}
         self.went_out: dict[tuple[str, str], Flow] = {}
@@ -95,10 +88,12 @@ class Traffic:
         flow.add(count, size)
         flow.sizes[bisect_left(_BUCKETS, size // count)] += count
 
-    def arrived(self, topic: str, count: int, size: int) -> None:
+    def arrived(self, topic: str, count: int, size: int, queue_id: int = -1) -> None:
         """Count messages that have become readable; from the dispatch thread."""
         if topic.startswith(LMQ_PREFIX):
             topic = LMQ_PREFIX  # there may be millions of them, one for each device
+        elif topic == SCHEDULE_TOPIC and self._by_queue and queue_id >= 0:
+            self.counters.add("QUEUE_PUT", f"{topic}@{queue_id}", count, size, count)
         flow = self.by_topic.get(topic)
         if flow is None:
             flow = self.by_topic.setdefault(topic, Flow())
@@ -107,10 +102,15 @@ class Traffic:
         if not self._is_system_topic(topic):
             self.user_arrived.add(count, size)
 
-    def hand_out(self, topic: str, group: str, count: int, size: int) -> None:
-        """Count messages handed to a consumer."""
+    def hand_out(
+        self, topic: str, group: str, count: int, size: int, queue_id: int = -1, took_ns: int = 0,
+    ) -> None:
+        """Count messages handed to a consumer, and with ``queue_id`` how long that took."""
         if topic.startswith(LMQ_PREFIX):
             topic = LMQ_PREFIX
+        elif queue_id >= 0 and not group.startswith(LMQ_PREFIX):
+            place = f"{queue_id}@{topic}@{group}" if self._by_queue else f"{topic}@{group}"
+            self.counters.add("GROUP_GET_LATENCY", place, took_ns // 1_000_000)
         if group.startswith(LMQ_PREFIX):
             group = LMQ_PREFIX
         key = topic, group
@@ -122,6 +122,16 @@ class Traffic:
         if not self._is_system_topic(topic):
             self.user_out.add(count, size)
 
+    def revive_log_put(self, kind: str, topic: str, group: str, count: int = 1) -> None:
+        """Count what POP wrote for a group: ``kind`` is CK for checkpoints, ACK for acknowledged messages."""
+        self.counters.add(f"GROUP_{kind}", f"{topic}@{group}", count)
+        self.counters.add(f"BROKER_{kind}", self._cluster, count)
+
+    def put_took(self, topic: str, queue_id: int, took_ns: int) -> None:
+        """Count how long a send took, up to its answer."""
+        if not topic.startswith(LMQ_PREFIX):
+            self.counters.add("TOPIC_PUT_LATENCY", f"{queue_id}@{topic}", took_ns // 1_000_000)
+
     def sent_back(self, topic: str, group: str) -> None:
         """Count a message that a consumer sent back."""
         flow = self.went_back.get((topic, group))
@@ -132,12 +142,14 @@ class Traffic:
     def forget_topic(self, topic: str) -> None:
         """Drop what was counted of a topic that is deleted."""
         self.by_topic.pop(topic, None)
+        self.counters.forget_topic(topic)
         self._forget(0, topic, self.came_in, self.went_out, self.went_back)
 
     def forget_group(self, group: str) -> None:
         """Drop what was counted of a group that is deleted."""
         self._forget(1, group, self.went_out, self.went_back)
         self.dead_letters.pop(group, None)
+        self.counters.forget_group(group)
 
     def _forget(self, place: int, name: str, *tables: dict[tuple[str, str], Any]) -> None:
         for table in tables:
@@ -147,9 +159,9 @@ class Traffic:
 
 @final
 class CountedArrivals:
-    """Counts messages that have become readable, and passes the news on to ``then``."""
+    """Counts messages that have become readable, and passes the news on to each of ``then``."""
 
-    def __init__(self, traffic: Traffic, then: MessageArrivingListener) -> None:
+    def __init__(self, traffic: Traffic, *then: MessageArrivingListener) -> None:
         self._traffic = traffic
         self._then = then
 
@@ -157,5 +169,6 @@ class CountedArrivals:
         self, topic: str, queue_id: int, next_offset: int, tags_codes: Sequence[int], size: int
     ) -> None:
         """Count, then pass on; from the dispatch thread."""
-        self._traffic.arrived(topic, len(tags_codes), size)
-        self._then.arriving(topic, queue_id, next_offset, tags_codes, size)
+        self._traffic.arrived(topic, len(tags_codes), size, queue_id)
+        for listener in self._then:
+            listener.arriving(topic, queue_id, next_offset, tags_codes, size)

@@ -171,7 +171,7 @@ def serve(
     logging.basicConfig(
         level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     with errors():
-        store_config, broker_config = take_settings(
+        store_config, broker_config, name_server_config = take_settings(
             read_properties(config, refused_too=False), ignore_setting or ())
         try:
             places = places_of(broker_config, listen, namesrv_listen, http)
@@ -184,7 +184,8 @@ def serve(
                     "say --allow-remote if that is meant")
         serve_store(
             str(store), places.broker, places.namesrv, store_config, broker_config, places.http,
-            names=places.names, allow_remote=allow_remote)
+            names=places.names, allow_remote=allow_remote, name_server_config=name_server_config,
+            settings_file=str(config.resolve()) if config is not None else "")
 
 
 @app.command()
@@ -211,7 +212,8 @@ def dump(
         raise usage(f"--only {','.join(sorted(unknown))}: known are {', '.join(doctor.KINDS)}")
     with errors():
         directory = StoreDirectory(
-            str(store), config=StoreConfig.from_properties(read_properties(config)), raw=raw)
+            str(store), config=StoreConfig.from_properties(read_properties(config)), raw=raw,
+            index=bool(only) and "index" in kinds)
         if directory.state is DirectoryState.UNCLEAN and not raw:
             print("tailrace: the store was not closed; shown is what recovery would leave",
                   file=sys.stderr)
@@ -234,7 +236,7 @@ def query(
 
     with errors():
         directory = StoreDirectory(
-            str(store), config=StoreConfig.from_properties(read_properties(config)))
+            str(store), config=StoreConfig.from_properties(read_properties(config)), index=True)
         print_lines(doctor_query(directory, topic, key))
 
 

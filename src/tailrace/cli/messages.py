@@ -188,18 +188,15 @@ def purge_topic(
     import asyncio  # noqa: PLC0415
 
     from tailrace.formats.remoting import RequestCode, ResponseCode  # noqa: PLC0415
+    from tailrace.formats.requests.broker_headers import PurgeTopicRequestHeader  # noqa: PLC0415
     from tailrace.remoting.client import RemotingClient  # noqa: PLC0415 - asyncio and sockets
 
-    ext = {"topic": name}
-    if queue_id is not None:
-        ext["queueId"] = str(queue_id)
-    if before_ms is not None:
-        ext["beforeMs"] = str(before_ms)
+    header = PurgeTopicRequestHeader(name, queue_id, before_ms)
 
     async def ask() -> bytes:
         client = RemotingClient()
         try:
-            answer = await client.invoke(broker, RequestCode.PURGE_TOPIC, ext)
+            answer = await client.invoke(broker, RequestCode.PURGE_TOPIC, header.to_ext())
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise StoreError(f"the broker at {broker} is no Tailrace, it cannot purge")
             if answer.code != ResponseCode.SUCCESS:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 from tailrace.broker.controller import BrokerController
 from tailrace.broker.listeners import Address, Listeners, server_limits, why_not_listening
 from tailrace.cli.signals import ending_signals
-from tailrace.config import BrokerConfig, StoreConfig
+from tailrace.config import BrokerConfig, NameServerConfig, StoreConfig
 from tailrace.env.descriptors import raise_descriptor_limit
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.env.shortage import is_shortage
@@ -121,10 +121,12 @@ def serve_store(
     path: str, listen: Address, namesrv_listen: Address | None, store_config: StoreConfig,
     broker_config: BrokerConfig, http_listen: Address | None = None, *,
     names: tuple[str, str] = ("--listen", "--namesrv-listen"), allow_remote: bool = False,
+    name_server_config: NameServerConfig | None = None, settings_file: str = "",
 ) -> None:
     """Serve until SIGTERM, SIGINT or SIGHUP; raises StoreError or OSError.
 
-    ``names`` are the options or settings that say the first two addresses, for errors.
+    ``names`` are the options or settings that say the first two addresses, for errors. Requests that
+    change settings also change ``settings_file``, an absolute path, if there is one.
 
     A signal while the store is being opened ends a long recovery at its next report, within about a
     second. The abort file then stays and the next start goes on with the recovery.
@@ -150,7 +152,10 @@ def serve_store(
 
     if allow_remote:
         _warn_about_remote(listen, namesrv_listen, http_listen)
-    serving = _serve(opening, progress, listeners, take_ports, broker_config, http_listen)
+    serving = _serve(
+        opening, progress, listeners, take_ports, broker_config, http_listen,
+        partial(BrokerController, broker_config=broker_config, name_server_config=name_server_config,
+                settings_file=settings_file))
     try:
         import uvloop  # noqa: PLC0415 - not everywhere
     except ImportError:
@@ -185,7 +190,7 @@ def _on_loop_error() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], No
 async def _serve(
     opening: partial[MessageStore], progress: _Progress, listeners: Listeners,
     take_ports: Callable[[], Coroutine[Any, Any, None]], broker_config: BrokerConfig,
-    http_listen: Address | None,
+    http_listen: Address | None, make: Callable[[MessageStore], BrokerController],
 ) -> None:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_on_loop_error())
@@ -202,7 +207,7 @@ async def _serve(
         stop.opening = False
         try:
             if not stop.asked.is_set():
-                await _serve_open_store(store, listeners, broker_config, http, stop.asked)
+                await _serve_open_store(store, listeners, make(store), http, stop.asked)
         finally:
             await loop.run_in_executor(None, store.close)
     except _OpeningStoppedError as error:
@@ -230,10 +235,9 @@ async def _start_http(
 
 
 async def _serve_open_store(
-    store: MessageStore, listeners: Listeners, broker_config: BrokerConfig,
+    store: MessageStore, listeners: Listeners, controller: BrokerController,
     http: HttpStatusServer | None, stop: asyncio.Event,
 ) -> None:
-    controller = BrokerController(store, broker_config)
     await controller.serve_on(listeners)
     hint = Path(store.path) / SERVE
     if store.read_only:

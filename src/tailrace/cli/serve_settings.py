@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from tailrace.broker.listeners import Address, is_own_address
 from tailrace.broker.registration import name_server_addresses
 from tailrace.cli.serve import NAMESRV_ADDR, parse_address
-from tailrace.config import BrokerConfig, StoreConfig
+from tailrace.config import BrokerConfig, NameServerConfig, StoreConfig
 from tailrace.errors import ConfigError
 from tailrace.java_settings import REASONS, refuse_settings
 from tailrace.logs import get_logger
@@ -38,7 +38,7 @@ class Places(NamedTuple):
 
 def take_settings(
     values: Mapping[str, str], ignored: Collection[str] = ()
-) -> tuple[StoreConfig, BrokerConfig]:
+) -> tuple[StoreConfig, BrokerConfig, NameServerConfig]:
     """Return the configurations of a file; log a warning for each refused setting in ``ignored``.
 
     Raises ConfigError for values that cannot work and for refused settings.
@@ -49,7 +49,7 @@ def take_settings(
             _log.warning("a setting is ignored as asked setting=%s reason=%s", name, REASONS[setting.reason])
     except ConfigError as error:
         problems += error.problems
-    store, broker = StoreConfig(), BrokerConfig()
+    store, broker, name_server = StoreConfig(), BrokerConfig(), NameServerConfig()
     try:
         store = StoreConfig.from_properties(values)
     except ConfigError as error:
@@ -59,9 +59,13 @@ def take_settings(
         name_server_addresses(broker.namesrv_addr)
     except ConfigError as error:
         problems += error.problems
+    try:
+        name_server = NameServerConfig.from_properties(values)
+    except ConfigError as error:
+        problems += error.problems
     if problems:
         raise ConfigError(*problems)
-    return store, broker
+    return store, broker, name_server
 
 
 def places_of(config: BrokerConfig, listen: str = "", namesrv_listen: str = "", http: str = "") -> Places:

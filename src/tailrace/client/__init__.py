@@ -18,6 +18,7 @@ from tailrace.client.producer import AsyncProducer, Producer
 from tailrace.client.pull_consumer import AsyncPullConsumer, PullConsumer, PullResult
 from tailrace.client.routes import MessageQueue
 from tailrace.client.send_result import SendResult
+from tailrace.client.transactions import TransactionSendResult
 
 __all__ = [
     "AsyncProducer",
@@ -27,4 +28,5 @@ __all__ = [
     "PullConsumer",
     "PullResult",
     "SendResult",
+    "TransactionSendResult",
 ]

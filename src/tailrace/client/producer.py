@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
+import inspect
 import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, Self, final
 
@@ -16,6 +19,13 @@ from tailrace.client.routes import (
     Routes,
 )
 from tailrace.client.send_result import SendResult
+from tailrace.client.transactions import (
+    CheckTransaction,
+    Decision,
+    Transactions,
+    TransactionSendResult,
+    checked_decision,
+)
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.entropy import SystemEntropy
 from tailrace.env.loop_thread import EventLoopThread
@@ -24,8 +34,14 @@ from tailrace.errors import (
     RemotingCommandError,
     RemotingError,
 )
-from tailrace.formats.commitlog import encode_batch, encode_properties
+from tailrace.formats.commitlog import SysFlag, encode_batch, encode_properties
 from tailrace.formats.remoting import RequestCode, ResponseCode
+from tailrace.formats.requests.broker_headers import CreateTopicRequestHeader
+from tailrace.formats.requests.message_headers import (
+    SendMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+    SendMessageResponseHeader,
+)
 from tailrace.model import Message, whole_ms
 from tailrace.remoting.client import RemotingClient
 
@@ -51,8 +67,10 @@ class AsyncProducer:
 
     def __init__(
         self, *, namesrv: str = "", broker: str = "", group: str = "DEFAULT_PRODUCER",
-        timeout_ms: int = 3000, retries: int = 2, clock: Clock | None = None,
+        timeout_ms: int = 3000, retries: int = 2, check: CheckTransaction | None = None,
+        clock: Clock | None = None,
     ) -> None:
+        """``check`` decides about half messages that a broker asks for, see ``send_in_transaction``."""
         self._group = group
         self._timeout_ms = timeout_ms
         self._retries = retries
@@ -63,6 +81,8 @@ class AsyncProducer:
         self._turn = itertools.count(SystemEntropy().randrange(1 << 16))
         self._ids = itertools.count()
         self._id_base = f"{os.getpid() & 0xFFFF:04X}{SystemEntropy().u64():016X}"
+        self._transactions = None if check is None else Transactions(
+            self._remoting, group, f"tailrace@{self._id_base}", check, timeout_ms)
 
     async def __aenter__(self) -> Self:
         return self
@@ -72,6 +92,8 @@ class AsyncProducer:
 
     async def close(self) -> None:
         """Close the connections."""
+        if self._transactions is not None:
+            await self._transactions.close()
         await self._remoting.close()
 
     async def send(
@@ -85,9 +107,43 @@ class AsyncProducer:
         (the broker's refusal) or another RemotingError.
         """
         unique_key, properties = self._properties(message)
-        ext = self._ext(message.topic, message.flag, properties.decode())
+        header = self._header(message.topic, message.flag, properties.decode())
         return await self._send(
-            RequestCode.SEND_MESSAGE_V2, message, ext, message.body, unique_key, queue_id, selector)
+            RequestCode.SEND_MESSAGE_V2, message, header, message.body, unique_key, queue_id, selector)
+
+    async def send_in_transaction(
+        self, message: Message, local: Callable[[Message], Decision | Awaitable[Decision]], *,
+        queue_id: int | None = None, selector: QueueSelector | None = None,
+    ) -> TransactionSendResult:
+        """Store a half message, call ``local``, and commit or roll back as it decides.
+
+        ``local`` does the program's own part, such as a database transaction, and returns True to commit,
+        False to roll back, None if it does not know yet; it may be a coroutine function. A plain one holds
+        the event loop. When it returns None or raises, when this process dies or the broker cannot be
+        reached, the half message stays pending, and the broker asks ``check`` of a producer of this group.
+        Consumers see the message once it is committed.
+
+        Raises what ``send`` and ``local`` raise, ValueError for a producer without ``check``, and
+        MessageIllegalError for a message that is to be delivered later.
+        """
+        transactions = self._transactions
+        if transactions is None:
+            raise ValueError("a producer that sends in transactions needs the argument check")
+        if message.deliver_at is not None or message.delay is not None or message.delay_level:
+            raise MessageIllegalError("delay", "a message of a transaction cannot be delayed")
+        route = await self._routes.of(message.topic, for_write=True)
+        for address in sorted(set(route.addresses.values())):
+            await transactions.join(address)
+        unique_key, stored = self._properties(message, TRAN_MSG="true", PGROUP=self._group)
+        header = self._header(message.topic, message.flag, stored.decode())
+        header.sys_flag = int(SysFlag.TRANSACTION_PREPARED)
+        sent = await self._send(
+            RequestCode.SEND_MESSAGE_V2, message, header, message.body, unique_key, queue_id, selector)
+        found = local(message)
+        decision = checked_decision(await found if inspect.isawaitable(found) else found)
+        route = await self._routes.of(message.topic, for_write=True)
+        await transactions.end(route.addresses[sent.broker_name], sent, decision)
+        return TransactionSendResult(**dataclasses.asdict(sent), decision=decision)
 
     async def send_batch(
         self, messages: Sequence[Message], *, queue_id: int | None = None
@@ -105,21 +161,21 @@ class AsyncProducer:
             unique_key, properties = self._properties(message)
             keys.append(unique_key)
             items.append((message.flag, message.body, properties))
-        ext = self._ext(topic, 0, "")
-        ext["m"] = "true"
+        header = self._header(topic, 0, "")
+        header.batch = True
         return await self._send(
-            RequestCode.SEND_BATCH_MESSAGE, messages[0], ext, encode_batch(items), ",".join(keys),
+            RequestCode.SEND_BATCH_MESSAGE, messages[0], header, encode_batch(items), ",".join(keys),
             queue_id, None)
 
     async def send_oneway(self, message: Message, *, queue_id: int | None = None) -> None:
         """Send without an answer: it may be lost, and nobody is told."""
         _, properties = self._properties(message)
-        ext = self._ext(message.topic, message.flag, properties.decode())
+        header = self._header(message.topic, message.flag, properties.decode())
         route = await self._routes.of(message.topic, for_write=True)
         queue = self._choose(route, message, queue_id, None, "")
-        ext["e"] = str(queue.queue_id)
+        header.queue_id = queue.queue_id
         await self._remoting.invoke_oneway(
-            route.addresses[queue.broker_name], RequestCode.SEND_MESSAGE_V2, ext, message.body)
+            route.addresses[queue.broker_name], RequestCode.SEND_MESSAGE_V2, header.to_ext(), message.body)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Queues that can be written."""
@@ -130,20 +186,18 @@ class AsyncProducer:
     ) -> None:
         """Create a topic on every broker that is known, or change its queues and attributes."""
         route = await self._routes.of(topic, for_write=True)
+        header = CreateTopicRequestHeader(
+            topic, AUTO_CREATE_TOPIC, queues, queues, 6, "SINGLE_TAG", topic_sys_flag=0,
+            attributes=",".join(f"+{k}={v}" for k, v in attributes.items()) if attributes else None)
         for address in sorted(set(route.addresses.values())):
-            answer = await self._remoting.invoke(address, RequestCode.UPDATE_AND_CREATE_TOPIC, {
-                "topic": topic, "defaultTopic": AUTO_CREATE_TOPIC, "readQueueNums": str(queues),
-                "writeQueueNums": str(queues), "perm": "6", "topicFilterType": "SINGLE_TAG",
-                "topicSysFlag": "0", "order": "false",
-                **({"attributes": ",".join(f"+{k}={v}" for k, v in attributes.items())}
-                   if attributes else {}),
-            }, timeout_ms=self._timeout_ms)
+            answer = await self._remoting.invoke(
+                address, RequestCode.UPDATE_AND_CREATE_TOPIC, header.to_ext(), timeout_ms=self._timeout_ms)
             if answer.code != ResponseCode.SUCCESS:
                 raise RemotingCommandError(answer.code, answer.remark or "", address)
         self._routes.forget(topic)
 
-    def _properties(self, message: Message) -> tuple[str, bytes]:
-        properties = dict(message.properties)
+    def _properties(self, message: Message, **more: str) -> tuple[str, bytes]:
+        properties = {**message.properties, **more}
         if message.tags:
             properties["TAGS"] = message.tags
         if message.keys:
@@ -165,12 +219,11 @@ class AsyncProducer:
                     "properties", f"{name!r}: name and value must not be empty nor hold 0x01 or 0x02")
         return unique_key, encode_properties(properties)
 
-    def _ext(self, topic: str, flag: int, properties: str) -> dict[str, str]:
-        return {
-            "a": self._group, "b": topic, "c": AUTO_CREATE_TOPIC, "d": str(DEFAULT_QUEUES),
-            "f": "0", "g": str(self._clock.now_ms()), "h": str(flag), "i": properties, "j": "0",
-            "k": "false", "m": "false",
-        }
+    def _header(self, topic: str, flag: int, properties: str) -> SendMessageRequestHeader:
+        """Return the header of a send; its queue is set when a queue was chosen."""
+        return SendMessageRequestHeaderV2(
+            self._group, topic, AUTO_CREATE_TOPIC, DEFAULT_QUEUES, 0, 0, self._clock.now_ms(), flag,
+            properties, reconsume_times=0, unit_mode=False, batch=False)
 
     def _choose(
         self, route: Route, message: Message, queue_id: int | None, selector: QueueSelector | None,
@@ -192,7 +245,7 @@ class AsyncProducer:
         return others[next(self._turn) % len(others)]
 
     async def _send(
-        self, code: int, message: Message, ext: dict[str, str], body: bytes, unique_key: str,
+        self, code: int, message: Message, header: SendMessageRequestHeader, body: bytes, unique_key: str,
         queue_id: int | None, selector: QueueSelector | None,
     ) -> SendResult:
         last: RemotingError | None = None
@@ -203,22 +256,23 @@ class AsyncProducer:
                 route = await self._routes.of(message.topic, for_write=True)
                 queue = self._choose(route, message, queue_id, selector, avoid)
                 failed = queue.broker_name
-                ext["e"] = str(queue.queue_id)
+                header.queue_id = queue.queue_id
                 address = route.addresses[queue.broker_name]
                 answer = await self._remoting.invoke(
-                    address, code, ext, body, timeout_ms=self._timeout_ms)
-                status = _STORED.get(ResponseCode(answer.code)) if answer.code in _STORED else None
-                if status is not None:
-                    return SendResult(
-                        status, queue.broker_name, int(answer.ext["queueId"]),
-                        int(answer.ext["queueOffset"]), unique_key, answer.ext["msgId"])
-                raise RemotingCommandError(answer.code, answer.remark or "", address)
+                    address, code, header.to_ext(), body, timeout_ms=self._timeout_ms)
+                if answer.code not in _STORED:
+                    raise RemotingCommandError(answer.code, answer.remark or "", address)
             except RemotingCommandError as error:
                 if error.code not in _RETRIED:
                     raise
                 last = error
             except RemotingError as error:
                 last = error
+            else:
+                place = answer.read(SendMessageResponseHeader)
+                return SendResult(
+                    _STORED[ResponseCode(answer.code)], queue.broker_name, place.queue_id,
+                    place.queue_offset, unique_key, place.msg_id)
             avoid = failed  # another broker, where the topic has one
             self._routes.forget(message.topic)
         assert last is not None
@@ -254,6 +308,14 @@ class Producer:
     ) -> SendResult:
         """As ``AsyncProducer.send``."""
         return self._loop.run(self._producer.send(message, queue_id=queue_id, selector=selector))
+
+    def send_in_transaction(
+        self, message: Message, local: Callable[[Message], Decision], *, queue_id: int | None = None,
+        selector: QueueSelector | None = None,
+    ) -> TransactionSendResult:
+        """As ``AsyncProducer.send_in_transaction``; ``local`` is called in a thread of its own."""
+        return self._loop.run(self._producer.send_in_transaction(
+            message, lambda half: asyncio.to_thread(local, half), queue_id=queue_id, selector=selector))
 
     def send_async(self, message: Message, *, queue_id: int | None = None) -> Future[SendResult]:
         """Start a send; the future has its result or error."""

@@ -13,6 +13,27 @@ from tailrace.errors import ConfigError, CorruptionError, RemotingCommandError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import SysFlag, decode_message, decompress_body
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.broker_headers import (
+    GetAllTopicConfigRequestHeader,
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetMinOffsetRequestHeader,
+    GetMinOffsetResponseHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+)
+from tailrace.formats.requests.consumer_headers import (
+    GetSubscriptionGroupConfigRequestHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from tailrace.formats.requests.custom_header import CustomHeader
+from tailrace.formats.requests.message_headers import (
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+    QueryMessageRequestHeader,
+)
 from tailrace.model import BoundaryType, MessageExt
 from tailrace.remoting.client import RemotingClient
 
@@ -70,36 +91,39 @@ class AsyncPullConsumer:
 
     async def pull(
         self, queue: MessageQueue, offset: int, *, max_count: int = 32, tags: str = "*",
-        wait_ms: int = 0,
+        sql: str = "", wait_ms: int = 0,
     ) -> PullResult:
         """Messages of a queue from ``offset``.
 
-        ``tags`` is a tag expression such as ``"new || paid"``; ``wait_ms`` how long the broker may
-        wait for a first message. Bodies are decompressed.
+        ``tags`` is a tag expression such as ``"new || paid"``; ``sql``, in its place, an expression of
+        SQL92 over properties such as ``"price > 100 AND region IN ('eu', 'us')"``, which a broker
+        evaluates with enablePropertyFilter=true. ``wait_ms`` is how long the broker may wait for a
+        first message. Bodies are decompressed. Raises ValueError if both expressions are given.
         """
-        ext = {
-            "consumerGroup": self._group, "topic": queue.topic, "queueId": str(queue.queue_id),
-            "queueOffset": str(offset), "maxMsgNums": str(max_count),
-            "sysFlag": str(_SUBSCRIPTION | (_SUSPEND if wait_ms else 0)), "commitOffset": "0",
-            "suspendTimeoutMillis": str(wait_ms), "subscription": tags, "subVersion": "0",
-            "expressionType": "TAG",
-        }
+        if sql and tags != "*":
+            raise ValueError("tags and sql are both given; TAGS is a property in sql, too")
+        header = PullMessageRequestHeader(
+            self._group, queue.topic, queue.queue_id, offset, max_count,
+            sys_flag=_SUBSCRIPTION | (_SUSPEND if wait_ms else 0), commit_offset=0,
+            suspend_timeout_millis=wait_ms, sub_version=0, subscription=sql or tags,
+            expression_type="SQL92" if sql else "TAG")
         answer = await self._call(
-            queue, RequestCode.PULL_MESSAGE, ext, ok=tuple(_STATUS), extra_ms=wait_ms)
+            queue, RequestCode.PULL_MESSAGE, header, ok=tuple(_STATUS), extra_ms=wait_ms)
         wanted = None if tags == "*" else {tag.strip() for tag in tags.split("||")}
         messages = [
             message for message in _decode_all(answer.body)
             if wanted is None or message.tags in wanted
         ]
+        found = answer.read(PullMessageResponseHeader)
         return PullResult(
-            _STATUS[ResponseCode(answer.code)], int(answer.ext["nextBeginOffset"]),
-            int(answer.ext["minOffset"]), int(answer.ext["maxOffset"]), messages)
+            _STATUS[ResponseCode(answer.code)], found.next_begin_offset, found.min_offset,
+            found.max_offset, messages)
 
     async def messages(
-        self, topic: str, *, start: str | int = "first", tags: str = "*", follow: bool = True,
-        wait_ms: int = 1000,
+        self, topic: str, *, start: str | int = "first", tags: str = "*", sql: str = "",
+        follow: bool = True, wait_ms: int = 1000,
     ) -> AsyncIterator[MessageExt]:
-        """Messages of all queues of a topic, in order within each queue.
+        """Messages of all queues of a topic, in order within each queue; ``tags`` and ``sql`` as in `pull`.
 
         ``start`` is "first", "last" or an offset; without ``follow`` it ends where the queues ended
         when it began: with all that was acknowledged by then, also when the broker of it cannot
@@ -109,8 +133,7 @@ class AsyncPullConsumer:
         ends: dict[MessageQueue, int] = {}
         for queue in await self.queues(topic):
             low = await self.min_offset(queue)
-            high = await self._offset(
-                queue, RequestCode.GET_MAX_OFFSET, {} if follow else {"committed": "false"})
+            high = await self._max_offset(queue, committed=follow)
             positions[queue] = low if start == "first" else high if start == "last" else int(start)
             ends[queue] = high
         while positions:
@@ -119,7 +142,7 @@ class AsyncPullConsumer:
                 if not follow and positions[queue] >= ends[queue]:
                     del positions[queue]
                     continue
-                found = await self.pull(queue, positions[queue], tags=tags, wait_ms=(
+                found = await self.pull(queue, positions[queue], tags=tags, sql=sql, wait_ms=(
                     wait_ms if not follow else wait_ms // len(positions) if idle else 0))
                 if not follow and found.next_begin_offset <= positions[queue]:
                     del positions[queue]  # what lies before its end cannot be read any more
@@ -132,28 +155,40 @@ class AsyncPullConsumer:
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """Offset of the first message."""
-        return await self._offset(queue, RequestCode.GET_MIN_OFFSET, {})
+        answer = await self._call(
+            queue, RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader(queue.topic, queue.queue_id))
+        return answer.read(GetMinOffsetResponseHeader).offset
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """Offset that the next message will get."""
-        return await self._offset(queue, RequestCode.GET_MAX_OFFSET, {})
+        return await self._max_offset(queue, committed=True)
+
+    async def _max_offset(self, queue: MessageQueue, *, committed: bool) -> int:
+        answer = await self._call(
+            queue, RequestCode.GET_MAX_OFFSET,
+            GetMaxOffsetRequestHeader(queue.topic, queue.queue_id, committed))
+        return answer.read(GetMaxOffsetResponseHeader).offset
 
     async def offset_by_time(
         self, queue: MessageQueue, timestamp_ms: int, boundary: BoundaryType = BoundaryType.LOWER
     ) -> int:
         """Offset of the first message stored at or after a time."""
-        return await self._offset(
+        answer = await self._call(
             queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
-            {"timestamp": str(timestamp_ms), "boundaryType": boundary.value})
+            SearchOffsetRequestHeader(
+                queue.topic, queue.queue_id, timestamp_ms, boundary_type=boundary.value))
+        return answer.read(SearchOffsetResponseHeader).offset
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The group's offset of a queue, None when it has none."""
         answer = await self._call(
             queue, RequestCode.QUERY_CONSUMER_OFFSET,
-            {"consumerGroup": self._group, "topic": queue.topic, "queueId": str(queue.queue_id),
-             "setZeroIfNotFound": "false"},
+            QueryConsumerOffsetRequestHeader(
+                self._group, queue.topic, queue.queue_id, set_zero_if_not_found=False),
             ok=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND))
-        return int(answer.ext["offset"]) if answer.code == ResponseCode.SUCCESS else None
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        return answer.read(QueryConsumerOffsetResponseHeader).offset
 
     async def commit(self, queue: MessageQueue, offset: int) -> None:
         """Set the group's offset of a queue; the broker writes it to disk every few seconds.
@@ -161,15 +196,15 @@ class AsyncPullConsumer:
         A broker takes offsets of known groups only. A group without a pull so far is created first,
         if the broker allows it. Raises RemotingCommandError otherwise.
         """
-        ext = {"consumerGroup": self._group, "topic": queue.topic, "queueId": str(queue.queue_id),
-               "commitOffset": str(offset)}
+        header = UpdateConsumerOffsetRequestHeader(self._group, queue.topic, queue.queue_id, offset)
         unknown = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
         answer = await self._call(
-            queue, RequestCode.UPDATE_CONSUMER_OFFSET, ext, ok=(ResponseCode.SUCCESS, unknown))
+            queue, RequestCode.UPDATE_CONSUMER_OFFSET, header, ok=(ResponseCode.SUCCESS, unknown))
         if answer.code == unknown:
             await self._call(
-                queue, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": self._group})
-            await self._call(queue, RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+                queue, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
+                GetSubscriptionGroupConfigRequestHeader(self._group))
+            await self._call(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
     async def query(
         self, topic: str, key: str, *, max_count: int = 32
@@ -180,8 +215,8 @@ class AsyncPullConsumer:
         for name in route.addresses:
             answer = await self._call(
                 MessageQueue(topic, name, 0), RequestCode.QUERY_MESSAGE,
-                {"topic": topic, "key": key, "maxNum": str(max_count), "beginTimestamp": "0",
-                 "endTimestamp": str((1 << 63) - 1)},
+                QueryMessageRequestHeader(
+                    topic, key, max_count, begin_timestamp=0, end_timestamp=(1 << 63) - 1),
                 ok=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND))
             found += _decode_all(answer.body)
         return [m for m in found if key in m.keys or key == m.unique_key]
@@ -191,7 +226,8 @@ class AsyncPullConsumer:
         if not self._broker:
             raise ConfigError("topics can be listed of a broker, not of a name server")
         answer = await self._remoting.invoke(
-            self._broker, RequestCode.GET_ALL_TOPIC_CONFIG, {"topicSeq": "0"},
+            self._broker, RequestCode.GET_ALL_TOPIC_CONFIG,
+            GetAllTopicConfigRequestHeader(topic_seq=0).to_ext(),
             timeout_ms=self._timeout_ms)
         if answer.code != ResponseCode.SUCCESS:
             raise RemotingCommandError(answer.code, answer.remark or "", self._broker)
@@ -209,13 +245,8 @@ class AsyncPullConsumer:
             found[name] = dict(fastjson.loads(answer.body)["table"])
         return found
 
-    async def _offset(self, queue: MessageQueue, code: int, ext: dict[str, str]) -> int:
-        answer = await self._call(
-            queue, code, {"topic": queue.topic, "queueId": str(queue.queue_id), **ext})
-        return int(answer.ext["offset"])
-
     async def _call(
-        self, queue: MessageQueue, code: int, ext: dict[str, str], *,
+        self, queue: MessageQueue, code: int, header: CustomHeader, *,
         ok: tuple[int, ...] = (ResponseCode.SUCCESS,), extra_ms: int = 0,
     ) -> RemotingCommand:
         route = await self._routes.of(queue.topic)
@@ -224,7 +255,7 @@ class AsyncPullConsumer:
             raise RemotingCommandError(
                 ResponseCode.TOPIC_NOT_EXIST, f"no broker {queue.broker_name} has {queue.topic}")
         answer = await self._remoting.invoke(
-            address, code, ext, timeout_ms=self._timeout_ms + extra_ms)
+            address, code, header.to_ext(), timeout_ms=self._timeout_ms + extra_ms)
         if answer.code not in ok:
             raise RemotingCommandError(answer.code, answer.remark or "", address)
         return answer
@@ -275,17 +306,18 @@ class PullConsumer:
 
     def pull(
         self, queue: MessageQueue, offset: int, *, max_count: int = 32, tags: str = "*",
-        wait_ms: int = 0,
+        sql: str = "", wait_ms: int = 0,
     ) -> PullResult:
         """As ``AsyncPullConsumer.pull``."""
-        return self._loop.run(
-            self._consumer.pull(queue, offset, max_count=max_count, tags=tags, wait_ms=wait_ms))
+        return self._loop.run(self._consumer.pull(
+            queue, offset, max_count=max_count, tags=tags, sql=sql, wait_ms=wait_ms))
 
     def messages(
-        self, topic: str, *, start: str | int = "first", tags: str = "*", follow: bool = True
+        self, topic: str, *, start: str | int = "first", tags: str = "*", sql: str = "",
+        follow: bool = True,
     ) -> Iterator[MessageExt]:
         """As ``AsyncPullConsumer.messages``."""
-        source = self._consumer.messages(topic, start=start, tags=tags, follow=follow)
+        source = self._consumer.messages(topic, start=start, tags=tags, sql=sql, follow=follow)
         while True:
             try:
                 yield self._loop.run(_next(source))

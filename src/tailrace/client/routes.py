@@ -9,6 +9,8 @@ from tailrace.env.clock import Clock
 from tailrace.errors import ConfigError, RemotingCommandError, RemotingError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RequestCode, ResponseCode
+from tailrace.formats.requests.broker_headers import GetTopicConfigRequestHeader
+from tailrace.formats.requests.name_server_headers import GetRouteInfoRequestHeader
 from tailrace.logs import get_logger
 from tailrace.remoting.client import RemotingClient
 
@@ -81,12 +83,12 @@ class Routes:
     async def _ask(self, asked: str, topic: str) -> Route:
         if self._broker:
             return await self._ask_broker(asked, topic)
+        header = GetRouteInfoRequestHeader(asked, accept_standard_json_only=True)
         last: RemotingError | None = None
         for address in list(self._namesrv):
             try:
                 answer = await self._remoting.invoke(
-                    address, RequestCode.GET_ROUTEINFO_BY_TOPIC,
-                    {"topic": asked, "acceptStandardJsonOnly": "true"})
+                    address, RequestCode.GET_ROUTEINFO_BY_TOPIC, header.to_ext())
             except RemotingError as error:
                 last = error
                 # The next call starts with one that may answer.
@@ -101,7 +103,7 @@ class Routes:
 
     async def _ask_broker(self, asked: str, topic: str) -> Route:
         answer = await self._remoting.invoke(
-            self._broker, RequestCode.GET_TOPIC_CONFIG, {"topic": asked})
+            self._broker, RequestCode.GET_TOPIC_CONFIG, GetTopicConfigRequestHeader(asked).to_ext())
         if answer.code != ResponseCode.SUCCESS:
             raise RemotingCommandError(answer.code, answer.remark or "", self._broker)
         config = fastjson.loads(answer.body)

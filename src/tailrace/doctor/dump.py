@@ -14,8 +14,8 @@ from tailrace.formats.filenames import CHECKPOINT
 from tailrace.formats.indexfile import INDEX_HEADER
 from tailrace.model import MessageExt
 from tailrace.store.directory import StoreDirectory
-from tailrace.store.log_scan import has_unit
 from tailrace.store.store_checkpoint import read_checkpoint
+from tailrace.store.walk.scan import has_unit
 
 __all__ = ["KINDS", "dump", "message_line", "query"]
 

@@ -13,11 +13,11 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.errors import CorruptionError
 from tailrace.formats import filenames
 from tailrace.formats.commitlog import BLANK, decode_message
-from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
+from tailrace.formats.consumequeue import CQ_UNIT
 from tailrace.node.archive_pins import ArchivePins
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.delay_offset import DelayOffsetManager
-from tailrace.node.group_pins import GroupPins
+from tailrace.node.group_pins import HALF_TOPIC, GroupPins
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.directory import DirectoryState, FileView, QueueView, StoreDirectory
 from tailrace.store.disk_state import (
@@ -31,6 +31,7 @@ from tailrace.store.disk_state import (
 from tailrace.store.dispatch import SCHEDULE_TOPIC
 from tailrace.store.forced_deletions import ForcedDeletions
 from tailrace.store.log_paths import LogPaths, segment_files
+from tailrace.store.queue_search import first_stored, message_from
 from tailrace.store.retention import (
     Pin,
     PinKind,
@@ -52,8 +53,6 @@ from tailrace.store.topic_retention import (
 from tailrace.timer.properties import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_TOPIC, out_ms
 
 __all__ = ["RetentionView", "explain_directory"]
-
-_LOOK = 4096
 
 
 @final
@@ -215,32 +214,16 @@ def _topics(
 
 def _first_position(directory: StoreDirectory, queue: QueueView, since_ms: int) -> int:
     """Where the first message of a queue is that was stored at or after a time."""
-    low, high = queue.min_offset, queue.max_offset
-    while since_ms > 0 and low < high:
-        middle = (low + high) // 2
-        unit = CQ_UNIT.unpack_from(queue.units(middle, 1).ljust(CQ_UNIT.size, b"\0"))
-        if unit.size != PRE_BLANK_SIZE and _store_timestamp(directory, unit.phy_offset) >= since_ms:
-            high = middle
-        else:
-            low = middle + 1
+    low = queue.min_offset
+    if since_ms > 0:
+        low = first_stored(queue, low, since_ms, directory.store_time)
     return _message_position(queue, low)
 
 
 def _message_position(queue: QueueView, offset: int) -> int:
     """Where the first message of a queue from an offset on is; NOWHERE when there is none."""
-    unit = _first_unit(queue, offset)
+    unit = message_from(queue, offset)
     return unit.phy_offset if unit is not None else NOWHERE
-
-
-def _first_unit(queue: QueueView, offset: int) -> CqUnit | None:
-    """The first unit of a queue from an offset on that is a message's."""
-    while data := queue.units(offset, _LOOK):
-        units = CQ_UNIT.view(data[: len(data) - len(data) % CQ_UNIT.size])
-        for unit in units:
-            if unit["size"] != PRE_BLANK_SIZE:
-                return CqUnit(*unit.tolist())
-        offset += len(units)
-    return None
 
 
 def _pins(
@@ -255,12 +238,12 @@ def _pins(
 
 
 def _groups(directory: StoreDirectory, config: StoreConfig, clock: Clock) -> GroupPins:
-    """What the listed groups keep, by the offsets on disk."""
+    """What the listed groups and pending half messages keep, by the offsets on disk."""
     offsets = ConsumerOffsetManager(
         directory.file_system, f"{directory.path}/{filenames.CONFIG}", clock, lmq=config.enable_lmq)
-    if config.pin_groups:
-        offsets.load()
     queues = {(queue.topic, queue.queue_id): queue for queue in directory.queues()}
+    if config.pin_groups or any(topic == HALF_TOPIC for topic, _ in queues):
+        offsets.load()
 
     def position_of(topic: str, queue_id: int, offset: int) -> int:
         queue = queues[topic, queue_id]
@@ -296,7 +279,7 @@ def _first_of_levels(directory: StoreDirectory, clock: Clock) -> Iterator[Pin]:
     for queue in directory.queues():
         if queue.topic == SCHEDULE_TOPIC:
             level = queue.queue_id + 1
-            unit = _first_unit(queue, max(offsets.query(level), queue.min_offset))
+            unit = message_from(queue, max(offsets.query(level), queue.min_offset))
             if unit is not None:  # its tags code is its deliver time
                 yield Pin(PinKind.TIMER, unit.phy_offset,
                           f"of delay level {level} due {_time(unit.tags_code)}")

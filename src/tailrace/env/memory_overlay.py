@@ -59,6 +59,8 @@ class _Content:
         self._below = below
         self._memory: bytearray | mmap.mmap | memoryview | None = bytearray() if below is None else None
         self._mapping: Mapping | None = None
+        self._resized: tuple[int, int] | None = None
+        """Length, and how many of the bytes below are left, of a file whose length alone was changed."""
         self._lock = threading.Lock()
         self.mtime_ms = mtime_ms
         self.users = 0
@@ -67,11 +69,13 @@ class _Content:
     @property
     def kept(self) -> bool:
         """Whether it must not be forgotten: it is no longer what its name says below."""
-        return self.renamed or self._memory is not None
+        return self.renamed or self._memory is not None or self._resized is not None
 
     def size(self) -> int:
         if self._memory is not None:
             return len(self._memory)
+        if self._resized is not None:
+            return self._resized[0]
         assert self._below is not None
         return self._below.size()
 
@@ -80,12 +84,17 @@ class _Content:
         if memory is not None:
             return bytes(memory[pos : pos + n])
         assert self._below is not None
-        return self._below.pread(n, pos)
+        if self._resized is None:
+            return self._below.pread(n, pos)
+        size, left = self._resized
+        return self._below.pread(max(min(n, left - pos), 0), pos).ljust(min(n, max(size - pos, 0)), b"\0")
 
     def data_ranges(self, start: int, until: int) -> list[tuple[int, int]]:
         if self._memory is None:
             assert self._below is not None
-            return self._below.data_ranges(start, until)
+            if self._resized is not None:
+                until = min(until, self._resized[1])
+            return self._below.data_ranges(start, until) if start < until else []
         until = min(until, len(self._memory))
         return [(start, until)] if start < until else []
 
@@ -94,8 +103,10 @@ class _Content:
         with self._lock:
             if self._memory is None:
                 assert self._below is not None
-                size = self._below.size()
-                if size:
+                size = self.size()
+                if self._resized is not None and self._resized[1] < size:
+                    self._memory = self._copy(size)
+                elif size:
                     self._mapping = self._below.map(size, writable=True, private=True)
                     self._memory = self._mapping.view
                 else:
@@ -108,26 +119,36 @@ class _Content:
         It does not show later changes.
         """
         with self._lock:
-            return None if self._below is None or self._memory is not None else (
-                self._below.map(size, writable=False))
+            if self._below is None or self._memory is not None or (
+                self._resized is not None and self._resized[1] < size
+            ):
+                return None
+            return self._below.map(size, writable=False)
+
+    def _copy(self, size: int) -> bytearray | mmap.mmap:
+        """Memory of a length with what there is of the bytes."""
+        made: bytearray | mmap.mmap = mmap.mmap(-1, size) if size >= _LARGE else bytearray(size)
+        for low, high in self.data_ranges(0, min(size, self.size())):
+            for at in range(low, high, _CHUNK):
+                data = self.read(min(_CHUNK, high - at), at)
+                made[at : at + len(data)] = data
+        return made
 
     def resize(self, size: int) -> None:
         with self._lock:
             now = self.size()
             if size == now:
                 return
-            if isinstance(self._memory, bytearray) and size < _LARGE:
+            if self._memory is None:
+                left = now if self._resized is None else self._resized[1]
+                self._resized = size, min(size, left)
+            elif isinstance(self._memory, bytearray) and size < _LARGE:
                 if size < now:
                     del self._memory[size:]
                 else:
                     self._memory.extend(bytes(size - now))
-                return
-            made: bytearray | mmap.mmap = mmap.mmap(-1, size) if size >= _LARGE else bytearray(size)
-            for low, high in self.data_ranges(0, min(size, now)):
-                for at in range(low, high, _CHUNK):
-                    data = self.read(min(_CHUNK, high - at), at)
-                    made[at : at + len(data)] = data
-            self._memory = made
+            else:
+                self._memory = self._copy(size)
 
     def write(self, data: bytes | bytearray | memoryview, pos: int) -> None:
         if pos + len(data) > self.size():

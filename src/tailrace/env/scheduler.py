@@ -10,12 +10,19 @@ from tailrace.env.shortage import is_disk_full, is_shortage
 from tailrace.errors import FatalStorageError, LockLostError
 from tailrace.logs import get_logger
 
-__all__ = ["Scheduler", "ServiceHandle", "Step", "ThreadScheduler"]
+__all__ = ["Period", "Scheduler", "ServiceHandle", "Step", "ThreadScheduler", "period_of"]
 
 _log = get_logger(__name__)
 
 Step = Callable[[], bool | None]
 """One piece of work. Returning True asks to be run again at once."""
+Period = int | Callable[[], int]
+"""Milliseconds between steps, or a function that returns them before each wait."""
+
+
+def period_of(period_ms: Period) -> int:
+    """Return the milliseconds until the next step."""
+    return period_ms if isinstance(period_ms, int) else period_ms()
 
 
 class ServiceHandle(Protocol):
@@ -38,7 +45,7 @@ class ServiceHandle(Protocol):
 class Scheduler(Protocol):
     """Runs steps. A step that raises is logged by name, counted, and run again at the next time."""
 
-    def every(self, name: str, period_ms: int, step: Step) -> ServiceHandle:
+    def every(self, name: str, period_ms: Period, step: Step) -> ServiceHandle:
         """Run ``step`` every ``period_ms``, and when it is woken."""
         ...
 
@@ -49,10 +56,10 @@ class Scheduler(Protocol):
 
 @final
 class _ThreadService:
-    def __init__(self, name: str, period_ms: int, step: Step) -> None:
+    def __init__(self, name: str, period_ms: Period, step: Step) -> None:
         self.name = name
         self.failures = 0
-        self._period_s = period_ms / 1000
+        self._period_ms = period_ms
         self._step = step
         self._woken = threading.Event()
         self._stopped = False
@@ -63,7 +70,7 @@ class _ThreadService:
         again = short = False
         while True:
             if not again:
-                self._woken.wait(self._period_s)
+                self._woken.wait(period_of(self._period_ms) / 1000)
                 self._woken.clear()
             if self._stopped:
                 return
@@ -111,7 +118,7 @@ class ThreadScheduler:
     def __init__(self) -> None:
         self._services: list[_ThreadService] = []
 
-    def every(self, name: str, period_ms: int, step: Step) -> ServiceHandle:
+    def every(self, name: str, period_ms: Period, step: Step) -> ServiceHandle:
         """Run ``step`` every ``period_ms`` in a thread of its own, and when it is woken."""
         service = _ThreadService(name, period_ms, step)
         self._services.append(service)

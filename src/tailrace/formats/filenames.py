@@ -8,7 +8,8 @@ __all__ = [
     "ABORT", "CHECKPOINT", "COMMITLOG", "CONFIG", "CONSUMEQUEUE", "FLUSHED", "FORCED_DELETIONS",
     "GEOMETRY", "INDEX", "LOCK", "MIN_OFFSETS", "OWN", "PROGRESS", "QUARANTINE", "SEGMENT_TRASH", "SERVE",
     "SETTINGS", "STAGING",
-    "TIMERCHECK", "TIMERLOG", "TIMERMETRICS", "TIMERWHEEL", "TRASH", "file_name_to_offset",
+    "TIMERCHECK", "TIMERLOG", "TIMERMETRICS", "TIMERWHEEL", "TRANSACTIONMETRICS", "TRASH",
+    "file_name_to_offset",
     "is_number", "offset_to_file_name",
 ]
 
@@ -24,6 +25,8 @@ TIMERLOG: Final = "timerlog"
 TIMERCHECK: Final = "timercheck"
 """Below ``config``."""
 TIMERMETRICS: Final = "timermetrics"
+"""Below ``config``."""
+TRANSACTIONMETRICS: Final = "transactionMetrics"
 """Below ``config``."""
 MIN_OFFSETS: Final = "tailrace-min-offsets.json"
 """Below ``config``: state of ours."""

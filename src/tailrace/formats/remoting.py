@@ -14,7 +14,8 @@ from typing import Any, Final, final
 
 import orjson
 
-from tailrace.errors import RemotingFrameError
+from tailrace.errors import RefusalError, RemotingFrameError
+from tailrace.formats.requests.custom_header import H, read_header
 
 __all__ = [
     "FRAME_MAX",
@@ -129,11 +130,13 @@ class RequestCode(enum.IntEnum):
     GET_SYSTEM_TOPIC_LIST_FROM_BROKER = 305
     CLEAN_EXPIRED_CONSUMEQUEUE = 306
     GET_CONSUMER_RUNNING_INFO = 307
+    QUERY_CORRECTION_OFFSET = 308
     CONSUME_MESSAGE_DIRECTLY = 309
     SEND_MESSAGE_V2 = 310
     GET_UNIT_TOPIC_LIST = 311
     GET_HAS_UNIT_SUB_TOPIC_LIST = 312
     GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST = 313
+    CLONE_GROUP_OFFSET = 314
     VIEW_BROKER_STATS_DATA = 315
     CLEAN_UNUSED_TOPIC = 316
     GET_BROKER_CONSUME_STATS = 317
@@ -142,6 +145,7 @@ class RequestCode(enum.IntEnum):
     SEND_BATCH_MESSAGE = 320
     QUERY_CONSUME_QUEUE = 321
     QUERY_DATA_VERSION = 322
+    RESUME_CHECK_HALF_MESSAGE = 323
     SEND_REPLY_MESSAGE = 324
     SEND_REPLY_MESSAGE_V2 = 325
     PUSH_REPLY_MESSAGE_TO_CLIENT = 326
@@ -152,12 +156,29 @@ class RequestCode(enum.IntEnum):
     QUERY_SUBSCRIPTION_BY_CONSUMER = 345
     GET_TOPIC_CONFIG = 351
     GET_SUBSCRIPTIONGROUP_CONFIG = 352
+    UPDATE_AND_GET_GROUP_FORBIDDEN = 353
+    CHECK_ROCKSDB_CQ_WRITE_PROGRESS = 354
+    EXPORT_ROCKSDB_CONFIG_TO_JSON = 355
     LITE_PULL_MESSAGE = 361
     RECALL_MESSAGE = 370
     QUERY_ASSIGNMENT = 400
     SET_MESSAGE_REQUEST_MODE = 401
+    GET_ALL_MESSAGE_REQUEST_MODE = 402
+    UPDATE_AND_CREATE_STATIC_TOPIC = 513
     GET_BROKER_MEMBER_GROUP = 901
     BROKER_HEARTBEAT = 904
+    UPDATE_COLD_DATA_FLOW_CTR_CONFIG = 2001
+    REMOVE_COLD_DATA_FLOW_CTR_CONFIG = 2002
+    GET_COLD_DATA_FLOW_CTR_INFO = 2003
+    SET_COMMITLOG_READ_MODE = 2004
+    SWITCH_TIMER_ENGINE = 5001
+    POP_MESSAGE = 200_050
+    ACK_MESSAGE = 200_051
+    PEEK_MESSAGE = 200_052
+    CHANGE_MESSAGE_INVISIBLETIME = 200_053
+    NOTIFICATION = 200_054
+    POLLING_INFO = 200_055
+    BATCH_ACK_MESSAGE = 200_151
     PURGE_TOPIC = 329_001
     """Tailrace's own: ``topic``, and perhaps ``queueId`` and ``beforeMs``."""
 
@@ -189,8 +210,15 @@ class ResponseCode(enum.IntEnum):
     FILTER_DATA_NOT_EXIST = 27
     FILTER_DATA_NOT_LATEST = 28
     INVALID_PARAMETER = 29
+    TRANSACTION_SHOULD_COMMIT = 200
+    TRANSACTION_SHOULD_ROLLBACK = 201
+    TRANSACTION_STATE_UNKNOW = 202
+    TRANSACTION_STATE_GROUP_WRONG = 203
     CONSUMER_NOT_ONLINE = 206
     CONSUME_MSG_TIMEOUT = 207
+    NO_MESSAGE = 208
+    POLLING_FULL = 209
+    POLLING_TIMEOUT = 210
     FLOW_CONTROL = 215
     ILLEGAL_OPERATION = 604
     GO_AWAY = 1500
@@ -238,6 +266,13 @@ class RemotingCommand:
         """Whether the sender wants no answer."""
         return self.flag & ONEWAY_FLAG != 0
 
+    def read(self, header: type[H]) -> H:
+        """Return the fields as ``header`` declares them.
+
+        Raises RefusalError for a field that is missing or not of its type.
+        """
+        return read_header(self.ext, header)
+
     def answer(
         self,
         code: int = 0,
@@ -250,6 +285,10 @@ class RemotingCommand:
             code, ext, body, opaque=self.opaque, flag=RESPONSE_FLAG, remark=remark,
             serialize_type=self.serialize_type,
         )
+
+    def refused(self, refusal: RefusalError) -> RemotingCommand:
+        """The response that says why this request is not served."""
+        return self.answer(refusal.code, refusal.remark, dict(refusal.ext))
 
     def __repr__(self) -> str:
         return (

@@ -10,6 +10,7 @@ import cython
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
     from cython.cimports.cpython.mem import PyMem_Free, PyMem_Malloc
+    from cython.cimports.cpython.unicode import PyUnicode_DecodeUTF8
     from cython.cimports.libc.string import memcpy
     from cython.cimports.posix.mman import mincore
 
@@ -31,6 +32,7 @@ _UNITS_ELSEWHERE = cython.declare(cython.int, 2)  # the unit names a record outs
 _UNITS_CUT_OFF = cython.declare(cython.int, 3)  # its record does not end in the buffer
 _UNITS_DAMAGED = cython.declare(cython.int, 4)  # the bytes there are not the record of this unit
 _UNITS_COLD = cython.declare(cython.int, 5)  # its record is not in the page cache
+_PROPERTY_WEIGHT = cython.declare(cython.longlong, 16)
 _PLACE_AT = cython.declare(cython.int, 0)  # index of the record in the buffer
 _PLACE_SIZE = cython.declare(cython.int, 1)
 _PLACE_OFFSET = cython.declare(cython.int, 2)  # queue offset of the unit
@@ -43,10 +45,83 @@ UNITS_ELSEWHERE = _UNITS_ELSEWHERE
 UNITS_CUT_OFF = _UNITS_CUT_OFF
 UNITS_DAMAGED = _UNITS_DAMAGED
 UNITS_COLD = _UNITS_COLD
+PROPERTY_WEIGHT = _PROPERTY_WEIGHT
 PLACE_AT = _PLACE_AT
 PLACE_SIZE = _PLACE_SIZE
 PLACE_OFFSET = _PLACE_OFFSET
 PLACE_COLUMNS = _PLACE_COLUMNS
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _body_at(b: cython.const[cython.uchar][::1], at: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """Return the place of the length of the body in the record at ``at``."""
+    sys_flag: cython.longlong = be32(b, at + 36)
+    return at + 48 + (20 if sys_flag & 0x10 else 8) + 8 + (20 if sys_flag & 0x20 else 8) + 12
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _properties_at(
+    b: cython.const[cython.uchar][::1],
+    at: cython.Py_ssize_t,
+    size: cython.Py_ssize_t,
+    phy_offset: cython.longlong,
+    topic: cython.const[cython.uchar][::1],
+    queue_id: cython.longlong,
+    queue_offset: cython.longlong,
+) -> cython.Py_ssize_t:
+    """Return the place of the properties in the record ``b[at:at + size]``, which was made for this place.
+
+    -1 if the lengths in it or its place are wrong; checksums are not checked. An empty ``topic``
+    stands for any topic, queue and place.
+    """
+    end: cython.Py_ssize_t = at + size
+    p: cython.Py_ssize_t
+    n: cython.Py_ssize_t
+    k: cython.Py_ssize_t
+    length: cython.longlong
+    v2: cython.bint
+    if size < 91 or be32(b, at) != size or be64(b, at + 28) != phy_offset:
+        return -1
+    v2 = be32u(b, at + 4) == _MAGIC_V2
+    if not v2 and be32u(b, at + 4) != _MAGIC_V1:
+        return -1
+    p = _body_at(b, at)
+    if p + 7 + v2 > end:
+        return -1
+    length = be32(b, p)
+    p += 4
+    if length < 0 or length > end - p - 3 - v2:
+        return -1
+    p += cython.cast(cython.Py_ssize_t, length)
+    n = be16(b, p) if v2 else b[p]
+    k = p + 1 + v2
+    if n > end - k - 2 or k + n + 2 + be16(b, k + n) != end:
+        return -1
+    if len(topic):
+        if n != len(topic) or be32(b, at + 12) != queue_id or be64(b, at + 20) != queue_offset:
+            return -1
+        for p in range(n):
+            if b[k + p] != topic[p]:
+                return -1
+    return k + n + 2
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _checksums_are_right(
+    b: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, properties: cython.Py_ssize_t, end: cython.Py_ssize_t
+) -> cython.bint:
+    """Whether a record whose lengths are right has the body and the properties it was made with."""
+    p: cython.Py_ssize_t = _body_at(b, at)
+    length: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, be32(b, p))
+    if length and (crc_of(b, p + 4, p + 4 + length) & _MASK_31) != be32(b, at + 8):
+        return False
+    return not own_crc_is_wrong(b, at, properties, end)
 
 
 @cython.cfunc
@@ -65,43 +140,8 @@ def _is_message(
 
     All checksums are checked. An empty ``topic`` stands for any topic, queue and place.
     """
-    end: cython.Py_ssize_t = at + size
-    p: cython.Py_ssize_t
-    q: cython.Py_ssize_t
-    n: cython.Py_ssize_t
-    k: cython.Py_ssize_t
-    length: cython.longlong
-    sys_flag: cython.longlong
-    v2: cython.bint
-    if size < 91 or be32(b, at) != size or be64(b, at + 28) != phy_offset:
-        return False
-    v2 = be32u(b, at + 4) == _MAGIC_V2
-    if not v2 and be32u(b, at + 4) != _MAGIC_V1:
-        return False
-    sys_flag = be32(b, at + 36)
-    p = at + 48 + (20 if sys_flag & 0x10 else 8) + 8 + (20 if sys_flag & 0x20 else 8) + 12
-    if p + 7 + v2 > end:
-        return False
-    length = be32(b, p)
-    p += 4
-    if length < 0 or length > end - p - 3 - v2:
-        return False
-    q = p + cython.cast(cython.Py_ssize_t, length)
-    n = be16(b, q) if v2 else b[q]
-    k = q + 1 + v2
-    if n > end - k - 2 or k + n + 2 + be16(b, k + n) != end:
-        return False
-    if length and (crc_of(b, p, q) & _MASK_31) != be32(b, at + 8):
-        return False
-    if own_crc_is_wrong(b, at, k + n + 2, end):
-        return False
-    if len(topic):
-        if n != len(topic) or be32(b, at + 12) != queue_id or be64(b, at + 20) != queue_offset:
-            return False
-        for p in range(n):
-            if b[k + p] != topic[p]:
-                return False
-    return True
+    properties: cython.Py_ssize_t = _properties_at(b, at, size, phy_offset, topic, queue_id, queue_offset)
+    return properties >= 0 and _checksums_are_right(b, at, properties, at + size)
 
 
 @cython.cfunc
@@ -157,6 +197,37 @@ def _is_cached(
             k += 1
             first += 1
     return True
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _located(
+    buf: cython.const[cython.uchar][::1],
+    base: cython.longlong,
+    until: cython.Py_ssize_t,
+    phy_offset: cython.longlong,
+    size: cython.longlong,
+    only_cached: cython.bint,
+    last: cython.Py_ssize_t,
+    pages: cython.p_uchar,
+    window: cython.p_Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Where the record of a unit is in ``buf[:until]``; a negative UNITS_* if it cannot be read there."""
+    at: cython.Py_ssize_t
+    # No log begins before 0; a damaged unit may have led to such a base, and the difference overflows.
+    if base < 0 or phy_offset < base or phy_offset - base >= until:
+        return -_UNITS_ELSEWHERE
+    at = cython.cast(cython.Py_ssize_t, phy_offset - base)
+    if size <= 0 or size > until - at:
+        return -_UNITS_CUT_OFF
+    if cython.compiled:
+        if only_cached and not _is_cached(
+            buf, at // _PAGE, (at + cython.cast(cython.Py_ssize_t, size) + _PAGE - 1) // _PAGE, last, pages, window
+        ):
+            return -_UNITS_COLD
+    return at
 
 
 @cython.cfunc
@@ -217,20 +288,10 @@ def _find(
             why = _UNITS_FULL
             break
         phy_offset = be64(units, 20 * i)
-        # No log begins before 0; a damaged unit may have led to such a base, and the difference overflows.
-        if base < 0 or phy_offset < base or phy_offset - base >= until:
-            why = _UNITS_ELSEWHERE
+        at = _located(buf, base, until, phy_offset, size, only_cached, last, pages, window)
+        if at < 0:
+            why = cython.cast(cython.int, -at)
             break
-        at = cython.cast(cython.Py_ssize_t, phy_offset - base)
-        if size <= 0 or size > until - at:
-            why = _UNITS_CUT_OFF
-            break
-        if cython.compiled:
-            if only_cached and not _is_cached(
-                buf, at // _PAGE, (at + size + _PAGE - 1) // _PAGE, last, pages, window
-            ):
-                why = _UNITS_COLD
-                break
         if not _is_message(
             buf, at, cython.cast(cython.Py_ssize_t, size), phy_offset, topic, queue_id, queue_offset + i
         ):
@@ -349,3 +410,142 @@ def read_units(
         if cython.compiled:
             PyMem_Free(places)
     return data, ends, offsets, i, why
+
+
+@cython.cfunc
+def _values(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t, names: tuple) -> tuple:
+    """Return the texts of the properties ``names`` in ``b[p:end]``, None for a missing one.
+
+    As MessageDecoder of the reference reads them: the last of a name counts, and one without a value
+    is not there.
+    """
+    k: cython.Py_ssize_t
+    i: cython.Py_ssize_t
+    until: cython.Py_ssize_t
+    separator: cython.Py_ssize_t
+    size: cython.Py_ssize_t
+    count: cython.Py_ssize_t = len(names)
+    found: list = [None] * count
+    name: bytes
+    while p < end:
+        until = p
+        separator = -1
+        while until < end and b[until] != 2:
+            if b[until] == 1 and separator < 0:
+                separator = until
+            until += 1
+        if p < separator < until - 1:
+            size = separator - p
+            for i in range(count):
+                name = names[i]
+                if len(name) != size:
+                    continue
+                k = 0
+                while k < size and b[p + k] == cython.cast(cython.uchar, name[k]):
+                    k += 1
+                if k == size:
+                    if cython.compiled:
+                        found[i] = PyUnicode_DecodeUTF8(
+                            cython.cast(cython.p_char, cython.address(b[separator + 1])),
+                            until - separator - 1, b"replace")
+                    else:
+                        found[i] = bytes(b[separator + 1 : until]).decode("utf-8", "replace")
+        p = until + 1
+    return tuple(found)
+
+
+def property_values(properties: cython.const[cython.uchar][::1], names: tuple):
+    """Return the texts of the properties ``names`` (bytes) in stored properties, None for one that is missing."""
+    return _values(properties, 0, len(properties), names)
+
+
+def read_matching(
+    buf: cython.const[cython.uchar][::1],
+    base: cython.longlong,
+    until: cython.Py_ssize_t,
+    units: cython.const[cython.uchar][::1],
+    first: cython.Py_ssize_t,
+    names: tuple,
+    matches,
+    topic: cython.const[cython.uchar][::1],
+    queue_id: cython.longlong,
+    queue_offset: cython.longlong,
+    most: cython.Py_ssize_t,
+    room: cython.longlong,
+    look: cython.longlong,
+    started: cython.bint,
+    only_cached: cython.bint,
+):
+    """Do what ``read_units`` does for the records that ``matches`` keeps, and skip the others.
+
+    ``matches`` gets the texts of the properties ``names``, None for one that a record does not have.
+    Only the records that it keeps are verified and copied. Reading also stops (UNITS_FULL) before a
+    record with which more than ``look`` bytes would have been looked at, unless it is the first one.
+    A byte of the properties counts as `PROPERTY_WEIGHT` bytes, because each is compared.
+
+    Return what ``read_units`` returns, and the number of bytes that were looked at.
+    """
+    count: cython.Py_ssize_t = len(units) // 20
+    i: cython.Py_ssize_t = first
+    at: cython.Py_ssize_t
+    properties: cython.Py_ssize_t
+    last: cython.Py_ssize_t = 0
+    total: cython.longlong = 0
+    seen: cython.longlong = 0
+    weight: cython.longlong
+    size: cython.longlong
+    phy_offset: cython.longlong
+    why: cython.int = _UNITS_END
+    pages = cython.declare(cython.uchar[1024])
+    window = cython.declare(cython.Py_ssize_t[2])
+    records: list = []
+    ends: list = []
+    offsets: list = []
+    if first < 0 or until < 0:
+        raise ValueError(f"first {first}, until {until}")
+    if until > len(buf):
+        until = len(buf)
+    if cython.compiled:
+        window[0] = window[1] = 0
+        if only_cached:
+            last = _pages_of(units, i, count, base, until)
+    while i < count:
+        size = be32(units, 20 * i + 8)
+        if size == _PRE_BLANK_SIZE:
+            i += 1
+            continue
+        phy_offset = be64(units, 20 * i)
+        at = _located(buf, base, until, phy_offset, size, only_cached, last, pages, window)
+        if at < 0:
+            why = cython.cast(cython.int, -at)
+            break
+        properties = _properties_at(
+            buf, at, cython.cast(cython.Py_ssize_t, size), phy_offset, topic, queue_id, queue_offset + i)
+        if properties < 0:
+            why = _UNITS_DAMAGED
+            break
+        weight = size + (at + size - properties) * _PROPERTY_WEIGHT
+        if seen and seen + weight > look:
+            why = _UNITS_FULL
+            break
+        if matches(_values(buf, properties, at + size, names)):
+            if len(ends) >= most or (total + size > room and (started or total > 0)):
+                why = _UNITS_FULL
+                break
+            if not _checksums_are_right(buf, at, properties, at + size):
+                why = _UNITS_DAMAGED
+                break
+            if cython.compiled:
+                records.append(PyBytes_FromStringAndSize(
+                    cython.cast(cython.p_char, cython.address(buf[at])), cython.cast(cython.Py_ssize_t, size)))
+            else:
+                records.append(bytes(buf[at : at + size]))
+            total += size
+            ends.append(total)
+            offsets.append(queue_offset + i)
+        seen += weight
+        i += 1
+        if len(ends) >= most:
+            why = _UNITS_FULL if i < count else _UNITS_END
+            break
+    return b"".join(records), ends, offsets, i, why, seen

@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from tailrace.arrow import pyarrow
 from tailrace.arrow.columns import Columns
-from tailrace.arrow.schema import arrow_schema
+from tailrace.arrow.schema import COLUMN_NAMES, arrow_schema
 from tailrace.store.reading import MessageReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["arrow_table", "check_not_negative"]
+__all__ = ["arrow_table", "check_not_negative", "chosen_schema"]
 
 
 def arrow_table(
-    reader: MessageReader, label: str, topic: str, queue_id: int, offset: int, until: int, count: int
+    reader: MessageReader, schema: pa.Schema, label: str, topic: str, queue_id: int, offset: int, until: int,
+    count: int,
 ) -> pa.Table:
     """Return at most ``count`` messages of a queue with offsets in [``offset``, ``until``).
 
-    The columns are those of the Spark source; ``label`` is the value of the column ``store``. A record
-    batch has up to 8 MiB of records, so the call needs the memory of its result and little more.
-    Raises MissingPackageError if pyarrow is not installed.
+    ``label`` is the value of the column ``store``. A record batch has up to 8 MiB of records, so the call
+    needs the memory of its result and little more.
     """
-    schema, memory = arrow_schema(), _ArrowMemory()
+    memory = _ArrowMemory()
     batches = []
     with contextlib.closing(reader.scan(topic, queue_id, offset, until, count)) as parts:
         for data, rows in parts:
@@ -35,6 +36,26 @@ def arrow_table(
             batches.append(pyarrow().RecordBatch.from_arrays(
                 [columns.make(field.name, field.type) for field in schema], schema=schema))
     return pyarrow().Table.from_batches(batches, schema=schema)
+
+
+def chosen_schema(columns: Sequence[str] | None) -> pa.Schema:
+    """Return the columns of the Spark source, or those named.
+
+    Raises ValueError for a name that is unknown or given twice, TypeError for a string, MissingPackageError
+    if pyarrow is not installed.
+    """
+    if columns is None:
+        return arrow_schema()
+    if isinstance(columns, str):
+        raise TypeError(f"columns must be a list of names, not the string {columns!r}")
+    for place, name in enumerate(columns):
+        if name not in COLUMN_NAMES:
+            raise ValueError(f"unknown column {name!r}; known are {', '.join(COLUMN_NAMES)}")
+        if name in columns[:place]:
+            raise ValueError(f"column {name!r} is given twice")
+    if not columns:
+        raise ValueError("columns must name at least one column")
+    return arrow_schema(tuple(columns))
 
 
 @final

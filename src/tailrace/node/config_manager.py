@@ -126,6 +126,10 @@ class Draft(Generic[K, V]):
         self.changes += 1
         return True
 
+    def touch(self) -> None:
+        """Have the file written although the table does not change: what is written beside it does."""
+        self.changes += 1
+
     def __len__(self) -> int:
         return self._size
 
@@ -159,6 +163,8 @@ class ConfigManager(abc.ABC, Generic[K, V]):
         self._queued: deque[_Change] = deque()
         self._file_known = False
         self._failed_sync = ""
+        self._dirty = False
+        """Set by a subclass whose table changes without `submit`, for `persist_if_changed`."""
         self._table: dict[K, V] = {}
         self.data_version = DataVersion()
         self.writes = 0
@@ -293,7 +299,7 @@ class ConfigManager(abc.ABC, Generic[K, V]):
             self._table.pop(key, None)
 
     def _published(self) -> None:
-        """Hear that changes show, and their data version."""
+        """Called when changes show, with their data version set."""
 
     def _merged(self, draft: Draft[K, V]) -> dict[K, V]:
         """The whole table after the changes of a draft."""
@@ -308,6 +314,21 @@ class ConfigManager(abc.ABC, Generic[K, V]):
         """Write the table; durable on return."""
         with self._lock:
             self._replace(fastjson.dumps_pretty(self.to_json()))
+
+    def persist_if_changed(self) -> None:
+        """Write the table if it has changed since the last time; durable on return.
+
+        Raises OSError or FatalStorageError; then the next call writes it.
+        """
+        if not self._dirty:
+            return
+        # Before writing, because a change during the write makes the table dirty again.
+        self._dirty = False
+        try:
+            self.persist()
+        except BaseException:
+            self._dirty = True
+            raise
 
     def to_json(self) -> dict[str, Any]:
         """The whole table as the file shows it."""

@@ -7,7 +7,7 @@ LMQ ones have a table of their own, a number for each topic and group: their que
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from tailrace.env.clock import Clock
@@ -45,8 +45,9 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
         self._pull_table: dict[str, dict[int, int]] = {}
         self._reset_table: dict[str, dict[int, int]] = {}
         self._reset_lock = threading.Lock()
-        self._dirty = False
         self._commits = 0
+        self.before_write: Callable[[], None] | None = None
+        """Called before the file is written, with what goes into it fixed already; may raise."""
 
     def load(self) -> bool:
         """Read the file, or the other one of the two if this one was never written; False without both.
@@ -159,6 +160,26 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
         with self._reset_lock:
             self._reset_table.setdefault(key, {}).update(offsets)
 
+    def clone(self, source: str, target: str, topics: Iterable[str]) -> None:
+        """Give a group the offsets of another one for topics; durable on return.
+
+        An offset of a queue for which the source has none stays. Raises OSError or StoreError.
+        """
+        copied: dict[str, dict[int, int]] = {}
+        new = 0
+        for topic in topics:
+            queues = dict(self._table.get(f"{topic}@{source}", {}))
+            if queues:
+                key = f"{topic}@{target}"
+                copied[key] = queues
+                new += len(queues.keys() - self._table.get(key, {}).keys())
+        self._make_room(new)
+        try:
+            self.change(lambda draft: draft.put_all(copied))
+        except BaseException:
+            self._count -= new
+            raise
+
     def is_reset(self, group: str, topic: str, queue_id: int) -> bool:
         """Whether an offset was set by hand and the queue's consumer has not heard of it."""
         return queue_id in self._reset_table.get(f"{topic}@{group}", ())
@@ -192,35 +213,26 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
 
     def remove_topic(self, topic: str, also: Callable[[], None] | None = None) -> None:
         """Forget every offset of a topic; durable on return. For ``also`` see `submit`."""
-        self._remove([f"{t}@{g}" for t, g in self._keys() if t == topic], also)
+        self._remove(lambda key: key.partition(TOPIC_GROUP_SEPARATOR)[0] == topic, also)
 
     def remove_group(self, group: str) -> None:
         """Forget every offset of a group; durable on return."""
-        self._remove([f"{t}@{g}" for t, g in self._keys() if g == group], None)
-
-    def persist_if_changed(self) -> None:
-        """Write the file when an offset has changed since the last time."""
-        if not self._dirty:
-            return
-        # Before writing: a commit that comes in meanwhile makes it dirty again.
-        self._dirty = False
-        try:
-            self.persist()
-        except BaseException:
-            self._dirty = True
-            raise
+        self._remove(lambda key: key.partition(TOPIC_GROUP_SEPARATOR)[2] == group, None)
 
     def _keys(self) -> list[tuple[str, str]]:
         parts = [key.split(TOPIC_GROUP_SEPARATOR, 1) for key in list(self._table)]
         return [(p[0], p[1]) for p in parts if len(p) == 2]
 
-    def _remove(self, keys: list[str], also: Callable[[], None] | None) -> None:
+    def _remove(self, gone: Callable[[str], bool], also: Callable[[], None] | None) -> None:
+        keys = [key for key in list(self._table) if gone(key)]
         self.change(lambda draft: [draft.remove(key) for key in keys], also)
-        for key in keys:
-            self._pull_table.pop(key, None)
+        for key in list(self._pull_table):  # also of groups that have pulled and never committed
+            if gone(key):
+                self._pull_table.pop(key, None)
         with self._reset_lock:
-            for key in keys:
-                self._reset_table.pop(key, None)
+            for key in list(self._reset_table):
+                if gone(key):
+                    self._reset_table.pop(key, None)
 
     def _make_room(self, new: int) -> None:
         if self._count + new > self._limit:
@@ -231,6 +243,11 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
                     f"maxConsumerOffsets={self._limit}; delete topics or groups with cleanOffset, or "
                     "raise maxConsumerOffsets")
         self._count += new
+
+    def _replace(self, text: bytes) -> bool:
+        if self.before_write is not None:
+            self.before_write()
+        return super()._replace(text)
 
     def _next_version(self, version: DataVersion) -> None:
         version.next(self._clock.now_ms())

@@ -31,6 +31,7 @@ _UNKNOWN_DIRECTORIES: Final = ("batchconsumequeue", "consumequeue_ext")
 _FILES: Final = (
     filenames.ABORT, filenames.CHECKPOINT, filenames.LOCK, filenames.TIMERWHEEL,
     f"{filenames.CONFIG}/{filenames.TIMERCHECK}", f"{filenames.CONFIG}/{filenames.TIMERMETRICS}",
+    f"{filenames.CONFIG}/{filenames.TRANSACTIONMETRICS}",
     filenames.FLUSHED, filenames.FORCED_DELETIONS, filenames.GEOMETRY, f"{filenames.PROGRESS}.0",
     f"{filenames.PROGRESS}.1", filenames.SERVE, f"{filenames.OWN}/timer.json",
 )

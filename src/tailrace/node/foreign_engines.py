@@ -3,7 +3,7 @@
 Each kind gets one warning with a count, a path and the consequence, see ``name_leftovers``. Files are
 looked at as a whole. Of a topic at most ``MOST`` messages are read, the last ones, so that millions of
 them do not make an open slow; the count is then "at least N". A count is never too high: what settles a
-message (an acknowledgement, an operation on a half message) is always put after the message.
+message (an operation on a half message) is always put after the message.
 
 Messages are in the log whatever the engine is, and queues and index are built from it. RocksDB alone has
 
@@ -33,16 +33,14 @@ import orjson
 from tailrace.config import whole_number
 from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import read_hint, replace_file
-from tailrace.errors import CorruptionError, StoreError
-from tailrace.formats import fastjson
+from tailrace.errors import StoreError
 from tailrace.formats.filenames import CONFIG, OWN
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt
 from tailrace.node.config_manager import read_config
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.default_message_store import DefaultMessageStore
-from tailrace.timer.properties import REAL_TOPIC, TIMER_TOPIC, UNIQ_KEY, out_ms
-from tailrace.timer.timer_message_store import TimerMessageStore
+from tailrace.timer.properties import UNIQ_KEY
 
 __all__ = ["MOST", "RocksDBStore", "name_leftovers", "name_rocksdb_configs", "static_topics"]
 
@@ -110,21 +108,13 @@ class RocksDBStore:
 
 MOST: Final = 500
 """Messages of one topic that are read to count what is left."""
-_HALF: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
-_OP: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 _ROCKSDB_HALF: Final = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
 _ROCKSDB_OP: Final = "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
 """The two topics of a broker with ``transRocksDBEnable``."""
 _TRANS_OFFSET: Final = "TRANS_OFFSET"
 """Property of an operation there: position of its half message in the CommitLog."""
 _TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
-_REVIVE: Final = "rmq_sys_REVIVE_LOG_"
-_REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
 _DONE_TAG: Final = "d"
-_CHECK_POINT_TAG: Final = "ck"
-_ACK_TAGS: Final = ("ack", "bAck")
-_POP_BATCH: Final = 32
-"""Messages of a check point at most: its bit map has this many bits."""
 _DIRECTORIES: Final = {
     f"{CONFIG}/rdb": ("configuration", "topics, groups and consumer offsets in it are not read"),
     f"{CONFIG}/metadata": ("configuration", "topics, groups and consumer offsets in it are not read"),
@@ -139,7 +129,6 @@ _FILES: Final = {
         "controller mode", "the broker is not registered at a controller and has no replicas"),
 }
 _TYPES: Final = {
-    "message.type=PRIORITY": "sends are refused, and messages are delivered without regard to priority",
     "message.type=LITE": "sends are refused, and lite consumers are not served",
     "cleanup.policy=COMPACTION": "sends are refused, and all messages are shown, not the last of each key",
     "queue.type=BatchCQ": "sends are refused, and inner batches are not taken apart",
@@ -159,14 +148,13 @@ class _Leftover(NamedTuple):
 
 
 def name_leftovers(
-    file_system: FileSystem, root: str, store: DefaultMessageStore, topics: TopicConfigManager,
-    timers: TimerMessageStore | None,
+    file_system: FileSystem, root: str, store: DefaultMessageStore, topics: TopicConfigManager
 ) -> None:
     """Warn of each kind of things that a Java broker left and that are not served."""
     try:
         found = [
             *_directories(file_system, root), *_unsupported_topics(file_system, root, topics),
-            *_in_queues(file_system, root, store, timers)]
+            *_in_queues(file_system, root, store)]
     except (OSError, StoreError) as error:  # a look, so no reason to refuse an open
         _log.warning("cannot look at what a Java broker left path=%s cause=%s", root, error)
         return
@@ -208,16 +196,14 @@ def _unsupported_topics(
 
 
 def _in_queues(
-    file_system: FileSystem, root: str, store: DefaultMessageStore, timers: TimerMessageStore | None
+    file_system: FileSystem, root: str, store: DefaultMessageStore
 ) -> Iterator[_Leftover]:
-    half = sorted(key for key in store.queues.table if key[0] in {_HALF, _ROCKSDB_HALF})
-    revive = sorted(key for key in store.queues.table if key[0].startswith(_REVIVE))
+    half = sorted(key for key in store.queues.table if key[0] == _ROCKSDB_HALF)
     name = "lmqConsumerOffset.json" if store.config.enable_lmq else "consumerOffset.json"
     path = f"{root}/{CONFIG}/{name}"
     # Read only if it is needed: it may be long.
-    offsets = _Offsets(file_system, path) if half or revive else _Offsets()
+    offsets = _Offsets(file_system, path) if half else _Offsets()
     yield _half_messages(store, offsets, half)
-    yield _popped_messages(store, offsets, revive, timers)
 
 
 class _Offsets:
@@ -253,106 +239,28 @@ def _half_messages(
     """Count half messages without an operation: neither committed nor rolled back."""
     count, is_bound, most = 0, False, MOST // max(1, len(queues))
     for half_topic, queue_id in queues:
-        op_topic = _OP if half_topic == _HALF else _ROCKSDB_OP
         halves, more = _last(
             store, half_topic, queue_id, offsets.get(half_topic, _TRANSACTION_GROUP, queue_id), most)
         operations, more_operations = _last(
-            store, op_topic, queue_id, offsets.get(op_topic, _TRANSACTION_GROUP, queue_id), most)
+            store, _ROCKSDB_OP, queue_id, offsets.get(_ROCKSDB_OP, _TRANSACTION_GROUP, queue_id), most)
         # Operations on a message come after it, so those on messages from then on were all read.
         since = operations[0].store_timestamp if more_operations and operations else 0
         done = {number for operation in operations for number in _settled_by(operation)}
         settled, pending = set(), set()
         for half in halves:  # a half message that is put back keeps its unique key
             key = half.properties.get(UNIQ_KEY, str(half.queue_offset))
-            if (half.queue_offset if half_topic == _HALF else half.phy_offset) in done:
+            if half.phy_offset in done:
                 settled.add(key)
             elif half.store_timestamp >= since:
                 pending.add(key)
         count += len(pending - settled)
         is_bound = is_bound or (bool(pending - settled) and (more or more_operations))
     return _Leftover(
-        "half messages of transactions", count, f"{store.root}/consumequeue/{queues[0][0] if queues else _HALF}",
+        "half messages of transactions in RocksDB", count, f"{store.root}/consumequeue/{_ROCKSDB_HALF}",
         "transactions are neither checked back nor committed, so the messages are not delivered", is_bound)
 
 
 def _settled_by(operation: MessageExt) -> Iterator[int | None]:
-    """Yield the half messages that an operation settles: queue offsets, or CommitLog positions for RocksDB."""
-    if operation.properties.get("TAGS") != _DONE_TAG:
-        return
-    if operation.topic == _ROCKSDB_OP:
+    """Yield the position in the CommitLog of the half message that an operation settles."""
+    if operation.properties.get("TAGS") == _DONE_TAG:
         yield whole_number(operation.properties.get(_TRANS_OFFSET, ""))
-    else:
-        yield from map(whole_number, operation.body.decode("latin-1").split(","))
-
-
-def _popped_messages(
-    store: DefaultMessageStore, offsets: _Offsets, queues: list[tuple[str, int]],
-    timers: TimerMessageStore | None,
-) -> _Leftover:
-    """Count messages of check points that were popped, not acknowledged, and not revived.
-
-    A check point waits as a timer until its messages are visible again, then it is in a queue of the
-    revive topic. So do acknowledgements.
-    """
-    left: list[MessageExt] = []
-    seen: list[MessageExt] = []
-    is_bound, most = False, MOST // max(1, len(queues))
-    if timers is not None and any(
-        count and topic.startswith(_REVIVE) for topic, count in timers.metrics.counts().items()
-    ):
-        waiting, is_bound = _last(store, TIMER_TOPIC, 0, 0, MOST)
-        seen = [m for m in waiting if m.properties.get(REAL_TOPIC, "").startswith(_REVIVE)]
-        delivered_ms = timers.commit_read_time_ms
-        left = [m for m in seen if (out_ms(m.properties) or 0) >= delivered_ms]
-    for topic, queue_id in queues:
-        found, more = _last(
-            store, topic, queue_id, offsets.get(topic, _REVIVE_GROUP, queue_id) + 1, most)
-        left += found
-        seen += found
-        is_bound = is_bound or more
-    acked: dict[tuple[str, ...], set[int]] = {}
-    for message in seen:
-        if message.properties.get("TAGS") in _ACK_TAGS:
-            key, body = _pop_key(message)
-            many = body.get("aol") or body.get("ackOffsetList")
-            if not isinstance(many, list):
-                many = [body.get("ao", body.get("ackOffset"))]
-            acked.setdefault(key, set()).update(n for n in many if isinstance(n, int))
-    popped: dict[tuple[str, ...], set[int]] = {}
-    for message in left:
-        if message.properties.get("TAGS") == _CHECK_POINT_TAG:
-            key, body = _pop_key(message)
-            popped[key] = _pop_offsets(body)
-    count = sum(len(numbers - acked.get(key, set())) for key, numbers in popped.items())
-    return _Leftover(
-        "messages popped and not acknowledged", count, f"{store.root}/consumequeue/{_REVIVE}*",
-        "the messages are not delivered to their groups again; reset the offsets of the groups to read them",
-        is_bound and count > 0)
-
-
-def _pop_key(message: MessageExt) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Return what a check point and its acknowledgements share, and the body; both empty if unreadable.
-
-    Any client may have sent any body there.
-    """
-    try:
-        body = fastjson.loads(message.body)
-    except (ValueError, CorruptionError):
-        body = None
-    if not isinstance(body, dict):
-        return (), {}
-    names = (("t", "topic"), ("c", "consumerGroup"), ("q", "queueId"), ("so", "startOffset"), ("pt", "popTime"))
-    return tuple(str(body.get(short, body.get(long))) for short, long in names), body
-
-
-def _pop_offsets(body: Mapping[str, Any]) -> set[int]:
-    """Return the queue offsets of a check point that it does not note as acknowledged itself."""
-    start, number, bits = body.get("so"), body.get("n"), body.get("bm") or 0
-    if not isinstance(start, int) or not isinstance(number, int) or not isinstance(bits, int):
-        return set()
-    differences = body.get("d")
-    if not isinstance(differences, list) or not differences:
-        differences = list(range(max(0, min(number, _POP_BATCH))))
-    return {
-        start + difference for place, difference in enumerate(differences[:_POP_BATCH])
-        if isinstance(difference, int) and not bits >> place & 1}

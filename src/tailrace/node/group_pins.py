@@ -1,15 +1,20 @@
-"""Pins of consumer groups: what a listed group has not consumed is not deleted by age."""
+"""Pins of consumer groups: what a listed group has not consumed is not deleted by age.
+
+Pending half messages and the operations on half messages are kept, too, by the group of the checks.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import final
+from typing import Final, final
 
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.store.retention import Pin, PinKind
 
-__all__ = ["GroupPins"]
+__all__ = ["HALF_TOPIC", "TRANSACTION_GROUP", "GroupPins"]
 
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
 PositionOf = Callable[[str, int, int], int]
 
 
@@ -37,7 +42,7 @@ class GroupPins:
 
     def __call__(self) -> Iterator[Pin]:
         """The least position that each group needs."""
-        for group in self._groups:
+        for group in (*self._groups, TRANSACTION_GROUP):
             least: tuple[int, str] | None = None
             for topic in self._offsets.topics_of(group):
                 for queue_id in self._queues_of(topic):

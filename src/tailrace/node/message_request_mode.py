@@ -8,35 +8,38 @@ from typing import Any, Final, final
 from tailrace.env.filesystem import FileSystem
 from tailrace.node.config_manager import ConfigManager, Draft
 
-__all__ = ["PULL", "MessageRequestModeManager"]
+__all__ = ["POP", "PULL", "MessageRequestModeManager"]
 
 PULL: Final = "PULL"
+POP: Final = "POP"
 
 
 @final
 class MessageRequestModeManager(ConfigManager[tuple[str, str], dict[str, Any]]):
-    """Modes by topic and group, as requests set them. Every change is durable before it shows.
-
-    A Java broker may have left groups in mode POP. Those entries are kept, so that a Java broker
-    finds them again, but nothing here serves POP.
-    """
+    """Modes by topic and group, as requests set them. Every change is durable before it shows."""
 
     def __init__(self, file_system: FileSystem, config_dir: str) -> None:
         super().__init__(file_system, config_dir, "messageRequestMode.json")
 
-    def mode(self, topic: str, group: str) -> str:
-        """The mode that was set, PULL if there is none."""
-        return str(self._table.get((topic, group), {}).get("mode") or PULL)
+    def mode(self, topic: str, group: str) -> tuple[str, int] | None:
+        """Return the mode that was set and the number of following members whose queues are shared; or None."""
+        entry = self._table.get((topic, group))
+        if entry is None:
+            return None
+        shared = entry.get("popShareQueueNum")
+        return str(entry.get("mode") or PULL), shared if isinstance(shared, int) else 0
 
-    def pulling(self, topic: str, group: str) -> Callable[[Draft[tuple[str, str], dict[str, Any]]], None]:
-        """The change that has a group pull a topic."""
-        entry = {"consumerGroup": group, "mode": PULL, "popShareQueueNum": 0, "topic": topic}
+    def setting(
+        self, topic: str, group: str, mode: str, shared: int
+    ) -> Callable[[Draft[tuple[str, str], dict[str, Any]]], None]:
+        """The change that sets how a group gets the messages of a topic."""
+        entry = {"consumerGroup": group, "mode": mode, "popShareQueueNum": shared, "topic": topic}
 
-        def pull(draft: Draft[tuple[str, str], dict[str, Any]]) -> None:
+        def change(draft: Draft[tuple[str, str], dict[str, Any]]) -> None:
             if draft.get((topic, group)) != entry:
                 draft.put((topic, group), entry)
 
-        return pull
+        return change
 
     def _decode(self, value: dict[str, Any]) -> None:
         found = value.pop("messageRequestModeMap", None)

@@ -41,7 +41,7 @@ from tailrace.model import (
     PutMessageResult,
     PutMessageStatus,
 )
-from tailrace.node.arrow_table import arrow_table, check_not_negative
+from tailrace.node.arrow_table import arrow_table, check_not_negative, chosen_schema
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.node.directory_opening import (
@@ -71,9 +71,9 @@ from tailrace.segments import Lease
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.flush import DurableCallback
 from tailrace.store.geometry import recognise, write_geometry
-from tailrace.store.hooks import MessageArrivingListener
+from tailrace.store.hooks import MessageArrivingListener, PropertyFilter
 from tailrace.store.own_settings import remembered, write_settings
-from tailrace.store.stitched_walk import LogScanner
+from tailrace.store.walk.stitched import LogScanner
 from tailrace.timer.pending import PendingTimer
 
 if TYPE_CHECKING:
@@ -469,6 +469,11 @@ class MessageStore:
         self.wait_dispatched()
         return self._timers.to_come()
 
+    def timer_progress(self) -> tuple[int, int]:
+        """Return the offset of the timer queue below which all is in the wheel, and the time, ms, before which
+        that is delivered."""
+        return self._timers.progress()
+
     def put_batch_inner(self, message: MessageExtBrokerInner, encoded: bytes) -> PutMessageResult:
         """Append the messages of a batch request, all or none; as ``put_inner``."""
         self._check_open()
@@ -526,18 +531,21 @@ class MessageStore:
 
     def get_message(
         self, topic: str, queue_id: int, offset: int, max_msg_nums: int, *,
-        max_bytes: int = 128 << 20, codes: Collection[int] | None = None, only_cached: bool = False,
+        max_bytes: int = 128 << 20, codes: Collection[int] | None = None,
+        property_filter: PropertyFilter | None = None, only_cached: bool = False,
     ) -> GetMessageResult:
         """Stored records from a queue, with the status a pull answers (RocketMQ's getMessage).
 
-        ``codes`` keeps only messages whose tag has one of these Java hashes. With ``only_cached``
+        ``codes`` keeps only messages whose tag has one of these Java hashes, ``property_filter``
+        those whose properties it matches; one of the two may be given. With ``only_cached``
         the call never waits for the disk: see ``GetMessageResult.is_cold``.
         """
         if self._closed or os.getpid() != self._pid:
             self._check_open()
         store = self._store
         result = store.reader.get_message(
-            topic, queue_id, offset, max_msg_nums, max_bytes, codes, only_cached=only_cached)
+            topic, queue_id, offset, max_msg_nums, max_bytes, codes, property_filter=property_filter,
+            only_cached=only_cached)
         if result.ends:
             store.stats.get_found_times += 1
             store.stats.get_transferred += len(result.ends)
@@ -560,17 +568,20 @@ class MessageStore:
         yield from messages_of(get, topic, at, until, until if max_count is None else max_count)
 
     def to_arrow(
-        self, topic: str, queue_id: int = 0, offset: int | None = None, count: int | None = None
+        self, topic: str, queue_id: int = 0, offset: int | None = None, count: int | None = None, *,
+        columns: Sequence[str] | None = None,
     ) -> pa.Table:
         """Return what ``read`` yields, at most ``count`` messages, in the columns of the Spark source.
 
-        Raises ValueError for a negative argument, MissingPackageError if pyarrow is not installed.
+        ``columns`` names those that are wanted, in their order; None stands for all. Raises ValueError
+        for a negative argument or an unknown column, MissingPackageError if pyarrow is not installed.
         """
         check_not_negative(queue_id=queue_id, offset=offset, count=count)
+        schema = chosen_schema(columns)
         self.wait_dispatched()
         until = self.max_offset_in_queue(topic, queue_id)
-        return arrow_table(self._store.reader, os.path.basename(self.path), topic, queue_id, offset or 0,
-                           until, until if count is None else count)
+        return arrow_table(self._store.reader, schema, os.path.basename(self.path), topic, queue_id,
+                           offset or 0, until, until if count is None else count)
 
     def select_record(self, phy_offset: int) -> bytes | None:
         """The stored record at a position of the log, or None."""
@@ -659,7 +670,7 @@ class MessageStore:
         self.retention.clean_commit_log.execute_delete_files_manually()
 
     def keep_unconsumed(self, offsets: ConsumerOffsetManager) -> None:
-        """Keep what the groups of ``pinGroups`` have not consumed, by these offsets."""
+        """Keep what ``pinGroups`` have not consumed, and pending half messages, by these offsets."""
         self.retention.follow_groups(offsets)
 
     def delete_topics(

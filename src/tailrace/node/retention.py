@@ -23,6 +23,7 @@ from tailrace.store.disk_check import DiskCheckService
 from tailrace.store.dispatch import SCHEDULE_TOPIC
 from tailrace.store.forced_deletions import ForcedDeletions
 from tailrace.store.log_paths import log_paths
+from tailrace.store.queue_search import message_from
 from tailrace.store.retention import Pin
 from tailrace.store.trash import Trash
 from tailrace.timer.properties import TIMER_TOPIC
@@ -91,7 +92,7 @@ class Retention:
             self.clean_consume_queue.step)
 
     def follow_groups(self, offsets: ConsumerOffsetManager) -> None:
-        """Keep what the groups of ``pinGroups`` have not consumed, by these offsets."""
+        """Keep what ``pinGroups`` have not consumed, and pending half messages, by these offsets."""
         self._group_pins = GroupPins(
             self._config.pin_groups, offsets, self._queues_of, self._position_of)
 
@@ -113,8 +114,7 @@ class Retention:
         queue = self._store.queues.get(topic, queue_id)
         if queue is None:
             return -1
-        at = queue.first_message(max(offset, queue.min_offset), lambda _: True)
-        unit = queue.unit(at)
+        unit = message_from(queue, max(offset, queue.min_offset))
         return unit.phy_offset if unit is not None else -1
 
     def delete_now(self) -> int:

@@ -19,6 +19,8 @@ __all__ = [
 ]
 
 GROUP_MAX_LENGTH: Final = 120
+FORBIDDEN_MAX: Final = 1_000
+"""Topics that one group may be forbidden to read."""
 SYSTEM_GROUPS: Final = (
     "TOOLS_CONSUMER",
     "FILTERSRV_CONSUMER",
@@ -64,6 +66,12 @@ class SubscriptionGroupConfig:
     consume_timeout_minute: int = 15
     attributes: dict[str, str] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def priority_factor(self) -> int:
+        """Share of the pops (percent) that take messages of a PRIORITY topic in the order of their priorities."""
+        text = self.attributes.get("priority.factor", "")
+        return int(text) if text.isdecimal() else 100
 
     def to_json(self) -> dict[str, Any]:
         """Members by RocketMQ's names."""
@@ -114,7 +122,7 @@ _ATTRIBUTES: Final[dict[str, tuple[int, int] | frozenset[str] | None]] = {
 }
 """RocketMQ's SubscriptionGroupAttributes: least and greatest number, values, or any text.
 
-They are settings of POP consumers, which Tailrace keeps for a Java broker and does not use.
+Those of Lite topics are kept for a Java broker and not used.
 """
 
 
@@ -211,6 +219,30 @@ class SubscriptionGroupManager(ConfigManager[str, SubscriptionGroupConfig]):
         bits = topics.get(topic) if isinstance(topics, dict) else None
         return isinstance(bits, int) and bits > 0 and bits & PERM_READ != 0
 
+    def set_readable(self, group: str, topic: str, *, readable: bool) -> None:
+        """Allow or forbid a group to read a topic; durable on return. Raises OSError or StoreError."""
+        with self._lock:  # the table of what is forbidden is written with that of the groups
+            before = self._forbidden
+            if readable == (not self.is_read_forbidden(group, topic)):
+                return
+            topics = before.get(group)
+            bits = dict(topics) if isinstance(topics, dict) else {}
+            known = bits.get(topic)
+            bits[topic] = (known if isinstance(known, int) else 0) & ~PERM_READ | (0 if readable else PERM_READ)
+            if not bits[topic]:
+                del bits[topic]
+            if not readable and len(bits) > FORBIDDEN_MAX:
+                raise StoreError(f"group {group} has {FORBIDDEN_MAX} topics that it may not read, the limit")
+            after = {**before, group: bits}
+            if not bits:
+                del after[group]
+            self._forbidden = after
+            try:
+                self.change(lambda draft: draft.touch())
+            except BaseException:
+                self._forbidden = before
+                raise
+
     def items(self) -> list[SubscriptionGroupConfig]:
         """All groups."""
         return list(self._table.values())
@@ -233,7 +265,14 @@ class SubscriptionGroupManager(ConfigManager[str, SubscriptionGroupConfig]):
 
     def delete(self, group: str, also: Callable[[], None] | None = None) -> bool:
         """Forget a group; False when it did not exist. For ``also`` see `submit`."""
-        return bool(self.change(lambda draft: draft.remove(group), also))
+        with self._lock:  # what it was forbidden goes with it: a group of this name may come again
+            before = self._forbidden
+            self._forbidden = {name: topics for name, topics in before.items() if name != group}
+            try:
+                return bool(self.change(lambda draft: draft.remove(group), also))
+            except BaseException:
+                self._forbidden = before
+                raise
 
     def ensure_system_groups(self) -> None:
         """Create the groups that a broker has from its start, in one write."""

@@ -83,7 +83,7 @@ class Timers:
             java.remember()
         self.delay_offsets.load()
         self.schedule.load()
-        name_leftovers(self._file_system, self._store.root, self._store, self._topics, self.messages)
+        name_leftovers(self._file_system, self._store.root, self._store, self._topics)
 
     def pending(self) -> PendingTimers | None:
         """Where pending timers are, for retention; None without timers."""
@@ -93,14 +93,14 @@ class Timers:
         """Start the services."""
         scheduler.every("ScheduleMessageService", _SCHEDULE_MS, self.schedule.step)
         scheduler.every(
-            "DelayOffsetPersist", self._config.flush_delay_offset_interval, self.persist_delay_offsets)
+            "DelayOffsetPersist", lambda: self._config.flush_delay_offset_interval, self.persist_delay_offsets)
         timers = self.messages
         if timers is None:
             return
         scheduler.every("TimerEnqueueService", _ENQUEUE_MS, timers.enqueue_step)
         scheduler.every("TimerDequeueService", _DEQUEUE_MS, timers.dequeue_step)
         scheduler.every(
-            "TimerFlushService", self._config.timer_flush_interval_ms, timers.flush_step)
+            "TimerFlushService", lambda: self._config.timer_flush_interval_ms, timers.flush_step)
         scheduler.every("TimerLogCleanService", _CLEAN_MS, timers.clean_step).wake()
         scheduler.every("TimerMetricsPersist", _METRICS_MS, self.persist_metrics)
         # Woken: a process may not live as long as their periods.
@@ -136,6 +136,13 @@ class Timers:
         except BaseException:
             metrics.dirty = True
             raise
+
+    def progress(self) -> tuple[int, int]:
+        """Return how many messages of the timer queue are in the wheel, and the time, ms, before which all of
+        them are delivered; (0, 0) without timers."""
+        if self.messages is None:
+            return 0, 0
+        return self.messages.queue_offset, self.messages.commit_read_time_ms
 
     def forget_topics(self, topics: set[str]) -> None:
         """Drop what is counted of topics that are deleted."""

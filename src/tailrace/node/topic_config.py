@@ -26,6 +26,7 @@ __all__ = [
     "PERM_INHERIT",
     "PERM_READ",
     "PERM_WRITE",
+    "PRIORITY",
     "RETRY_GROUP_TOPIC_PREFIX",
     "TopicConfig",
     "TopicConfigManager",
@@ -91,13 +92,15 @@ def validate_topic(topic: str) -> str:
 _ATTRIBUTES: Final[dict[str, frozenset[str]]] = {
     "cleanup.policy": frozenset({"DELETE"}),
     "message.type": frozenset(
-        {"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"}),
+        {"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED"}),
     "queue.type": frozenset({"SimpleCQ"}),
     RESERVE_TIME: frozenset(), RETENTION_BYTES: frozenset(), RETENTION_MS: frozenset(),
 }
 """Attributes of a topic and their values; none: a number."""
 
 
+PRIORITY: Final = "_SYS_MSG_PRIORITY_"
+"""Property of a message with a priority: a number, which is its queue."""
 _TYPES: Final = ("message.type", "cleanup.policy", "queue.type")
 """Attributes that say how messages of a topic are kept and delivered."""
 
@@ -183,7 +186,7 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
         """Topics whose queues a Java broker has mapped to logical queues of several brokers."""
 
     def unsupported_type(self, config: TopicConfig) -> str:
-        """Return the type of a topic that cannot be honoured, such as ``message.type=PRIORITY``; else ""."""
+        """Return the type of a topic that cannot be honoured, such as ``message.type=LITE``; else ""."""
         if self.static_topics and config.topic_name in self.static_topics:
             return self.STATIC
         for name in _TYPES if config.attributes else ():
@@ -332,7 +335,7 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
             (f"{cluster}_REPLY_TOPIC", 1, 6),
             ("RMQ_SYS_TRANS_HALF_TOPIC", 1, 6),
             ("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1, 6),
-            (f"rmq_sys_REVIVE_LOG_{cluster}", 8, 6),
+            (f"rmq_sys_REVIVE_LOG_{cluster}", self._config.revive_queue_num, 6),
             (f"rmq_sys_SYNC_BROKER_MEMBER_{broker}", 1, 1),
             ("rmq_sys_wheel_timer", 1, 6),
         ]

@@ -22,6 +22,7 @@ from tailrace.node.config_manager import ConfigManager
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.store.queue_search import first_at, message_from
 from tailrace.store.topic_retention import (
     DELETED,
     NOWHERE,
@@ -156,8 +157,7 @@ class TopicRetention:
                 del self._minima.table[key]
                 continue
             # A queue that was begun again, or lost its end, has younger messages at these offsets.
-            first = queue.first_message(
-                queue.first_offset, lambda unit, low=low: unit.phy_offset >= low.phy_offset)  # type: ignore[misc]
+            first = first_at(queue, queue.first_offset, low.phy_offset)
             queue.logical_min_offset = min(low.offset, first)
             if queue.logical_min_offset != low.offset:
                 _log.warning(
@@ -219,7 +219,7 @@ class TopicRetention:
 
     def _minimum(self, queue: ConsumeQueue, offset: int) -> LogicalMin:
         """The logical minimum of a queue that lets go of its messages below ``offset``."""
-        unit = queue.unit(queue.first_message(offset, lambda _: True))
+        unit = message_from(queue, offset)
         return LogicalMin(
             offset, unit.phy_offset if unit is not None else self._store.reput.reput_from_offset)
 
@@ -259,7 +259,7 @@ class TopicRetention:
         known = self._first.get(key)
         if known is not None and known[0] == low and known[1] != NOWHERE:
             return known[1]
-        unit = queue.unit(queue.first_message(low, lambda _: True))
+        unit = message_from(queue, low)
         found = unit.phy_offset if unit is not None else NOWHERE
         self._first[key] = low, found
         return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+from collections.abc import Callable
 from typing import Final, cast, final
 
 from tailrace.config import whole_number
@@ -45,8 +46,9 @@ def split_address(text: str) -> tuple[str, int] | None:
 
 @final
 class _Connection(asyncio.Protocol):
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, client: RemotingClient) -> None:
         self.address = address
+        self._client = client
         self.transport: asyncio.Transport | None = None
         self.waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
         self._rest = bytearray()
@@ -72,7 +74,10 @@ class _Connection(asyncio.Protocol):
                 if command is None:
                     break
                 # The peer numbers its own requests: only answers are matched.
-                future = self.waiting.pop(command.opaque, None) if command.is_response else None
+                if not command.is_response:
+                    self._client.on_request(self.address, command)
+                    continue
+                future = self.waiting.pop(command.opaque, None)
                 if future is not None and not future.done():
                     future.set_result(command)
             if self._going and not self.waiting:
@@ -131,6 +136,8 @@ class RemotingClient:
         self._connecting: dict[str, asyncio.Lock] = {}
         self._closed = False
         self._numbers = itertools.count(1)
+        self.on_request: Callable[[str, RemotingCommand], None] = _ignore
+        """Called with the address of a peer and a request of it; must not raise."""
 
     def _open(self, address: str) -> _Connection | None:
         """The connection to an address, when it has one that can be used."""
@@ -150,7 +157,7 @@ class RemotingClient:
             place = split_address(address)
             if place is None:
                 raise RemotingConnectError(address, "it is not HOST:PORT")
-            made = _Connection(address)
+            made = _Connection(address, self)
             try:
                 async with asyncio.timeout(self._connect_timeout_ms / 1000):
                     await asyncio.get_running_loop().create_connection(
@@ -218,3 +225,7 @@ class RemotingClient:
             connection.close()
         self._connections.clear()
         await asyncio.sleep(0)
+
+
+def _ignore(address: str, request: RemotingCommand) -> None:
+    """Leave a peer's request without an answer."""

@@ -25,6 +25,7 @@ from typing import Any, Final, Protocol, cast, final
 
 from tailrace.env.shortage import is_shortage
 from tailrace.errors import (
+    RefusalError,
     RemotingConnectError,
     RemotingFrameError,
     RemotingTimeoutError,
@@ -142,6 +143,8 @@ class Channel(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection; whoever waits for an answer of the client gets an error."""
+        if exc is not None:
+            self._server.note("EXCEPTION")
         self.closed = True
         self._transport = None
         self._later.clear()
@@ -328,19 +331,22 @@ class Channel(asyncio.Protocol):
             if answer is None or request.flag & ONEWAY_FLAG:
                 return None
             return answer if isinstance(answer, bytes) else encode(answer)
+        except RefusalError as refusal:
+            if request.flag & ONEWAY_FLAG:
+                return None
+            return encode(request.refused(refusal))
         except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
             return self._failed(request, error)
 
     def _failed(self, request: RemotingCommand, error: Exception) -> bytes | None:
         _log.warning(
             "request failed code=%d peer=%s reason=%r", request.code, self.peer, error,
-            exc_info=not (isinstance(error, KeyError | ValueError | StoreError) or is_shortage(error)),
+            exc_info=not (isinstance(error, ValueError | StoreError) or is_shortage(error)),
         )
         if request.flag & ONEWAY_FLAG:
             return None
-        text = f"missing field {error}" if isinstance(error, KeyError) else str(error)
         return encode(
-            request.answer(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {text}")
+            request.answer(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
         )
 
     def _refuse(self, request: RemotingCommand) -> bytes | None:
@@ -466,8 +472,9 @@ class RemotingServer:
     """Listens on a port and hands requests to processors.
 
     ``decode_header`` reads ROCKETMQ headers (a compiled reader may be given), ``on_close`` hears of
-    every connection that has gone. ``limits`` may be shared with other servers; ``high_water`` is the
-    number of unread answer bytes of a connection at which its next requests wait.
+    every connection that has gone, ``on_activity`` of each that comes or goes (`note`). ``limits`` may be
+    shared with other servers; ``high_water`` is the number of unread answer bytes of a connection at which
+    its next requests wait.
     """
 
     def __init__(
@@ -475,6 +482,7 @@ class RemotingServer:
         *,
         decode_header: DecodeHeader = decode_binary_header,
         on_close: Callable[[Channel], None] | None = None,
+        on_activity: Callable[[str], None] | None = None,
         idle_s: float = IDLE_S,
         limits: ServerLimits | None = None,
         high_water: int = HIGH_WATER,
@@ -486,6 +494,7 @@ class RemotingServer:
         self.channels: set[Channel] = set()
         self.loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]  # set by start
         self.on_close = on_close
+        self.on_activity = on_activity
         self.limits = ServerLimits() if limits is None else limits
         self.high_water = high_water
         self._idle_s = idle_s
@@ -536,13 +545,20 @@ class RemotingServer:
         """Hear of a new connection."""
         self.channels.add(channel)
         self.limits.opened(channel, channel.last_active)
+        self.note("CONNECT")
 
     def lost(self, channel: Channel) -> None:
         """Hear of a connection that has gone."""
         self.channels.discard(channel)
         self.limits.lost(channel)
+        self.note("CLOSE")
         if self.on_close is not None:
             self.on_close(channel)
+
+    def note(self, activity: str) -> None:
+        """Pass on that a connection came or went: CONNECT, CLOSE, IDLE or EXCEPTION."""
+        if self.on_activity is not None:
+            self.on_activity(activity)
 
     def _close_idle(self) -> None:
         now = self.loop.time()
@@ -552,6 +568,7 @@ class RemotingServer:
             if reason := channel.stalled(now):
                 self.limits.close(channel, reason, now)
         for channel in [c for c in self.channels if c.last_active < limit]:
+            self.note("IDLE")
             if channel.closed or channel.paused:
                 # Its client does not read: waiting for that would keep what was written for ever.
                 _log.warning("connection aborted peer=%s reason=answers are not read", channel.peer)

@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.errors import CorruptionError
+from tailrace.formats.consumequeue import CqUnit
 from tailrace.logs import get_logger
 from tailrace.spark.archive_file import groups_with_topic, opened
 from tailrace.spark.archive_layout import MESSAGE
-from tailrace.spark.wanted import first_kept
 from tailrace.store.archive_manifest import (
     BrokenLink,
     Manifest,
@@ -30,6 +30,7 @@ from tailrace.store.archive_manifest import (
     read_manifest,
 )
 from tailrace.store.directory import QueueView, StoreDirectory
+from tailrace.store.queue_search import first_kept
 
 __all__ = ["ArchivedDirectory", "ArchivedQueue", "open_archived"]
 
@@ -106,6 +107,10 @@ class ArchivedDirectory:
     def read(self, phy_offset: int, n: int) -> bytes:
         """Bytes of the log, not of the archive."""
         return self.live.read(phy_offset, n)
+
+    def store_time(self, unit: CqUnit) -> int | None:
+        """As ``StoreDirectory.store_time``, of a message in the log."""
+        return self.live.store_time(unit)
 
     def hole_between(self, first: int, until: int) -> bool:
         """Whether a part of the log in [first, until) is neither in the archive nor in the log."""
@@ -187,7 +192,6 @@ def _merge(
             file_system=file_system, live_min_offset=end, archived=used)
         if present is not None:
             made.max_offset, made.live_min_offset = present.max_offset, present.min_offset
-            made.files, made.memory = present.files, present.memory
-            made.memory_start = present.memory_start
+            made.files = present.files
         there[key] = made
     return there

@@ -9,9 +9,10 @@ import numpy as np
 
 from tailrace.arrow.columns import Rows
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
-from tailrace.spark.wanted import Wanted, first_kept
+from tailrace.spark.wanted import Wanted
 from tailrace.store.directory import QueueView, StoreDirectory
 from tailrace.store.multi_dispatch import is_lmq
+from tailrace.store.queue_search import first_kept
 
 __all__ = ["Units", "named_in", "units_between"]
 

@@ -8,17 +8,15 @@ queues by number. Ends are exclusive.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from tailrace.errors import ConfigError, DataLossError, StoreError
-from tailrace.formats.commitlog import STORE_TIME_HEAD, store_timestamp_of
-from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.logs import get_logger
 from tailrace.spark.archive_directory import ArchivedDirectory, ArchivedQueue, open_archived
 from tailrace.spark.options import EARLIEST, LATEST, Position, ReadOptions
-from tailrace.spark.wanted import first_at
 from tailrace.store.directory import QueueView, StoreDirectory
 from tailrace.store.multi_dispatch import is_lmq
+from tailrace.store.queue_search import first_at, first_stored
 
 __all__ = [
     "Directories", "Directory", "Offsets", "Ranges", "batch_ranges", "from_json",
@@ -26,7 +24,6 @@ __all__ = [
 ]
 
 _log = get_logger(__name__)
-_UNIT: Final = CQ_UNIT.size
 _TOLD: set[str] = set()
 """Labels of stores whose LMQ queues were named in the log."""
 Queue = tuple[str, str, int]  # label of the store, topic, queueId
@@ -109,31 +106,14 @@ def queues_of(directories: Directories, options: ReadOptions) -> dict[Queue, Que
     return found
 
 
-def _record_time(directory: Directory, queue: QueueView, offset: int) -> int | None:
-    """Store time in ms of the first message at or behind ``offset`` that is there."""
-    while offset < queue.max_offset:
-        data = queue.units(offset, 1)
-        if len(data) < _UNIT:
-            return None
-        unit = CQ_UNIT.unpack_from(data)
-        if unit.size != PRE_BLANK_SIZE:
-            return store_timestamp_of(directory.read(unit.phy_offset, STORE_TIME_HEAD))
-        offset += 1
-    return None
-
-
 def offset_by_time(directory: Directory, queue: QueueView, timestamp: int) -> int:
     """The first offset stored at ``timestamp`` or later, or the queue's end."""
-    low, high = queue.min_offset, queue.max_offset
+    low = queue.min_offset
     if isinstance(queue, ArchivedQueue):
         if (found := queue.offset_by_time(timestamp)) is not None:
             return found
         low = queue.live_min_offset
-    while low < high:
-        middle = (low + high) // 2
-        time = _record_time(directory, queue, middle)
-        low, high = (middle + 1, high) if time is not None and time < timestamp else (low, middle)
-    return low
+    return first_stored(queue, low, timestamp, directory.store_time)
 
 
 def offset_by_position(queue: QueueView, phy_offset: int) -> int:

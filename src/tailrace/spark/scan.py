@@ -29,12 +29,12 @@ from tailrace.spark.options import ReadOptions
 from tailrace.spark.planning import plan_splits
 from tailrace.spark.wanted import RowFilter, Wanted, units_of
 from tailrace.store.directory import StoreDirectory
-from tailrace.store.log_scan import CHUNK, LogChunk, LogEnd, SameRows, scan_files
+from tailrace.store.walk.scan import CHUNK, LogChunk, LogEnd, SameRows, scan_files
 
 __all__ = ["ScanTask", "plan_scan", "plan_tasks", "read_scan", "read_task"]
 
 _log = get_logger(__name__)
-_READ: Final = 2 << 20  # a record that is longer is read whole, as log_scan asks for more then
+_READ: Final = 2 << 20  # a record that is longer is read whole, as a walk asks for more then
 _rooms = Rooms()  # a worker has task after task
 _CHECK: Final = record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
 _OF_PROPERTIES: Final = frozenset({"keys", "tags", "uniqKey"})  # what a walk finds in them

@@ -12,7 +12,7 @@ from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.kernels import columns, record
 from tailrace.store.directory import QueueView
 
-__all__ = ["RowFilter", "Wanted", "first_at", "first_kept", "units_of"]
+__all__ = ["RowFilter", "Wanted", "units_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,27 +32,6 @@ def units_of(queue: QueueView, start: int, end: int, least: int) -> Any:
     data = queue.units(start, end - start)
     units = CQ_UNIT.view(data[: len(data) - len(data) % CQ_UNIT.size])
     return units[(units["size"] != PRE_BLANK_SIZE) & (units["phy_offset"] >= least)]
-
-
-def first_at(queue: QueueView, low: int, phy_offset: int) -> int:
-    """The first offset from ``low`` on whose message is at ``phy_offset`` of the log or behind."""
-    high = queue.max_offset
-    while low < high:
-        middle = (low + high) // 2
-        data = queue.units(middle, 1)  # nothing, when retention was faster
-        unit = CQ_UNIT.unpack_from(data.ljust(CQ_UNIT.size, b"\0"))
-        before = not data or unit.size == PRE_BLANK_SIZE or unit.phy_offset < phy_offset
-        low, high = (middle + 1, high) if before else (low, middle)
-    return low
-
-
-def first_kept(queue: QueueView, phy_offset: int) -> int:
-    """The same over all units that are there, also those of messages that their topic let go."""
-    if not queue.purged_until:
-        return first_at(queue, queue.min_offset, phy_offset)
-    low = queue.memory_start if queue.memory is not None else (
-        queue.files[0].file_from_offset // CQ_UNIT.size if queue.files else 0)
-    return first_at(queue, low, phy_offset)
 
 
 class RowFilter:

@@ -183,7 +183,8 @@ class CommitLog:
         known = self.tail.topics.get(topic)
         if known is not None:
             return known
-        if not _TOPIC.fullmatch(topic):
+        # A POP retry topic of the second form has a + between group and topic.
+        if not _TOPIC.fullmatch(topic.replace("+", "_", 1) if topic.startswith("%RETRY%") else topic):
             raise MessageIllegalError(
                 "topic", f"{topic[:300]!r} must be one or more of letters, digits, %, |, - and _")
         raw = topic.encode()

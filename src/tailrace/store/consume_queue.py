@@ -10,7 +10,7 @@ Commit point: ``max_offset``, moved after the units are written. One writer (dis
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any, Final, Protocol, final
 
 import numpy as np
@@ -21,6 +21,7 @@ from tailrace.formats.commitlog import LMQ_PREFIX
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE, CqUnit
 from tailrace.formats.filenames import is_number
 from tailrace.segments import MappedFile, MappedFileQueue, OpenFiles
+from tailrace.store.queue_search import first_at, first_kept
 
 __all__ = ["ConsumeQueue", "ConsumeQueueStore", "count_units", "find_units_end"]
 
@@ -192,16 +193,8 @@ class ConsumeQueue:
         return behind
 
     def correct_min_offset(self, min_phy_offset: int) -> None:
-        """Move the least offset to the first unit whose message is still in the log (W11).
-
-        A unit that rotted must not hide those before it: the first one is looked at first.
-        """
-        low = self._next_message(self.first_offset, self.max_offset)
-        first = self.unit(low)
-        if first is None or first.phy_offset < min_phy_offset:
-            low = self.first_message(low, lambda unit: (
-                unit.phy_offset >= min_phy_offset if unit.phy_offset >= 0 else None))
-        self._min_offset = low
+        """Move the least offset to the first unit whose message is still in the log (W11)."""
+        self._min_offset = first_kept(self, min_phy_offset)
 
     def stamps(self, *, last: bool) -> list[list[int]]:
         """Position and time of change of each full file, with ``last`` also of the last one."""
@@ -239,8 +232,8 @@ class ConsumeQueue:
 
         Places without a message between them count, too.
         """
-        low = self.first_message(self.min_offset, lambda unit: unit.phy_offset >= low_phy_offset)
-        return self.first_message(low, lambda unit: unit.phy_offset >= high_phy_offset) - low
+        low = first_at(self, self.min_offset, low_phy_offset)
+        return first_at(self, low, high_phy_offset) - low
 
     @staticmethod
     def _last_phy_offset(file: MappedFile) -> int:
@@ -261,6 +254,11 @@ class ConsumeQueue:
     def first_offset(self) -> int:
         """Number of the first unit of the first file."""
         return max(self.files.min_offset, 0) // _UNIT
+
+    def next_file(self, offset: int) -> int:
+        """Number of the first unit of the next file; the end of the queue after the last one."""
+        starts = (file.file_from_offset // _UNIT for file in self.files.files)
+        return next((start for start in starts if start > offset), self.max_offset)
 
     def unit(self, offset: int) -> CqUnit | None:
         """The unit with this number, or None."""
@@ -283,42 +281,6 @@ class ConsumeQueue:
         if file is None:
             return b""
         return file.read_cached(offset * _UNIT - file.file_from_offset, count * _UNIT)
-
-    def first_message(self, low: int, holds: Callable[[CqUnit], bool | None]) -> int:
-        """The first unit from ``low`` on for which ``holds``, which all later ones satisfy, too.
-
-        The end of the queue when there is none. Pre-blank units, at the start or in between, are
-        no message, nor are units for which ``holds`` says None: they are stepped over.
-        """
-        high = self.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            at = self._next_message(middle, high)
-            unit = self.unit(at) if at < high else None
-            verdict = holds(unit) if unit is not None else True
-            while verdict is None:
-                at = self._next_message(at + 1, high)
-                unit = self.unit(at) if at < high else None
-                verdict = holds(unit) if unit is not None else True
-            # With nothing but pre-blank units above the middle the answer is below it or behind them.
-            if verdict:
-                high = middle
-            else:
-                low = at + 1
-        return self._next_message(low, self.max_offset)
-
-    def _next_message(self, offset: int, until: int) -> int:
-        """The first unit of a range that is not pre-blank, or ``until``."""
-        while offset < until:
-            unit = self.unit(offset)
-            if unit is None or unit.size != PRE_BLANK_SIZE:
-                return offset
-            data = self.units(offset, min(_LOOK, until - offset))
-            real = np.flatnonzero(CQ_UNIT.view(data)["size"] != PRE_BLANK_SIZE)
-            if len(real):
-                return offset + int(real[0])
-            offset += len(data) // _UNIT
-        return until
 
     def is_written(self, offset: int, units: bytes | memoryview) -> bool:
         """Whether exactly these units are on disk at ``offset``, behind the end or before it."""

@@ -37,14 +37,14 @@ from tailrace.store.flush import (
 from tailrace.store.index_service import IndexService
 from tailrace.store.log_paths import log_paths
 from tailrace.store.progress import ProgressFile
-from tailrace.store.quarantine import Quarantine
 from tailrace.store.reading import MessageReader
-from tailrace.store.recovery import Recovery, RecoveryReport
+from tailrace.store.recovery.passes import Recovery, RecoveryReport
+from tailrace.store.recovery.quarantine import Quarantine
 from tailrace.store.reput import ReputMessageService
 from tailrace.store.running_flags import NOT_WRITEABLE, RunningFlags
-from tailrace.store.stitched_walk import LogScanner
 from tailrace.store.store_checkpoint import StoreCheckpoint
 from tailrace.store.store_stats import StoreStatsService
+from tailrace.store.walk.stitched import LogScanner
 
 __all__ = ["HINTS", "DefaultMessageStore"]
 
@@ -57,7 +57,7 @@ HINTS: Final = (
     f"/{filenames.CHECKPOINT}", f"/{filenames.PROGRESS}.0", f"/{filenames.PROGRESS}.1",
     *(f"/{filenames.CONFIG}/{name}.tmp"
       for name in ("consumerOffset.json", "lmqConsumerOffset.json", "delayOffset.json",
-                   filenames.TIMERMETRICS)),
+                   filenames.TIMERMETRICS, filenames.TRANSACTIONMETRICS)),
 )
 """Files whose sync is part of no promise; the table is in docs/design/crash-consistency.md."""
 
@@ -161,9 +161,9 @@ class DefaultMessageStore:
         self._reput_handle = scheduler.every("ReputMessageService", _REPUT_MS * 50, self.reput.step)
         self.flush_commit_log.handle = scheduler.every(
             "GroupCommitService" if self.flush_commit_log.sync else "FlushRealTimeService",
-            config.flush_interval_commit_log, self._flush_step)
+            lambda: config.flush_interval_commit_log, self._flush_step)
         scheduler.every(
-            "FlushConsumeQueueService", config.flush_interval_consume_queue,
+            "FlushConsumeQueueService", lambda: config.flush_interval_consume_queue,
             self.flush_consume_queue.step)
         scheduler.every("AllocateMappedFileService", 20, self.commit_log.allocate_service.step)
         scheduler.every("StoreStatsService", 1000, self.stats.sample)

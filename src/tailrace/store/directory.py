@@ -1,47 +1,44 @@
 """A store directory as it is read without its lock: by pread only, nothing is changed.
 
-What may be shown: when nobody holds the lock, every valid record, after a kill the ones recovery
-would show, computed in memory; of a live store of ours what its hint ``tailrace/flushed`` covers,
-believed only when its process is the one that ``abort`` names; of a live Java store the records
-that are older than the checkpoint's flush time. A short read means that retention was faster.
+What may be shown: when no process holds the lock, every valid record. A directory that was not closed
+is recovered first, on an overlay whose changes are memory of this process: recovery itself decides what
+is shown. Of a live store of ours it is what the hint ``tailrace/flushed`` covers, believed only when its
+process is the one that ``abort`` names; of a live Java store the records that are older than the
+checkpoint's flush time. A short read means that retention was faster.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
 import orjson
 
-from tailrace.config import StoreConfig
+from tailrace.config import FlushDiskType, RecoveryMode, StoreConfig
+from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import FileSystem, OsFileSystem
+from tailrace.env.memory_overlay import OverlayFileSystem
 from tailrace.env.whole_files import read_hint
-from tailrace.errors import NotAStoreError, OddFileError
+from tailrace.errors import NotAStoreError, OddFileError, StoreError
 from tailrace.formats import filenames
-from tailrace.formats.commitlog import STORE_TIME_HEAD, store_timestamp_of
-from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE
+from tailrace.formats.commitlog import STORE_TIME_HEAD, plausible_size, store_timestamp_of
+from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
 from tailrace.formats.indexfile import INDEX_HEADER
-from tailrace.kernels import hashes, index_entries, queue_units, record
+from tailrace.kernels import hashes, index_entries, record
 from tailrace.store.consume_queue import count_units, find_units_end
-from tailrace.store.dispatch import (
-    damaged_unit,
-    deliver_time_codes,
-    parse_delay_levels,
-)
+from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.geometry import recognise
 from tailrace.store.log_paths import log_paths
-from tailrace.store.log_scan import LogEnd, scan_files
-from tailrace.store.log_walk import Damage, LogWalk, RecordClaim
-from tailrace.store.multi_dispatch import rows_with_lmq
 from tailrace.store.own_settings import remembered
-from tailrace.store.record_batch import rows_by_queue
-from tailrace.store.sealing import sealed_rows
+from tailrace.store.queue_search import first_kept, first_message
 from tailrace.store.store_checkpoint import read_checkpoint
 from tailrace.store.topic_retention import LogicalMin, is_deleted, read_deleted, read_minima
+from tailrace.store.walk.log_walk import Damage
+from tailrace.store.walk.scan import LogEnd, is_record, scan_files
 
 __all__ = ["DirectoryState", "FileView", "QueueView", "StoreDirectory"]
 
@@ -111,15 +108,13 @@ class FileView:
 
 @dataclass(slots=True)
 class QueueView:
-    """A queue; ``memory`` holds its units when they are not taken from files."""
+    """A queue: its messages are [min_offset, max_offset), their units are in files."""
 
     topic: str
     queue_id: int
     min_offset: int = 0
     max_offset: int = 0
     files: list[FileView] = field(default_factory=list)
-    memory: bytearray | None = None
-    memory_start: int = 0
     purged_until: int = 0
     """Messages below it were let go by their topic."""
 
@@ -128,9 +123,6 @@ class QueueView:
         count = min(count, self.max_offset - offset)
         if count <= 0:
             return b""
-        if self.memory is not None:
-            at = (offset - self.memory_start) * _UNIT
-            return bytes(self.memory[max(at, 0) : at + count * _UNIT])
         parts = []
         at, until = offset * _UNIT, (offset + count) * _UNIT
         for file in self.files:
@@ -143,8 +135,13 @@ class QueueView:
                     break  # retention was faster: what follows would get the wrong numbers
         return b"".join(parts)
 
+    @property
+    def first_offset(self) -> int:
+        """Number of the first unit of the first file."""
+        return self.files[0].file_from_offset // _UNIT if self.files else 0
+
     def next_file(self, offset: int) -> int:
-        """Number of the first unit of the next file; the end of the queue behind the last one."""
+        """Number of the first unit of the next file; the end of the queue after the last one."""
         starts = [file.file_from_offset // _UNIT for file in self.files]
         return min((start for start in starts if start > offset), default=self.max_offset)
 
@@ -158,14 +155,17 @@ class QueueView:
 class StoreDirectory:
     """One look at a directory; open a new one to see what came later.
 
-    ``raw`` takes queues as their files are, also when recovery would make others of them.
+    ``raw`` takes queues as their files are, also when recovery would make others of them. ``index``
+    has recovery complete the index, too: without it the index files of a directory that was not closed
+    are as they are on the disk, which spares reading them.
 
-    Raises NotAStoreError when ``path`` is no store, OddFileError when its CommitLog is no directory.
+    Raises NotAStoreError when ``path`` is no store, OddFileError when its CommitLog is no directory,
+    and what recovery raises when the directory cannot be recovered: CorruptionError or OSError.
     """
 
     def __init__(
         self, path: str, *, config: StoreConfig | None = None, file_system: FileSystem | None = None,
-        raw: bool = False,
+        raw: bool = False, index: bool = False,
     ) -> None:
         self.path = str(Path(path).absolute())
         self.file_system = file_system or OsFileSystem()
@@ -186,18 +186,20 @@ class StoreDirectory:
         self.state, self.bound, self.time_bound = self._look()
         self.odd_files: list[tuple[str, int, int]] = []
         """Path, length and wanted length of segment and queue files that are left out."""
+        self.damaged: list[Damage] = []
+        """Damage that recovery met in the part of the log that it walked."""
+        recovered = self._recover(index=index) if self.state is DirectoryState.UNCLEAN and not raw else None
         self.log_files = sorted(
             (file for path in self.log_paths.all
              for file in self._files(path, self.config.mapped_file_size_commit_log)),
             key=lambda file: file.file_from_offset)
         self.min_phy_offset = self.log_files[0].file_from_offset if self.log_files else 0
-        self.damaged: list[Damage] = []
-        self._sealed: list[Damage] = []
-        self._queues = self._load_queues(raw=raw)
-        if self.state is DirectoryState.UNCLEAN and not raw:
-            self.max_phy_offset = self._complete_queues()
+        if recovered is not None:
+            self._queues = self._recovered_queues(recovered)
+            self.max_phy_offset = recovered.commit_log.max_offset
             self._drop_deleted()
         else:
+            self._queues = self._load_queues(raw=raw)
             self.max_phy_offset = self._find_end()
             self._hide_behind_bound()
         self._correct_min_offsets({} if raw else read_minima(self.file_system, self.path))
@@ -239,6 +241,44 @@ class StoreDirectory:
                 found.append(FileView(self.file_system, path, offset, size))
         return found
 
+    def _recover(self, *, index: bool) -> DefaultMessageStore | None:
+        """Recover the directory in memory and read it through that from here on.
+
+        Return the recovered store, whose files are closed; None when another process has opened the
+        directory in the meantime. Memory is taken by the pages that recovery changes: 20 bytes for each
+        message whose unit was missing, with ``index`` as much for each key.
+        """
+        overlay = OverlayFileSystem(self.file_system)
+        config = replace(
+            self.config, recovery_mode=RecoveryMode.TOLERATE_ANY,  # readers show what a mode refuses
+            flush_disk_type=FlushDiskType.ASYNC_FLUSH,
+            message_index_enable=index and self.config.message_index_enable)
+        store = DefaultMessageStore(SystemClock(), overlay, config, self.path)
+        failure = None
+        try:
+            store.load(last_exit_ok=False, read_only="the directory is only read")
+        except (OSError, StoreError) as error:
+            failure = error
+        finally:
+            store.release()
+        self.state, self.bound, self.time_bound = self._look()
+        if self.state is not DirectoryState.UNCLEAN:
+            return None
+        if failure is not None:
+            raise failure
+        self.file_system = overlay
+        self.damaged = [
+            Damage(found["physicalOffset"], found["physicalOffset"] + found["length"], found["reason"], "")
+            for found in store.report.stepped_over]
+        return store
+
+    def _recovered_queues(self, store: DefaultMessageStore) -> dict[tuple[str, int], QueueView]:
+        return {
+            key: QueueView(*key, max_offset=queue.max_offset, files=[
+                FileView(self.file_system, file.path, file.file_from_offset, file.size)
+                for file in queue.files.files])
+            for key, queue in store.queues.table.items()}
+
     def _load_queues(self, *, raw: bool) -> dict[tuple[str, int], QueueView]:
         found = {}
         root = f"{self.path}/{filenames.CONSUMEQUEUE}"
@@ -258,37 +298,11 @@ class StoreDirectory:
 
     def _correct_min_offsets(self, minima: Mapping[tuple[str, int], LogicalMin]) -> None:
         for key, queue in self._queues.items():
-            queue.min_offset = self._first_at(queue, self.min_phy_offset)
+            queue.min_offset = first_kept(queue, self.min_phy_offset)
             if (low := minima.get(key)) is not None:
                 queue.purged_until = min(
-                    low.offset, self._first_at(queue, low.phy_offset), queue.max_offset)
+                    low.offset, first_kept(queue, low.phy_offset), queue.max_offset)
                 queue.min_offset = max(queue.min_offset, queue.purged_until)
-
-    def _first_at(self, queue: QueueView, phy_offset: int) -> int:
-        """The first message of a queue that is not before a position of the log."""
-        low = queue.memory_start if queue.memory is not None else (
-            queue.files[0].file_from_offset // _UNIT if queue.files else 0)
-        high = queue.max_offset
-        while low < high:
-            middle = (low + high) // 2
-            at = self._next_message(queue, middle, high)
-            before = at < high and CQ_UNIT.unpack_from(queue.units(at, 1)).phy_offset < phy_offset
-            low, high = (at + 1, high) if before else (low, middle)
-        return self._next_message(queue, low, queue.max_offset)
-
-    @staticmethod
-    def _next_message(queue: QueueView, offset: int, until: int) -> int:
-        """The first unit of a range that is not pre-blank, or ``until``."""
-        step = 1
-        while offset < until:
-            data = queue.units(offset, min(step, until - offset))
-            units = CQ_UNIT.view(data[: len(data) - len(data) % _UNIT])
-            real = np.flatnonzero(units["size"] != PRE_BLANK_SIZE)
-            if len(real) or not len(units):
-                return offset + (int(real[0]) if len(real) else 0)
-            offset += len(units)
-            step = 4096
-        return until
 
     # -- where it ends
 
@@ -312,15 +326,11 @@ class StoreDirectory:
         if self.bound == _FOREVER and self.time_bound == _FOREVER:
             return
         for queue in self._queues.values():
-            low, high = 0, queue.max_offset
-            while low < high:
-                middle = (low + high) // 2
-                unit = CQ_UNIT.unpack_from(queue.units(middle, 1).ljust(_UNIT, b"\0"))
-                low, high = (middle + 1, high) if self._may_be_shown(unit) else (low, middle)
-            queue.max_offset = low
+            queue.max_offset = first_message(
+                queue, queue.first_offset, lambda unit: not self._may_be_shown(unit))
 
-    def _may_be_shown(self, unit: Any) -> bool:
-        if unit.size == PRE_BLANK_SIZE or unit.phy_offset < self.min_phy_offset:
+    def _may_be_shown(self, unit: CqUnit) -> bool:
+        if unit.phy_offset < self.min_phy_offset:
             return True
         if unit.phy_offset + unit.size > self.bound:
             return False
@@ -328,35 +338,6 @@ class StoreDirectory:
             return True
         stored = store_timestamp_of(self.read(unit.phy_offset, STORE_TIME_HEAD))
         return stored is None or stored < self.time_bound
-
-    def _complete_queues(self) -> int:
-        """What recovery would make of the queues, from a walk over the whole log."""
-        levels = parse_delay_levels(self.config.message_delay_level)
-        seen: set[tuple[str, int]] = set()
-
-        def is_fresh(claim: RecordClaim) -> bool:
-            key = claim.topic, claim.queue_id
-            return key not in seen or claim.queue_offset >= self._queues[key].max_offset
-
-        walk = LogWalk(self.log_files, self.min_phy_offset, _FOREVER, _CHECK, is_fresh)
-        for item in walk.items():
-            if isinstance(item, Damage):
-                self.damaged.append(item)
-                self._take_damage(item, seen)
-                continue
-            self._sealed += sealed_rows(item.data, item.rows)
-            deliver_time_codes(item.data, item.rows, levels)
-            rows = rows_with_lmq(item.data, item.rows)
-            for topic, queue_id, chosen in rows_by_queue(item.data, rows):
-                self._take_rows((topic, queue_id), rows, chosen, seen)
-        for key, queue in self._queues.items():
-            if key not in seen:
-                units = CQ_UNIT.view(queue.units(0, queue.max_offset)) if queue.files else None
-                if units is not None and len(units):
-                    low = queue.files[0].file_from_offset // _UNIT
-                    good = units["phy_offset"] < self.min_phy_offset
-                    queue.max_offset = low + int(good.sum())
-        return walk.end.phy_offset
 
     def _drop_deleted(self) -> None:
         """Leave out queues of deleted topics that only the log has, as an open does."""
@@ -367,46 +348,6 @@ class StoreDirectory:
             ):
                 del self._queues[key]
 
-    def _take_damage(self, damage: Damage, seen: set[tuple[str, int]]) -> None:
-        claim = damage.claim
-        if claim is not None and claim.has_unit and (claim.topic, claim.queue_id) in seen:
-            queue = self._queues[claim.topic, claim.queue_id]
-            if queue.max_offset == claim.queue_offset and queue.memory is not None:
-                queue.memory += damaged_unit(damage)
-                queue.max_offset += 1
-
-    def _gap_unit(self, queue: QueueView, phy_offset: int) -> bytes:
-        assert queue.memory is not None
-        last = CQ_UNIT.unpack_from(queue.memory, len(queue.memory) - _UNIT) if queue.memory else None
-        for damage in (*self.damaged, *self._sealed):
-            if (last.phy_offset if last else -1) < damage.phy_offset < phy_offset:
-                return damaged_unit(damage)
-        return PRE_BLANK
-
-    def _take_rows(
-        self, key: tuple[str, int], rows: Any, chosen: Any, seen: set[tuple[str, int]]
-    ) -> None:
-        queue = self._queues.get(key)
-        if queue is None:
-            queue = self._queues[key] = QueueView(*key)
-        start = int(rows[chosen[0], record.C_QUEUE_OFFSET])
-        if key not in seen:
-            seen.add(key)
-            queue.memory, queue.memory_start, queue.max_offset = bytearray(), start, start
-        assert queue.memory is not None
-        units = bytearray(_UNIT * len(chosen))
-        queue_units.build_units(rows, chosen, 0, len(chosen), units)
-        for number, row in enumerate(chosen.tolist()):
-            offset = int(rows[row, record.C_QUEUE_OFFSET])
-            place = (offset - queue.memory_start) * _UNIT
-            if place < 0:  # the topic was deleted and made again
-                queue.memory_start, place = offset, 0
-            if place > len(queue.memory):
-                gap = self._gap_unit(queue, int(rows[row, record.C_PHY]))
-                queue.memory += gap * ((place - len(queue.memory)) // _UNIT)
-            queue.memory[place:] = units[number * _UNIT : (number + 1) * _UNIT]
-        queue.max_offset = queue.memory_start + len(queue.memory) // _UNIT
-
     # -- reading
 
     def queues(self) -> list[QueueView]:
@@ -415,11 +356,26 @@ class StoreDirectory:
 
     def read(self, phy_offset: int, n: int) -> bytes:
         """Up to ``n`` bytes of the log, all from one file; empty when gone."""
+        file = self._log_file(phy_offset)
+        if file is None:
+            return b""
+        at = phy_offset - file.file_from_offset
+        return file.read(at, min(n, file.size - at))
+
+    def _log_file(self, phy_offset: int) -> FileView | None:
         for file in self.log_files:
-            at = phy_offset - file.file_from_offset
-            if 0 <= at < file.size:
-                return file.read(at, min(n, file.size - at))
-        return b""
+            if 0 <= phy_offset - file.file_from_offset < file.size:
+                return file
+        return None
+
+    def store_time(self, unit: CqUnit) -> int | None:
+        """Store time in ms of a unit's message, -1 when it has expired, None when it is damaged or lost."""
+        at = unit.phy_offset
+        head = self.read(at, STORE_TIME_HEAD)
+        if plausible_size(head, at) == unit.size and is_record(self.read(at, unit.size), at):
+            return store_timestamp_of(head)
+        is_file_gone = not head and self._log_file(at) is not None
+        return -1 if is_file_gone or at < self.min_phy_offset else None
 
     def records(self, queue: QueueView) -> Iterator[tuple[int, Any, bytes | None]]:
         """(offset, unit, record or None) of each message of a queue; pre-blank places are left out."""
@@ -468,10 +424,8 @@ class StoreDirectory:
 
     def log_path(self, phy_offset: int) -> str:
         """The segment file that holds a position, or where it would be."""
-        for file in self.log_files:
-            if 0 <= phy_offset - file.file_from_offset < file.size:
-                return file.path
-        return self.log_paths.writable[0]
+        file = self._log_file(phy_offset)
+        return file.path if file is not None else self.log_paths.writable[0]
 
     def index_files(self) -> list[FileView]:
         """The index files, oldest first, whatever their length."""

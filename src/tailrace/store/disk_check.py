@@ -65,6 +65,7 @@ class DiskCheckService:
                     break
             self.usages = (*logs, queue)
             config = self._config
+            self._levels = disk_levels(config)
             asked = config.replicas_per_disk_partition > 1 or config.max_store_bytes
             size = self._store_bytes() if asked else 0
             was = self.verdict

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, final
 
 import numpy as np
@@ -16,13 +17,14 @@ from tailrace.logs import get_logger
 from tailrace.store.consume_queue import ConsumeQueue, ConsumeQueueStore
 from tailrace.store.hooks import MessageArrivingListener
 from tailrace.store.index_service import IndexService
-from tailrace.store.log_scan import Rows
-from tailrace.store.log_walk import Damage
 from tailrace.store.record_batch import RecordBatch
 from tailrace.store.sealing import sealed_rows
+from tailrace.store.walk.log_walk import Damage
+from tailrace.store.walk.scan import Rows
 
 __all__ = [
-    "SCHEDULE_TOPIC", "Dispatcher", "damaged_unit", "deliver_time_codes", "parse_delay_levels",
+    "SCHEDULE_TOPIC", "Dispatcher", "NextOffset", "damaged_unit", "deliver_time_codes",
+    "parse_delay_levels",
 ]
 
 _log = get_logger(__name__)
@@ -30,6 +32,8 @@ SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 _SCHEDULE: Final = SCHEDULE_TOPIC.encode()
 _MAX_NAME: Final = 255
 """Longest name of a directory in bytes."""
+NextOffset = Callable[[str, int, int], int]
+"""The queue offset of the first record of a queue (topic, id) from a position on, -1 if none is near."""
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -62,11 +66,22 @@ class Dispatcher:
         self._damage: list[Damage] = []
         self._batch = self.new_batch()
         self._newest = 0
-        self.recovering = False
-        """Units behind the end of a queue may be right already: they are compared, then written."""
-        self.next_offset: Callable[[str, int, int], int] = lambda _topic, _queue_id, _phy_offset: -1
-        """The queue offset of the first record of a queue from a position on, -1 when none is near."""
+        self._next_offset: NextOffset | None = None
+        """Of a recovery while it rebuilds."""
         self.listener: MessageArrivingListener | None = None
+
+    @contextlib.contextmanager
+    def rebuilding(self, next_offset: NextOffset) -> Iterator[None]:
+        """Dispatch what recovery walks: units after the end of a queue may be right already.
+
+        They are compared, and written only if they differ. ``next_offset`` says what follows in the log,
+        where that decides about a record.
+        """
+        self._next_offset = next_offset
+        try:
+            yield
+        finally:
+            self._next_offset = None
 
     def dispatch(self, data: Any, rows: Rows) -> None:
         """Build what records ask for; the positions in ``rows`` point into ``data``.
@@ -169,10 +184,11 @@ class Dispatcher:
                 queue.topic, queue.queue_id, queue.max_offset, start)
             room = phy_offset - queue.last_phy_offset
             if start - queue.max_offset > room // MIN_RECORD_LENGTH or (
-                self.recovering and queue.follows(phy_offset)
+                self._next_offset is not None and queue.follows(phy_offset)
             ):
                 return  # so many were never there, or its unit has another place: the offset rotted
-        if self.recovering and start == queue.max_offset and queue.is_written(start, units):
+        rebuilds = self._next_offset is not None
+        if rebuilds and start == queue.max_offset and queue.is_written(start, units):
             queue.set_end(start + len(units) // CQ_UNIT.size)
         else:
             queue.write(start, units, gap=gap)
@@ -194,9 +210,9 @@ class Dispatcher:
         if not queue.files.files:
             return 0
         phy_offset = int(rows[chosen[0], record.C_PHY])
-        if self.recovering and following < 0 and start == 0 and len(chosen) == 1:
+        if self._next_offset is not None and following < 0 and start == 0 and len(chosen) == 1:
             # The last of its queue in these rows: the log has to say what follows it.
-            following = self.next_offset(
+            following = self._next_offset(
                 queue.topic, queue.queue_id, phy_offset + int(rows[chosen[0], record.C_SIZE]))
         # A run of one that the next does not go on, or that is the next unit: its offset rotted.
         rotted = len(chosen) == 1 and (following > start + 1 or queue.follows(phy_offset))

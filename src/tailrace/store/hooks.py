@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-__all__ = ["MessageArrivingListener"]
+__all__ = ["MessageArrivingListener", "PropertyFilter"]
 
 
 class MessageArrivingListener(Protocol):
@@ -18,4 +18,22 @@ class MessageArrivingListener(Protocol):
 
         ``tags_codes`` has one code for each new message; ``size`` is their bytes in the CommitLog.
         """
+        ...
+
+
+class PropertyFilter(Protocol):
+    """Keeps messages by their properties; called while a queue is read, from any thread."""
+
+    @property
+    def names(self) -> tuple[bytes, ...]:
+        """The properties that ``matches`` needs."""
+        ...
+
+    @property
+    def cost(self) -> int:
+        """About how many comparisons ``matches`` makes, at least 1. A read looks at fewer messages for many."""
+        ...
+
+    def matches(self, values: Sequence[str | None]) -> bool:
+        """Return whether to keep a message whose ``names`` have these values, None for one it lacks."""
         ...

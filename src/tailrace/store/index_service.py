@@ -29,8 +29,8 @@ from tailrace.kernels import hashes, index_chains, index_entries, record
 from tailrace.logs import get_logger
 from tailrace.segments import Lease, MappedFile, OpenFiles
 from tailrace.store.index_builder import IndexBuilder
-from tailrace.store.log_scan import Rows
 from tailrace.store.record_batch import RecordBatch
+from tailrace.store.walk.scan import Rows
 
 __all__ = ["IndexService", "index_file_name"]
 

@@ -22,7 +22,7 @@ from tailrace.formats.indexfile import (
 from tailrace.kernels import hashes, index_chains, index_entries, record
 from tailrace.store.directory import FileView, StoreDirectory
 from tailrace.store.findings import Finding
-from tailrace.store.log_scan import LogChunk
+from tailrace.store.walk.scan import LogChunk
 
 __all__ = ["IndexBlock", "IndexFileCheck", "IndexRange", "check_index_file", "indexed_until"]
 

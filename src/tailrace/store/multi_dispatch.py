@@ -29,7 +29,7 @@ from tailrace.formats.commitlog import (
 from tailrace.kernels import queue_units, record
 from tailrace.logs import get_logger
 from tailrace.model import MessageExtBrokerInner
-from tailrace.store.log_scan import Rows
+from tailrace.store.walk.scan import Rows
 
 __all__ = [
     "MARK", "UNCOUNTED", "MultiDispatch", "holds_unit", "is_lmq", "lmq_names", "queue_count",

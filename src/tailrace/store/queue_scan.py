@@ -15,8 +15,8 @@ from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.kernels import record, unit_records
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueue
-from tailrace.store.log_scan import Rows
 from tailrace.store.multi_dispatch import holds_unit
+from tailrace.store.walk.scan import Rows
 
 __all__ = ["scan_queue"]
 

@@ -26,10 +26,12 @@ from tailrace.logs import get_logger
 from tailrace.model import BoundaryType, GetMessageResult, GetMessageStatus, MessageExt
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueue, ConsumeQueueStore
+from tailrace.store.hooks import PropertyFilter
 from tailrace.store.index_service import IndexService
-from tailrace.store.log_scan import Rows, has_unit, is_record
 from tailrace.store.multi_dispatch import holds_unit
 from tailrace.store.queue_scan import scan_queue
+from tailrace.store.queue_search import first_stored
+from tailrace.store.walk.scan import Rows, has_unit, is_record
 
 __all__ = ["MessageReader"]
 
@@ -40,6 +42,12 @@ _ANY_CODE: Final = np.empty(0, np.int64)
 _DONE: Final = (unit_records.UNITS_END, unit_records.UNITS_FULL)
 Codes = np.ndarray[Any, np.dtype[np.int64]]
 _MOST_TOLD: Final = 1000
+_LOOK_BYTES: Final = 16 << 20
+"""Bytes that one read with a property filter looks at, those of properties counted several times."""
+_WORK: Final = 25_600
+"""Messages that one read with a property filter looks at, times the cost of the filter: some ms."""
+_FILTERED_READ: Final = 1 << 20
+"""Bytes that one system call reads from the disk for a property filter; most of them are not wanted."""
 _GAP: Final = 16 << 10
 """Bytes between two records that one read from the disk takes, too."""
 
@@ -72,9 +80,12 @@ class MessageReader:
         max_bytes: int,
         codes: Collection[int] | None,
         *,
+        property_filter: PropertyFilter | None = None,
         only_cached: bool = False,
     ) -> GetMessageResult:
         """Return up to ``max_msg_nums`` records from ``offset`` whose tags code is one of ``codes``.
+
+        With ``property_filter``, which goes without ``codes``, return those that it keeps.
 
         The least of ``max_bytes`` and the configured bounds applies, but one message always fits.
         With ``only_cached`` the call does not wait for the disk: it returns what is before the first
@@ -89,6 +100,8 @@ class MessageReader:
         result = GetMessageResult(GetMessageStatus.NO_MATCHED_MESSAGE, offset, low, high)
         most = max(min(max_msg_nums, self._most), 1)
         count = most * 2 if codes is None else max(self._look, max_msg_nums)
+        if property_filter is not None:
+            count = max(1, min(max(self._look, max_msg_nums), _WORK // property_filter.cost))
         units = queue.units_cached(offset, count) if only_cached else queue.units(offset, count)
         if units is None:
             result.is_cold = True
@@ -100,12 +113,13 @@ class MessageReader:
             return result
         wanted = np.fromiter(codes, np.int64) if codes is not None else _ANY_CODE
         room = min(max_bytes, self._room)
-        self._read_units(queue, units, wanted, offset, most, room, result, only_cached=only_cached)
+        self._read_units(
+            queue, units, wanted, offset, most, room, result, keep=property_filter, only_cached=only_cached)
         return result
 
     def _read_units(
         self, queue: ConsumeQueue, units: bytes, codes: Codes, offset: int, most: int, room: int,
-        result: GetMessageResult, *, only_cached: bool,
+        result: GetMessageResult, *, keep: PropertyFilter | None, only_cached: bool,
     ) -> None:
         """Fill ``result`` with the records of units that start at ``offset``.
 
@@ -114,16 +128,23 @@ class MessageReader:
         """
         topic = queue.record_topic
         parts: list[bytes] = []
-        total, at, removed, mapped = 0, 0, False, True
+        total, at, removed, mapped, look = 0, 0, False, True, _LOOK_BYTES
         phy_offset, size, _ = _unit(units, 0)
         while True:
             lease = self._log.queue.lease(phy_offset, size, mapped=mapped)
             try:
                 is_there = len(lease.buffer) > 0
-                data, ends, offsets, at, why = unit_records.read_units(
-                    lease.buffer, lease.start, len(lease.buffer), units, at, codes, topic,
-                    queue.queue_id, offset, most - len(result.ends), room - total,
-                    total > 0, lease.is_mapped)
+                if keep is None:
+                    data, ends, offsets, at, why = unit_records.read_units(
+                        lease.buffer, lease.start, len(lease.buffer), units, at, codes, topic,
+                        queue.queue_id, offset, most - len(result.ends), room - total,
+                        total > 0, lease.is_mapped)
+                else:
+                    data, ends, offsets, at, why, seen = unit_records.read_matching(
+                        lease.buffer, lease.start, len(lease.buffer), units, at, keep.names,
+                        keep.matches, topic, queue.queue_id, offset, most - len(result.ends),
+                        room - total, look, total > 0, lease.is_mapped)
+                    look -= seen
             finally:
                 lease.release()
             if ends and not topic:
@@ -143,7 +164,9 @@ class MessageReader:
             mapped = why != unit_records.UNITS_COLD  # one that is not cached is read by a system call
             was, (phy_offset, size, _) = phy_offset, _unit(units, at * _UNIT)
             if not mapped:
-                size = _span(units, at, codes, most - len(result.ends), room - total)
+                size = (
+                    _span(units, at, codes, most - len(result.ends), room - total) if keep is None
+                    else _span(units, at, codes, len(units), _FILTERED_READ))
             if why == unit_records.UNITS_DAMAGED:
                 self._tell(queue, offset + at, phy_offset)
                 at += 1
@@ -216,12 +239,15 @@ class MessageReader:
         return max(after - 1, queue.min_offset)
 
     def _first_not_before(self, queue: ConsumeQueue, timestamp_ms: int) -> int:
-        def is_not_before(unit: CqUnit) -> bool | None:
-            if not unit.tags_code and not self._is_whole(unit):
-                return None  # a place whose message is damaged
-            return self.store_timestamp(unit.phy_offset) >= timestamp_ms
+        return first_stored(queue, queue.min_offset, timestamp_ms, self._time_of)
 
-        return queue.first_message(queue.min_offset, is_not_before)
+    def _time_of(self, unit: CqUnit) -> int | None:
+        """Store time of a unit's message, -1 when it has expired, None when it is damaged or lost."""
+        if unit.phy_offset < self._log.min_offset:
+            return -1
+        if not unit.tags_code and not self._is_whole(unit):
+            return None  # a place whose message is damaged
+        return store_timestamp_of(self._log.read(unit.phy_offset, STORE_TIME_HEAD))
 
     def _is_whole(self, unit: CqUnit) -> bool:
         return has_unit(self._log.read(unit.phy_offset, unit.size), unit.phy_offset)

@@ -9,9 +9,9 @@ from typing import Any, Final, TypeVar, final
 import numpy as np
 
 from tailrace.kernels import index_entries, queue_units, record
-from tailrace.store.log_scan import Rows
-from tailrace.store.log_walk import Damage
 from tailrace.store.multi_dispatch import rows_with_lmq
+from tailrace.store.walk.log_walk import Damage
+from tailrace.store.walk.scan import Rows
 
 __all__ = ["UNIT_COLUMNS", "Hashes", "RecordBatch", "rows_by_queue"]
 

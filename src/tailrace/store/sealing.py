@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from tailrace.formats.commitlog import BLANK, BLANK_MAGIC, CRC_MASK, SysFlag, record_size
 from tailrace.kernels import appender, record
-from tailrace.store.log_scan import Rows
-from tailrace.store.log_walk import Damage, LogFile
+from tailrace.store.walk.log_walk import Damage, LogFile
+from tailrace.store.walk.scan import Rows
 
 __all__ = ["SEALED_TOPIC", "placeholder", "sealed_rows"]
 

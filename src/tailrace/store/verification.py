@@ -45,11 +45,11 @@ from tailrace.store.index_verification import (
     check_index_file,
     indexed_until,
 )
-from tailrace.store.log_scan import LogChunk, LogEnd, Rows
-from tailrace.store.log_walk import Damage, LogWalk, RecordClaim
 from tailrace.store.multi_dispatch import rows_with_lmq
 from tailrace.store.record_batch import rows_by_queue
 from tailrace.store.store_checkpoint import read_checkpoint
+from tailrace.store.walk.log_walk import Damage, LogWalk, RecordClaim
+from tailrace.store.walk.scan import LogChunk, LogEnd, Rows
 
 __all__ = [
     "CHECK", "Claims", "Finding", "Key", "SegmentRules", "Verification", "damage_finding",

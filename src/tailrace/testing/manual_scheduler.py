@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
-from tailrace.env.scheduler import ServiceHandle, Step
+from tailrace.env.scheduler import Period, ServiceHandle, Step
 
 __all__ = ["IdleService", "ManualScheduler"]
 
@@ -29,7 +29,7 @@ class ManualScheduler:
     def __init__(self) -> None:
         self.steps: dict[str, Step] = {}
 
-    def every(self, name: str, period_ms: int, step: Step) -> ServiceHandle:
+    def every(self, name: str, period_ms: Period, step: Step) -> ServiceHandle:
         """Keep ``step`` by its name; ``period_ms`` plays no part."""
         del period_ms
         self.steps[name] = step

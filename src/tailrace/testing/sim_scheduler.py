@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, final
 
 from tailrace.env.entropy import Entropy
-from tailrace.env.scheduler import ServiceHandle, Step
+from tailrace.env.scheduler import Period, ServiceHandle, Step, period_of
 from tailrace.errors import FatalStorageError
 from tailrace.logs import get_logger
 from tailrace.testing.sim_clock import SimClock
@@ -18,10 +18,10 @@ _MS: Final = 1_000_000
 
 @final
 class _SimService:
-    def __init__(self, name: str, period_ms: int, step: Step, now_ms: int) -> None:
+    def __init__(self, name: str, period_ms: Period, step: Step, now_ms: int) -> None:
         self.name = name
         self.failures = 0
-        self.due_ms = now_ms + period_ms
+        self.due_ms = now_ms + period_of(period_ms)
         self._period_ms = period_ms
         self._step = step
         self._woken = False
@@ -46,7 +46,7 @@ class _SimService:
         except Exception:  # noqa: BLE001 - as ThreadScheduler: log, count, go on
             self.failures += 1
             _log.exception("service step failed name=%s failures=%d", self.name, self.failures)
-        self.due_ms = now_ms if again else now_ms + self._period_ms
+        self.due_ms = now_ms if again else now_ms + period_of(self._period_ms)
 
     def wake(self) -> None:
         self._woken = True
@@ -68,7 +68,7 @@ class SimScheduler:
         self._entropy = entropy
         self._services: list[_SimService] = []
 
-    def every(self, name: str, period_ms: int, step: Step) -> ServiceHandle:
+    def every(self, name: str, period_ms: Period, step: Step) -> ServiceHandle:
         """Run ``step`` every ``period_ms`` of the clock, and when it is woken."""
         service = _SimService(name, period_ms, step, self._now_ms())
         self._services.append(service)

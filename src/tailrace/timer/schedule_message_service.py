@@ -34,6 +34,7 @@ from tailrace.model import MessageExt
 from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.dispatch import SCHEDULE_TOPIC
+from tailrace.store.queue_search import first_at, message_from
 from tailrace.timer.lateness import Lateness
 from tailrace.timer.parking import NEVER, Parking, inner_message
 from tailrace.timer.properties import (
@@ -295,7 +296,7 @@ class ScheduleMessageService:
         if queue is None:
             return 0
         now = self._clock.now_ms()
-        until = queue.first_message(queue.min_offset, lambda unit: unit.phy_offset >= high)
+        until = first_at(queue, queue.min_offset, high)
         for offset in range(self._within(level, queue), until):
             unit = queue.unit(offset)
             if unit is not None and unit.size != PRE_BLANK_SIZE and unit.phy_offset >= low:
@@ -391,8 +392,7 @@ class ScheduleMessageService:
         queue = self._store.queues.get(SCHEDULE_TOPIC, level - 1)
         if queue is None:
             return -1
-        at = queue.first_message(max(self._offsets.query(level), queue.min_offset), lambda _: True)
-        unit = queue.unit(at)
+        unit = message_from(queue, max(self._offsets.query(level), queue.min_offset))
         return unit.phy_offset if unit is not None else -1
 
     def pending_units(self, level: int) -> np.ndarray[Any, Any]:

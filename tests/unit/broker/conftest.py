@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import struct
 import zlib
@@ -12,10 +13,13 @@ import pytest
 
 from tailrace.broker.client_manager import ConsumerManager, ProducerManager
 from tailrace.broker.context import BrokerContext
+from tailrace.broker.filters.consumer_filters import ConsumerFilterManager
+from tailrace.broker.filters.message_filters import MessageFilters
 from tailrace.broker.rebalance_lock import RebalanceLockManager
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.env.filesystem import OsFileSystem
+from tailrace.errors import RefusalError
 from tailrace.formats.commitlog import decode_batch, decode_message, decode_properties, tags_code
 from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
 from tailrace.model import (
@@ -50,8 +54,8 @@ class FakeStore:
     def __init__(self, path, broker_config=None, config=None, clock=None):
         self.path = str(path)
         self.file_system = OsFileSystem()
-        self.read_only = ""
         self.read_only = self.lost_lock = ""
+        self.is_writeable = True
         self.config = config or StoreConfig()
         self.config_dir = f"{self.path}/config"
         self.clock = clock or ManualClock()
@@ -153,6 +157,12 @@ class FakeStore:
         record = self.select_record(phy)
         return decode_message(record) if record is not None else None
 
+    def timer_progress(self):
+        return 0, self.clock.now_ms()
+
+    def flush(self):
+        pass
+
     def delay_levels(self):
         return [(3, 5, 7)]
 
@@ -240,19 +250,44 @@ def decoded(answer):
     return answer
 
 
-def make_broker(store, loop, config=None):
+class Served:
+    """A processor whose refusals are answers, as a connection gives them."""
+
+    def __init__(self, processor):
+        self.processor = processor
+
+    def __getattr__(self, name):
+        method = getattr(self.processor, name)
+        if not callable(method):
+            return method
+
+        @functools.wraps(method)
+        def serve(*args, **options):
+            try:
+                return method(*args, **options)
+            except RefusalError as refusal:
+                request = args[1]
+                return request.answer(refusal.code, refusal.remark, dict(refusal.ext))
+
+        return serve
+
+
+def make_broker(store, loop, config=None, clock=None):
     config = config or BrokerConfig()
-    clock, files = store.clock, OsFileSystem()
+    clock, files = clock or store.clock, OsFileSystem()
     groups = SubscriptionGroupManager(files, store.config_dir, config, clock)
+    groups.load()
     store.topics.ensure_system_topics()
     groups.ensure_system_groups()
+    filters = ConsumerFilterManager(files, store.config_dir, config, clock)
     return BrokerContext(
         loop=loop, clock=clock, entropy=SeededEntropy(1), store=store, config=config,
         topics=store.topics, groups=groups,
         offsets=ConsumerOffsetManager(files, store.config_dir, clock),
-        consumers=ConsumerManager(clock, config.channel_expired_ms, lambda group: True),
+        consumers=ConsumerManager(clock, config.channel_expired_ms, lambda group: True, filters),
         producers=ProducerManager(clock, config.channel_expired_ms),
-        locks=RebalanceLockManager(clock), address="127.0.0.1:10911", boot_ms=clock.now_ms(),
+        locks=RebalanceLockManager(clock), filters=MessageFilters(config, filters),
+        address="127.0.0.1:10911", boot_ms=clock.now_ms(),
     )
 
 
@@ -288,5 +323,5 @@ def kit():
     """What tests need beside the fixtures."""
     return SimpleNamespace(
         FakeStore=FakeStore, FakeChannel=FakeChannel, decoded=decoded, make_broker=make_broker,
-        request=RemotingCommand,
+        request=RemotingCommand, served=Served,
     )

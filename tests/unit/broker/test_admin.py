@@ -7,14 +7,13 @@ import json
 
 import pytest
 
-from tailrace.broker.processors.admin import AdminProcessor, settings_of
+from tailrace.broker.processors.admin import AdminProcessor
 from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
 from tailrace.broker.processors.client_manage import ClientManageProcessor
 from tailrace.broker.processors.pull import PullMessageProcessor
 from tailrace.broker.processors.query import QueryProcessor
 from tailrace.broker.processors.reset_offset import ResetOffsetProcessor
 from tailrace.broker.runtime_info import RuntimeInfo
-from tailrace.config import StoreConfig
 from tailrace.env import OsFileSystem
 from tailrace.errors import RemotingConnectError, RemotingTimeoutError
 from tailrace.formats import fastjson
@@ -24,14 +23,13 @@ from tailrace.node.topic_config import TopicConfig
 
 
 @pytest.fixture
-def topics(broker):
-    return AdminTopicsProcessor(broker)
+def topics(broker, kit):
+    return kit.served(AdminTopicsProcessor(broker))
 
 
 @pytest.fixture
-def admin(broker):
-    settings = settings_of(broker.config, StoreConfig(), listenPort="10911")
-    return AdminProcessor(broker, RuntimeInfo(broker, OsFileSystem()), settings)
+def admin(broker, kit):
+    return kit.served(AdminProcessor(broker, RuntimeInfo(broker, OsFileSystem())))
 
 
 def put(store, body=b"x", topic="orders", properties=b"KEYS\x01k1 k2\x02UNIQ_KEY\x01U\x02TAGS\x01t\x02"):
@@ -191,15 +189,6 @@ def test_connections_and_subscriptions_are_shown(topics, admin, kit, channel, br
     assert found["subscriptionData"]["subString"] == "a"
 
 
-def test_settings_are_shown_as_properties_and_not_changed(admin, kit, channel):
-    text = admin.get_config(channel, kit.request(26)).body.decode()
-    for line in ("brokerName=broker-a", "listenPort=10911", "flushDiskType=ASYNC_FLUSH",
-                 "autoCreateTopicEnable=true", "brokerIP1="):
-        assert line in text.splitlines()
-    assert "version" in admin.get_config(channel, kit.request(26)).ext
-    assert admin.update_config(channel, kit.request(25, body=b"a=b")).code == 16
-
-
 def test_every_runtime_figure_is_text(admin, kit, channel, store, monkeypatch):
     table = json.loads(admin.runtime_info(channel, kit.request(28)).body)["table"]
     assert table["putTps"] == "0.0 "
@@ -235,8 +224,8 @@ def test_units_of_a_queue_that_is_not_there(admin, broker, kit, channel):
 def test_a_query_by_key_finds_no_more_than_its_settings_allow(broker, kit, channel, store, monkeypatch):
     asked = []
     monkeypatch.setattr(store, "query_records", lambda t, k, most, *_: asked.append(most) or [])
-    for most, unique in ((10**12, "false"), (-1, "false"), (7, "false"), (7, "true")):
-        QueryProcessor(broker).query_message(channel, kit.request(12, {
+    for most, unique in ((10**9, "false"), (-1, "false"), (7, "false"), (7, "true")):
+        kit.served(QueryProcessor(broker)).query_message(channel, kit.request(12, {
             "topic": "orders", "key": "k", "maxNum": str(most), "beginTimestamp": "0",
             "endTimestamp": "-1", "_UNIQUE_KEY_QUERY": unique}))
     assert asked == [64, 0, 7, 32]
@@ -261,7 +250,7 @@ def test_units_of_a_queue_are_shown(admin, broker, kit, channel, store):
 def test_requests_are_forwarded_to_the_consumer_that_is_named(store, kit, channel, outcome, code):
     async def test():
         broker = kit.make_broker(store, asyncio.get_running_loop())
-        admin = AdminProcessor(broker, RuntimeInfo(broker, OsFileSystem()), {})
+        admin = kit.served(AdminProcessor(broker, RuntimeInfo(broker, OsFileSystem())))
         consumer = kit.FakeChannel("127.0.0.1:50001")
         forwarded = []
 
@@ -301,8 +290,8 @@ def test_requests_are_forwarded_to_the_consumer_that_is_named(store, kit, channe
 
 
 @pytest.fixture
-def query(broker):
-    return QueryProcessor(broker)
+def query(broker, kit):
+    return kit.served(QueryProcessor(broker))
 
 
 def test_messages_are_found_by_key_and_by_place(query, kit, channel, store):
@@ -363,7 +352,7 @@ def reset(broker, kit, channel, store):
 
     def ask(**more):
         ext = {"topic": "orders", "group": "g", "timestamp": "-1", "isForce": "true", **more}
-        return ResetOffsetProcessor(broker).reset_offset(channel, kit.request(222, ext))
+        return kit.served(ResetOffsetProcessor(broker)).reset_offset(channel, kit.request(222, ext))
 
     return ask
 
@@ -394,8 +383,8 @@ def test_a_reset_that_cannot_be_is_refused_and_changes_nothing(reset, broker, mo
 def test_a_running_consumer_hears_of_a_reset_with_its_next_pull_and_cannot_undo_it(
     reset, broker, kit, channel
 ):
-    clients = ClientManageProcessor(broker)
-    pulls = PullMessageProcessor(broker)
+    clients = kit.served(ClientManageProcessor(broker))
+    pulls = kit.served(PullMessageProcessor(broker))
     reset(queueId="0", offset="1")
     commit = {"consumerGroup": "g", "topic": "orders", "queueId": "0", "commitOffset": "3"}
     late = clients.update_offset(channel, kit.request(15, commit))
@@ -403,6 +392,7 @@ def test_a_running_consumer_hears_of_a_reset_with_its_next_pull_and_cannot_undo_
     pull = {
         "consumerGroup": "g", "topic": "orders", "queueId": "0", "queueOffset": "3", "maxMsgNums": "32",
         "sysFlag": "5", "commitOffset": "3", "suspendTimeoutMillis": "0", "subscription": "*",
+        "subVersion": "0",
     }
     told = kit.decoded(pulls.pull(channel, kit.request(11, pull)))
     assert (told.code, told.remark) == (21, "OFFSET_RESET")

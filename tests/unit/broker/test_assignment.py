@@ -13,6 +13,7 @@ from tailrace.broker.processors.query_assignment import (
     allocate_averagely,
     allocate_by_circle,
 )
+from tailrace.config import BrokerConfig
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import StoreError
 from tailrace.node.message_request_mode import MessageRequestModeManager
@@ -36,7 +37,7 @@ def assignment(broker, modes):
 
 @pytest.fixture
 def join(broker, kit):
-    clients = ClientManageProcessor(broker)
+    clients = kit.served(ClientManageProcessor(broker))
 
     def joined(*client_ids, group="g"):
         for number, client_id in enumerate(client_ids):
@@ -51,7 +52,7 @@ def join(broker, kit):
 
 @pytest.fixture
 def query(assignment, kit, channel):
-    def queried(client_id="c1", topic="orders", **more):
+    def queried(client_id="c1", topic="orders", mode="PULL", **more):
         body = {"topic": topic, "consumerGroup": "g", "clientId": client_id, "strategyName": "AVG",
                 "messageModel": "CLUSTERING", **more}
         answer = assignment.query(channel, kit.request(400, body=json.dumps(body).encode()))
@@ -60,7 +61,7 @@ def query(assignment, kit, channel):
         found = json.loads(answer.body).get("messageQueueAssignments")
         if found is None:
             return None
-        assert {entry["mode"] for entry in found} <= {"PULL"}
+        assert {entry["mode"] for entry in found} <= {mode}
         assert {entry["messageQueue"]["topic"] for entry in found} <= {topic}
         return [entry["messageQueue"]["queueId"] for entry in found]
 
@@ -127,7 +128,7 @@ def test_a_strategy_that_is_not_known_is_an_error_so_that_the_client_allocates(q
     assert query(strategyName="CONSISTENT_HASH", messageModel="BROADCASTING") == [0, 1, 2, 3]
 
 
-def test_pull_can_be_set_and_pop_is_refused_by_name(assignment, modes, broker, store, kit, channel):
+def test_the_mode_is_set_and_kept(assignment, modes, broker, store, kit, channel):
     broker.topics.update(TopicConfig(topic_name="orders"))
 
     def set_mode(**more):
@@ -138,25 +139,44 @@ def test_pull_can_be_set_and_pop_is_refused_by_name(assignment, modes, broker, s
     assert set_mode(topic="%RETRY%g") == (16, "retry topic is not allowed to set mode")
     assert set_mode(topic="nothing") == (17, "topic[nothing] not exist")
     assert set_mode(consumerGroup="no group") == (26, "subscription group does not exist")
-    assert set_mode(mode="POP") == (16, "mode POP is not supported; known is PULL")
+    assert set_mode(mode="PUSH") == (29, "mode PUSH is not supported; known are PULL and POP")
+    with pytest.raises(StoreError, match="popShareQueueNum"):
+        set_mode(popShareQueueNum="x")
     assert not OsFileSystem().exists(modes.path)
     assert set_mode() == (0, None)
+    assert set_mode(mode="POP", popShareQueueNum=2) == (0, None)
     again = MessageRequestModeManager(OsFileSystem(), store.config_dir)
     assert again.load()
     assert again.to_json()["messageRequestModeMap"] == {"orders": {"g": {
-        "consumerGroup": "g", "mode": "PULL", "popShareQueueNum": 0, "topic": "orders"}}}
+        "consumerGroup": "g", "mode": "POP", "popShareQueueNum": 2, "topic": "orders"}}}
 
 
-def test_a_group_that_a_java_broker_left_in_mode_pop_pulls_and_is_named_once(
-    query, join, modes, broker, caplog
-):
+@pytest.mark.parametrize(("shared", "found"), [
+    (0, [[-1]] * 4), (-1, [[-1]] * 4), (3, [[-1]] * 4),
+    (1, [[0, 1], [1, 2], [2, 3], [0, 3]]), (2, [[0, 1, 2], [1, 2, 3], [0, 2, 3], [0, 1, 3]]),
+])
+def test_members_that_pop_share_queues(query, join, modes, broker, shared, found):
     broker.topics.update(TopicConfig(topic_name="orders"))
-    join("c1")
-    modes._decode({"messageRequestModeMap": {"orders": {"g": {"mode": "POP", "popShareQueueNum": -1}}}})
-    assert query() == query() == [0, 1, 2, 3]
-    named = [r.getMessage() for r in caplog.records if "POP" in r.getMessage()]
-    assert len(named) == 1
-    assert named[0].endswith(f" group=g topic=orders file={modes.path}")
+    members = [f"c{n}" for n in range(4)]
+    join(*members)
+    modes._decode({"messageRequestModeMap": {"orders": {"g": {"mode": "POP", "popShareQueueNum": shared}}}})
+    assert [sorted(query(member, mode="POP")) for member in members] == found
+
+
+def test_more_members_that_pop_than_queues_have_one_each(query, join, modes, broker):
+    broker.topics.update(TopicConfig(topic_name="orders", read_queue_nums=2, write_queue_nums=2))
+    members = [f"c{n}" for n in range(5)]
+    join(*members)
+    modes._decode({"messageRequestModeMap": {"orders": {"g": {"mode": "POP", "popShareQueueNum": 1}}}})
+    assert [query(member, mode="POP") for member in members] == [[0], [1], [0], [1], [0]]
+
+
+def test_the_mode_of_groups_without_one_is_set_for_all(store, loop, kit, modes, channel):
+    broker = kit.make_broker(store, loop, BrokerConfig(default_message_request_mode="POP"))
+    broker.topics.update(TopicConfig(topic_name="orders"))
+    assignment = QueryAssignmentProcessor(broker, modes)
+    assert assignment._mode("orders", "g") == ("POP", -1)
+    assert assignment._mode("%RETRY%g", "g") == ("PULL", 0)
 
 
 # --- attributes of groups
@@ -164,7 +184,7 @@ def test_a_group_that_a_java_broker_left_in_mode_pop_pulls_and_is_named_once(
 
 @pytest.fixture
 def update(broker, kit, channel):
-    topics = AdminTopicsProcessor(broker)
+    topics = kit.served(AdminTopicsProcessor(broker))
 
     def updated(attributes, many=False):
         group = {"groupName": "g", "attributes": attributes}

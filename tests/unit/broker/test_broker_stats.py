@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import re
 
 import pytest
 
 from tailrace.broker.broker_stats import BrokerStatsManager
+from tailrace.broker.controller import BrokerController
+from tailrace.broker.counters import Counters
 from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
+from tailrace.broker.processors.client_manage import ClientManageProcessor
+from tailrace.broker.processors.send_back import SendBackProcessor
 from tailrace.broker.processors.stats import StatsProcessor
 from tailrace.broker.runtime_info import RuntimeInfo
-from tailrace.broker.traffic import CountedArrivals
+from tailrace.broker.traffic import CountedArrivals, Traffic
+from tailrace.config import BrokerConfig
+from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import ResponseCode
+from tailrace.model import MessageExtBrokerInner
 from tailrace.node.topic_config import TopicConfig
 
 
@@ -31,8 +41,8 @@ def stats(broker):
 
 
 @pytest.fixture
-def processor(broker):
-    return StatsProcessor(broker)
+def processor(broker, kit):
+    return kit.served(StatsProcessor(broker))
 
 
 def seen(processor, channel, kit, name, key):
@@ -159,7 +169,7 @@ def test_202_208_and_317_report_the_rates(broker, store, stats, clock, channel, 
     broker.topics.update(TopicConfig(topic_name="orders"))
     broker.groups.find_or_create("stock")
     broker.offsets.commit("stock", "orders", 0, 0)
-    topics = AdminTopicsProcessor(broker)
+    topics = kit.served(AdminTopicsProcessor(broker))
     broker.traffic.arrived("orders", 50, 5_000)
     broker.traffic.hand_out("orders", "stock", 20, 2_000)
     after(clock, stats, 10)
@@ -168,7 +178,7 @@ def test_202_208_and_317_report_the_rates(broker, store, stats, clock, channel, 
     progress = fastjson.loads(
         topics.consume_stats(channel, kit.request(208, {"consumerGroup": "stock"})).body)
     assert progress["consumeTps"] == 2.0
-    listed = fastjson.loads(topics.broker_consume_stats(channel, kit.request(317, {})).body)
+    listed = fastjson.loads(topics.broker_consume_stats(channel, kit.request(317, {"isOrder": "false"})).body)
     (rates,) = [s["consumeTps"] for e in listed["consumeStatsList"] for s in e.get("stock", ())]
     assert rates == 2.0
 
@@ -208,3 +218,131 @@ def test_light_queues_count_as_one_topic_and_one_group(broker, stats, clock):
     assert stats.view("TOPIC_PUT_NUMS", "%LMQ%").minute.sum == 3
     assert stats.view("GROUP_GET_NUMS", "%LMQ%@%LMQ%").minute.sum == 3
     assert list(broker.traffic.by_topic) == ["%LMQ%"]
+
+
+def test_queues_and_latencies_are_counted_under_the_keys_of_the_reference(
+    broker, stats, clock, processor, channel, kit
+):
+    stats.step()
+    traffic = broker.traffic
+    CountedArrivals(traffic, Heard()).arriving("orders", 2, 9, [0, 0, 0], 300)
+    CountedArrivals(traffic, Heard()).arriving("SCHEDULE_TOPIC_XXXX", 2, 9, [0, 0, 0], 300)
+    traffic.hand_out("orders", "stock", 4, 400, 2, 7_900_000)
+    traffic.hand_out("orders", "stock", 1, 100, 2, 2_000_000)
+    traffic.put_took("orders", 2, 3_500_000)
+    after(clock, stats, 10)
+
+    def minute(name, key):
+        found = seen(processor, channel, kit, name, key)["statsMinute"]
+        return found["sum"], found["avgpt"]
+
+    assert minute("QUEUE_PUT_NUMS", "SCHEDULE_TOPIC_XXXX@2") == (3, 1.0)
+    assert minute("QUEUE_PUT_SIZE", "SCHEDULE_TOPIC_XXXX@2") == (300, 100.0)
+    assert minute("GROUP_GET_LATENCY", "2@orders@stock") == (9, 4.5)
+    assert minute("TOPIC_PUT_LATENCY", "2@orders") == (3, 3.0)
+    traffic.forget_group("stock")
+    assert stats.view("GROUP_GET_LATENCY", "2@orders@stock") is None
+    assert stats.view("TOPIC_PUT_LATENCY", "2@orders") is not None
+    traffic.forget_topic("orders")
+    assert list(traffic.counters.flows) == [("QUEUE_PUT", "SCHEDULE_TOPIC_XXXX@2")]
+
+
+def test_without_detail_there_are_no_queues_in_the_keys(clock):
+    traffic = Traffic(by_queue=False)
+    traffic.arrived("SCHEDULE_TOPIC_XXXX", 1, 100, 2)
+    traffic.hand_out("orders", "stock", 1, 100, 2, 4_000_000)
+    assert list(traffic.counters.flows) == [("GROUP_GET_LATENCY", "orders@stock")]
+    traffic.forget_topic("orders")
+    assert not traffic.counters.flows
+
+
+def test_counters_are_bounded_and_idle_ones_are_dropped_after_a_day(broker, clock):
+    counters = Counters(most=2)
+    for key in ("a", "b", "c", "x" * 601):
+        counters.add("CHANNEL_ACTIVITY", key, 1)
+    assert [key for _, key in counters.flows] == ["a", "b"]
+    broker.traffic.counters = counters
+    stats = broker.stats
+    stats.step()
+    for _ in range(24):
+        counters.add("CHANNEL_ACTIVITY", "a", 1)
+        after(clock, stats, 3_600)
+    assert [key for _, key in counters.flows] == ["a"]
+    counters.add("CHANNEL_ACTIVITY", "c", 1)
+    assert [key for _, key in counters.flows] == ["a", "c"]
+
+
+def test_registrations_and_dead_letters_are_counted(broker, kit, channel, store, clock, stats):
+    clients = ClientManageProcessor(broker)
+    beat = {"clientID": "c1", "producerDataSet": [{"groupName": "p"}],
+            "consumerDataSet": [{"groupName": "stock"}]}
+    clients.heartbeat(channel, kit.request(34, body=fastjson.dumps(beat)))
+    broker.topics.update(TopicConfig(topic_name="orders"))
+    store.put_inner(MessageExtBrokerInner("orders", 0, b"x", b""))
+    back = {"offset": "0", "group": "stock", "delayLevel": "-1", "originTopic": "orders", "unitMode": "false",
+            "originMsgId": "x", "maxReconsumeTimes": "3"}
+    assert kit.served(SendBackProcessor(broker)).send_back(channel, kit.request(36, back)).code == 0
+    cluster = broker.config.broker_cluster_name
+    after(clock, stats, 10)
+    for name, key in (
+        ("CONSUMER_REGISTER_TIME", cluster), ("PRODUCER_REGISTER_TIME", cluster),
+        ("SNDBCK2DLQ_TIMES", "null@orders@stock@SEND_BACK_TO_DLQ"),
+    ):
+        assert stats.view(name, key) is not None, name
+    assert stats.view("SNDBCK2DLQ_TIMES", "null@orders@stock@SEND_BACK_TO_DLQ").minute.sum == 1
+
+
+def test_connections_of_a_running_broker_are_counted(tmp_path, kit):
+    async def test():
+        controller = BrokerController(kit.FakeStore(tmp_path, clock=SystemClock()), BrokerConfig())
+        await controller.start(("127.0.0.1", 0), None)
+        flows = controller.broker.traffic.counters.flows
+        try:
+            host, _, port = controller.broker_address.partition(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(b"\xff\xff\xff\xff not a frame")
+            assert await reader.read() == b""  # the broker closes it
+            writer.close()
+            assert flows["CHANNEL_ACTIVITY", "CONNECT"].messages == 1
+        finally:
+            await controller.stop()
+        assert flows["CHANNEL_ACTIVITY", "CLOSE"].messages == 1
+
+    asyncio.run(test())
+
+
+def test_208_and_317_show_topics_that_a_group_has_consumed(broker, store, channel, kit):
+    for name in ("orders", "bills", "left"):
+        broker.topics.update(TopicConfig(topic_name=name, read_queue_nums=1, write_queue_nums=1))
+    broker.groups.find_or_create("stock")
+    for topic in ("orders", "left"):
+        broker.offsets.commit("stock", topic, 0, 0)
+    for _ in range(3):
+        store.put_inner(MessageExtBrokerInner("orders", 0, b"x", b""))
+    broker.offsets.commit_pull("stock", "orders", 0, 2)
+    broker.consumers.register(kit.FakeChannel(), kit.request(34), "c1", {
+        "groupName": "stock", "subscriptionDataSet": [{"topic": "orders"}, {"topic": "bills"}]})
+    topics = AdminTopicsProcessor(broker)
+
+    def shown(**more):
+        answer = topics.consume_stats(channel, kit.request(208, {"consumerGroup": "stock", **more}))
+        return sorted(fastjson.loads(key)["topic"] for key in fastjson.loads(answer.body)["offsetTable"])
+
+    assert shown() == ["orders"]
+    assert shown(topic="bills") == ["bills"]
+    assert shown(topic="left") == []
+    assert shown(topicList="left;bills;nothing") == ["bills", "left"]
+    body = fastjson.loads(topics.broker_consume_stats(channel, kit.request(317, {"isOrder": "false"})).body)
+    (tables,) = [e["stock"] for e in body["consumeStatsList"] if "stock" in e]
+    assert len(tables) == 1
+    assert (body["totalDiff"], body["totalInflightDiff"]) == (3, 2)
+    assert {"TOOLS_CONSUMER": []} in body["consumeStatsList"]
+
+
+def test_sizes_are_written_for_people(broker):
+    table = RuntimeInfo(broker, OsFileSystem()).table()
+    assert table["remainHowManyDataToFlush"] == "0 B"
+    assert re.fullmatch(r"Total : [0-9.]+ [KMGT]iB, Free : [0-9.]+ [KMGT]iB\.", table["commitLogDirCapacity"])
+    used = os.statvfs(broker.store.path)
+    ratio = (used.f_blocks - used.f_bfree) / (used.f_blocks - used.f_bfree + used.f_bavail)
+    assert ratio - 0.02 <= float(table["commitLogDiskRatio"]) <= ratio + 0.03

@@ -17,8 +17,8 @@ from tailrace.node.topic_config import TopicConfig
 
 
 @pytest.fixture
-def clients(broker):
-    return ClientManageProcessor(broker)
+def clients(broker, kit):
+    return kit.served(ClientManageProcessor(broker))
 
 
 def heartbeat(kit, client="c1", group="g", topics=("orders",), version=1, **more):
@@ -137,10 +137,11 @@ def test_a_member_whose_pull_is_newer_than_its_subscriptions_is_asked_for_them(
 ):
     """A Java client may drop the heartbeat that tells them, and leave them out of all later ones."""
     broker.topics.create_if_missing("orders", 1)
-    pulls = PullMessageProcessor(broker)
+    pulls = kit.served(PullMessageProcessor(broker))
     pull = kit.request(11, {
         "consumerGroup": "g", "topic": "orders", "queueId": "0", "queueOffset": "0",
-        "maxMsgNums": "1", "sysFlag": "0", "commitOffset": "0", "subVersion": "2"})
+        "maxMsgNums": "1", "sysFlag": "0", "commitOffset": "0", "subVersion": "2",
+        "suspendTimeoutMillis": "0"})
     short = heartbeat(kit, topics=(), heartbeatFingerprint=5, withoutSub=True)
     clients.heartbeat(channel, heartbeat(kit, heartbeatFingerprint=5))
     assert clients.heartbeat(channel, short).ext["IS_SUB_CHANGE"] == "false"
@@ -170,11 +171,16 @@ def test_offsets_that_no_java_broker_could_read_are_refused(clients, kit, channe
     broker.groups.find_or_create("g")
     broker.topics.create_if_missing("orders", 1)
     broker.groups.find_or_create("g")
-    for queue_id, offset in ((0, 1 << 63), (1 << 31, 5), (-1, 5)):
+    for queue_id, offset, code, remark in (
+        (0, 1 << 63, 1, "<commitOffset> is not a whole number in its range: '9223372036854775808'"),
+        (1 << 31, 5, 1, "<queueId> is not a whole number in its range: '2147483648'"),
+        (-1, 5, 29, "topic orders has no queue -1"),
+    ):
         answer = clients.update_offset(channel, kit.request(15, {
             "consumerGroup": "g", "topic": "orders", "queueId": str(queue_id),
             "commitOffset": str(offset)}))
-        assert answer.code == 29
+        assert answer.code == code
+        assert remark in answer.remark
     assert broker.offsets.topics_of("g") == []
 
 

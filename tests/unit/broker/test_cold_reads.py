@@ -11,8 +11,9 @@ import pytest
 
 from tailrace.broker import cold_reads
 from tailrace.broker.cold_reads import ColdRead, ColdReadService
-from tailrace.broker.long_polling import PullRequestHoldService
 from tailrace.broker.processors.pull import PullMessageProcessor
+from tailrace.broker.waiting import memory_of
+from tailrace.errors import RefusalError
 from tailrace.formats.remoting import RemotingCommand, ResponseCode
 from tailrace.model import GetMessageResult, GetMessageStatus, MessageExtBrokerInner
 from tailrace.node.topic_config import TopicConfig
@@ -63,9 +64,9 @@ def test_groups_and_connections_take_turns_and_the_loop_goes_on(kit):
         service, gate, answers = service_of(), Gate(), []
         many, other, few = kit.FakeChannel(), kit.FakeChannel(), kit.FakeChannel()
         for number in range(6):
-            assert service.submit(cold(many, gate.of(f"many{number}"), answers.append))
-        assert service.submit(cold(other, gate.of("other"), answers.append))
-        assert service.submit(cold(few, gate.of("few"), answers.append, group="few"))
+            service.submit(cold(many, gate.of(f"many{number}"), answers.append))
+        service.submit(cold(other, gate.of("other"), answers.append))
+        service.submit(cold(few, gate.of("few"), answers.append, group="few"))
         assert (service.pending, answers, gate.read, many.held) == (8, [], [], 4)
         gate.open.set()
         await until(lambda: len(answers) == 8)
@@ -160,6 +161,16 @@ def test_a_connection_that_closes_leaves_nothing(kit, monkeypatch):
     asyncio.run(test())
 
 
+def taken(service, pull):
+    """Whether the service takes the pull."""
+    try:
+        service.submit(pull)
+    except RefusalError as refusal:
+        assert refusal.code == ResponseCode.SYSTEM_BUSY
+        return False
+    return True
+
+
 @pytest.mark.parametrize(("limit", "accepted"), [
     ("WAITING_MAX", [True] * 5 + [False] * 3), ("WAITING_OF_CHANNEL_MAX", [True] * 5 + [False] * 3)])
 def test_too_many_are_refused(kit, monkeypatch, limit, accepted):
@@ -167,11 +178,11 @@ def test_too_many_are_refused(kit, monkeypatch, limit, accepted):
 
     async def test():
         service, gate, channel = service_of(), Gate(), kit.FakeChannel()
-        assert [service.submit(cold(channel, gate.of(n))) for n in range(8)] == accepted, "two are being read"
-        assert service.submit(cold(kit.FakeChannel(), gate.of("other"))) is (limit != "WAITING_MAX")
+        assert [taken(service, cold(channel, gate.of(n))) for n in range(8)] == accepted, "two are being read"
+        assert taken(service, cold(kit.FakeChannel(), gate.of("other"))) is (limit != "WAITING_MAX")
         gate.open.set()
         await until(lambda: service.pending == 0)
-        assert service.submit(cold(channel, gate.of("again")))
+        assert taken(service, cold(channel, gate.of("again")))
         await service.stop()
 
     asyncio.run(test())
@@ -184,7 +195,7 @@ def test_the_bytes_of_the_requests_are_bounded(kit, monkeypatch):
     async def test():
         service, gate, channel = service_of(), Gate(), kit.FakeChannel()
         pulls = [cold(channel, gate.of(n), body=bytes(400_000)) for n in range(6)]
-        assert [service.submit(pull) for pull in pulls] == [True] * 4 + [False] * 2
+        assert [taken(service, pull) for pull in pulls] == [True] * 4 + [False] * 2
         assert (channel.held, channel.held_bytes) == (2, 2 * pulls[0].size)
         assert pulls[0].size > 400_000
         gate.open.set()
@@ -200,7 +211,7 @@ def test_a_stop_gives_back_those_that_wait_and_ends_after_those_that_are_read(ki
         for pull in pulls:
             service.submit(pull)
         assert set(service.release_all()) == set(pulls[2:])
-        assert not service.submit(cold(channel, gate.of("late")))
+        assert not taken(service, cold(channel, gate.of("late")))
         stopping = asyncio.ensure_future(service.stop())
         await asyncio.sleep(0.01)
         assert (service.pending, stopping.done()) == (2, False)
@@ -230,12 +241,10 @@ class Cold:
 
 
 @pytest.fixture
-def processor(broker, store):
+def processor(broker, store, kit):
     broker.topics.update(TopicConfig(topic_name="orders"))
     store.put_inner(MessageExtBrokerInner("orders", 0, b"body", b""))
-    processor = PullMessageProcessor(broker)
-    processor.hold = PullRequestHoldService(broker.loop, store.max_offset_in_queue, processor.run_again)
-    return processor
+    return kit.served(PullMessageProcessor(broker))
 
 
 def answered(broker, processor, channel, request, source, meanwhile=lambda: None):
@@ -307,9 +316,10 @@ def test_a_pull_that_is_one_too_many_is_told_to_come_back(broker, store, process
         broker.cold_reads = ColdReadService(asyncio.get_running_loop())
         answers = [processor.pull(channel, kit.request(11, EXT, opaque=n)) for n in range(5, 9)]
         assert answers[:3] == [None] * 3
+        size = memory_of(kit.request(11, EXT))
         assert (answers[3].code, answers[3].remark) == (
             ResponseCode.SYSTEM_BUSY,
-            "3 pulls wait for messages that are not in the page cache; try again later")
+            f"1 pulls from the disk with {size} bytes wait already, 1 of them of the same connection; try again later")
         source.open.set()
         await until(lambda: len(channel.sent) == 3)
         await broker.cold_reads.stop()

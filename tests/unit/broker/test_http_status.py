@@ -152,7 +152,7 @@ def test_metrics_show_what_went_in_and_out_and_what_waits(store, broker, kit):
 
 
 def test_what_is_deleted_is_not_shown_any_more(broker, kit, channel):
-    topics = AdminTopicsProcessor(broker)
+    topics = kit.served(AdminTopicsProcessor(broker))
     broker.topics.create_if_missing("orders", 1)
     for topic, group in (("orders", "g"), ("others", "g"), ("orders", "h")):
         broker.traffic.take_in(topic, "normal", 1, 100)
@@ -265,6 +265,9 @@ def full(store, broker, kit):
     broker.traffic.take_in("orders", "normal", 2, 9000)
     broker.traffic.hand_out("orders", "readers", 2, 500)
     broker.traffic.dead_letters["readers"] += 3
+    broker.transactions.metrics.add("orders", 3)
+    for commit in (True, False):
+        broker.transactions.metrics.settled("orders", store.clock.ms - 7000, commit=commit)
     broker.topics.create_if_missing("orders", 2)
     broker.offsets.commit("readers", "orders", 0, 0)
     request = kit.request(34, version=479)

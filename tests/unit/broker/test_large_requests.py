@@ -21,6 +21,7 @@ from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
 from tailrace.broker.processors.client_manage import ClientManageProcessor
 from tailrace.broker.processors.pull import PullMessageProcessor
 from tailrace.broker.processors.send import BATCH_MAX
+from tailrace.config import NameServerConfig
 from tailrace.env import OsFileSystem
 from tailrace.errors import MessageIllegalError, StoreError
 from tailrace.formats import fastjson
@@ -79,7 +80,8 @@ def served(tmp_path, test, **options):
 
 
 def topic(name):
-    return {"topic": name, "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
+    return {"topic": name, "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6",
+            "topicFilterType": "SINGLE_TAG"}
 
 
 class SlowSyncs(OsFileSystem):
@@ -207,9 +209,10 @@ def test_a_change_that_the_disk_refuses_is_answered_and_shown_to_nobody(tmp_path
             (17, topic("new"), b""), (215, {"topic": "old"}, b""), (352, {"group": "g"}, b""),
             (310, {"a": "p", "b": "new", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1",
                    "h": "0", "i": ""}, b"x"),
-            (36, {"group": "g", "offset": "0"}, b""),
+            (36, {"group": "g", "offset": "0", "delayLevel": "0"}, b""),
             (11, {"consumerGroup": "g", "topic": "old", "queueId": "0", "queueOffset": "0",
-                  "maxMsgNums": "1", "sysFlag": "4", "subscription": "*", "commitOffset": "0"}, b""),
+                  "maxMsgNums": "1", "sysFlag": "4", "subscription": "*", "commitOffset": "0",
+                  "suspendTimeoutMillis": "0", "subVersion": "0"}, b""),
             (34, {}, b'{"clientID":"c","consumerDataSet":[{"groupName":"g"}]}'),
         ):
             answer = await peer.ask(code, ext, body)
@@ -243,17 +246,18 @@ def test_two_requests_that_change_the_attributes_of_a_topic_together_both_count(
 def test_a_heartbeat_of_a_thousand_new_groups_writes_two_files_once(broker, kit, channel):
     body = {"clientID": "c", "consumerDataSet": [{"groupName": f"g{i}"} for i in range(1000)]}
     before = broker.groups.writes, broker.topics.writes
-    answer = ClientManageProcessor(broker).heartbeat(channel, kit.request(34, {}, json.dumps(body).encode()))
+    processor = kit.served(ClientManageProcessor(broker))
+    answer = processor.heartbeat(channel, kit.request(34, {}, json.dumps(body).encode()))
     assert answer.code == 0
     assert (broker.groups.writes - before[0], broker.topics.writes - before[1]) == (1, 1)
     assert len(broker.consumers.groups()) == 1000
     more = {"clientID": "c", "consumerDataSet": [{"groupName": "one more"}, {"groupName": "more"}]}
     with pytest.raises(StoreError, match="in 1000 groups, the limit is 1000; use another connection"):
-        ClientManageProcessor(broker).heartbeat(channel, kit.request(34, {}, json.dumps(more).encode()))
+        kit.served(ClientManageProcessor(broker)).heartbeat(channel, kit.request(34, {}, json.dumps(more).encode()))
     broker.consumers.closed(channel)
     assert broker.consumers.groups() == []
     with pytest.raises(MessageIllegalError, match="consumerDataSet has 1001 members, over the limit of 1000"):
-        ClientManageProcessor(broker).heartbeat(channel, kit.request(34, {}, json.dumps(
+        kit.served(ClientManageProcessor(broker)).heartbeat(channel, kit.request(34, {}, json.dumps(
             {"clientID": "c", "consumerDataSet": [{"groupName": "g"}] * 1001}).encode()))
 
 
@@ -281,7 +285,7 @@ def test_a_topic_that_is_named_often_is_looked_at_once(broker, kit, channel, sto
     broker.topics.update(TopicConfig(topic_name="wide", read_queue_nums=50, write_queue_nums=50))
     asked = []
     store.max_offset_in_queue = lambda topic, queue_id, **_: asked.append(queue_id) or 0
-    answer = AdminTopicsProcessor(broker).consume_stats(channel, kit.request(
+    answer = kit.served(AdminTopicsProcessor(broker)).consume_stats(channel, kit.request(
         208, {"consumerGroup": "g", "topicList": ";".join(["wide"] * 1000)}))
     assert answer.code == 0
     assert len(asked) == 50
@@ -313,9 +317,10 @@ def test_an_unclosed_text_of_the_tolerant_form_takes_no_memory_by_its_length():
 def test_long_expressions_batches_headers_and_properties_are_refused(tmp_path, kit, broker, channel):
     broker.groups.find_or_create("g")
     broker.topics.create_if_missing("t", 1)
-    pull = PullMessageProcessor(broker).pull(channel, kit.request(11, {
+    pull = kit.served(PullMessageProcessor(broker)).pull(channel, kit.request(11, {
         "consumerGroup": "g", "topic": "t", "queueId": "0", "queueOffset": "0", "maxMsgNums": "1",
-        "sysFlag": "4", "commitOffset": "0", "subscription": "a||" * 10_000}))
+        "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subVersion": "0",
+        "subscription": "a||" * 10_000}))
     assert (pull.code, pull.remark) == (
         23, "the subscription has 30000 characters, over the limit of 8192")
 
@@ -339,8 +344,8 @@ def test_long_expressions_batches_headers_and_properties_are_refused(tmp_path, k
 
 def test_registrations_of_other_brokers_are_bounded(kit, channel, clock, tmp_path):
     kv = KVConfigManager(OsFileSystem(), str(tmp_path))
-    names = NameServer(clock, kv, {})
-    ext = {"brokerName": "b", "brokerAddr": "x:1", "clusterName": "c", "brokerId": "0"}
+    names = kit.served(NameServer(clock, kv, NameServerConfig()))
+    ext = {"brokerName": "b", "brokerAddr": "x:1", "clusterName": "c", "brokerId": "0", "haServerAddr": ""}
 
     def register(raw, **more):
         return names.register_broker(channel, kit.request(103, {**ext, **more}, raw))
@@ -365,7 +370,7 @@ def test_registrations_of_other_brokers_are_bounded(kit, channel, clock, tmp_pat
 
 
 def test_consumer_offsets_are_kept_only_for_what_exists(broker, kit, channel):
-    clients = ClientManageProcessor(broker)
+    clients = kit.served(ClientManageProcessor(broker))
 
     def commit(group, topic, queue_id):
         answer = clients.update_offset(channel, kit.request(15, {
@@ -407,7 +412,7 @@ def test_a_wrong_type_anywhere_in_a_body_is_one_error_that_names_it(tmp_path, ca
             peer.writer.close()
             peer.__dict__.update((await Peer().open(controller.namesrv_address)).__dict__)
         answer = await peer.ask(code, {"topic": "t", "brokerName": "b", "brokerAddr": "a", "brokerId": "0",
-                                       "clusterName": "c"}, json.dumps(body).encode())
+                                       "clusterName": "c", "haServerAddr": ""}, json.dumps(body).encode())
         assert answer.code in {1, 29}
         assert re.search(why, answer.remark), answer.remark
 

@@ -14,7 +14,8 @@ from tailrace.model import PutMessageStatus
 PULL = {"consumerGroup": "%LMQ%g", "topic": "%LMQ%a", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32",
         "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "1", "subscription": "*",
         "subVersion": "0", "expressionType": "TAG"}
-TOPIC = {"readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
+TOPIC = {"defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6",
+         "topicFilterType": "SINGLE_TAG"}
 
 
 @pytest.fixture
@@ -24,21 +25,21 @@ def lmq(broker):
 
 
 def test_a_pull_needs_no_topic_and_no_group(lmq, channel, kit):
-    answer = PullMessageProcessor(lmq).pull(channel, kit.request(11, PULL))
+    answer = kit.served(PullMessageProcessor(lmq)).pull(channel, kit.request(11, PULL))
     assert answer.code == ResponseCode.PULL_NOT_FOUND
-    assert PullMessageProcessor(lmq).pull(
+    assert kit.served(PullMessageProcessor(lmq)).pull(
         channel, kit.request(11, {**PULL, "queueId": "1"})).code == ResponseCode.INVALID_PARAMETER
     assert "%LMQ%a" not in lmq.topics.table
     assert "%LMQ%g" not in [group.group_name for group in lmq.groups.items()]
 
 
 def test_without_the_setting_they_are_unknown(broker, channel, kit):
-    answer = PullMessageProcessor(broker).pull(channel, kit.request(11, PULL))
+    answer = kit.served(PullMessageProcessor(broker)).pull(channel, kit.request(11, PULL))
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
 
 
 def test_offsets_can_be_committed(lmq, channel, kit):
-    clients = ClientManageProcessor(lmq)
+    clients = kit.served(ClientManageProcessor(lmq))
     where = {"consumerGroup": "%LMQ%g", "topic": "%LMQ%a", "queueId": "0"}
     assert clients.update_offset(
         channel, kit.request(15, {**where, "commitOffset": "5"})).code == ResponseCode.SUCCESS
@@ -46,7 +47,7 @@ def test_offsets_can_be_committed(lmq, channel, kit):
 
 
 def test_no_config_is_kept_of_them(lmq, channel, kit):
-    topics = AdminTopicsProcessor(lmq)
+    topics = kit.served(AdminTopicsProcessor(lmq))
     answer = topics.update_topic(channel, kit.request(17, {**TOPIC, "topic": "%LMQ%a"}))
     assert answer.code == ResponseCode.INVALID_PARAMETER
     assert "is an LMQ queue" in answer.remark

@@ -8,6 +8,7 @@ import zlib
 import pytest
 
 from tailrace.broker.name_server import KVConfigManager, NameServer
+from tailrace.config import NameServerConfig
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import StoreError
 from tailrace.formats import fastjson
@@ -15,9 +16,9 @@ from tailrace.node.topic_config import TopicConfig
 
 
 @pytest.fixture
-def ns(tmp_path, clock, broker):
+def ns(tmp_path, clock, broker, kit):
     kv = KVConfigManager(OsFileSystem(), str(tmp_path / "config"))
-    made = NameServer(clock, kv, {"listenPort": "9876"})
+    made = kit.served(NameServer(clock, kv, NameServerConfig()))
     made.register_local("DefaultCluster", "broker-a", "127.0.0.1:10911", broker.topics.table)
     return made
 
@@ -99,9 +100,10 @@ def test_a_registration_may_come_in_parts_and_topics_go_by_request_alone(ns, kit
 
 
 def test_what_is_wrong_with_a_registration_enters_nothing(ns, kit, channel):
-    for more in ({"heartbeatTimeoutMillis": "soon"}, {"brokerId": "x"}):
-        with pytest.raises(ValueError):
-            ns.register_broker(channel, registration(kit, "T", "U", **more))
+    for name, value in (("heartbeatTimeoutMillis", "soon"), ("brokerId", "x")):
+        answer = ns.register_broker(channel, registration(kit, "T", "U", **{name: value}))
+        assert (answer.code, answer.remark) == (
+            1, f"the custom field <{name}> is not a whole number in its range: {value!r}")
     cluster = json.loads(ns.cluster_info(channel, kit.request(106)).body)
     assert list(cluster["brokerAddrTable"]) == ["broker-a"]
 
@@ -152,7 +154,7 @@ def test_nobody_takes_the_name_of_the_broker_in_this_process(ns, kit, channel):
 def test_a_silent_broker_is_forgotten_and_a_heartbeat_keeps_it(ns, kit, channel, clock):
     ns.register_broker(channel, registration(kit, "T", "U"))
     clock.ms += 119_000
-    who = {"brokerName": "far", "brokerAddr": "10.0.0.1:10911"}
+    who = {"brokerName": "far", "brokerAddr": "10.0.0.1:10911", "clusterName": "C2", "brokerId": "0"}
     assert ns.broker_heartbeat(channel, kit.request(904, who)).code == 0
     clock.ms += 119_000
     ns.expire()
@@ -178,7 +180,7 @@ def test_a_registration_may_be_compressed(ns, kit, channel):
 
 def test_a_data_version_that_is_stored_has_not_changed(ns, kit, channel):
     ns.register_broker(channel, registration(kit, "T", "U"))
-    who = {"brokerName": "far", "brokerAddr": "10.0.0.1:10911"}
+    who = {"brokerName": "far", "brokerAddr": "10.0.0.1:10911", "clusterName": "C2", "brokerId": "0"}
     same = b'{"counter":1,"timestamp":5,"stateVersion":0}'
     assert ns.query_data_version(channel, kit.request(322, who, same)).ext == {"changed": "false"}
     assert ns.query_data_version(channel, kit.request(322, who, b"{}")).ext == {"changed": "true"}
@@ -253,9 +255,28 @@ def test_values_survive_a_restart(ns, kit, channel, tmp_path):
     assert ns.list_kv(channel, kit.request(219, {"namespace": "x"})).code == 22
 
 
-def test_settings_are_shown_and_not_changed(ns, kit, channel):
-    assert ns.get_config(channel, kit.request(319)).body == b"listenPort=9876\n"
-    assert ns.update_config(channel, kit.request(318, body=b"a=b")).code == 16
+def test_topic_lists_can_be_switched_off(kit, channel, clock, tmp_path):
+    config = NameServerConfig(enable_topic_list=False, enable_all_topic_list=False)
+    ns = NameServer(clock, KVConfigManager(OsFileSystem(), str(tmp_path / "off")), config)
+    for ask, code, setting in (
+        (ns.all_topics, 206, "enableAllTopicList"), (ns.topics_by_cluster, 224, "enableTopicList"),
+        (ns.unit_topics, 311, "enableTopicList"),
+    ):
+        answer = ask(channel, kit.request(code, {"cluster": "DefaultCluster"}))
+        assert (answer.code, answer.remark) == (1, f"disable: {setting} is false")
+
+
+def test_a_route_has_its_order_config_if_that_is_switched_on(kit, channel, clock, tmp_path):
+    config = NameServerConfig(order_message_enable=True)
+    kv = KVConfigManager(OsFileSystem(), str(tmp_path / "order"))
+    ns = NameServer(clock, kv, config)
+    ns.register_local("C", "b", "1.1.1.1:1", {"orders": TopicConfig(topic_name="orders")})
+    asked = kit.request(105, {"topic": "orders"})
+    assert "orderTopicConf" not in json.loads(ns.get_route(channel, asked).body)
+    kv.put("ORDER_TOPIC_CONFIG", "orders", "b:4")
+    assert json.loads(ns.get_route(channel, asked).body)["orderTopicConf"] == "b:4"
+    config.take({"order_message_enable": False})
+    assert "orderTopicConf" not in json.loads(ns.get_route(channel, asked).body)
 
 
 def test_members_of_a_broker(ns, kit, channel):

@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from tailrace.broker.long_polling import PullRequestHoldService
 from tailrace.broker.processors.pull import PullMessageProcessor
 from tailrace.model import GetMessageResult, GetMessageStatus, MessageExtBrokerInner
 from tailrace.node.topic_config import TopicConfig
@@ -31,16 +30,13 @@ def ext(**changes):
 @pytest.fixture
 def pulls(broker):
     broker.topics.update(TopicConfig(topic_name="orders"))
-    made = PullMessageProcessor(broker)
-    made.hold = PullRequestHoldService(
-        broker.loop, broker.store.max_offset_in_queue, made.run_again
-    )
-    return made
+    return PullMessageProcessor(broker)
 
 
 @pytest.fixture
 def pull(pulls, channel, kit):
-    return lambda **changes: pulls.pull(channel, kit.request(11, ext(**changes), opaque=4))
+    serve = kit.served(pulls).pull
+    return lambda **changes: serve(channel, kit.request(11, ext(**changes), opaque=4))
 
 
 def register(broker, kit, channel, subscription="*", version=1, model="CLUSTERING"):
@@ -158,9 +154,10 @@ def test_a_group_that_a_java_broker_has_forbidden_a_topic_gets_nothing_of_it(pul
 
 
 def test_numbers_that_no_store_holds_are_refused_and_commit_nothing(pull, broker, store):
-    for changes in ({"queueOffset": str(1 << 63)}, {"commitOffset": str(1 << 63)}):
-        answer = pull(sysFlag=str(SUBSCRIPTION | COMMIT), **changes)
-        assert answer.code == 29
+    for name in ("queueOffset", "commitOffset"):
+        answer = pull(**{"sysFlag": str(SUBSCRIPTION | COMMIT), name: str(1 << 63)})
+        assert (answer.code, answer.remark) == (
+            1, f"the custom field <{name}> is not a whole number in its range: '9223372036854775808'")
     assert broker.offsets.query("g", "orders", 0) == -1
 
 
@@ -198,9 +195,7 @@ class Waiting:
         self.broker.topics.update(TopicConfig(topic_name="orders"))
         self.broker.groups.find_or_create("g")
         self.processor = PullMessageProcessor(self.broker)
-        self.processor.hold = self.hold = PullRequestHoldService(
-            self.broker.loop, store.max_offset_in_queue, self.processor.run_again
-        )
+        self.hold = self.processor.hold
         store.set_message_arriving_listener(self.hold)
         self.kit, self.channel = kit, channel
 

@@ -40,7 +40,7 @@ def test_request_329_asks_for_twenty_passes(broker, kit, channel):
     clock = SimClock()
     with opened(CrashFileSystem(), clock) as store:
         broker.store = store
-        answer = RetentionProcessor(broker).delete_expired_commit_log(channel, kit.request(329))
+        answer = kit.served(RetentionProcessor(broker)).delete_expired_commit_log(channel, kit.request(329))
         assert answer.code == 0
         assert store.retention.clean_commit_log.manual_times == 20
         assert store.stats()["manualDeletePassesLeft"] == 20
@@ -54,7 +54,8 @@ def test_requests_316_and_306_remove_queues_of_topics_that_are_gone(broker, kit,
             store.put(Message(topic="u", body=b"x"))
             store.wait_dispatched()
             store.topics.delete("t")
-            assert later(broker, channel, RetentionProcessor(broker).clean_queues, kit.request(code)).code == 0
+            processor = kit.served(RetentionProcessor(broker))
+            assert later(broker, channel, processor.clean_queues, kit.request(code)).code == 0
             assert [topic for topic, *_ in store.queues()] == ["u"]
 
 
@@ -63,13 +64,15 @@ def test_a_purge_over_the_wire(broker, kit, channel):
         broker.store = store
         for number in range(4):
             store.put(Message(topic="t", body=b"x"), queue_id=number % 2)
-        purge = RetentionProcessor(broker).purge_topic
+        purge = kit.served(RetentionProcessor(broker)).purge_topic
         answer = later(broker, channel, purge, kit.request(329_001, {"topic": "t", "queueId": "1"}))
         assert (answer.code, answer.body) == (0, b'{"1":{"from":0,"to":2}}')
         gone = later(broker, channel, purge, kit.request(329_001, {"topic": "none"}))
         assert (gone.code, gone.remark) == (1, "there is no topic none")
-        assert purge(channel, kit.request(329_001, {"topic": "t", "queueId": "x"})).code == 29
-        assert purge(channel, kit.request(329_001, {})).code == 29
+        wrong = purge(channel, kit.request(329_001, {"topic": "t", "queueId": "x"}))
+        assert (wrong.code, wrong.remark) == (
+            1, "the custom field <queueId> is not a whole number in its range: 'x'")
+        assert purge(channel, kit.request(329_001, {})).remark == "the custom field <topic> is null"
 
 
 def test_a_purge_that_waits_keeps_nobody_from_being_served(broker, kit, channel):
@@ -82,7 +85,7 @@ def test_a_purge_that_waits_keeps_nobody_from_being_served(broker, kit, channel)
         raise {"full": OSError("no room"), "odd": RuntimeError("what")}[topic]
 
     broker.store.purge_topic = purge_topic
-    processor = RetentionProcessor(broker)
+    processor = kit.served(RetentionProcessor(broker))
 
     async def test():
         for topic in ("full", "odd"):

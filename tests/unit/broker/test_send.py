@@ -8,7 +8,7 @@ import pytest
 
 from tailrace.broker.durable_answers import DurableAnswers
 from tailrace.broker.processors.send import SendMessageProcessor
-from tailrace.errors import FatalStorageError
+from tailrace.errors import FatalStorageError, RefusalError
 from tailrace.formats.commitlog import decode_message, encode_batch
 from tailrace.model import PutMessageStatus
 from tailrace.node.topic_config import TopicConfig
@@ -109,6 +109,22 @@ def test_a_negative_queue_means_any(send):
     assert queues == {0, 1, 2, 3}
 
 
+@pytest.mark.parametrize(("properties", "queue_id", "keeps"), [
+    ("_SYS_MSG_PRIORITY_\x010\x02", 0, True),
+    ("_SYS_MSG_PRIORITY_\x013\x02", 3, True),
+    ("_SYS_MSG_PRIORITY_\x01900\x02", 3, True),
+    ("_SYS_MSG_PRIORITY_\x01-1\x02", 1, True),
+    ("_SYS_MSG_PRIORITY_\x01high\x02", 1, True),
+    ("_SYS_MSG_PRIORITY_\x012\x02__SHARDINGKEY\x01k\x02", 1, False),
+    ("_SYS_MSG_PRIORITY_\x012\x02TIMER_DELAY_MS\x011\x02", 1, False),
+])
+def test_a_priority_is_the_queue_of_a_message_without_another_type(send, store, properties, queue_id, keeps):
+    send(ext(i=f"UNIQ_KEY\x01U1\x02{properties}"))
+    message = decode_message(store.log[-1])
+    assert message.queue_id == queue_id
+    assert ("_SYS_MSG_PRIORITY_" in message.properties) == keeps
+
+
 @pytest.mark.parametrize(
     ("changes", "code", "remark"),
     [
@@ -118,11 +134,11 @@ def test_a_negative_queue_means_any(send):
         ({"topic": "RMQ_SYS_TRANS_HALF_TOPIC"}, 16, "is forbidden"),
         ({"c": "nothing"}, 17, "topic[orders] not exist, apply first please!"),
         ({"e": "4"}, 29, "queueId[4]"),
-        ({"f": "4"}, 16, "transactional"),
-        ({"f": "12"}, 16, "transactional"),
+        ({"f": "4"}, 13, "sysFlag has a transaction type"),
+        ({"f": "12"}, 13, "TRAN_MSG=true"),
         ({"f": "128"}, 13, "inner batches"),
-        ({"i": "TRAN_MSG\x01true\x02"}, 16, "transactional"),
-        ({"h": "2147483648"}, 29, "out of its range"),
+        ({"f": "-1"}, 29, "sysFlag -1 is below 0"),
+        ({"i": "TRAN_MSG\x01true\x02"}, 2, "still reading its half messages"),
     ],
 )
 def test_what_cannot_be_stored_right_is_refused_and_not_stored(send, store, changes, code, remark):
@@ -172,7 +188,7 @@ def test_a_topic_without_the_write_bit_is_refused(send, broker):
 
 
 @pytest.mark.parametrize("attributes", [
-    {"message.type": "PRIORITY"}, {"message.type": "LITE"}, {"cleanup.policy": "COMPACTION"},
+    {"message.type": "LITE"}, {"cleanup.policy": "COMPACTION"},
     {"queue.type": "BatchCQ"},
 ])
 def test_a_topic_of_a_type_that_cannot_be_honoured_takes_nothing(send, broker, store, attributes):
@@ -188,11 +204,19 @@ def test_a_topic_of_a_type_that_cannot_be_honoured_takes_nothing(send, broker, s
     assert send(ext("typed")).code == 0
 
 
-def test_a_missing_field_raises_for_the_server_to_answer(send):
-    fields = ext()
-    del fields["b"]
-    with pytest.raises(KeyError, match="b"):
-        send(fields)
+@pytest.mark.parametrize("short", "abcdefgh")
+def test_a_missing_field_is_named(send, store, short):
+    with pytest.raises(RefusalError, match=f"the custom field <{short}> is null"):
+        send(ext(**{short: None}))
+    assert store.log == []
+
+
+@pytest.mark.parametrize("short", "defghjl")
+def test_a_number_that_is_none_or_out_of_its_range_is_named(send, store, short):
+    for wrong in ("x", "9223372036854775808", "1" * 5000, "1_0"):
+        with pytest.raises(RefusalError, match=f"the custom field <{short}> is not a whole number"):
+            send(ext(**{short: wrong}))
+    assert store.log == []
 
 
 def test_a_batch_is_stored_message_by_message(send, store):

@@ -11,7 +11,7 @@ from tailrace.node.subscription_group import SubscriptionGroupConfig
 
 @pytest.fixture
 def back(broker, channel, kit, store):
-    made = SendBackProcessor(broker)
+    made = kit.served(SendBackProcessor(broker))
 
     def call(offset=0, level=0, version=479, **more):
         ext = {"group": "g", "offset": str(offset), "delayLevel": str(level), **more}
@@ -123,7 +123,7 @@ def test_an_answer_waits_until_the_message_is_durable(stored, broker, channel, k
             self.waiting.append((answer, until))
 
     at, durable = stored().phy_offset, Durable()
-    made = SendBackProcessor(broker, durable)
+    made = kit.served(SendBackProcessor(broker, durable))
     ext = {"group": "g", "offset": str(at), "delayLevel": "0"}
     assert made.send_back(channel, kit.request(36, ext)) is None
     (answer, until), = durable.waiting

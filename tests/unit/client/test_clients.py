@@ -224,6 +224,25 @@ def test_a_send_that_creates_its_topic_chooses_a_queue_that_it_asks_for(by_broke
     run(test)
 
 
+def test_a_success_without_its_fields_is_an_error_and_not_sent_again():
+    async def test():
+        sent = []
+
+        def stored(channel, request):
+            sent.append(request)
+            return request.answer(ext={"msgId": "00", "queueId": "0"})
+
+        server, address = await server_with(c310=stored, c351=lambda _, request: request.answer(
+            body=b'{"readQueueNums":1,"writeQueueNums":1,"perm":6}'))
+        async with AsyncProducer(group="g", broker=address) as producer:
+            with pytest.raises(RemotingError, match="the custom field <queueOffset> is null"):
+                await producer.send(Message(topic="t", body=b"x"))
+        assert len(sent) == 1
+        await server.stop(0.0)
+
+    run(test)
+
+
 def test_reading_to_the_end_waits_for_what_was_acknowledged_and_not_dispatched():
     async def test():
         asked, pulled = [], []

@@ -114,3 +114,31 @@ def test_descriptors_of_changed_files_go_with_the_overlay(tmp_path):
     assert descriptors() > before
     del file, files
     assert descriptors() == before
+
+
+def test_a_length_that_is_changed_takes_no_memory_and_what_was_cut_off_is_zero(tmp_path):
+    files, root = below(tmp_path)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with open(tmp_path / "large", "wb") as large:
+        large.truncate(1 << 30)
+        large.write(b"head")
+    for size in ((1 << 30) - 5, (1 << 30) + 7):
+        file = files.open(f"{root}/large", writable=True)
+        file.truncate(size)
+        assert (file.size(), files.stat(f"{root}/large").size) == (size, size)
+        file.close()
+        assert (text(files, f"{root}/large")[:6], resource.getrusage(
+            resource.RUSAGE_SELF).ru_maxrss - before < 20_000) == (b"head\0\0", True)
+    file = files.open(f"{root}/b", writable=True)
+    file.truncate(3000)
+    file.truncate(5000)
+    assert file.pread(5, 2998) == b"bb\0\0\0"
+    assert (file.pread(9, 4998), file.pread(9, 6000)) == (b"\0\0", b"")
+    assert file.data_ranges(0, 5000) == [(0, 3000)]
+    assert file.data_ranges(3000, 5000) == []
+    mapping = file.map(5000, writable=False)
+    assert bytes(mapping.view[2999:3001]) == b"b\0"
+    mapping.close()
+    file.pwrite(b"!", 3001)
+    assert file.pread(5, 2998) == b"bb\0!\0"
+    assert (tmp_path / "b").read_bytes() == b"b" * 5000

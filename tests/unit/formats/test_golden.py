@@ -15,7 +15,7 @@ from tailrace.errors import (
 )
 from tailrace.formats import commitlog, consumequeue, filenames, indexfile, remoting
 from tailrace.kernels import appender, record
-from tailrace.store.log_scan import is_record
+from tailrace.store.walk.scan import is_record
 
 RECORD = bytes.fromhex(
     "00000087daa320a73610a68600000003000000000000000000000000000000000000000000000000"

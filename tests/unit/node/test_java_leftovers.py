@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
-
 import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
@@ -17,9 +14,8 @@ from tailrace.node.topic_config import TopicConfig
 CONFIG = StoreConfig(
     mapped_file_size_commit_log=1 << 20, mapped_file_size_timer_log=65536, max_hash_slot_num=100,
     max_index_num=400)
-HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+HALF, OP = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
 REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
-HOUR_MS = 3_600_000
 
 
 def opened(path, config=CONFIG):
@@ -79,7 +75,7 @@ def test_a_file_of_a_kind_is_named(path, caplog, name, text, kind, count):
 
 
 @pytest.mark.parametrize(("attribute", "value"), [
-    ("message.type", "PRIORITY"), ("message.type", "LITE"), ("cleanup.policy", "COMPACTION"),
+    ("message.type", "LITE"), ("cleanup.policy", "COMPACTION"),
     ("queue.type", "BatchCQ"), ("queue.type", "OfTomorrow"),
 ])
 def test_a_topic_of_a_type_is_named_and_takes_no_messages(path, caplog, attribute, value):
@@ -100,31 +96,21 @@ def test_a_static_topic_takes_no_messages(path):
         store.put(Message(topic="orders", body=b"x"))
 
 
-def test_half_messages_are_counted_unless_they_are_settled(path, caplog):
+def test_half_messages_in_the_queues_are_no_leftover(path, caplog):
     with opened(path) as store:
-        for n in range(6):
-            put(store, HALF, b"half", UNIQ_KEY=f"K{n}", TRAN_MSG="true")
-        put(store, HALF, b"half", UNIQ_KEY="K5", TRAN_MSG="true")  # put back by a check
-        put(store, OP, b"0,2,", TAGS="d")
-        put(store, OP, b"6,", TAGS="d")
-    assert named(path, caplog) == {"half messages of transactions": "3"}  # K1, K3, K4
-    file(path, "config/consumerOffset.json", json.dumps({"offsetTable": {
-        f"{HALF}@CID_RMQ_SYS_TRANS": {"0": 4}, f"{OP}@CID_RMQ_SYS_TRANS": {"0": 0}}}))
-    assert named(path, caplog) == {"half messages of transactions": "1"}
-    with opened(path) as store:
-        put(store, OP, b"4\xff,4", TAGS="d")
+        put(store, "RMQ_SYS_TRANS_HALF_TOPIC", b"half", UNIQ_KEY="K", TRAN_MSG="true")
     assert named(path, caplog) == {}
 
 
 def test_half_messages_of_a_broker_with_rocksdb_are_settled_by_their_position(path, caplog):
     with opened(path) as store:
         for n in range(3):
-            put(store, "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", b"half", UNIQ_KEY=f"K{n}", TRAN_MSG="true")
+            put(store, HALF, b"half", UNIQ_KEY=f"K{n}", TRAN_MSG="true")
         store.wait_dispatched()
-        unit = store._store.queues.get("RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", 0).unit(1)
+        unit = store._store.queues.get(HALF, 0).unit(1)
         for position in (str(unit[0]), "²", ""):
-            put(store, "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC", b"d", TAGS="d", TRANS_OFFSET=position)
-    assert named(path, caplog) == {"half messages of transactions": "2"}
+            put(store, OP, b"d", TAGS="d", TRANS_OFFSET=position)
+    assert named(path, caplog) == {"half messages of transactions in RocksDB": "2"}
     assert "path=" + str(path / "consumequeue/RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC") in caplog.text
 
 
@@ -133,62 +119,24 @@ def test_counting_reads_a_bounded_number_of_messages(path, caplog, monkeypatch):
     with opened(path) as store:
         for n in range(100):
             put(store, HALF, b"half", UNIQ_KEY=f"K{n}")
+        store.wait_dispatched()
         for n in range(95):
-            put(store, OP, b"%d" % n, TAGS="d")
+            unit = store._store.queues.get(HALF, 0).unit(n)
+            put(store, OP, b"d", TAGS="d", TRANS_OFFSET=str(unit[0]))
         store.wait_dispatched()
         read = []
         monkeypatch.setattr(
             store._store.reader, "decode_at", lambda at, old=store._store.reader.decode_at: (
                 read.append(at), old(at))[1])
         foreign_engines.name_leftovers(
-            store.file_system, store.path, store._store, store.topics, None)
+            store.file_system, store.path, store._store, store.topics)
     assert 0 < len(read) <= 2 * 10
     counts = named(path, caplog)
-    assert counts in ({}, *({"half messages of transactions": f"at least {n}"} for n in range(1, 6)))
+    assert counts in ({}, *({"half messages of transactions in RocksDB": f"at least {n}"} for n in range(1, 6)))
     with opened(path) as store:  # none of the last ones is settled, so they count
         for n in range(200, 220):
             put(store, HALF, b"half", UNIQ_KEY=f"K{n}")
-    assert named(path, caplog) == {"half messages of transactions": "at least 10"}
-
-
-def check_point(offsets, **more):
-    return json.dumps({
-        "bm": 0, "c": "PG", "d": [n - offsets[0] for n in offsets], "it": HOUR_MS, "n": len(offsets), "pt": 1,
-        "q": 0, "so": offsets[0], "t": "orders", "bn": "broker-a", **more}).encode()
-
-
-def ack(start, *offsets, **more):
-    common = {"c": "PG", "pt": 1, "q": 0, "so": start, "t": "orders", "bn": "broker-a", **more}
-    if len(offsets) == 1:
-        return json.dumps({**common, "ao": offsets[0]}).encode()
-    return json.dumps({**common, "aol": offsets}).encode()
-
-
-def test_popped_messages_are_counted_unless_they_are_acknowledged(path, caplog):
-    with opened(path) as store:
-        store.topics.update(TopicConfig(topic_name=REVIVE, read_queue_nums=8, write_queue_nums=8))
-        put(store, REVIVE, check_point([3, 5, 9]), 2, TAGS="ck")
-        put(store, REVIVE, ack(3, 5), 2, TAGS="ack")
-        put(store, REVIVE, check_point([20, 21, 22, 23], bm=1), 3, TAGS="ck")
-        put(store, REVIVE, ack(20, 21, 22), 3, TAGS="bAck")
-        put(store, REVIVE, ack(77, 77), 3, TAGS="ack")  # of a check point that is not there any more
-        put(store, REVIVE, b"no JSON", 3, TAGS="ck")
-        put(store, REVIVE, b"[1]", 3, TAGS="ack")
-    assert named(path, caplog) == {"messages popped and not acknowledged": "3"}  # 3, 9 and 23
-    file(path, "config/consumerOffset.json", json.dumps({"offsetTable": {
-        f"{REVIVE}@CID_RMQ_SYS_REVIVE_GROUP": {"2": 1, "3": 4}}}))
-    assert named(path, caplog) == {}  # they were revived
-    (path / "config/consumerOffset.json").rename(path / "config/lmqConsumerOffset.json")
-    assert named(path, caplog, replace(CONFIG, enable_lmq=True)) == {}
-
-
-def test_a_check_point_that_waits_as_a_timer_counts(path, caplog):
-    with opened(path) as store:
-        now = store._clock.now_ms()
-        store.topics.update(TopicConfig(topic_name=REVIVE))
-        for body, tag in ((check_point([3, 4]), "ck"), (ack(3, 4), "ack")):
-            put(store, REVIVE, body, TAGS=tag, TIMER_DELIVER_MS=str(now + HOUR_MS), UNIQ_KEY=tag)
-    assert named(path, caplog) == {"messages popped and not acknowledged": "1"}
+    assert named(path, caplog) == {"half messages of transactions in RocksDB": "at least 10"}
 
 
 def test_a_look_that_fails_is_no_reason_to_refuse_the_open(path, caplog, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.errors import StoreError
-from tailrace.store import recovery
+from tailrace.store.recovery import passes
 
 CONFIG = StoreConfig(
     mapped_file_size_commit_log=16384, mapped_file_size_consume_queue=400, max_hash_slot_num=50,
@@ -20,7 +20,7 @@ class StopError(StoreError):
 
 
 def test_an_open_that_is_stopped_at_any_report_loses_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(recovery, "_TELL_NS", 0)
+    monkeypatch.setattr(passes, "_TELL_NS", 0)
     killed = tmp_path / "killed"
     with MessageStore.open(tmp_path / "s", config=CONFIG, services=False) as store:
         for n in range(300):

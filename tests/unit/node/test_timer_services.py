@@ -8,6 +8,7 @@ import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
+from tailrace.env.scheduler import period_of
 from tailrace.testing import (
     CrashFileSystem,
     FaultyFileSystem,
@@ -33,7 +34,7 @@ class Only:
 
     def every(self, name, period_ms, step):
         assert name not in self.periods, "two services have one name"
-        self.periods[name] = period_ms
+        self.periods[name] = period_of(period_ms)
         return self.inner.every(name, period_ms, step) if name in self.names else IdleService()
 
     def stop_all(self):

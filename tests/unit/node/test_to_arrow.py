@@ -200,6 +200,30 @@ def test_a_negative_argument_is_named(tmp_path, name):
         assert store.to_arrow("T", offset=1).num_rows == store.to_arrow("T", count=0).num_rows == 0
 
 
+def test_chosen_columns(tmp_path):
+    with opened(tmp_path / "store") as store:
+        store.put_many([Message(topic="T", body=b"%d" % n, tags="even" if n % 2 == 0 else "") for n in range(5)])
+        whole = store.to_arrow("T")
+        for columns in (["body"], ["tags", "queueOffset", "body"], list(reversed(whole.column_names))):
+            assert store.to_arrow("T", columns=columns).equals(whole.select(columns))
+        assert store.to_arrow("unknown", columns=["tags"]).column_names == ["tags"]
+
+
+@pytest.mark.parametrize(("columns", "message"), [
+    (["body", "tag"], "unknown column 'tag'; known are store, topic, "),
+    (["damaged"], "unknown column 'damaged'"),
+    (["body", "body"], "column 'body' is given twice"),
+    ("body", "columns must be a list of names, not the string 'body'"),
+    ([], "columns must name at least one column"),
+    ([3], "unknown column 3"),
+])
+def test_a_wrong_choice_of_columns_is_named(tmp_path, columns, message):
+    with opened(tmp_path / "store") as store:
+        store.put(Message(topic="T", body=b"x"))
+        with pytest.raises((ValueError, TypeError), match=f"^{message}"):
+            store.to_arrow("T", columns=columns)
+
+
 def test_without_pyarrow_the_error_names_the_extra(tmp_path, monkeypatch):
     with opened(tmp_path / "store") as store:
         store.put(Message(topic="T", body=b"x"))

@@ -12,6 +12,7 @@ import pytest
 
 from tailrace.errors import RemotingConnectError, RemotingTimeoutError
 from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
+from tailrace.formats.requests.name_server_headers import GetRouteInfoRequestHeader
 from tailrace.remoting import RemotingServer
 from tailrace.remoting.limits import ServerLimits
 from tailrace.remoting.server import one_address
@@ -130,7 +131,7 @@ def test_an_unknown_code_is_answered_with_3():
 
 def test_a_processor_that_raises_is_answered_with_1_and_serving_goes_on():
     def missing(channel, request):
-        return request.answer(ext={"x": request.ext["topic"]})
+        return request.answer(ext={"x": request.read(GetRouteInfoRequestHeader).topic})
 
     def broken(channel, request):
         raise RuntimeError("no luck")
@@ -144,7 +145,7 @@ def test_a_processor_that_raises_is_answered_with_1_and_serving_goes_on():
             client.send(RemotingCommand(1, opaque=1), RemotingCommand(2, opaque=2))
             client.send(RemotingCommand(10, opaque=3))
             first, second, third = [await client.receive() for _ in range(3)]
-            assert (first.code, first.remark) == (1, "KeyError: missing field 'topic'")
+            assert (first.code, first.remark) == (1, "the custom field <topic> is null")
             assert (second.code, second.remark) == (1, "RuntimeError: no luck")
             assert (third.code, third.opaque) == (0, 3)
 

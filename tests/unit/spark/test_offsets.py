@@ -153,9 +153,9 @@ def test_staged_rows_keep_their_lmq_units(tmp_path):
     from tailrace.config import StoreConfig
     from tailrace.kernels import record
     from tailrace.spark.pipeline.staging import _packed, _unpacked
-    from tailrace.store.log_scan import LogEnd, scan_files
     from tailrace.store.multi_dispatch import rows_with_lmq
     from tailrace.store.record_batch import rows_by_queue
+    from tailrace.store.walk.scan import LogEnd, scan_files
 
     path = str(tmp_path / "lmq")
     config = StoreConfig(enable_lmq=True, enable_multi_dispatch=True)

@@ -11,10 +11,11 @@ import pytest
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.kernels import record
-from tailrace.store import parallel_walk, recovery
 from tailrace.store.dispatch import Dispatcher
 from tailrace.store.index_service import IndexService
-from tailrace.store.parallel_walk import ParallelWalk
+from tailrace.store.recovery import passes
+from tailrace.store.walk import parallel
+from tailrace.store.walk.parallel import ParallelWalk
 from tailrace.testing import Fault, FaultyFileSystem
 
 CONFIG = StoreConfig(
@@ -55,9 +56,9 @@ def store_and_files(tmp_path_factory):
 @pytest.fixture(autouse=True, params=["index in its file", "index in memory"])
 def parts(request, monkeypatch):
     """Small parts; slots of the index in memory, as a long walk has them, or not."""
-    monkeypatch.setattr(parallel_walk, "_PART", PART)
-    monkeypatch.setattr(parallel_walk, "_FIRST", PART // 4)
-    monkeypatch.setattr(recovery, "_SMALL", 1 << 20 if request.param == "index in memory" else 1 << 40)
+    monkeypatch.setattr(parallel, "_PART", PART)
+    monkeypatch.setattr(parallel, "_FIRST", PART // 4)
+    monkeypatch.setattr(passes, "_SMALL", 1 << 20 if request.param == "index in memory" else 1 << 40)
 
 
 @pytest.fixture
@@ -103,21 +104,21 @@ def test_a_batch_that_cannot_be_written_is_not_lost(path, part, number):
 
 def test_memory_is_used_again(path, monkeypatch):
     made, scanned = {"rooms": 0, "batches": 0}, []
-    room, new_batch, scan = parallel_walk._Room, Dispatcher.new_batch, ParallelWalk._scan
+    room, new_batch, scan = parallel._Room, Dispatcher.new_batch, ParallelWalk._scan
 
     def count(what, make):
         made[what] += 1
         return make()
 
-    monkeypatch.setattr(parallel_walk, "_Room", lambda: count("rooms", room))
+    monkeypatch.setattr(parallel, "_Room", lambda: count("rooms", room))
     monkeypatch.setattr(Dispatcher, "new_batch", lambda self: count("batches", lambda: new_batch(self)))
     monkeypatch.setattr(
         ParallelWalk, "_scan", lambda self, goal: (scanned.append(goal), scan(self, goal))[1])
     with MessageStore.open(path, config=CONFIG, services=False):
         pass
     assert len(scanned) >= 18
-    assert made["rooms"] <= parallel_walk.HELPERS + 1, "one a thread"
-    assert made["batches"] <= parallel_walk.HELPERS + 5, "begun, worked on; one of the dispatcher, one of the timers"
+    assert made["rooms"] <= parallel.HELPERS + 1, "one a thread"
+    assert made["batches"] <= parallel.HELPERS + 5, "begun, worked on; one of the dispatcher, one of the timers"
 
 
 def test_the_index_goes_no_further_than_its_first_error(path, monkeypatch):

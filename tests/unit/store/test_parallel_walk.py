@@ -12,11 +12,11 @@ import pytest
 from segmented_store import CONFIG, SEGMENT, Seen, damaged_copy, overwrite, plain, sound_store
 from tailrace import Message, MessageStore
 from tailrace.kernels import record
-from tailrace.store import parallel_walk
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.dispatch import Dispatcher, parse_delay_levels
-from tailrace.store.parallel_walk import ParallelWalk
 from tailrace.store.verification import CHECK
+from tailrace.store.walk import parallel as parallel_walk
+from tailrace.store.walk.parallel import ParallelWalk
 
 
 @pytest.fixture(autouse=True)

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import pytest
 
-import tailrace.store.recovery_table as module
+import tailrace.store.recovery.table as module
 from tailrace.config import RecoveryMode
 from tailrace.errors import CorruptionError
-from tailrace.store.recovery_table import (
+from tailrace.store.recovery.table import (
     START_TABLE,
     STOP_TABLE,
     StartDecision,

@@ -9,8 +9,8 @@ import pytest
 
 from segmented_store import SEGMENT, Seen, damaged_copy, overwrite, plain, sound_store
 from tailrace.store.directory import StoreDirectory
-from tailrace.store.stitched_walk import Piece, StitchedWalk, first_piece, scan_pieces
 from tailrace.store.verification import CHECK
+from tailrace.store.walk.stitched import Piece, StitchedWalk, first_piece, scan_pieces
 
 
 def stitched(directory):

@@ -7,8 +7,8 @@ import random
 import numpy as np
 
 from tailrace.kernels import record
-from tailrace.store.log_scan import LogChunk
 from tailrace.store.verification import Claims, rows_with_odd_properties
+from tailrace.store.walk.scan import LogChunk
 
 
 def is_odd(stored):

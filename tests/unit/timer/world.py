@@ -7,7 +7,7 @@ from tailrace.model import MessageExtBrokerInner, PutMessageResult
 from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.dispatch import parse_delay_levels
-from tailrace.store.log_scan import has_unit
+from tailrace.store.walk.scan import has_unit
 from tailrace.testing import CrashFileSystem, SimClock
 from tailrace.timer.put_hook import TimerPutHook
 from tailrace.timer.schedule_message_service import ScheduleMessageService

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import enum
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from typing import Any, Final, final
 
 from tailrace.broker.client_manager import ClientInfo
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.runtime_info import RuntimeInfo
-from tailrace.config import option_name
-from tailrace.errors import RemotingConnectError, RemotingTimeoutError
+from tailrace.errors import RefusalError, RemotingConnectError, RemotingTimeoutError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import decode_message, tags_code
 from tailrace.formats.remoting import MQ_VERSION, RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.broker_headers import (
+    QueryConsumeQueueRequestHeader,
+)
+from tailrace.formats.requests.consumer_headers import (
+    ConsumeMessageDirectlyResultRequestHeader,
+    GetConsumerConnectionListRequestHeader,
+    GetConsumerRunningInfoRequestHeader,
+    GetProducerConnectionListRequestHeader,
+)
 from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["AdminProcessor"]
@@ -30,14 +36,11 @@ CQ_BYTES_MAX: Final = 16 << 20
 
 @final
 class AdminProcessor:
-    """Settings, run-time figures, connections, and requests forwarded to consumers."""
+    """Run-time figures, connections, and requests forwarded to consumers."""
 
-    def __init__(
-        self, broker: BrokerContext, runtime: RuntimeInfo, settings: Mapping[str, str]
-    ) -> None:
+    def __init__(self, broker: BrokerContext, runtime: RuntimeInfo) -> None:
         self._broker = broker
         self._runtime = runtime
-        self._settings = settings
         self._tasks: set[asyncio.Task[None]] = set()
 
     def register(self, server: RemotingServer) -> None:
@@ -45,8 +48,6 @@ class AdminProcessor:
         code = RequestCode
         slow = self._broker.worker.in_thread
         server.register(slow(self.runtime_info), code.GET_BROKER_RUNTIME_INFO)
-        server.register(self.get_config, code.GET_BROKER_CONFIG)
-        server.register(self.update_config, code.UPDATE_BROKER_CONFIG)
         server.register(slow(self.all_consumer_offsets), code.GET_ALL_CONSUMER_OFFSET)
         server.register(self.all_delay_offsets, code.GET_ALL_DELAY_OFFSET)
         server.register(self.consumer_connections, code.GET_CONSUMER_CONNECTION_LIST)
@@ -60,18 +61,6 @@ class AdminProcessor:
         """Figures of the running broker: request 28."""
         return request.answer(body=fastjson.dumps({"table": self._runtime.table()}))
 
-    def get_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Settings as a properties text: request 26."""
-        text = "".join(f"{name}={value}\n" for name, value in sorted(self._settings.items()))
-        version = fastjson.dumps({"counter": 0, "stateVersion": 0, "timestamp": self._broker.boot_ms})
-        return request.answer(ext={"version": version.decode()}, body=text.encode())
-
-    def update_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Settings are not changed over the wire: request 25."""
-        return request.answer(
-            ResponseCode.NO_PERMISSION, "the broker's settings cannot be changed remotely"
-        )
-
     def all_consumer_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """``consumerOffset.json``: request 43."""
         return request.answer(body=fastjson.dumps_large(self._broker.offsets.to_json()))
@@ -82,10 +71,10 @@ class AdminProcessor:
 
     def consumer_connections(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Members of a consumer group: request 203."""
-        group = request.ext["consumerGroup"]
+        group = request.read(GetConsumerConnectionListRequestHeader).consumer_group
         info = self._broker.consumers.find(group)
         if info is None:
-            return request.answer(
+            raise RefusalError(
                 ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{group}] not online"
             )
         return request.answer(
@@ -100,10 +89,10 @@ class AdminProcessor:
 
     def producer_connections(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Members of a producer group: request 204."""
-        group = request.ext["producerGroup"]
+        group = request.read(GetProducerConnectionListRequestHeader).producer_group
         members = self._broker.producers.members(group)
         if not members:
-            return request.answer(
+            raise RefusalError(
                 ResponseCode.SYSTEM_ERROR, f"the producer group[{group}] not exist"
             )
         return request.answer(
@@ -127,50 +116,49 @@ class AdminProcessor:
 
     # --- forwarded to a consumer
 
-    def consumer_running_info(
-        self, channel: Channel, request: RemotingCommand
-    ) -> RemotingCommand | None:
+    def consumer_running_info(self, channel: Channel, request: RemotingCommand) -> None:
         """Ask a consumer about itself: request 307."""
-        return self._forward(channel, request, dict(request.ext), b"")
+        header = request.read(GetConsumerRunningInfoRequestHeader)
+        self._forward(
+            channel, request, header.consumer_group, header.client_id, dict(request.ext), b"")
 
-    def consume_directly(
-        self, channel: Channel, request: RemotingCommand
-    ) -> RemotingCommand | None:
+    def consume_directly(self, channel: Channel, request: RemotingCommand) -> None:
         """Let a consumer consume one message: request 309."""
+        header = request.read(ConsumeMessageDirectlyResultRequestHeader)
         ext = {"brokerName": self._broker.config.broker_name, **request.ext}
         record = None
-        if msg_id := ext.get("msgId"):
+        if msg_id := header.msg_id:
             # The low 16 hex digits of an offset message id are the physical offset.
             try:
                 record = self._broker.store.select_record(int(msg_id[-16:], 16))
             except ValueError:
                 record = None
         if record is None:
-            return request.answer(ResponseCode.SYSTEM_ERROR, f"no message with the id {msg_id}")
-        return self._forward(channel, request, ext, bytes(record))
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, f"no message with the id {msg_id}")
+        self._forward(
+            channel, request, header.consumer_group, header.client_id or "", ext, bytes(record))
 
     def _forward(
-        self, channel: Channel, request: RemotingCommand, ext: dict[str, str], body: bytes
-    ) -> RemotingCommand | None:
-        group, client_id = ext["consumerGroup"], ext.get("clientId", "")
+        self, channel: Channel, request: RemotingCommand, group: str, client_id: str,
+        ext: dict[str, str], body: bytes,
+    ) -> None:
+        """Pass a request on to a consumer, with all its fields; its answer goes back later."""
         client = self._broker.consumers.find_client(group, client_id)
         if client is None:
-            return request.answer(
+            raise RefusalError(
                 ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online"
             )
         if len(self._tasks) >= FORWARDS_MAX:
-            return request.answer(
+            raise RefusalError(
                 ResponseCode.SYSTEM_BUSY, f"{FORWARDS_MAX} requests wait for consumers already")
-        self._start(self._forwarded(channel, request, client, RemotingCommand(
+        self._start(self._forwarded(channel, request, group, client, RemotingCommand(
             request.code, ext, body, version=MQ_VERSION,
         )))
-        return None
 
     async def _forwarded(
-        self, channel: Channel, request: RemotingCommand, client: ClientInfo,
+        self, channel: Channel, request: RemotingCommand, group: str, client: ClientInfo,
         forwarded: RemotingCommand,
     ) -> None:
-        group = forwarded.ext["consumerGroup"]
         try:
             found = await client.channel.request(forwarded, FORWARD_TIMEOUT_MS)
         except RemotingTimeoutError:
@@ -194,15 +182,15 @@ class AdminProcessor:
 
     def query_consume_queue(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Units of a queue: request 321."""
-        ext, store = request.ext, self._broker.store
-        topic, queue_id = ext["topic"], int(ext["queueId"])
+        header, store = request.read(QueryConsumeQueueRequestHeader), self._broker.store
+        topic, queue_id = header.topic or "", header.queue_id
         config = self._broker.topics.select(topic)
         if config is None or not 0 <= queue_id < max(config.read_queue_nums, config.write_queue_nums):
-            return request.answer(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
         first = max(0, store.min_offset_in_queue(topic, queue_id))
         until = max(0, store.max_offset_in_queue(topic, queue_id))
-        index = max(first, int(ext.get("index") or 0))
-        count = min(int(ext.get("count") or 0), CQ_UNITS_MAX, max(0, until - index))
+        index = max(first, header.index)
+        count = min(header.count, CQ_UNITS_MAX, max(0, until - index))
         units: list[dict[str, Any]] = []
         room = CQ_BYTES_MAX
         # Not store.read, which waits for the dispatch: nothing may wait on the event loop.
@@ -211,7 +199,7 @@ class AdminProcessor:
             for message in map(decode_message, result.records[: count - len(units)]):
                 units.append({
                     "physicOffset": message.phy_offset, "physicSize": message.store_size,
-                    "tagsCode": tags_code(message.tags), "eval": True,
+                    "tagsCode": tags_code(message.tags), "eval": False,
                 })
             room -= sum(map(len, result.records))
             if result.next_begin_offset <= index or room <= 0:
@@ -220,27 +208,11 @@ class AdminProcessor:
         body: dict[str, Any] = {
             "maxQueueIndex": until, "minQueueIndex": first, "queueData": units,
         }
-        if group := ext.get("consumerGroup"):
+        if group := header.consumer_group:
             info = self._broker.consumers.find(group)
             if info is not None and topic in info.subscriptions:
                 body["subscriptionData"] = info.subscriptions[topic].to_json()
+                body["filterData"] = "null"
             else:
                 body["filterData"] = f"{group}@{topic} is not online!"
         return request.answer(body=fastjson.dumps(body))
-
-
-def settings_of(*configs: Any, **more: object) -> dict[str, str]:
-    """Settings by RocketMQ's names, as text."""
-    found: dict[str, str] = {}
-    for config in configs:
-        for f in dataclasses.fields(config):
-            found[option_name(f)] = _text(getattr(config, f.name))
-    return {**found, **{name: _text(value) for name, value in more.items()}}
-
-
-def _text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, enum.Enum):
-        return str(value.value)
-    return str(value)

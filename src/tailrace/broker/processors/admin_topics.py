@@ -10,8 +10,16 @@ from typing import Any, Final, final
 from tailrace.broker.answers_later import Answer, Change, ConfigChanges, creates_missing
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.processors._bodies import json_object, objects_in
+from tailrace.errors import RefusalError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests import consumer_headers
+from tailrace.formats.requests.broker_headers import (
+    CreateTopicRequestHeader,
+    DeleteTopicRequestHeader,
+    GetTopicConfigRequestHeader,
+    GetTopicStatsInfoRequestHeader,
+)
 from tailrace.node.subscription_group import (
     SubscriptionGroupConfig,
     merged_group_attributes,
@@ -77,26 +85,26 @@ class AdminTopicsProcessor:
 
     def refuse(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Any change, while the store is read-only: it would be forgotten."""
-        return request.answer(ResponseCode.SYSTEM_ERROR, self._broker.store.read_only)
+        raise RefusalError(ResponseCode.SYSTEM_ERROR, self._broker.store.read_only)
 
     # --- topics
 
     def update_topic(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Create or change a topic: request 17."""
-        ext = request.ext
-        name = ext["topic"]
-        if refusal := self._refused_name(request, name) or self._refused_lmq(request, name):
-            return refusal
+        header = request.read(CreateTopicRequestHeader)
+        name = header.topic
+        self._check_name(name)
+        self._check_lmq(name)
         config = TopicConfig(
             topic_name=name,
-            read_queue_nums=int(ext["readQueueNums"]),
-            write_queue_nums=int(ext["writeQueueNums"]),
-            perm=int(ext["perm"]),
-            topic_filter_type=ext.get("topicFilterType") or "SINGLE_TAG",
-            topic_sys_flag=int(ext.get("topicSysFlag") or 0),
-            order=ext.get("order") == "true",
+            read_queue_nums=header.read_queue_nums,
+            write_queue_nums=header.write_queue_nums,
+            perm=header.perm,
+            topic_filter_type=header.topic_filter_type or "SINGLE_TAG",
+            topic_sys_flag=header.topic_sys_flag or 0,
+            order=header.order,
         )
-        changes = ext.get("attributes", "")
+        changes = header.attributes or ""
 
         def merged(present: TopicConfig | None) -> TopicConfig:
             return replace(
@@ -106,9 +114,8 @@ class AdminTopicsProcessor:
         try:
             first = merged(self._broker.topics.select(name))
         except ValueError as error:
-            return request.answer(ResponseCode.SYSTEM_ERROR, str(error))
-        if refusal := _refused_shape(request, first):
-            return refusal
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, str(error)) from error
+        _check_shape(first)
         return self._put_topics(channel, request, [(name, merged)])
 
     def update_topics(self, channel: Channel, request: RemotingCommand) -> Answer:
@@ -127,11 +134,11 @@ class AdminTopicsProcessor:
             try:
                 first = merged(config, self._broker.topics.select(config.topic_name))
             except ValueError as error:
-                return request.answer(ResponseCode.SYSTEM_ERROR, f"{config.topic_name}: {error}")
-            refusal = self._refused_name(request, config.topic_name) or self._refused_lmq(
-                request, config.topic_name)
-            if refusal := refusal or _refused_shape(request, first):
-                return refusal
+                raise RefusalError(
+                    ResponseCode.SYSTEM_ERROR, f"{config.topic_name}: {error}") from error
+            self._check_name(config.topic_name)
+            self._check_lmq(config.topic_name)
+            _check_shape(first)
         return self._put_topics(
             channel, request, [(config.topic_name, partial(merged, config)) for config in configs])
 
@@ -148,23 +155,20 @@ class AdminTopicsProcessor:
             draft, [merged(draft.get(name)) for name, merged in made]))
         return self._broker.changes.apply(channel, request, [change], request.answer)
 
-    def _refused_lmq(self, request: RemotingCommand, name: str) -> RemotingCommand | None:
-        """The reference answers success and ignores the change."""
-        if not self._broker.topics.is_lmq(name):
-            return None
-        return request.answer(
-            ResponseCode.INVALID_PARAMETER,
-            f"The topic[{name}] is an LMQ queue: it exists without a config, with one queue.")
-
-    def _refused_name(self, request: RemotingCommand, name: str) -> RemotingCommand | None:
-        if reason := validate_topic(name):
-            return request.answer(ResponseCode.INVALID_PARAMETER, reason)
-        if self._broker.topics.is_system_topic(name):
-            return request.answer(
+    def _check_lmq(self, name: str) -> None:
+        """Raise RefusalError for an LMQ queue; the reference answers success and ignores the change."""
+        if self._broker.topics.is_lmq(name):
+            raise RefusalError(
                 ResponseCode.INVALID_PARAMETER,
-                f"The topic[{name}] is conflict with system topic.",
-            )
-        return None
+                f"The topic[{name}] is an LMQ queue: it exists without a config, with one queue.")
+
+    def _check_name(self, name: str) -> None:
+        """Raise RefusalError for a name that no topic may have, or that belongs to the broker."""
+        if reason := validate_topic(name):
+            raise RefusalError(ResponseCode.INVALID_PARAMETER, reason)
+        if self._broker.topics.is_system_topic(name):
+            raise RefusalError(
+                ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
 
     def delete_topic(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Delete a topic with its queues: request 215.
@@ -172,15 +176,15 @@ class AdminTopicsProcessor:
         The topic, the offsets of its groups and the note of the deletion are all durable before the
         answer; if one of the three files cannot be written, the others get their previous text back.
         """
-        name = request.ext["topic"]
-        if refusal := self._refused_name(request, name):
-            return refusal
+        name = request.read(DeleteTopicRequestHeader).topic
+        self._check_name(name)
         broker = self._broker
 
         def delete(channel: Channel, request: RemotingCommand) -> RemotingCommand:
             broker.store.delete_topics({name}, lambda note: broker.topics.delete(
                 name, lambda: broker.offsets.remove_topic(name, note)))
             broker.traffic.forget_topic(name)
+            broker.transactions.metrics.forget_topic(name)
             return request.answer()
 
         return broker.worker.in_thread(delete)(channel, request)
@@ -198,18 +202,19 @@ class AdminTopicsProcessor:
 
     def topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """One topic: request 351."""
-        name = request.ext["topic"]
+        name = request.read(GetTopicConfigRequestHeader).topic
         config = self._broker.topics.select(name)
         if config is None:
-            return _no_topic(request, name)
+            raise RefusalError(
+                ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}")
         return request.answer(body=fastjson.dumps(config.to_json()))
 
     def topic_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """The queues of a topic: request 202."""
-        name = request.ext["topic"]
+        name = request.read(GetTopicStatsInfoRequestHeader).topic
         config = self._broker.topics.select(name)
         if config is None:
-            return request.answer(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+            raise RefusalError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
         entries = []
         for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
             first, until = self._bounds(name, queue_id)
@@ -260,15 +265,16 @@ class AdminTopicsProcessor:
         configs = [SubscriptionGroupConfig.from_json(v) for v in values]
         for config in configs:
             if reason := validate_group(config.group_name) or _unreadable_by_java(config):
-                return request.answer(ResponseCode.INVALID_PARAMETER, reason)
+                raise RefusalError(ResponseCode.INVALID_PARAMETER, reason)
             if self._broker.groups.is_lmq(config.group_name):  # the reference ignores the change
-                return request.answer(
+                raise RefusalError(
                     ResponseCode.INVALID_PARAMETER,
                     f"The group[{config.group_name}] is an LMQ group: it exists without a config.")
             try:
                 _merged_group(config, self._broker.groups.select(config.group_name))
             except ValueError as error:
-                return request.answer(ResponseCode.SYSTEM_ERROR, f"{config.group_name}: {error}")
+                raise RefusalError(
+                    ResponseCode.SYSTEM_ERROR, f"{config.group_name}: {error}") from error
         groups = self._broker.groups
         change = Change(groups, lambda draft: groups.put_all(
             draft, [_merged_group(config, draft.get(config.group_name)) for config in configs]))
@@ -281,10 +287,10 @@ class AdminTopicsProcessor:
     @creates_missing
     def group(self, channel: Channel, request: RemotingCommand) -> Answer:
         """One group, created when that is allowed: request 352."""
-        name = request.ext["group"]
+        name = request.read(consumer_headers.GetSubscriptionGroupConfigRequestHeader).group
         config = self._broker.group(name)
         if config is None:
-            return request.answer(
+            raise RefusalError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group not exist, {name}",
             )
@@ -292,8 +298,8 @@ class AdminTopicsProcessor:
 
     def delete_group(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Forget a group, with ``cleanOffset`` its offsets too: request 207."""
-        name, broker = request.ext["groupName"], self._broker
-        clean = request.ext.get("cleanOffset") == "true"
+        header, broker = request.read(consumer_headers.DeleteSubscriptionGroupRequestHeader), self._broker
+        name, clean = header.group_name, header.clean_offset
 
         def delete(channel: Channel, request: RemotingCommand) -> RemotingCommand:
             broker.groups.delete(name, (lambda: broker.offsets.remove_group(name)) if clean else None)
@@ -306,13 +312,11 @@ class AdminTopicsProcessor:
 
     def consume_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """How far a group is behind: request 208."""
-        group = request.ext["consumerGroup"]
-        named = request.ext.get("topicList", "").split(";")
+        header = request.read(consumer_headers.GetConsumeStatsRequestHeader)
+        group, named = header.consumer_group, (header.topic_list or "").split(";")
         topics = [topic for topic in dict.fromkeys(named) if topic]
         if not topics:
-            topics = self._topics_of(group)
-            if topic := request.ext.get("topic"):
-                topics = [topic]
+            topics = [header.topic] if header.topic else self._broker.offsets.topics_of(group)
             info = self._broker.consumers.find(group)
             if info is not None and info.subscriptions:  # what it has left is not its backlog
                 topics = [topic for topic in topics if topic in info.subscriptions]
@@ -349,46 +353,39 @@ class AdminTopicsProcessor:
 
     def broker_consume_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """How far every group is behind: request 317."""
-        parts, total = [], 0
-        ordered = request.ext.get("isOrder") == "true"
+        parts, total, inflight = [], 0, 0
+        ordered = request.read(consumer_headers.GetConsumeStatsInBrokerHeader).is_order
         known = self._broker.offsets.topics_by_group()
         for config in self._broker.groups.items():
-            names = known.get(config.group_name, set())
-            if (info := self._broker.consumers.find(config.group_name)) is not None:
-                names |= set(info.subscriptions)
-            for topic in sorted(names):
+            group, tables = config.group_name, []
+            info = self._broker.consumers.find(group)
+            for topic in sorted(known.get(group, ())):
+                if info is not None and info.subscriptions and topic not in info.subscriptions:
+                    continue
                 if ordered and not self._is_ordered(topic):
                     continue
-                entries = self._consumed(config.group_name, topic)
+                entries = self._consumed(group, topic)
                 total += sum(v["brokerOffset"] - v["consumerOffset"] for _, v in entries)
-                rate = self._broker.stats.group_get_tps(config.group_name, topic)
-                parts.append(
-                    b'{%b:[{"consumeTps":%b,"offsetTable":%b}]}'
-                    % (fastjson.dumps(config.group_name), fastjson.dumps(rate),
-                       fastjson.object_keyed(entries))
-                )
+                inflight += sum(v["pullOffset"] - v["consumerOffset"] for _, v in entries)
+                rate = fastjson.dumps(self._broker.stats.group_get_tps(group, topic))
+                tables.append(b'{"consumeTps":%b,"offsetTable":%b}' % (rate, fastjson.object_keyed(entries)))
+            parts.append(b"{%b:[%b]}" % (fastjson.dumps(group), b",".join(tables)))
         return request.answer(
-            body=b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":0}'
-            % (fastjson.dumps(self._broker.address), b",".join(parts), total)
+            body=b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":%d}'
+            % (fastjson.dumps(self._broker.address), b",".join(parts), total, inflight)
         )
 
     def _is_ordered(self, topic: str) -> bool:
         config = self._broker.topics.select(topic)
         return config is not None and config.order
 
-    def _topics_of(self, group: str) -> list[str]:
-        names = set(self._broker.offsets.topics_of(group))
-        info = self._broker.consumers.find(group)
-        if info is not None:
-            names |= set(info.subscriptions)
-        return sorted(names)
-
     def consume_time_span(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Store times of a topic's queues, and how far a group has come in them: request 303."""
-        topic, group = request.ext["topic"], request.ext["group"]
+        header = request.read(consumer_headers.QueryConsumeTimeSpanRequestHeader)
+        topic, group = header.topic, header.group
         config = self._broker.topics.select(topic)
         if config is None:
-            return request.answer(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+            raise RefusalError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
         now_ms, spans = self._broker.clock.now_ms(), []
         for queue_id in range(config.write_queue_nums):
             first, until = self._bounds(topic, queue_id)
@@ -414,19 +411,21 @@ class AdminTopicsProcessor:
 
     def groups_of_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Who consumes a topic: request 300."""
-        topic = request.ext["topic"]
+        topic = request.read(consumer_headers.QueryTopicConsumeByWhoRequestHeader).topic
         groups = set(self._broker.consumers.groups_of(topic))
         groups |= set(self._broker.offsets.groups_of(topic))
         return request.answer(body=fastjson.dumps({"groupList": sorted(groups)}))
 
     def topics_of_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """What a group has consumed: request 343."""
-        names = self._broker.offsets.topics_of(request.ext["group"])
+        group = request.read(consumer_headers.QueryTopicsByConsumerRequestHeader).group
+        names = self._broker.offsets.topics_of(group)
         return request.answer(body=fastjson.dumps({"topicList": names}))
 
     def subscription_of_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """What a live group wants of a topic: request 345."""
-        group, topic = request.ext["group"], request.ext.get("topic", "")
+        header = request.read(consumer_headers.QuerySubscriptionByConsumerRequestHeader)
+        group, topic = header.group, header.topic or ""
         body: dict[str, Any] = {"group": group, "topic": topic}
         info = self._broker.consumers.find(group)
         if info is not None and topic in info.subscriptions:
@@ -442,22 +441,22 @@ def _merged_group(
         present.attributes if present else {}, config.attributes, creating=present is None))
 
 
-def _refused_shape(request: RemotingCommand, config: TopicConfig) -> RemotingCommand | None:
+def _check_shape(config: TopicConfig) -> None:
+    """Raise RefusalError for numbers or texts that a topic may not have."""
     for what, value in (("read", config.read_queue_nums), ("write", config.write_queue_nums)):
         if not 0 <= value <= QUEUES_MAX:
-            return request.answer(
+            raise RefusalError(
                 ResponseCode.INVALID_PARAMETER,
                 f"{what}QueueNums={value} is outside 0 to {QUEUES_MAX}",
             )
     if not 0 <= config.perm <= 15:
-        return request.answer(ResponseCode.INVALID_PARAMETER, f"perm={config.perm} is invalid")
+        raise RefusalError(ResponseCode.INVALID_PARAMETER, f"perm={config.perm} is invalid")
     if reason := _unreadable_by_java(config):
-        return request.answer(ResponseCode.INVALID_PARAMETER, reason)
+        raise RefusalError(ResponseCode.INVALID_PARAMETER, reason)
     try:
         topic_limits(config.attributes)
     except ValueError as error:
-        return request.answer(ResponseCode.INVALID_PARAMETER, str(error))
-    return None
+        raise RefusalError(ResponseCode.INVALID_PARAMETER, str(error)) from error
 
 
 def _unreadable_by_java(config: TopicConfig | SubscriptionGroupConfig) -> str:
@@ -485,9 +484,3 @@ def _depth(value: Any) -> int:
     if isinstance(value, dict):
         return 1 + max(map(_depth, value.values()), default=0)
     return 1 + max(map(_depth, value), default=0) if isinstance(value, list) else 0
-
-
-def _no_topic(request: RemotingCommand, name: str) -> RemotingCommand:
-    return request.answer(
-        ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}"
-    )

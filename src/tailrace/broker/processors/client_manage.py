@@ -12,7 +12,7 @@ from tailrace.broker.answers_later import (
     MissingConfigError,
     creates_missing,
 )
-from tailrace.broker.client_manager import TAG
+from tailrace.broker.client_manager import TAG, SubscriptionData
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.heartbeat import CLIENT_ID_MAX, NAME_MAX, Heartbeat, read_heartbeat
 from tailrace.broker.processors._bodies import (
@@ -22,10 +22,17 @@ from tailrace.broker.processors._bodies import (
     objects_in,
     text_in,
 )
-from tailrace.errors import MessageIllegalError, StoreError
+from tailrace.errors import MessageIllegalError, RefusalError, StoreError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.consumer_headers import (
+    GetConsumerListByGroupRequestHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    UnregisterClientRequestHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
 from tailrace.logs import get_logger
 from tailrace.node.subscription_group import validate_group
 from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX
@@ -39,7 +46,7 @@ _log = get_logger(__name__)
 # reference does: 40 % of the 24 GiB that it assumes of a machine it knows nothing about.
 IN_MEMORY_BYTES: Final = 24 * 1024**3 * 4 // 10
 UNIT_SYS_FLAG: Final = 3
-INT32, INT64 = 1 << 31, 1 << 63
+INT32 = 1 << 31
 TURN_S: Final = 0.005
 """For how long the groups of a heartbeat are registered in one turn of the event loop."""
 LOCKED_MAX: Final = 5_000
@@ -77,7 +84,9 @@ class ClientManageProcessor:
         beat = read_heartbeat(request)
         self._check_created(beat)
         for group in beat.producers:
+            begun_ns = self._broker.clock.monotonic_ns()
             self._broker.producers.register(channel, request, beat.client_id, group)
+            self._registered("PRODUCER_REGISTER_TIME", begun_ns)
         steps = self._register_consumers(channel, request, beat)
         done, changed = self._register_some(steps, False)
         if done:
@@ -150,8 +159,10 @@ class ClientManageProcessor:
             member = consumers.member(group, channel, beat.client_id)
             known = member is not None and member.fingerprint == fingerprint
             # A member it is in any case; told of a change, it sends its subscriptions next time.
+            begun_ns = self._broker.clock.monotonic_ns()
             consumers.register(
                 channel, request, beat.client_id, consumer, keep_subscriptions=without)
+            self._registered("CONSUMER_REGISTER_TIME", begun_ns)
             member = consumers.member(group, channel, beat.client_id)
             if without and not known:
                 yield True
@@ -160,53 +171,54 @@ class ClientManageProcessor:
                 member.fingerprint = fingerprint
             yield False
 
+    def _registered(self, name: str, begun_ns: int) -> None:
+        took_ms = (self._broker.clock.monotonic_ns() - begun_ns) // 1_000_000
+        self._broker.traffic.counters.add(name, self._broker.config.broker_cluster_name, took_ms)
+
     def unregister_client(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """A client leaves its groups: request 35."""
-        client_id = request.ext["clientID"]
-        if group := request.ext.get("producerGroup"):
-            self._broker.producers.unregister(channel, group)
-        if group := request.ext.get("consumerGroup"):
-            self._broker.consumers.unregister(channel, group, client_id)
+        header = request.read(UnregisterClientRequestHeader)
+        if header.producer_group:
+            self._broker.producers.unregister(channel, header.producer_group)
+        if header.consumer_group:
+            self._broker.consumers.unregister(channel, header.consumer_group, header.client_id)
         return request.answer()
 
     def check_client_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Whether a subscription can be served: request 46."""
-        subscription = object_in(json_object(request), "subscriptionData")
-        kind = subscription.get("expressionType") or TAG
-        if kind != TAG:
-            return request.answer(
-                ResponseCode.SYSTEM_ERROR,
-                f"The broker does not support consumer to filter message by {kind}",
-            )
+        found = object_in(json_object(request), "subscriptionData")
+        if (kind := found.get("expressionType") or TAG) != TAG:
+            self._broker.filters.compile(SubscriptionData(
+                str(found.get("topic", "")), str(found.get("subString") or ""), expression_type=str(kind)))
         return request.answer()
 
     def consumer_list(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Who is in a group: request 38."""
-        group = request.ext["consumerGroup"]
+        group = request.read(GetConsumerListByGroupRequestHeader).consumer_group
         info = self._broker.consumers.find(group)
         if info is None:
-            return request.answer(
+            raise RefusalError(
                 ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}"
             )
         return request.answer(body=fastjson.dumps({"consumerIdList": info.client_ids()}))
 
     def query_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """How far a group has come: request 14."""
-        ext = request.ext
-        group, topic, queue_id = ext["consumerGroup"], ext["topic"], int(ext["queueId"])
-        offset = self._broker.offsets.query(group, topic, queue_id)
-        if offset >= 0:
-            return request.answer(ext={"offset": str(offset)})
-        if ext.get("setZeroIfNotFound") == "false":
-            return request.answer(
-                ResponseCode.QUERY_NOT_FOUND,
-                "Not found, do not set to zero, maybe this group boot first",
-            )
-        if self._is_young(topic, queue_id):
-            return request.answer(ext={"offset": "0"})
-        return request.answer(
-            ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first"
-        )
+        header = request.read(QueryConsumerOffsetRequestHeader)
+        topic, queue_id = header.topic, header.queue_id
+        offset = self._broker.offsets.query(header.consumer_group, topic, queue_id)
+        if offset < 0:
+            if header.set_zero_if_not_found is False:
+                raise RefusalError(
+                    ResponseCode.QUERY_NOT_FOUND,
+                    "Not found, do not set to zero, maybe this group boot first",
+                )
+            if not self._is_young(topic, queue_id):
+                raise RefusalError(
+                    ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first"
+                )
+            offset = 0
+        return request.answer(ext=QueryConsumerOffsetResponseHeader(offset).to_ext())
 
     def _is_young(self, topic: str, queue_id: int) -> bool:
         store = self._broker.store
@@ -222,28 +234,26 @@ class ClientManageProcessor:
 
     def update_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Remember how far a group has come: request 15."""
-        ext = request.ext
-        topic, group = ext["topic"], ext["consumerGroup"]
+        header = request.read(UpdateConsumerOffsetRequestHeader)
+        topic, group, queue_id = header.topic, header.consumer_group, header.queue_id
         if self._broker.groups.select(group) is None:
-            return request.answer(
+            raise RefusalError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group[:NAME_MAX]} not exist!"
             )
         config = self._broker.topics.select(topic)
         if config is None:
-            return request.answer(
+            raise RefusalError(
                 ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic[:NAME_MAX]} not exist!"
             )
-        queue_id, offset = int(ext["queueId"]), int(ext["commitOffset"])
         queues = max(config.read_queue_nums, config.write_queue_nums)
-        if queue_id >= queues and self._broker.store.max_offset_in_queue(topic, queue_id) <= 0:
-            return request.answer(
+        if queue_id < 0 or (
+            queue_id >= queues and self._broker.store.max_offset_in_queue(topic, queue_id) <= 0
+        ):
+            raise RefusalError(
                 ResponseCode.INVALID_PARAMETER, f"topic {topic} has no queue {queue_id}")
-        if not 0 <= queue_id < INT32 or not -INT64 <= offset < INT64:
-            # It would be written to a file that no Java broker could read any more.
-            return request.answer(ResponseCode.INVALID_PARAMETER, "a number is out of its range")
         if self._broker.offsets.is_reset(group, topic, queue_id):
             return request.answer(ResponseCode.SUCCESS, "Offset has been previously reset")
-        self._broker.offsets.commit(group, topic, queue_id, offset)
+        self._broker.offsets.commit(group, topic, queue_id, header.commit_offset)
         return request.answer()
 
     def lock_batch(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:

@@ -6,7 +6,23 @@ import sys
 from typing import Final, final
 
 from tailrace.broker.context import BrokerContext
+from tailrace.errors import RefusalError
 from tailrace.formats.remoting import FRAME_MAX, RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.broker_headers import (
+    GetEarliestMsgStoretimeRequestHeader,
+    GetEarliestMsgStoretimeResponseHeader,
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetMinOffsetRequestHeader,
+    GetMinOffsetResponseHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+)
+from tailrace.formats.requests.message_headers import (
+    QueryMessageRequestHeader,
+    QueryMessageResponseHeader,
+    ViewMessageRequestHeader,
+)
 from tailrace.model import BoundaryType
 from tailrace.remoting import Channel, RemotingServer
 
@@ -36,16 +52,15 @@ class QueryProcessor:
 
     def query_message(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Messages by key: request 12."""
-        ext = request.ext
+        header = request.read(QueryMessageRequestHeader)
         config = self._store.config
-        max_num = max(0, int(ext["maxNum"]))
-        if ext.get(UNIQUE_KEY_QUERY) == "true":
+        max_num = max(0, header.max_num)
+        if request.ext.get(UNIQUE_KEY_QUERY) == "true":
             max_num = config.default_query_max_num
         max_num = min(max_num, config.max_msgs_num_batch)
-        end = int(ext["endTimestamp"])
         records = self._store.query_records(
-            ext["topic"], ext["key"], max_num, int(ext["beginTimestamp"]),
-            end if end >= 0 else sys.maxsize,
+            header.topic, header.key, max_num, header.begin_timestamp,
+            header.end_timestamp if header.end_timestamp >= 0 else sys.maxsize,
         )
         # A longer frame would be refused by every client: the newest that fit are the answer.
         room = BODY_MAX
@@ -55,12 +70,10 @@ class QueryProcessor:
                 records = records[place + 1 :]
                 break
         stats = self._store.stats()
-        answer_ext = {
-            "indexLastUpdateTimestamp": str(stats.get("indexLastUpdateTimestamp", 0)),
-            "indexLastUpdatePhyoffset": str(stats.get("indexLastUpdatePhyoffset", 0)),
-        }
+        answer_ext = QueryMessageResponseHeader(
+            stats.get("indexLastUpdateTimestamp", 0), stats.get("indexLastUpdatePhyoffset", 0)).to_ext()
         if not records:
-            return request.answer(
+            raise RefusalError(
                 ResponseCode.QUERY_NOT_FOUND,
                 "can not find message, maybe time range not correct", answer_ext,
             )
@@ -68,43 +81,44 @@ class QueryProcessor:
 
     def view_message(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """The message at a physical offset: request 33."""
-        offset = int(request.ext["offset"])
+        offset = request.read(ViewMessageRequestHeader).offset
         record = self._store.select_record(offset)
         if record is None:
-            return request.answer(
+            raise RefusalError(
                 ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"
             )
         return request.answer(body=bytes(record))
 
     def search_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """The queue offset at a time: request 29."""
-        ext = request.ext
+        header = request.read(SearchOffsetRequestHeader)
         boundary = BoundaryType.LOWER
-        if ext.get("boundaryType", "").upper() == "UPPER":
+        if (header.boundary_type or "").upper() == "UPPER":
             boundary = BoundaryType.UPPER
         offset = self._store.get_offset_in_queue_by_time(
-            ext["topic"], int(ext["queueId"]), int(ext["timestamp"]), boundary
+            header.topic, header.queue_id, header.timestamp, boundary
         )
-        return request.answer(ext={"offset": str(offset)})
+        return request.answer(ext=SearchOffsetResponseHeader(offset).to_ext())
 
     def max_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """The end of a queue: request 30."""
-        ext = request.ext
+        header = request.read(GetMaxOffsetRequestHeader)
         offset = self._store.max_offset_in_queue(
-            ext["topic"], int(ext["queueId"]), committed=ext.get("committed") != "false")
-        return request.answer(ext={"offset": str(max(0, offset))})
+            header.topic, header.queue_id, committed=header.committed)
+        return request.answer(ext=GetMaxOffsetResponseHeader(max(0, offset)).to_ext())
 
     def min_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """The begin of a queue: request 31."""
-        ext = request.ext
-        offset = self._store.min_offset_in_queue(ext["topic"], int(ext["queueId"]))
-        return request.answer(ext={"offset": str(max(0, offset))})
+        header = request.read(GetMinOffsetRequestHeader)
+        offset = self._store.min_offset_in_queue(header.topic, header.queue_id)
+        return request.answer(ext=GetMinOffsetResponseHeader(max(0, offset)).to_ext())
 
     def earliest_store_time(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """The store time of the first message of a queue: request 32; -1 when it is empty."""
-        topic, queue_id = request.ext["topic"], int(request.ext["queueId"])
+        header = request.read(GetEarliestMsgStoretimeRequestHeader)
+        topic, queue_id = header.topic, header.queue_id
         first = self._store.min_offset_in_queue(topic, queue_id)
         timestamp = -1
         if self._store.max_offset_in_queue(topic, queue_id) > max(0, first):
             timestamp = self._store.get_message_store_timestamp(topic, queue_id, max(0, first))
-        return request.answer(ext={"timestamp": str(timestamp)})
+        return request.answer(ext=GetEarliestMsgStoretimeResponseHeader(timestamp).to_ext())

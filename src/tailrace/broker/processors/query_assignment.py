@@ -1,4 +1,4 @@
-"""Which queues a member of a group consumes, when the broker decides: requests 400 and 401.
+"""Which queues a member of a group consumes, and how, when the broker decides: requests 400 and 401.
 
 A client with ``clientRebalance=false`` asks for its queues every 20 s and after each change of its
 group. Clients of 5.5.0 fall back to their own allocation if the first answer is an error.
@@ -12,18 +12,17 @@ from typing import Final, TypeVar, final
 from tailrace.broker.answers_later import Answer, Change, creates_missing
 from tailrace.broker.client_manager import BROADCASTING
 from tailrace.broker.context import BrokerContext
-from tailrace.broker.processors._bodies import json_object
+from tailrace.broker.pop.polling import ALL_QUEUES
+from tailrace.broker.processors._bodies import json_object, number_in, text_in
 from tailrace.errors import StoreError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
-from tailrace.logs import get_logger
-from tailrace.node.message_request_mode import PULL, MessageRequestModeManager
+from tailrace.node.message_request_mode import POP, PULL, MessageRequestModeManager
 from tailrace.node.topic_config import PERM_READ, RETRY_GROUP_TOPIC_PREFIX
 from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["QueryAssignmentProcessor", "allocate_averagely", "allocate_by_circle"]
 
-_log = get_logger(__name__)
 QUEUES_MAX: Final = 100_000
 """Queues of a topic, of all brokers together."""
 T = TypeVar("T")
@@ -52,13 +51,12 @@ STRATEGIES: Final[dict[str, _Allocate]] = {
 
 @final
 class QueryAssignmentProcessor:
-    """Allocates queues among the members of a group, always to be pulled."""
+    """Allocates queues among the members of a group, to be pulled or to be popped."""
 
     def __init__(self, broker: BrokerContext, modes: MessageRequestModeManager) -> None:
         self._broker = broker
         self.changes = broker.changes
         self._modes = modes
-        self._named: set[tuple[str, str]] = set()
 
     def register(self, server: RemotingServer) -> None:
         """Take over the codes of this processor."""
@@ -72,7 +70,7 @@ class QueryAssignmentProcessor:
         topic or the group is not known yet. An empty list takes all queues from it.
         """
         body = json_object(request)
-        topic, group = str(body["topic"]), str(body["consumerGroup"])
+        topic, group = text_in(body, "topic"), text_in(body, "consumerGroup")
         strategy = str(body.get("strategyName") or "AVG")
         broadcast = body.get("messageModel") == BROADCASTING
         allocate = STRATEGIES.get(strategy)
@@ -82,15 +80,26 @@ class QueryAssignmentProcessor:
                 ResponseCode.INVALID_PARAMETER,
                 f"unsupported strategy [{strategy}]; known are {', '.join(STRATEGIES)}")
         queues = self._queues(topic)
+        mode, shared = self._mode(topic, group)
         if queues is not None and allocate is not None and not broadcast:
-            queues = self._share(group, str(body.get("clientId") or ""), queues, allocate)
+            queues = self._share(
+                group, str(body.get("clientId") or ""), queues, allocate, shared if mode == POP else None)
         if queues is None:
             return request.answer(body=b"{}")
-        self._name_pop(topic, group)
         return request.answer(body=fastjson.dumps({"messageQueueAssignments": [
-            {"messageQueue": {"brokerName": name, "queueId": queue_id, "topic": topic}, "mode": PULL}
+            {"messageQueue": {"brokerName": name, "queueId": queue_id, "topic": topic}, "mode": mode}
             for name, queue_id in queues
         ]}))
+
+    def _mode(self, topic: str, group: str) -> tuple[str, int]:
+        """How a group gets the messages of a topic, and the number of members whose queues are shared."""
+        config = self._broker.config
+        found = self._modes.mode(topic, group)
+        if found is not None:
+            return found
+        if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+            return PULL, 0
+        return config.default_message_request_mode, config.default_pop_share_queue_num
 
     def _queues(self, topic: str) -> _Queues | None:
         """(broker, queue id) of every readable queue, sorted; None if no broker has the topic.
@@ -108,28 +117,32 @@ class QueryAssignmentProcessor:
             if data["perm"] & PERM_READ for queue_id in range(data["readQueueNums"]))
 
     def _share(
-        self, group: str, client_id: str, queues: _Queues, allocate: _Allocate
+        self, group: str, client_id: str, queues: _Queues, allocate: _Allocate, shared: int | None
     ) -> _Queues | None:
+        """Queues of a member; ``shared`` is None for a group that pulls."""
         info = self._broker.consumers.find(group)
         if info is None:
             return None
         members = sorted(info.client_ids())
         if client_id not in members:
             return []
-        return allocate(queues, members.index(client_id), len(members))
-
-    def _name_pop(self, topic: str, group: str) -> None:
-        if self._modes.mode(topic, group) != PULL and (topic, group) not in self._named:
-            self._named.add((topic, group))
-            _log.warning(
-                "group pulls although its mode is POP, which is not supported group=%s topic=%s file=%s",
-                group, topic, self._modes.path)
+        place = members.index(client_id)
+        if shared is None:
+            return allocate(queues, place, len(members))
+        if shared <= 0 or shared >= len(members) - 1:  # every member pops all queues of each broker
+            return [(name, ALL_QUEUES) for name in dict.fromkeys(name for name, _ in queues)]
+        if len(members) > len(queues):
+            return [queues[place % len(queues)]] if queues else []
+        found = [
+            queue for following in range(shared + 1)
+            for queue in allocate(queues, (place + following) % len(members), len(members))]
+        return list(dict.fromkeys(found))
 
     @creates_missing
     def set_mode(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Set how a group gets the messages of a topic: request 401; only PULL is served."""
+        """Set how a group gets the messages of a topic: request 401."""
         body, broker = json_object(request), self._broker
-        topic, group = str(body["topic"]), str(body["consumerGroup"])
+        topic, group = text_in(body, "topic"), text_in(body, "consumerGroup")
         if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
             return request.answer(
                 ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
@@ -138,10 +151,11 @@ class QueryAssignmentProcessor:
         if broker.group(group) is None:
             return request.answer(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist")
-        if (mode := body.get("mode") or PULL) != PULL:
+        if (mode := body.get("mode") or PULL) not in {PULL, POP}:
             return request.answer(
-                ResponseCode.NO_PERMISSION, f"mode {mode} is not supported; known is {PULL}")
+                ResponseCode.INVALID_PARAMETER, f"mode {str(mode)[:40]} is not supported; known are {PULL} and {POP}")
         if broker.store.read_only:
             return request.answer(ResponseCode.SYSTEM_ERROR, broker.store.read_only)
-        change = Change(self._modes, self._modes.pulling(topic, group))
+        shared = number_in(body, "popShareQueueNum")
+        change = Change(self._modes, self._modes.setting(topic, group, str(mode), shared))
         return self.changes.apply(channel, request, [change], request.answer)

@@ -6,8 +6,12 @@ from typing import final
 
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
-from tailrace.errors import MessageIllegalError
+from tailrace.errors import MessageIllegalError, RefusalError
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.message_headers import (
+    RecallMessageRequestHeader,
+    RecallMessageResponseHeader,
+)
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.timer.recall import parse_handle, recall_messages
 
@@ -21,6 +25,8 @@ class RecallMessageProcessor:
     def __init__(self, broker: BrokerContext, durable: DurableAnswers | None = None) -> None:
         self._broker = broker
         self._durable = durable
+        # A client traces a recall only if the answer says where it was.
+        self._common_ext = {"MSG_REGION": broker.config.region_id}
 
     def register(self, server: RemotingServer) -> None:
         """Take over the codes of this processor."""
@@ -28,32 +34,35 @@ class RecallMessageProcessor:
 
     def recall(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
         """Answer success once the request to delete is in the log; the timer may be due before."""
-        topic = request.ext.get("topic", "")
+        header = request.read(RecallMessageRequestHeader)
+        topic = header.topic
         if self._broker.topics.select(topic) is None:
-            return request.answer(
+            raise self._refusal(
                 ResponseCode.TOPIC_NOT_EXIST, f"recall failed, the topic[{topic}] not exist")
         try:
-            handle = parse_handle(request.ext.get("recallHandle", ""))
+            handle = parse_handle(header.recall_handle)
         except MessageIllegalError:
-            return request.answer(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid")
+            raise self._refusal(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid") from None
         if handle.topic != topic:
-            return request.answer(ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match")
+            raise self._refusal(ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match")
         if handle.broker_name != self._broker.config.broker_name:
-            return request.answer(
+            raise self._refusal(
                 ResponseCode.ILLEGAL_OPERATION, "recall failed, broker service not available")
         now = self._broker.clock.now_ms()
         left = handle.timestamp_ms - now
         if not 0 < left < self._broker.store.config.timer_max_delay_sec * 1000:
-            return request.answer(
-                ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid")
+            raise self._refusal(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid")
         until = 0
         for message in recall_messages(
-            handle, now, channel.born_host, request.ext.get("producerGroup", ""),
+            handle, now, channel.born_host, header.producer_group or "",
             append_topic=self._broker.store.config.append_topic_for_timer_delete_key,
         ):
             result = self._broker.store.put_inner(message)
             if not result.status.appended:
-                return request.answer(ResponseCode.SYSTEM_ERROR, "recall failed, execute error")
+                raise self._refusal(ResponseCode.SYSTEM_ERROR, "recall failed, execute error")
             until = max(until, result.until)
-        answer = request.answer(ext={"msgId": handle.unique_key})
+        answer = request.answer(ext={**self._common_ext, **RecallMessageResponseHeader(handle.unique_key).to_ext()})
         return when_durable(self._durable, channel, request, answer, until)
+
+    def _refusal(self, code: int, remark: str) -> RefusalError:
+        return RefusalError(code, remark, self._common_ext)

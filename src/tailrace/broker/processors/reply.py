@@ -11,24 +11,27 @@ reference answers the same and stores it, once for each retry of the sender.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import Final, NamedTuple, final
 
-from tailrace.broker.answers_later import Answer, MissingConfigError, answer_failure, size_of
+from tailrace.broker.answers_later import Answer, MissingConfigError, answer_failure
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
 from tailrace.broker.processors.send import (
     BUSY,
     PROPERTIES_MAX,
-    V1_NAMES,
-    RefusalError,
     SendMessageProcessor,
     plain_sys_flag,
 )
 from tailrace.broker.traffic import message_type
-from tailrace.errors import RemotingConnectError, RemotingTimeoutError
+from tailrace.broker.waiting import WaitingRequests, memory_of
+from tailrace.errors import RefusalError, RemotingConnectError, RemotingTimeoutError
 from tailrace.formats.commitlog import decode_properties, encode_properties
 from tailrace.formats.remoting import MQ_VERSION, RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.message_headers import (
+    ReplyMessageRequestHeader,
+    SendMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+)
 from tailrace.logs import get_logger
 from tailrace.model import MessageExtBrokerInner
 from tailrace.remoting import Channel, RemotingServer
@@ -44,19 +47,12 @@ PUSHES_MAX: Final = 10_000
 PUSHES_OF_CHANNEL_MAX: Final = 1_000
 """Pushes under way to one producer: one that does not answer takes no room from the others."""
 BYTES_MAX: Final = 64 << 20
-"""Bytes of the pushes under way, fields of their headers included."""
+"""Bytes of memory that the pushes under way take."""
 BYTES_OF_CHANNEL_MAX: Final = 16 << 20
-"""Bytes of the pushes under way to one producer, beside a single one."""
+"""Bytes of the pushes under way to one producer, if there is more than one."""
 STOP_S: Final = 1.0
 REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
 PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
-LONG_NAMES: Final = {short: name for name, short in V1_NAMES.items()}
-REQUIRED: Final = "abcdefgh"
-NUMBERS: Final = {
-    "d": (-(1 << 31), 1 << 31), "e": (-(1 << 31), 1 << 31), "f": (0, 1 << 31), "g": (-(1 << 63), 1 << 63),
-    "h": (-(1 << 31), 1 << 31), "j": (-(1 << 31), 1 << 31),
-}
-"""Fields of a send that are numbers: the least, and the end of the range."""
 
 
 class _Push(NamedTuple):
@@ -67,12 +63,6 @@ class _Push(NamedTuple):
     command: RemotingCommand
     message: MessageExtBrokerInner
     """What is stored afterwards."""
-
-
-@dataclass(slots=True)
-class _UnderWay:
-    count: int = 0
-    size_bytes: int = 0
 
 
 @final
@@ -89,8 +79,9 @@ class ReplyMessageProcessor:
         self._send = send
         self._durable = durable
         self._tasks: set[asyncio.Task[None]] = set()
-        self._size_bytes = 0
-        self._under_way: dict[Channel, _UnderWay] = {}
+        self._under_way = WaitingRequests(
+            "replies", PUSHES_MAX, PUSHES_OF_CHANNEL_MAX, BYTES_MAX, BYTES_OF_CHANNEL_MAX)
+        """Pushes, by the connections of their producers."""
         config = broker.config
         self._common_ext = {
             "MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
@@ -115,57 +106,59 @@ class ReplyMessageProcessor:
 
     def reply(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Request 324: the same with long names."""
-        return self._reply(
-            channel, request, {V1_NAMES.get(name, name): value for name, value in request.ext.items()})
+        return self._reply(channel, request, request.read(SendMessageRequestHeader))
 
     def reply_v2(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Request 325: answer once the producer has got the reply, or could not get it."""
-        return self._reply(channel, request, request.ext)
+        return self._reply(channel, request, request.read(SendMessageRequestHeaderV2))
 
-    def _reply(self, channel: Channel, request: RemotingCommand, ext: dict[str, str]) -> Answer:
+    def _reply(
+        self, channel: Channel, request: RemotingCommand, header: SendMessageRequestHeader
+    ) -> Answer:
         try:
-            push = self._checked(channel, request, ext)
+            push = self._checked(channel, request, header)
+            self._under_way.add(push.producer, memory_of(request))
         except RefusalError as refusal:
             return request.answer(refusal.code, refusal.remark, dict(self._common_ext))
         except MissingConfigError as missing:
             return self._broker.changes.serve_again(
                 channel, request, missing,
-                lambda channel, request: self._reply(channel, request, ext))
-        self._count(push.producer, 1, size_of(request))
+                lambda channel, request: self._reply(channel, request, header))
         task = self._broker.loop.create_task(self._push_and_store(channel, request, push))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return None
 
-    def _checked(self, channel: Channel, request: RemotingCommand, ext: dict[str, str]) -> _Push:
+    def _checked(
+        self, channel: Channel, request: RemotingCommand, header: SendMessageRequestHeader
+    ) -> _Push:
         """Return what to push and to store; raises like `SendMessageProcessor.place`."""
         if self._durable is not None and self._durable.full:
             raise RefusalError(ResponseCode.SYSTEM_BUSY, BUSY)
-        numbers = _numbers(ext)
         # The reference stores a reply without its flags: no reader could decompress its body.
-        sys_flag = plain_sys_flag(numbers["f"])
+        sys_flag = plain_sys_flag(header.sys_flag)
         if not request.body:
             raise RefusalError(ResponseCode.MESSAGE_ILLEGAL, "the message body is empty")
-        properties, stored = self._properties(ext.get("i") or "")
+        properties, stored = self._properties(header.properties or "")
         client_id = properties.get(REPLY_TO_CLIENT)
         if client_id is None:
             _log.warning("reply refused peer=%s reason=%s", channel.peer, f"no {REPLY_TO_CLIENT}")
             raise RefusalError(
                 ResponseCode.SYSTEM_ERROR, f"reply message properties[{REPLY_TO_CLIENT}] is null")
-        config, queue_id = self._send.place(channel, ext)
+        config, queue_id = self._send.place(channel, header)
         producer = self._broker.producers.find_channel(client_id)
         if producer is None:
             remark = f"push reply message fail, channel of <{client_id}> not found."
             _log.warning("reply refused peer=%s reason=%s", channel.peer, remark)
             raise RefusalError(ResponseCode.SYSTEM_ERROR, remark)
-        self._refuse_many(producer, client_id, size_of(request))
         message = MessageExtBrokerInner(
-            config.topic_name, queue_id, request.body, stored, numbers["h"], sys_flag, numbers["g"],
-            channel.born_host, numbers.get("j", 0), 0, properties.get("WAIT") != "false")
+            config.topic_name, queue_id, request.body, stored, header.flag, sys_flag,
+            header.born_timestamp, channel.born_host, header.reconsume_times or 0, 0,
+            properties.get("WAIT") != "false")
         properties[PUSH_REPLY_TIME] = str(self._broker.clock.now_ms())
         return _Push(client_id, producer, RemotingCommand(
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
-            self._push_header(channel, ext, numbers, encode_properties(properties).decode()),
+            self._push_header(channel, header, encode_properties(properties).decode()).to_ext(),
             request.body, version=MQ_VERSION), message)
 
     def _properties(self, text: str) -> tuple[dict[str, str], bytes]:
@@ -182,38 +175,14 @@ class ReplyMessageProcessor:
             f"the properties take {size} bytes, over the limit of {PROPERTIES_MAX}")
 
     def _push_header(
-        self, channel: Channel, ext: dict[str, str], numbers: dict[str, int], properties: str
-    ) -> dict[str, str]:
-        """Return the fields of a ReplyMessageRequestHeader."""
-        return {
-            "producerGroup": ext["a"], "topic": ext["b"], "defaultTopic": ext["c"],
-            **{LONG_NAMES[short]: str(number) for short, number in numbers.items()},
-            "properties": properties, "unitMode": "true" if ext.get("k") == "true" else "false",
-            "bornHost": channel.peer, "storeHost": self._broker.address,
-            "storeTimestamp": str(self._broker.clock.now_ms()),
-        }
-
-    def _refuse_many(self, producer: Channel, client_id: str, size_bytes: int) -> None:
-        mine = self._under_way.get(producer)
-        if mine is not None and (
-            mine.count >= PUSHES_OF_CHANNEL_MAX or mine.size_bytes + size_bytes > BYTES_OF_CHANNEL_MAX
-        ):
-            raise RefusalError(
-                ResponseCode.SYSTEM_BUSY, f"{mine.count} replies of {mine.size_bytes} bytes wait for "
-                f"<{client_id}> already; try again later")
-        if len(self._tasks) >= PUSHES_MAX or self._size_bytes + size_bytes > BYTES_MAX:
-            raise RefusalError(
-                ResponseCode.SYSTEM_BUSY, f"{len(self._tasks)} replies of {self._size_bytes} bytes wait "
-                "for their producers already; try again later")
-
-    def _count(self, producer: Channel, count: int, size_bytes: int) -> None:
-        """Count a push that begins, or with negative numbers one that has ended."""
-        mine = self._under_way.setdefault(producer, _UnderWay())
-        mine.count += count
-        mine.size_bytes += size_bytes
-        self._size_bytes += size_bytes
-        if not mine.count:
-            del self._under_way[producer]
+        self, channel: Channel, header: SendMessageRequestHeader, properties: str
+    ) -> ReplyMessageRequestHeader:
+        return ReplyMessageRequestHeader(
+            header.producer_group, header.topic, header.default_topic, header.default_topic_queue_nums,
+            header.queue_id, header.sys_flag, header.born_timestamp, header.flag,
+            born_host=channel.peer, store_host=self._broker.address,
+            store_timestamp=self._broker.clock.now_ms(), properties=properties,
+            reconsume_times=header.reconsume_times, unit_mode=bool(header.unit_mode))
 
     async def _push_and_store(self, channel: Channel, request: RemotingCommand, push: _Push) -> None:
         try:
@@ -224,7 +193,7 @@ class ReplyMessageProcessor:
         except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
             answer_failure(channel, request, error)
         finally:
-            self._count(push.producer, -1, -size_of(request))
+            self._under_way.remove(push.producer, memory_of(request))
 
     async def _push(self, push: _Push) -> bool:
         try:
@@ -273,27 +242,3 @@ class ReplyMessageProcessor:
         if not until or not message.wait_store_msg_ok:
             return answer
         return when_durable(self._durable, channel, request, answer, until)
-
-
-def _numbers(ext: dict[str, str]) -> dict[str, int]:
-    """Return the numbers among the fields of a send, by short name; raises RefusalError for a bad field."""
-    for short in REQUIRED:
-        if short not in ext:
-            raise RefusalError(
-                ResponseCode.SYSTEM_ERROR, f"the custom field <{LONG_NAMES[short]}> is null")
-    numbers: dict[str, int] = {}
-    for short, (least, end) in NUMBERS.items():
-        text = ext.get(short)
-        if not text and short not in REQUIRED:
-            continue
-        try:
-            number = int(text or "")
-        except ValueError:
-            number = end
-        if not least <= number < end:
-            raise RefusalError(
-                ResponseCode.SYSTEM_ERROR,
-                f"the custom field <{LONG_NAMES[short]}> is not a number from {least} to {end - 1}: "
-                f"{(text or '')[:40]!r}")
-        numbers[short] = number
-    return numbers

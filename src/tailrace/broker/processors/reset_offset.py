@@ -1,8 +1,9 @@
 """Setting a group's offsets by hand: request 222 (mqadmin resetOffsetByTime, skipAccumulatedMessage).
 
-The offsets hold at once for a group that is not running. A running member is told with its next
-pull of the queue (PULL_OFFSET_MOVED), and until then what it commits itself is passed over; so it
-needs no request of the broker to its clients (useServerSideResetOffset of the original).
+The offsets hold immediately for a group that is not running. A running member learns of them with its
+next pull of the queue (PULL_OFFSET_MOVED); until then the broker ignores what the member commits. With
+useServerSideResetOffset=false the broker changes nothing itself and sends the offsets to the members
+(request 220), as brokers before 5.0 do.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ from __future__ import annotations
 from typing import final
 
 from tailrace.broker.context import BrokerContext
+from tailrace.broker.processors.client_offsets import push_reset
+from tailrace.errors import RefusalError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.consumer_headers import ResetOffsetRequestHeader
 from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["ResetOffsetProcessor"]
@@ -30,36 +34,54 @@ class ResetOffsetProcessor:
 
     def reset_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """To the offset that is named, or to that of a time, below 0 the end: request 222."""
-        ext, broker = request.ext, self._broker
-        topic, group, timestamp = ext["topic"], ext["group"], int(ext["timestamp"])
-        queue_id = int(ext.get("queueId") or -1)
+        header, broker = request.read(ResetOffsetRequestHeader), self._broker
+        topic, group, queue_id = header.topic, header.group, header.queue_id
         config = broker.topics.select(topic)
         if config is None:
-            return request.answer(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} does not exist")
+            raise RefusalError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} does not exist")
+        if not broker.config.use_server_side_reset_offset:
+            return self._pushed(request, header, config.write_queue_nums)
         # A group of a client without heartbeats has nothing but its offsets.
         if broker.groups.select(group) is None and topic not in broker.offsets.topics_of(group):
-            return request.answer(
+            raise RefusalError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} does not exist")
         if queue_id >= config.read_queue_nums:
-            return request.answer(
+            raise RefusalError(
                 ResponseCode.INVALID_PARAMETER,
                 f"queueId {queue_id} is not below readQueueNums {config.read_queue_nums}")
-        asked = int(ext.get("offset") or -1)
+        asked = -1 if header.offset is None else header.offset
         if queue_id < 0:
-            offsets = {q: self._at(topic, q, timestamp) for q in range(config.read_queue_nums)}
+            offsets = {q: self._at(topic, q, header.timestamp) for q in range(config.read_queue_nums)}
         elif asked == -1:
-            offsets = {queue_id: self._at(topic, queue_id, timestamp)}
+            offsets = {queue_id: self._at(topic, queue_id, header.timestamp)}
         else:
             low, high = self._bounds(topic, queue_id)
             if not low <= asked <= high:
-                return request.answer(
+                raise RefusalError(
                     ResponseCode.SYSTEM_ERROR,
                     f"Target offset {asked} not in consume queue range [{low}-{high}]")
             offsets = {queue_id: asked}
         if not offsets:
-            return request.answer(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
         broker.offsets.assign_reset(group, topic, offsets)
-        name = broker.config.broker_name
+        return self._answer(request, topic, offsets)
+
+    def _pushed(self, request: RemotingCommand, header: ResetOffsetRequestHeader, queues: int) -> RemotingCommand:
+        """Have the members of the group commit offsets; without isForce none that is past the committed one."""
+        topic, group, offsets = header.topic, header.group, dict[int, int]()
+        for queue_id in range(queues):
+            consumed = self._broker.offsets.query(group, topic, queue_id)
+            if consumed == -1:
+                raise RefusalError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"The consumer group <{group}> not exist: it has no offset of queue {queue_id} of {topic}")
+            found = self._at(topic, queue_id, header.timestamp)
+            offsets[queue_id] = found if header.is_force else min(found, consumed)
+        push_reset(self._broker, request, header, offsets)
+        return self._answer(request, topic, offsets)
+
+    def _answer(self, request: RemotingCommand, topic: str, offsets: dict[int, int]) -> RemotingCommand:
+        name = self._broker.config.broker_name
         table = fastjson.object_keyed([
             ({"brokerName": name, "queueId": number, "topic": topic}, offset)
             for number, offset in offsets.items()])

@@ -6,9 +6,10 @@ from typing import final
 
 from tailrace.broker.answers_later import RequestWorker
 from tailrace.broker.context import BrokerContext
-from tailrace.errors import StoreError
+from tailrace.errors import RefusalError, StoreError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.broker_headers import PurgeTopicRequestHeader
 from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["RetentionProcessor"]
@@ -39,7 +40,7 @@ class RetentionProcessor:
         try:
             self._store.execute_delete_files_manually()
         except StoreError as error:
-            return request.answer(ResponseCode.SYSTEM_ERROR, str(error))
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, str(error)) from error
         return request.answer()
 
     def _clean_queues(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -53,13 +54,7 @@ class RetentionProcessor:
 
     def _purge_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Let go of the messages of a topic: a request of Tailrace's own."""
-        ext = request.ext
-        try:
-            topic = ext["topic"]
-            queue_id, before_ms = (
-                int(ext[name]) if name in ext else None for name in ("queueId", "beforeMs"))
-        except (KeyError, ValueError) as error:
-            return request.answer(ResponseCode.INVALID_PARAMETER, f"bad or missing: {error}")
-        done = self._store.purge_topic(topic, queue_id, before_ms)
+        header = request.read(PurgeTopicRequestHeader)
+        done = self._store.purge_topic(header.topic, header.queue_id, header.before_ms)
         return request.answer(body=fastjson.dumps({
             str(queue): {"from": low, "to": high} for queue, (low, high) in done.items()}))

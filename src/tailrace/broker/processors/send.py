@@ -1,12 +1,10 @@
-"""Sends: requests 10, 310 and 320 (SendMessageProcessor).
-
-Transactional messages would need another service: they are refused with NO_PERMISSION, not stored.
-"""
+"""Sends: requests 10, 310 and 320 (SendMessageProcessor)."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from functools import partial
 from typing import Final, final
 
 import orjson
@@ -15,6 +13,8 @@ from tailrace.broker.answers_later import Change, MissingConfigError
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers
 from tailrace.broker.traffic import NORMAL, message_type
+from tailrace.broker.transactions.half_messages import HALF_TOPIC, is_transactional
+from tailrace.errors import RefusalError
 from tailrace.formats.commitlog import decode_properties, encode_properties
 from tailrace.formats.remoting import (
     BINARY_HEAD,
@@ -29,23 +29,23 @@ from tailrace.formats.remoting import (
     SerializeType,
     encode,
 )
+from tailrace.formats.requests.message_headers import (
+    SendMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+)
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.node.topic_config import (
     DLQ_GROUP_TOPIC_PREFIX,
     FORBIDDEN_TO_SEND,
+    PRIORITY,
     RETRY_GROUP_TOPIC_PREFIX,
     TopicConfig,
     validate_topic,
 )
 from tailrace.remoting import Channel, RemotingServer
 
-__all__ = ["V1_NAMES", "RefusalError", "SendMessageProcessor", "plain_sys_flag"]
+__all__ = ["SendMessageProcessor", "plain_sys_flag"]
 
-V1_NAMES: Final = {
-    "producerGroup": "a", "topic": "b", "defaultTopic": "c", "defaultTopicQueueNums": "d",
-    "queueId": "e", "sysFlag": "f", "bornTimestamp": "g", "flag": "h", "properties": "i",
-    "reconsumeTimes": "j", "unitMode": "k", "maxReconsumeTimes": "l", "batch": "m",
-}
 TRANSACTION_BITS: Final = 0xC
 INNER_BATCH_BITS: Final = 0xC0
 HOST_BITS: Final = 0x30
@@ -53,11 +53,13 @@ BATCH_MAX: Final = 16_384
 """Messages of a batch, which is taken apart on the event loop."""
 PROPERTIES_MAX: Final = 32_767
 """Of a message, in bytes; the log has no room for more."""
-INT_MIN, INT_MAX = -0x80000000, 0x7FFFFFFF
 # A property that makes a look at each of them necessary; such messages are rare.
 REMARKABLE: Final = (
-    "TRAN_MSG", "CLUSTER\x01", "MSG_REGION\x01", "TRACE_ON\x01", "POP_CK\x01",
+    "CLUSTER\x01", "MSG_REGION\x01", "TRACE_ON\x01", "POP_CK\x01",
 )
+OTHER_TYPES: Final = frozenset({
+    "DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__SHARDINGKEY"})
+"""Properties of messages that have another type than PRIORITY."""
 CODES: Final[Mapping[PutMessageStatus, ResponseCode]] = {
     PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,
     PutMessageStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -87,14 +89,6 @@ REMARKS: Final[Mapping[PutMessageStatus, str]] = {
     PutMessageStatus.UNKNOWN_ERROR: "UNKNOWN_ERROR",
 }
 BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
-
-
-class RefusalError(Exception):
-    """A send that is answered with a code and a remark instead of being stored."""
-
-    def __init__(self, code: int, remark: str) -> None:
-        self.code, self.remark = code, remark
-        super().__init__(remark)
 
 
 @final
@@ -138,34 +132,36 @@ class SendMessageProcessor:
 
     def send(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | bytes | None:
         """Request 10: the same with long names."""
-        ext = {V1_NAMES.get(name, name): value for name, value in request.ext.items()}
-        return self._send(channel, request, ext)
+        return self._send(channel, request, request.read(SendMessageRequestHeader))
 
     def send_v2(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | bytes | None:
         """Requests 310 and 320."""
-        return self._send(channel, request, request.ext)
+        return self._send(channel, request, request.read(SendMessageRequestHeaderV2))
 
     def _send(
-        self, channel: Channel, request: RemotingCommand, ext: dict[str, str]
+        self, channel: Channel, request: RemotingCommand, header: SendMessageRequestHeader
     ) -> RemotingCommand | bytes | None:
         if self._durable.full:
             return request.answer(ResponseCode.SYSTEM_BUSY, BUSY, dict(self._common_ext))
-        batch = ext.get("m") == "true" or request.code == RequestCode.SEND_BATCH_MESSAGE
+        batch = header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE
         try:
-            message, unique_key = self._message(channel, request, ext, batch=batch)
+            message, unique_key = self._message(channel, request, header, batch=batch)
         except RefusalError as refusal:
             return request.answer(refusal.code, refusal.remark, dict(self._common_ext))
         except MissingConfigError as missing:
             return self._broker.changes.serve_again(
-                channel, request, missing, lambda channel, request: self._send(channel, request, ext))
-        store = self._store
+                channel, request, missing, lambda channel, request: self._send(channel, request, header))
+        store, begun_ns = self._store, self._broker.clock.monotonic_ns()
         result = store.put_batch_inner(message, request.body) if batch else store.put_inner(message)
         if result.until < 0 or not result.status.appended:
             return self._refused(request, result)
-        kind = NORMAL if batch else message_type(ext.get("i") or "")
+        if message.topic == HALF_TOPIC:
+            self._broker.transactions.prepared(message, result)
+        kind = NORMAL if batch else message_type(header.properties or "")
         self._traffic.take_in(
             message.topic, kind, result.msg_num, result.until - result.phy_offset)
         if request.flag & 2:
+            self._took(message.topic, result.queue_id, begun_ns)
             return None
         if batch:
             answer = self._batch_answer(request, result)
@@ -176,52 +172,57 @@ class SendMessageProcessor:
         else:
             answer = self._json_answer(request.opaque, result, unique_key)
         if self._wait_durable and message.wait_store_msg_ok:
-            self._durable.add(channel, answer, result.until)
+            self._durable.add(
+                channel, answer, result.until, partial(self._took, message.topic, result.queue_id, begun_ns))
             return None
+        self._took(message.topic, result.queue_id, begun_ns)
         return answer
 
+    def _took(self, topic: str, queue_id: int, begun_ns: int) -> None:
+        self._traffic.put_took(topic, queue_id, self._broker.clock.monotonic_ns() - begun_ns)
+
     def _message(
-        self, channel: Channel, request: RemotingCommand, ext: dict[str, str], *, batch: bool
+        self, channel: Channel, request: RemotingCommand, header: SendMessageRequestHeader, *, batch: bool
     ) -> tuple[MessageExtBrokerInner, str]:
-        topic = ext["b"]
-        config, queue_id = self.place(channel, ext)
-        sys_flag, flag, born = int(ext["f"]), int(ext["h"]), int(ext["g"])
-        times = int(ext.get("j") or 0)
-        if not (
-            INT_MIN <= flag <= INT_MAX and 0 <= sys_flag <= INT_MAX and INT_MIN <= times <= INT_MAX
-            and -(1 << 63) <= born < 1 << 63
-        ):
-            raise RefusalError(ResponseCode.INVALID_PARAMETER, "a number is out of its range")
-        sys_flag = plain_sys_flag(sys_flag)
+        topic, times = header.topic, header.reconsume_times or 0
+        config, queue_id = self.place(channel, header)
+        sys_flag = header.sys_flag
         if not request.body:
             raise RefusalError(ResponseCode.MESSAGE_ILLEGAL, "the message body is empty")
         if batch:
             _refuse_many(request.body)
-        properties, unique_key = self._properties(ext.get("i") or "", batch=batch)
+        properties, unique_key = self._properties(header.properties or "", batch=batch)
         if topic[0] == "%" and topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
             config, queue_id = self._retry_or_dlq(
-                config, queue_id, request, ext, times, batch=batch)
+                config, queue_id, request, header, times, batch=batch)
             if config.topic_name != topic:  # dead letters wait for nothing
                 properties = encode_properties(
                     {**decode_properties(properties.encode()), "DELAY": "-1"}).decode()
             topic = config.topic_name
+        if PRIORITY in properties and not batch:
+            properties, queue_id = _prioritised(properties, queue_id, config)
+        stored = properties.encode()
+        transactional = not batch and is_transactional(stored, times)
+        if transactional:
+            sys_flag &= ~TRANSACTION_BITS
         message = MessageExtBrokerInner(
-            topic, queue_id, request.body, properties.encode(), flag,
-            sys_flag, born, channel.born_host, times, 0,
+            topic, queue_id, request.body, stored, header.flag, plain_sys_flag(sys_flag), header.born_timestamp,
+            channel.born_host, times, 0,
             "WAIT\x01false\x02" not in properties or _waits(properties),
         )
+        if transactional:
+            self._broker.transactions.prepare(message)
         return message, unique_key
 
-    def place(self, channel: Channel, ext: dict[str, str]) -> tuple[TopicConfig, int]:
-        """Return the topic and the queue that a request may write to; ``ext`` has the names of V2.
+    def place(self, channel: Channel, header: SendMessageRequestHeader) -> tuple[TopicConfig, int]:
+        """Return the topic and the queue that a request may write to.
 
         Raises RefusalError, and MissingConfigError for a topic that is to be created.
         """
-        topic = ext["b"]
+        topic, queue_id = header.topic, header.queue_id
         config = self._topics.select(topic)
         if config is None or topic in FORBIDDEN_TO_SEND:
-            config = self._missing_topic(channel, topic, ext)
-        queue_id = int(ext["e"])
+            config = self._missing_topic(channel, topic, header)
         queues = config.write_queue_nums
         if not 0 <= queue_id < queues:
             queue_id = self._queue(config, queue_id)
@@ -241,17 +242,18 @@ class SendMessageProcessor:
                 f"the topic[{config.topic_name}] has {unsupported}, which this broker does not support; "
                 "sending message is refused")
 
-    def _missing_topic(self, channel: Channel, topic: str, ext: dict[str, str]) -> TopicConfig:
+    def _missing_topic(
+        self, channel: Channel, topic: str, header: SendMessageRequestHeader
+    ) -> TopicConfig:
         if reason := validate_topic(topic):
             raise RefusalError(ResponseCode.INVALID_PARAMETER, reason)
         if topic in FORBIDDEN_TO_SEND:
             raise RefusalError(
                 ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
             )
-        default = ext.get("c", "")
-        if self._topics.inherits(default):
+        if self._topics.inherits(header.default_topic):
             raise MissingConfigError(Change(self._topics, self._topics.creation_in_send(
-                topic, default, int(ext.get("d") or 0))))
+                topic, header.default_topic, header.default_topic_queue_nums)))
         if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
             return self._broker.topic(topic, 1)
         raise RefusalError(
@@ -297,16 +299,15 @@ class SendMessageProcessor:
         return f"{text}UNIQ_KEY\x01{unique_key}\x02{self._own_properties}", unique_key
 
     def _remarkable(self, text: str) -> str:
-        """Properties without those that the broker sets; raises when one asks for too much."""
+        """Properties without those that the broker sets."""
         properties = decode_properties(text.encode())
-        _refuse_properties(properties)
         for name in ("CLUSTER", "MSG_REGION", "TRACE_ON", "POP_CK"):
             properties.pop(name, None)
         return encode_properties(properties).decode()
 
     def _retry_or_dlq(
-        self, config: TopicConfig, queue_id: int, request: RemotingCommand, ext: dict[str, str],
-        times: int, *, batch: bool,
+        self, config: TopicConfig, queue_id: int, request: RemotingCommand,
+        header: SendMessageRequestHeader, times: int, *, batch: bool,
     ) -> tuple[TopicConfig, int]:
         """Where a client's own resend goes: its retry topic, or after too many the dead letters.
 
@@ -325,8 +326,8 @@ class SendMessageProcessor:
                 f"subscription group not exist, {name}",
             )
         limit = group.retry_max_times
-        if request.version >= VERSION_V3_4_9 and ext.get("l"):
-            limit = int(ext["l"])
+        if request.version >= VERSION_V3_4_9 and header.max_reconsume_times is not None:
+            limit = header.max_reconsume_times
         if times <= limit and not self._broker.locks.is_locked(name):
             return config, queue_id
         dead_letters = self._broker.topic(f"{DLQ_GROUP_TOPIC_PREFIX}{name}", 1)
@@ -404,12 +405,29 @@ def _field(name: str, value: bytes) -> bytes:
     return len(raw).to_bytes(2, "big") + raw + INT32.pack(len(value)) + value
 
 
+def _prioritised(properties: str, queue_id: int, config: TopicConfig) -> tuple[str, int]:
+    """Return the properties and the queue of a message with a priority, which is the number of its queue.
+
+    A message of another type, such as one with a delay, loses its priority (TopicMessageType).
+    """
+    found = decode_properties(properties.encode())
+    priority = _number(found.get(PRIORITY, ""), -1)
+    if priority < 0:
+        return properties, queue_id
+    if found.get("TRAN_MSG", "").lower() != "true" and not OTHER_TYPES & found.keys():
+        return properties, min(priority, config.write_queue_nums - 1)
+    del found[PRIORITY]
+    return encode_properties(found).decode(), queue_id
+
+
 def plain_sys_flag(sys_flag: int) -> int:
     """Return the flags that an ordinary message is stored with; raises RefusalError for another one."""
+    if sys_flag < 0:
+        raise RefusalError(ResponseCode.INVALID_PARAMETER, f"sysFlag {sys_flag} is below 0")
     if sys_flag & TRANSACTION_BITS:
         raise RefusalError(
-            ResponseCode.NO_PERMISSION, "the broker does not support transactional messages yet"
-        )
+            ResponseCode.MESSAGE_ILLEGAL,
+            "sysFlag has a transaction type, and the message is not one with the property TRAN_MSG=true")
     if sys_flag & INNER_BATCH_BITS:
         raise RefusalError(
             ResponseCode.MESSAGE_ILLEGAL, "the broker does not support inner batches yet"
@@ -432,21 +450,13 @@ def _refuse_many(body: bytes) -> None:
             ResponseCode.MESSAGE_ILLEGAL, f"the batch has more than {BATCH_MAX} messages; send several")
 
 
-def _refuse_properties(properties: Mapping[str, str]) -> None:
-    """Raise for a message that must not be stored as an ordinary one."""
-    if properties.get("TRAN_MSG", "").lower() == "true":
-        raise RefusalError(
-            ResponseCode.NO_PERMISSION, "the broker does not support transactional messages yet"
-        )
-
-
 def _waits(properties: str) -> bool:
     """Whether a sender waits for the disk; names may end in WAIT, too."""
     return "\x02WAIT\x01false\x02" not in f"\x02{properties}"
 
 
-def _number(text: str) -> int:
+def _number(text: str, default: int = 0) -> int:
     try:
         return int(text)
     except ValueError:
-        return 0
+        return default

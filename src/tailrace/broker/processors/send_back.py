@@ -11,9 +11,10 @@ from typing import Final, final
 from tailrace.broker.answers_later import ConfigChanges, creates_missing
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
+from tailrace.errors import RefusalError
 from tailrace.formats.remoting import VERSION_V3_4_9, RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.message_headers import ConsumerSendMsgBackRequestHeader
 from tailrace.model import MessageExt, MessageExtBrokerInner
-from tailrace.node.subscription_group import SubscriptionGroupConfig
 from tailrace.node.topic_config import DLQ_GROUP_TOPIC_PREFIX, RETRY_GROUP_TOPIC_PREFIX, TopicConfig
 from tailrace.remoting import Channel, RemotingServer
 from tailrace.timer.parking import inner_message
@@ -25,6 +26,8 @@ RETRY_TOPIC: Final = "RETRY_TOPIC"
 ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
 FIRST_LEVEL: Final = 3
 UNIT_SUB_FLAG: Final = 2
+OWNER_MAX: Final = 100
+"""Characters of the field Owner that count, for a statistic."""
 
 
 @final
@@ -52,27 +55,29 @@ class SendBackProcessor:
         self, channel: Channel, request: RemotingCommand
     ) -> RemotingCommand | bytes | None:
         """Answer success once the message is in the log again."""
-        ext = request.ext
-        name, offset = ext["group"], int(ext["offset"])
-        level = int(ext.get("delayLevel") or 0)
+        header = request.read(ConsumerSendMsgBackRequestHeader)
+        name, level = header.group, header.delay_level
         group = self._broker.group(name)
         if group is None:
-            return request.answer(
+            raise RefusalError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}")
         if group.retry_queue_nums <= 0:
             return request.answer()
         topic = self._topic(
             f"{RETRY_GROUP_TOPIC_PREFIX}{name}", group.retry_queue_nums,
-            UNIT_SUB_FLAG if ext.get("unitMode") == "true" else 0)
+            UNIT_SUB_FLAG if header.unit_mode else 0)
         if not topic.writable:
-            return request.answer(
+            raise RefusalError(
                 ResponseCode.NO_PERMISSION,
                 f"the topic[{topic.topic_name}] sending message is forbidden")
-        message = self._broker.store.look_message_by_offset(offset)
+        message = self._broker.store.look_message_by_offset(header.offset)
         if message is None:
-            return request.answer(
-                ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
-        dead = level < 0 or message.reconsume_times >= _limit(group, request)
+            raise RefusalError(
+                ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+        limit = group.retry_max_times
+        if header.max_reconsume_times is not None and request.version >= VERSION_V3_4_9:
+            limit = header.max_reconsume_times
+        dead = level < 0 or message.reconsume_times >= limit
         if dead:
             level = 0
             topic = self._topic(f"{DLQ_GROUP_TOPIC_PREFIX}{name}", 1, 0)
@@ -82,21 +87,17 @@ class SendBackProcessor:
         result = self._broker.store.put_inner(
             _again(message, topic.topic_name, queue_id, level))
         if not result.status.appended:
-            return request.answer(ResponseCode.SYSTEM_ERROR, result.status.name)
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, result.status.name)
         self._broker.traffic.sent_back(message.properties.get(RETRY_TOPIC, message.topic), name)
         self._broker.traffic.dead_letters[name] += dead
+        if dead:
+            self._broker.traffic.counters.add(
+                "SNDBCK2DLQ_TIMES", f"{request.ext.get('Owner', 'null')[:OWNER_MAX]}@"
+                f"{header.origin_topic or 'null'}@{name}@SEND_BACK_TO_DLQ", 1)
         return when_durable(self._durable, channel, request, request.answer(), result.until)
 
     def _topic(self, topic: str, queue_nums: int, sys_flag: int) -> TopicConfig:
         return self._broker.topic(topic, queue_nums, sys_flag)
-
-
-def _limit(group: SubscriptionGroupConfig, request: RemotingCommand) -> int:
-    """How often a message may come back: what the client says, if it is one that can."""
-    said = request.ext.get("maxReconsumeTimes")
-    if said and request.version >= VERSION_V3_4_9:
-        return int(said)
-    return group.retry_max_times
 
 
 def _again(

@@ -6,8 +6,10 @@ from typing import final
 
 from tailrace.broker.broker_stats import StatsData, StatsSnapshot
 from tailrace.broker.context import BrokerContext
+from tailrace.errors import RefusalError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.broker_headers import ViewBrokerStatsDataRequestHeader
 from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["StatsProcessor"]
@@ -26,10 +28,11 @@ class StatsProcessor:
 
     def view(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Sum, rate and mean of the last minute, hour and day: request 315."""
-        name, key = request.ext["statsName"], request.ext["statsKey"]
+        header = request.read(ViewBrokerStatsDataRequestHeader)
+        name, key = header.stats_name, header.stats_key
         found = self._broker.stats.view(name, key)
         if found is None:
-            return request.answer(
+            raise RefusalError(
                 ResponseCode.SYSTEM_ERROR, f"The stats <{name}> <{key}> not exist")
         return request.answer(body=fastjson.dumps(_body(found)))
 

@@ -28,15 +28,6 @@ from tailrace.store.index_verification import (
     check_index_file,
     indexed_until,
 )
-from tailrace.store.log_scan import LogChunk, LogEnd, scan_files
-from tailrace.store.log_walk import Damage, LogFile, RecordClaim
-from tailrace.store.stitched_walk import (
-    ChunksOfPiece,
-    Piece,
-    StitchedWalk,
-    first_piece,
-    scan_pieces,
-)
 from tailrace.store.verification import (
     CHECK,
     Claims,
@@ -50,6 +41,15 @@ from tailrace.store.verification import (
     state_findings,
     tail_findings,
     unclaimed_findings,
+)
+from tailrace.store.walk.log_walk import Damage, LogFile, RecordClaim
+from tailrace.store.walk.scan import LogChunk, LogEnd, scan_files
+from tailrace.store.walk.stitched import (
+    ChunksOfPiece,
+    Piece,
+    StitchedWalk,
+    first_piece,
+    scan_pieces,
 )
 from tailrace.timer.verification import check_timer_file, join_timer_checks, timer_files
 

@@ -26,9 +26,9 @@ from tailrace.spark.pipeline.staging import (
     read_staged,
     stage_segment,
 )
-from tailrace.store.log_scan import LogChunk
-from tailrace.store.log_walk import LogFile
-from tailrace.store.stitched_walk import Piece, PieceSource, first_piece
+from tailrace.store.walk.log_walk import LogFile
+from tailrace.store.walk.scan import LogChunk
+from tailrace.store.walk.stitched import Piece, PieceSource, first_piece
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

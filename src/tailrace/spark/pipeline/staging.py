@@ -19,8 +19,8 @@ from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.formats.filenames import offset_to_file_name
 from tailrace.kernels import columns, record
 from tailrace.store.directory import FileView
-from tailrace.store.log_scan import LogChunk, Rows
-from tailrace.store.stitched_walk import Piece, scan_pieces
+from tailrace.store.walk.scan import LogChunk, Rows
+from tailrace.store.walk.stitched import Piece, scan_pieces
 
 __all__ = ["StagedSegment", "piece_chunks", "read_staged", "stage_segment"]
 

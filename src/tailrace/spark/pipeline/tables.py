@@ -20,11 +20,10 @@ from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import ConfigError, CorruptionError
 from tailrace.formats import filenames
-from tailrace.formats.commitlog import decode_message
-from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.store.archive_manifest import read_manifest, wrong_file
 from tailrace.store.directory import QueueView, StoreDirectory
+from tailrace.store.queue_search import message_from
 from tailrace.timer.properties import (
     PARKED_TOPIC,
     REAL_TOPIC,
@@ -43,7 +42,6 @@ __all__ = [
 ]
 
 BUCKETS: Final = ("minute", "hour", "day")
-_LOOK: Final = 4096
 
 
 def _bucket(bucket: str, column: Column | str) -> Column:
@@ -209,17 +207,9 @@ def lag(spark: SparkSession, path: str, *, config_file: str = "") -> DataFrame:
 
 def _store_time(directory: StoreDirectory, queue: QueueView, offset: int) -> int | None:
     """Store time of the first message from an offset on, in ms."""
-    while offset < queue.max_offset:
-        data = queue.units(offset, _LOOK)
-        for at in range(0, len(data) - CQ_UNIT.size + 1, CQ_UNIT.size):
-            unit = CQ_UNIT.unpack_from(data, at)
-            if 0 < unit.size < PRE_BLANK_SIZE:
-                try:
-                    return decode_message(directory.read(unit.phy_offset, unit.size)).store_timestamp
-                except CorruptionError:
-                    return None
-        offset = offset + len(data) // CQ_UNIT.size if data else queue.next_file(offset)
-    return None
+    unit = message_from(queue, offset)
+    stored = directory.store_time(unit) if unit is not None else None
+    return stored if stored is not None and stored >= 0 else None
 
 
 # -- retention

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Sequence
 
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
 from tailrace.store.consume_queue import ConsumeQueue, find_units_end
-from tailrace.store.log_walk import LogFile
 from tailrace.store.progress import Progress
+from tailrace.store.walk.log_walk import LogFile
 
 __all__ = ["lost_ends"]
 

@@ -15,15 +15,17 @@ from tailrace.formats.checkpoint import Checkpoint
 from tailrace.segments import MappedFile
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueueStore
-from tailrace.store.coverage import Coverage
 from tailrace.store.index_service import IndexService
 from tailrace.store.multi_dispatch import is_lmq
 from tailrace.store.progress import Progress, checkpoint_bytes
-from tailrace.store.recovery_report import RecoveryReport
+from tailrace.store.recovery.coverage import Coverage
+from tailrace.store.recovery.report import RecoveryReport
+from tailrace.store.recovery.table import StartDecision, decide_start
 from tailrace.store.store_checkpoint import StoreCheckpoint
 
 __all__ = ["RecoveryStart", "is_next"]
 
+_LAST_FILES: Final = 3
 _MARGIN_MS: Final = 3000
 _FEW_UNITS: Final = 10_000_000
 _FEW_FILES: Final = 3
@@ -55,6 +57,52 @@ class RecoveryStart:
         self._last_exit_ok = last_exit_ok
         self._index_times: dict[str, int] | None = None
         self._has_lmq = any(is_lmq(topic) for topic, _ in queues.table)
+
+    def decide(self, found: Progress | None, *, rebuild: bool) -> Progress | None:
+        """Set where the walk begins and why in the report, by ``START_TABLE``.
+
+        ``found`` is own progress, which is returned if the walk begins there. ``rebuild`` begins at the
+        first segment whatever the table says.
+        """
+        report, log = self._report, self._commit_log
+        wrong = "there is none" if found is None else self.mismatch(found)
+        conditions = {
+            "log": True, "progress": not wrong, "abort": not self._last_exit_ok,
+            "checkpoint": self.checkpoint_is_sane(), "covered": True}
+        decision = decide_start(conditions)
+        report.mode = "normal" if self._last_exit_ok else "abnormal"
+        report.why = decision.value
+        report.decision = decision.name
+        if rebuild:
+            self._trust_nothing()
+            return None
+        if decision is StartDecision.PROGRESS and found is not None:
+            report.start = max(found.start, log.min_offset)
+            return found
+        files = log.queue.files
+        if decision is StartDecision.LAST_FILES:
+            start = files[max(len(files) - _LAST_FILES, 0)].file_from_offset
+        elif decision is StartDecision.CHECKPOINT:
+            start = self.by_checkpoint()
+        else:
+            start = log.min_offset
+        report.start = self.moved_back(start)
+        if report.start < start:
+            report.decision = decide_start({**conditions, "covered": False}).name
+        if not self._last_exit_ok:
+            report.why += ", after a kill"
+        if found is not None:
+            report.why += f"; own progress does not match: {wrong}"
+        return None
+
+    def _trust_nothing(self) -> None:
+        """Begin at the first segment, and end queues at the first unit that cannot be one."""
+        report = self._report
+        report.mode, report.why, report.start = "rebuild", "asked for", self._commit_log.min_offset
+        for queue in self._queues.table.values():
+            queue.find_end()
+        Coverage(self._commit_log.queue.files).add_queues(self._queues.table.values())
+        report.rebuilt += ["queues", "index"]
 
     def mismatch(self, found: Progress) -> str:
         """Why a progress says something that is not so, or nothing."""

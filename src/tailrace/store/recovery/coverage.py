@@ -23,8 +23,8 @@ from tailrace.formats.commitlog import BLANK, BLANK_MAGIC
 from tailrace.formats.consumequeue import CQ_UNIT
 from tailrace.kernels import queue_units
 from tailrace.store.consume_queue import ConsumeQueue
-from tailrace.store.log_walk import LogFile
 from tailrace.store.multi_dispatch import is_lmq
+from tailrace.store.walk.log_walk import LogFile
 
 __all__ = ["Coverage"]
 

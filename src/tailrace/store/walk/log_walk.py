@@ -37,7 +37,7 @@ from tailrace.formats.commitlog import (
 )
 from tailrace.kernels import record
 from tailrace.logs import get_logger
-from tailrace.store.log_scan import (
+from tailrace.store.walk.scan import (
     CHUNK,
     LogChunk,
     LogEnd,

@@ -21,7 +21,9 @@ from tailrace.env.in_order import HELPERS, in_order
 from tailrace.kernels import record
 from tailrace.segments import MappedFile
 from tailrace.store.dispatch import Dispatcher
-from tailrace.store.log_scan import (
+from tailrace.store.record_batch import RecordBatch
+from tailrace.store.walk.log_walk import Fresh, LogFile, Walk
+from tailrace.store.walk.scan import (
     CHUNK,
     LogChunk,
     LogEnd,
@@ -30,8 +32,6 @@ from tailrace.store.log_scan import (
     ends_with_nul,
     scan_files,
 )
-from tailrace.store.log_walk import Fresh, LogFile, Walk
-from tailrace.store.record_batch import RecordBatch
 
 __all__ = ["ParallelWalk"]
 

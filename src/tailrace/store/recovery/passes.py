@@ -1,7 +1,7 @@
 """From the files of a directory to a store that is right: numbered passes.
 
   1  load        log, queues and index are taken; queue files that cannot be right are removed
-  2  decide      where the walk begins (``recovery_table``): at our own progress when it matches,
+  2  decide      where the walk begins (``table``): at our own progress when it matches,
                  else where checkpoint or clean stop say, but never behind a segment whose records
                  do not all have a unit, nor behind the end of the index
   3  rewind      queues and index end before that place; their files keep what is behind
@@ -39,38 +39,34 @@ from tailrace.logs import get_logger
 from tailrace.segments import MappedFile
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueueStore
-from tailrace.store.coverage import Coverage
 from tailrace.store.dispatch import Dispatcher
 from tailrace.store.index_service import IndexService
-from tailrace.store.log_scan import LogEnd, scan_files
-from tailrace.store.log_walk import Damage, RecordClaim, Walk
-from tailrace.store.lost_ends import lost_ends
 from tailrace.store.multi_dispatch import rows_with_lmq
-from tailrace.store.parallel_walk import ParallelWalk
 from tailrace.store.progress import Position, Progress, ProgressFile, checkpoint_bytes
 from tailrace.store.progress_snapshot import make_progress
-from tailrace.store.quarantine import Quarantine
 from tailrace.store.record_batch import RecordBatch, rows_by_queue
-from tailrace.store.recovery_check import refuse_by_mode, refuse_more
-from tailrace.store.recovery_report import RecoveryReport
-from tailrace.store.recovery_start import RecoveryStart, is_next
-from tailrace.store.recovery_table import (
-    StartDecision,
+from tailrace.store.recovery.lost_ends import lost_ends
+from tailrace.store.recovery.quarantine import Quarantine
+from tailrace.store.recovery.refusal import refuse_by_mode, refuse_more
+from tailrace.store.recovery.report import RecoveryReport
+from tailrace.store.recovery.start import RecoveryStart, is_next
+from tailrace.store.recovery.table import (
     StopDecision,
     checks_of,
-    decide_start,
     decide_stop,
 )
 from tailrace.store.sealing import placeholder
-from tailrace.store.stitched_walk import LogScanner, PieceSource, StitchedWalk, in_batches
 from tailrace.store.store_checkpoint import StoreCheckpoint
+from tailrace.store.walk.log_walk import Damage, RecordClaim, Walk
+from tailrace.store.walk.parallel import ParallelWalk
+from tailrace.store.walk.scan import LogEnd, scan_files
+from tailrace.store.walk.stitched import LogScanner, PieceSource, StitchedWalk, in_batches
 
 __all__ = ["Recovery", "RecoveryReport"]
 
 _log = get_logger(__name__)
 _BODY: Final = record.CHECK_BODY_CRC
 _PLACE: Final = record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
-_LAST_FILES: Final = 3
 _LAST_QUEUE_FILES: Final = 2
 _SMALL: Final = 64 << 20
 _RECENT_ROWS: Final = 4096
@@ -225,47 +221,14 @@ class Recovery:
     # -- pass 2
 
     def _decide(self, *, last_exit_ok: bool) -> None:
-        look = RecoveryStart(
-            self._file_system, self._commit_log, self._queues, self._index, self._checkpoint,
-            self.report, bad_index=self._bad_index, last_exit_ok=last_exit_ok)
-        report, log = self.report, self._commit_log
-        low = log.min_offset
         found = self._progress.read() if not self._rebuild else None
-        wrong = "there is none" if found is None else look.mismatch(found)
-        self._lost = lost_ends(log.queue.files, self._queues.table.values(), found)
-        sane = look.checkpoint_is_sane()
-        conditions = {"log": True, "progress": not wrong, "abort": not last_exit_ok,
-                      "checkpoint": sane, "covered": True}
-        decision = decide_start(conditions)
-        report.mode = "normal" if last_exit_ok else "abnormal"
-        report.why = decision.value
-        report.decision = decision.name
-        self._found = found if decision is StartDecision.PROGRESS else None
-        if found is not None and decision is StartDecision.PROGRESS:
-            report.start = max(found.start, low)
-            self._sync_from = report.start
-            return
-        files = log.queue.files
-        if self._rebuild:
-            report.mode, report.why, report.start = "rebuild", "asked for", low
-            for queue in self._queues.table.values():
-                queue.find_end()
-            Coverage(files).add_queues(self._queues.table.values())  # ends them at what is no unit
-            report.rebuilt += ["queues", "index"]
-            return
-        if decision is StartDecision.LAST_FILES:
-            start = files[max(len(files) - _LAST_FILES, 0)].file_from_offset
-        elif decision is StartDecision.CHECKPOINT:
-            start = look.by_checkpoint()
-        else:
-            start = low
-        report.start = look.moved_back(start)
-        if report.start < start:
-            report.decision = decide_start({**conditions, "covered": False}).name
-        if not last_exit_ok:
-            report.why += ", after a kill"
-        if found is not None:
-            report.why += f"; own progress does not match: {wrong}"
+        self._found = RecoveryStart(
+            self._file_system, self._commit_log, self._queues, self._index, self._checkpoint,
+            self.report, bad_index=self._bad_index, last_exit_ok=last_exit_ok,
+        ).decide(found, rebuild=self._rebuild)
+        self._lost = lost_ends(self._commit_log.queue.files, self._queues.table.values(), found)
+        if self._found is not None:
+            self._sync_from = self.report.start
 
     # -- pass 3
 
@@ -289,8 +252,6 @@ class Recovery:
                     lambda end, begin: is_next(self._commit_log, end, begin))
             else:
                 self._index.rewind(start, timestamp_at)
-        self._dispatcher.recovering = True
-        self._dispatcher.next_offset = self._next_offset
 
     def _next_offset(self, topic: str, queue_id: int, phy_offset: int) -> int:
         """The queue offset of the next record of a queue, -1 when none is within 64 MiB."""
@@ -316,7 +277,8 @@ class Recovery:
         if self._index is not None and until - report.start > _SMALL and not report.read_only:
             self._index.build()
         try:
-            self._take_all(walk, until)
+            with self._dispatcher.rebuilding(self._next_offset):
+                self._take_all(walk, until)
         finally:
             if self._index is not None:
                 self._index.end_build()
@@ -422,7 +384,6 @@ class Recovery:
             if not self.report.read_only:
                 self.report.cut.append(
                     {"file": file.path, "position": at, "length": kept, "reason": reason})
-        self._dispatcher.recovering = False
         self._lower_checkpoint(end.phy_offset)
         if self._index is not None and self._index.end_phy_offset >= end.phy_offset:
             self._index.rewind(  # W7

@@ -14,12 +14,12 @@ from tailrace.errors import CorruptionError
 from tailrace.kernels import record
 from tailrace.store.commit_log import CommitLog
 from tailrace.store.consume_queue import ConsumeQueue
-from tailrace.store.log_scan import LogChunk
-from tailrace.store.log_walk import Damage, LogWalk, RecordClaim, Walk
 from tailrace.store.multi_dispatch import rows_with_lmq
 from tailrace.store.record_batch import rows_by_queue
-from tailrace.store.recovery_table import StopDecision, checks_of, decide_stop
-from tailrace.store.stitched_walk import PieceSource, StitchedWalk
+from tailrace.store.recovery.table import StopDecision, checks_of, decide_stop
+from tailrace.store.walk.log_walk import Damage, LogWalk, RecordClaim, Walk
+from tailrace.store.walk.scan import LogChunk
+from tailrace.store.walk.stitched import PieceSource, StitchedWalk
 
 __all__ = ["refuse_by_mode", "refuse_more"]
 

@@ -15,9 +15,9 @@ from typing import Final, NamedTuple, TypeVar, final
 
 from tailrace.kernels import record
 from tailrace.store.dispatch import Dispatcher
-from tailrace.store.log_scan import LogChunk
-from tailrace.store.log_walk import Damage, Fresh, LogFile, LogWalk, Walk
 from tailrace.store.record_batch import RecordBatch
+from tailrace.store.walk.log_walk import Damage, Fresh, LogFile, LogWalk, Walk
+from tailrace.store.walk.scan import LogChunk
 
 __all__ = [
     "ChunksOfPiece", "LogScanner", "Piece", "PieceSource", "Source", "StitchedWalk", "first_piece",

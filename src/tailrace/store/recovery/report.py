@@ -15,9 +15,9 @@ class RecoveryReport:
     mode: str = "empty"
     why: str = ""
     decision: str = "NOTHING"
-    """Of ``recovery_table``: where the walk began."""
+    """Of ``table``: where the walk began."""
     at_end: str = "END"
-    """Of ``recovery_table``: what happened where it ended."""
+    """Of ``table``: what happened where it ended."""
     start: int = 0
     end: int = 0
     scanned: int = 0

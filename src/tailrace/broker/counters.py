@@ -1,0 +1,91 @@
+"""Counts of the broker by statistic and key, for request 315: those that nothing else needs.
+
+Keys are the reference's (BrokerStatsManager): parts separated by ``@``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Final, final
+
+from tailrace.logs import get_logger
+
+__all__ = ["Counters", "Flow"]
+
+_log = get_logger(__name__)
+COUNTERS_MAX: Final = 5_000
+"""Keys of one statistic; the samples of each take about 4 KiB after a day."""
+KEY_MAX: Final = 600
+"""Characters of a key."""
+_PLACES: Final[Mapping[str, tuple[int, int | None]]] = {
+    "QUEUE_PUT": (0, None), "GROUP_GET_LATENCY": (-2, -1),
+    "TOPIC_PUT_LATENCY": (1, None), "GROUP_ACK": (0, 1), "GROUP_CK": (0, 1),
+}
+"""Where topic and group are in the keys of a statistic."""
+
+
+class Flow:
+    """Messages and bytes since the start, and the number of ``times`` that they were counted."""
+
+    __slots__ = ("messages", "throughput", "times")
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.throughput = 0
+        self.times = 0
+
+    def add(self, count: int, size: int, times: int = 1) -> None:
+        """Count messages of together ``size`` bytes."""
+        self.messages += count
+        self.throughput += size
+        self.times += times
+
+
+@final
+class Counters:
+    """Flows by statistic and key. Two threads may add, but not to the same statistic."""
+
+    def __init__(self, most: int = COUNTERS_MAX) -> None:
+        self._most = most
+        self._counts: Counter[str] = Counter()
+        self._named = False
+        self.flows: dict[tuple[str, str], Flow] = {}
+
+    def add(self, name: str, key: str, value: int, size: int = 0, times: int = 1) -> None:
+        """Count a value, which for a latency is in ms.
+
+        A new key that is longer than `KEY_MAX`, or one too many, is not counted.
+        """
+        flow = self.flows.get((name, key))
+        if flow is None:
+            if self._counts[name] >= self._most or len(key) > KEY_MAX:
+                if not self._named:
+                    self._named = True
+                    _log.warning(
+                        "statistics are full, new ones are not counted name=%s key=%s limit=%d", name, key[:KEY_MAX],
+                        self._most)
+                return
+            flow = self.flows[name, key] = Flow()
+            self._counts[name] += 1
+        flow.add(value, size, times)
+
+    def forget(self, key: tuple[str, str]) -> None:
+        """Drop one count, because it is idle."""
+        if self.flows.pop(key, None) is not None:
+            self._counts[key[0]] -= 1
+            self._named = False
+
+    def forget_topic(self, topic: str) -> None:
+        """Drop what was counted of a topic that is deleted."""
+        self._forget(0, topic)
+
+    def forget_group(self, group: str) -> None:
+        """Drop what was counted of a group that is deleted."""
+        self._forget(1, group)
+
+    def _forget(self, which: int, name: str) -> None:
+        for key in list(self.flows):
+            place = _PLACES.get(key[0], (None, None))[which]
+            if place is not None and key[1].split("@")[place] == name:
+                self.forget(key)

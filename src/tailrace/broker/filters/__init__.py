@@ -1,0 +1,10 @@
+"""Message filters by expression (SQL92): parsing, evaluation, and the expressions of consumer groups.
+
+    compilation      compiled expressions, remembered by their text
+    sql_expression   an expression as a function of property values
+    sql_grammar      the text of an expression as calls of a builder
+    java_numbers     how Java reads numbers in text
+    message_filters  the filter of one pull: which properties it needs, which messages it keeps
+    consumer_filters expressions of groups by topic: ``consumerFilter.json``
+    bloom            positions that a Java broker keeps with an expression
+"""

@@ -1,0 +1,257 @@
+"""The expressions of consumer groups: ``consumerFilter.json``, which a Java broker can take over.
+
+A heartbeat registers the expressions of a group. A group that has left, or has given up a topic, keeps
+its entry as dead for filterDataCleanTimeSpan, because its consumers may come back with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from tailrace.broker.client_manager import SubscriptionData
+from tailrace.broker.filters.bloom import BloomFilter, BloomFilterData
+from tailrace.broker.filters.compilation import compile_filter
+from tailrace.broker.filters.sql_expression import SqlExpression
+from tailrace.config import BrokerConfig
+from tailrace.env.clock import Clock
+from tailrace.env.filesystem import FileSystem
+from tailrace.errors import FilterExpressionError
+from tailrace.logs import get_logger
+from tailrace.node.config_manager import ConfigManager
+
+__all__ = ["ConsumerFilterData", "ConsumerFilterManager"]
+
+_log = get_logger(__name__)
+ENTRIES_MAX: Final = 10_000
+"""Expressions that are kept, dead ones included."""
+CHARACTERS_MAX: Final = 1 << 20
+"""Characters of all expressions together; a compiled one takes some 50 bytes of memory for each."""
+DEAD_BEFORE_LOAD_MS: Final = 30_000
+
+
+@dataclass(slots=True, kw_only=True)
+class ConsumerFilterData:
+    """The expression of a group for a topic. ``dead_time`` is when the group gave it up, 0 while it uses it."""
+
+    topic: str
+    consumer_group: str
+    expression: str
+    expression_type: str
+    born_time: int
+    client_version: int
+    """Version of the subscription: the ms at which the client subscribed."""
+    bloom: BloomFilterData
+    dead_time: int = 0
+    compiled: SqlExpression | None = None
+    """Compiled when it is first needed; stays None for an expression of a file that cannot be compiled."""
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether no consumer uses it."""
+        return self.dead_time >= self.born_time
+
+    def to_json(self) -> dict[str, Any]:
+        """Members by RocketMQ's names, in its order."""
+        return {
+            "bloomFilterData": {"bitNum": self.bloom.bits, "bitPos": list(self.bloom.positions)},
+            "bornTime": self.born_time,
+            "clientVersion": self.client_version,
+            "consumerGroup": self.consumer_group,
+            "dead": self.is_dead,
+            "deadTime": self.dead_time,
+            "expression": self.expression,
+            "expressionType": self.expression_type,
+            "topic": self.topic,
+        }
+
+
+@final
+class ConsumerFilterManager(ConfigManager[str, dict[str, ConsumerFilterData]]):
+    """Expressions by group and topic. `persist_if_changed` is called now and then.
+
+    With enablePropertyFilter=false nothing is registered, and the file stays as it is.
+    """
+
+    def __init__(
+        self, file_system: FileSystem, config_dir: str, broker_config: BrokerConfig, clock: Clock
+    ) -> None:
+        super().__init__(file_system, config_dir, "consumerFilter.json")
+        self._enabled = broker_config.enable_property_filter
+        self._keep_ms = broker_config.filter_data_clean_time_span
+        self._clock = clock
+        self._bloom = BloomFilter(
+            broker_config.max_error_rate_of_bloom_filter, broker_config.expect_consumer_num_use_filter)
+        self._count = 0
+        self._characters = 0
+
+    def load(self) -> bool:
+        """Read the file or its backup; False when there was neither."""
+        return self._enabled and super().load()
+
+    def find(self, topic: str, group: str) -> ConsumerFilterData | None:
+        """Return the expression of a group for a topic, dead or not."""
+        found = self._table.get(group, {}).get(topic)
+        if found is not None and found.compiled is None:
+            found.compiled = self._compile(found.expression, found.expression_type, topic, group)
+        return found
+
+    def of_group(self, group: str) -> list[ConsumerFilterData]:
+        """Return all expressions of a group that can be compiled."""
+        found = (self.find(topic, group) for topic in tuple(self._table.get(group, ())))
+        return [data for data in found if data is not None and data.compiled is not None]
+
+    # -- heartbeats
+
+    def registered(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
+        """Take over the expressions of a group's subscriptions. One that cannot be compiled is logged.
+
+        A version that is not newer than the known one changes nothing, as in the reference.
+        """
+        known = self._table.get(group)
+        topics = set()
+        for subscription in subscriptions:
+            topics.add(subscription.topic)
+            if self._enabled and not subscription.is_tag:
+                self._register(group, subscription)
+        for data in tuple(known.values()) if known else ():
+            if data.topic not in topics and not data.is_dead:
+                self._die(data)
+
+    def gone(self, group: str) -> None:
+        """Mark the expressions of a group without members as dead."""
+        for data in tuple(self._table.get(group, {}).values()):
+            if not data.is_dead:
+                self._die(data)
+
+    def _register(self, group: str, subscription: SubscriptionData) -> None:
+        topic, text, kind = subscription.topic, subscription.sub_string, subscription.expression_type
+        old = self._table.get(group, {}).get(topic)
+        if old is not None and subscription.sub_version <= old.client_version:
+            if (old.expression, old.expression_type) != (text, kind):
+                _log.info("an older consumer filter is ignored group=%s topic=%s version=%d ignored=%s "
+                          "known=%s", group, topic, subscription.sub_version, text, old.expression)
+            if subscription.sub_version == old.client_version:
+                self._revive(old)
+            return
+        if old is not None and (old.expression, old.expression_type) == (text, kind):
+            old.client_version = subscription.sub_version
+            self._dirty = True
+            self._revive(old)
+            return
+        compiled = self._compile(text, kind, topic, group)
+        if old is not None:
+            self._forget(old)
+        if compiled is None or not self._has_room(group, topic, text):
+            return
+        self._add(ConsumerFilterData(
+            topic=topic, consumer_group=group, expression=text, expression_type=kind,
+            born_time=self._clock.now_ms(), client_version=subscription.sub_version,
+            bloom=self._bloom.data_of(group, topic), compiled=compiled))
+        _log.info("consumer filter registered group=%s topic=%s expression=%s", group, topic, text)
+
+    def _compile(self, text: str, kind: str, topic: str, group: str) -> SqlExpression | None:
+        try:
+            return compile_filter(text, kind)
+        except FilterExpressionError as error:
+            _log.error("consumer filter cannot be compiled group=%s topic=%s expression=%s reason=%s",
+                       group, topic, text, error)
+            return None
+
+    def _has_room(self, group: str, topic: str, text: str) -> bool:
+        """Whether one more expression can be kept; the longest dead ones make way."""
+        def full() -> bool:
+            return self._count >= ENTRIES_MAX or self._characters + len(text) > CHARACTERS_MAX
+
+        if full():
+            dead = [data for topics in self._table.values() for data in topics.values() if data.is_dead]
+            for data in sorted(dead, key=lambda data: data.dead_time):
+                if not full():
+                    break
+                self._forget(data)
+        if full():
+            _log.error(
+                "consumer filter refused group=%s topic=%s reason=there are %d with %d characters, and the "
+                "limits are %d and %d", group, topic, self._count, self._characters, ENTRIES_MAX, CHARACTERS_MAX)
+            return False
+        return True
+
+    def _add(self, data: ConsumerFilterData) -> None:
+        # A new table each time: the thread that writes the file may be walking over the present one.
+        self._table[data.consumer_group] = {
+            **self._table.get(data.consumer_group, {}), data.topic: data}
+        self._count += 1
+        self._characters += len(data.expression)
+        self._dirty = True
+
+    def _forget(self, data: ConsumerFilterData) -> None:
+        topics = {
+            topic: kept for topic, kept in self._table[data.consumer_group].items() if kept is not data}
+        if topics:
+            self._table[data.consumer_group] = topics
+        else:
+            del self._table[data.consumer_group]
+        self._count -= 1
+        self._characters -= len(data.expression)
+        self._dirty = True
+
+    def _die(self, data: ConsumerFilterData) -> None:
+        data.dead_time = self._clock.now_ms()
+        self._dirty = True
+        _log.info("consumer filter is not used any more group=%s topic=%s", data.consumer_group, data.topic)
+
+    def _revive(self, data: ConsumerFilterData) -> None:
+        if data.is_dead:
+            data.dead_time = 0
+            self._dirty = True
+
+    # -- the file
+
+    def expire(self) -> None:
+        """Forget the expressions that have been dead for filterDataCleanTimeSpan."""
+        limit = self._clock.now_ms() - self._keep_ms
+        for topics in list(self._table.values()):
+            for data in topics.values():
+                if data.is_dead and data.dead_time <= limit:
+                    self._forget(data)
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole table as the file shows it, without a data version: the reference has none."""
+        return {**self._unknown, **self._encode(dict(self._table))}
+
+    def _decode(self, value: dict[str, Any]) -> None:
+        found = value.pop("filterDataByTopic", None)
+        for topic, member in (found.items() if isinstance(found, dict) else ()):
+            groups = member.get("groupFilterData") if isinstance(member, dict) else None
+            for group, entry in (groups.items() if isinstance(groups, dict) else ()):
+                data = self._data_from(str(topic), str(group), entry)
+                if data is None:
+                    _log.error("consumer filter refused group=%s topic=%s reason=%s has an incomplete entry", group,
+                               topic, self.path)
+                elif self._has_room(group, topic, data.expression):
+                    self._add(data)
+        self._dirty = False
+
+    def _data_from(self, topic: str, group: str, entry: Any) -> ConsumerFilterData | None:
+        """Return an entry of the file; None if it lacks what is needed."""
+        if not isinstance(entry, dict):
+            return None
+        text, kind = entry.get("expression"), entry.get("expressionType")
+        numbers = [entry.get(name, 0) for name in ("bornTime", "deadTime", "clientVersion")]
+        if not isinstance(text, str) or not isinstance(kind, str) or any(type(n) is not int for n in numbers):
+            return None
+        born, dead, version = numbers
+        # Every consumer counts as gone until its heartbeat comes.
+        dead = dead or max(born, self._clock.now_ms() - DEAD_BEFORE_LOAD_MS)
+        return ConsumerFilterData(
+            topic=topic, consumer_group=group, expression=text, expression_type=kind, born_time=born,
+            dead_time=dead, client_version=version, bloom=self._bloom.data_of(group, topic))
+
+    def _encode(self, table: dict[str, dict[str, ConsumerFilterData]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for group, topics in table.items():
+            for topic, data in topics.items():
+                of_topic = found.setdefault(topic, {"groupFilterData": {}, "topic": topic})
+                of_topic["groupFilterData"][group] = data.to_json()
+        return {"filterDataByTopic": found}

@@ -1,0 +1,125 @@
+"""Which messages a pull gets: by tags code, or by an expression over their properties."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+from tailrace.broker.client_manager import SubscriptionData
+from tailrace.broker.filters.compilation import SQL92, compile_filter
+from tailrace.broker.filters.consumer_filters import ConsumerFilterManager
+from tailrace.broker.filters.sql_expression import SqlExpression
+from tailrace.config import BrokerConfig
+from tailrace.errors import FilterExpressionError, RefusalError
+from tailrace.formats.remoting import ResponseCode
+from tailrace.kernels import unit_records
+from tailrace.logs import get_logger
+from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX
+from tailrace.store.hooks import PropertyFilter
+
+__all__ = ["MessageFilter", "MessageFilters"]
+
+_log = get_logger(__name__)
+RETRY_TOPIC: Final = b"RETRY_TOPIC"
+"""Property of a message in a retry topic: the topic that it was sent to."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFilter:
+    """What a consumer wants of a topic. At most one of the two is given; neither: every message."""
+
+    codes: frozenset[int] | None = None
+    """Tags codes."""
+    properties: PropertyFilter | None = None
+
+    def matches_codes(self, tags_codes: Sequence[int]) -> bool:
+        """Return whether a message with one of these tags codes may be wanted."""
+        return self.codes is None or not self.codes.isdisjoint(tags_codes)
+
+    def matches_properties(self, properties: bytes) -> bool:
+        """Return whether a message with these stored properties is wanted, as far as they tell."""
+        wanted = self.properties
+        return wanted is None or wanted.matches(unit_records.property_values(properties, wanted.names))
+
+
+@final
+class RetryFilter:
+    """The filter of a retry topic with filterSupportRetry: the one of the topic a message was sent to.
+
+    A message whose topic has no expression is kept.
+    """
+
+    __slots__ = ("_parts", "cost", "names")
+
+    def __init__(self, expressions: dict[str, SqlExpression]) -> None:
+        names = dict.fromkeys([RETRY_TOPIC, *(name for one in expressions.values() for name in one.names)])
+        self.names = tuple(names)
+        place = {name: at for at, name in enumerate(self.names)}
+        self._parts = {
+            topic: (one, tuple(place[name] for name in one.names)) for topic, one in expressions.items()}
+        self.cost = max([len(self.names) // 8, 1, *(one.cost for one in expressions.values())])
+
+    def matches(self, values: Sequence[str | None]) -> bool:
+        """Return whether to keep a message."""
+        found = self._parts.get(values[0] or "")
+        return found is None or found[0].matches([values[at] for at in found[1]])
+
+
+@final
+class MessageFilters:
+    """Makes the filters of pulls. Its methods raise RefusalError."""
+
+    def __init__(self, config: BrokerConfig, consumer_filters: ConsumerFilterManager) -> None:
+        self._enabled = config.enable_property_filter
+        self._support_retry = config.filter_support_retry
+        self._consumer_filters = consumer_filters
+        if self._enabled:
+            compile_filter("TRUE", SQL92)  # loads the parser, before the first client waits for it
+
+    def of_request(self, subscription: SubscriptionData, group: str) -> MessageFilter:
+        """Return the filter of a request that says what it wants."""
+        if subscription.is_tag:
+            return MessageFilter(subscription.codes)
+        return self._filter(subscription, group, self.compile(subscription))
+
+    def of_group(self, subscription: SubscriptionData, group: str, sub_version: int) -> MessageFilter:
+        """Return the filter of a request that relies on its group's heartbeat, at least of a version."""
+        if subscription.is_tag:
+            return MessageFilter(subscription.codes)
+        self._check_enabled(subscription)
+        data = self._consumer_filters.find(subscription.topic, group)
+        if data is None or data.compiled is None:
+            raise RefusalError(
+                ResponseCode.FILTER_DATA_NOT_EXIST,
+                "The broker's consumer filter data is not exist!Your expression may be wrong!")
+        if data.client_version < sub_version:
+            raise RefusalError(
+                ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest")
+        return self._filter(subscription, group, data.compiled)
+
+    def compile(self, subscription: SubscriptionData) -> SqlExpression:
+        """Return the compiled expression of a subscription that is not one by tags."""
+        self._check_enabled(subscription)
+        try:
+            return compile_filter(subscription.sub_string, subscription.expression_type)
+        except FilterExpressionError as error:
+            _log.warning("expression cannot be compiled topic=%.255s expression=%.500s reason=%s",
+                         subscription.topic, subscription.sub_string, error)
+            raise RefusalError(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                f"parse the consumer's subscription failed: {error}") from error
+
+    def _check_enabled(self, subscription: SubscriptionData) -> None:
+        if not self._enabled:
+            raise RefusalError(
+                ResponseCode.SYSTEM_ERROR,
+                "The broker does not support consumer to filter message by "
+                f"{subscription.expression_type[:40]}")
+
+    def _filter(self, subscription: SubscriptionData, group: str, expression: SqlExpression) -> MessageFilter:
+        if self._support_retry and subscription.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+            return MessageFilter(properties=RetryFilter({
+                data.topic: data.compiled for data in self._consumer_filters.of_group(group)
+                if data.compiled is not None}))
+        return MessageFilter(properties=expression)

@@ -1,0 +1,240 @@
+"""What becomes of popped messages: acknowledgements 200051 and 200151, another time 200053.
+
+An acknowledgement is a record for the revive topic. No state of single messages is kept in memory: whether a
+receipt belongs to a checkpoint shows when the checkpoint is due. One that comes too late, or twice, is
+answered as a success and changes nothing, as in RocketMQ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, final
+
+from tailrace.broker.answers_later import Answer
+from tailrace.broker.context import BrokerContext
+from tailrace.broker.durable_answers import DurableAnswers, when_durable
+from tailrace.broker.pop.fields import check_writable, receipt_of
+from tailrace.broker.pop.polling import PopLongPollingService
+from tailrace.broker.pop.revive_log import ReviveLog
+from tailrace.broker.processors._bodies import json_object, number_in, objects_in, text_in
+from tailrace.errors import RefusalError
+from tailrace.formats.pop import (
+    ORDER_REVIVE_QUEUE,
+    Ack,
+    ExtraInfo,
+    PopCheckPoint,
+    ack_offsets,
+    real_topic,
+)
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.message_headers import (
+    AckMessageRequestHeader,
+    ChangeInvisibleTimeRequestHeader,
+    ChangeInvisibleTimeResponseHeader,
+)
+from tailrace.model import PutMessageResult
+from tailrace.node.consumer_order_info import NOT_POPPED, ConsumerOrderInfoManager
+from tailrace.remoting import Channel, RemotingServer
+
+__all__ = ["AckMessageProcessor"]
+
+ACKS_MAX: Final = 1_000
+"""Entries of a batch acknowledgement."""
+
+
+@final
+class AckMessageProcessor:
+    """Takes acknowledgements and changes of the time at which messages are visible again."""
+
+    def __init__(
+        self, broker: BrokerContext, revive_log: ReviveLog, order: ConsumerOrderInfoManager,
+        polling: PopLongPollingService, durable: DurableAnswers | None = None,
+    ) -> None:
+        self._broker = broker
+        self._store = broker.store
+        self._revive_log = revive_log
+        self._order = order
+        self._polling = polling
+        self._durable = durable
+
+    def register(self, server: RemotingServer) -> None:
+        """Take over the codes of this processor."""
+        server.register(self.ack, RequestCode.ACK_MESSAGE)
+        server.register(self.ack_batch, RequestCode.BATCH_ACK_MESSAGE)
+        server.register(self.change, RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
+
+    # -- acknowledgements
+
+    def ack(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Acknowledge one message: request 200051."""
+        header = request.read(AckMessageRequestHeader)
+        group, topic, queue_id, offset = self._named(header)
+        low, high = self._bounds(topic, queue_id)
+        if not low <= offset <= high:
+            raise RefusalError(
+                ResponseCode.NO_MESSAGE,
+                f"offset is illegal, key:{topic}@{queue_id}, commit:{offset}, store:{low}~{high}")
+        receipt = self._receipt(header.extra_info, queue_id)
+        if receipt.is_order:
+            self._ack_in_order(topic, group, queue_id, offset, receipt.pop_time)
+            return request.answer()
+        result = self._put_ack(
+            Ack((offset,), receipt.start_offset, receipt.pop_time, queue_id, topic, group, receipt.broker_name),
+            receipt.invisible_time, receipt.revive_queue_id)
+        return when_durable(self._durable, channel, request, request.answer(), result.until)
+
+    def ack_batch(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Acknowledge messages of several checkpoints: request 200151."""
+        check_writable(self._broker)
+        body = json_object(request) if request.body else {}
+        acks = objects_in(body, "acks", ACKS_MAX)
+        if not acks:
+            raise RefusalError(ResponseCode.NO_MESSAGE, "the request acknowledges no message")
+        broker_name = body.get("brokerName") or self._broker.config.broker_name
+        if not isinstance(broker_name, str) or not broker_name.isprintable():
+            raise RefusalError(ResponseCode.INVALID_PARAMETER, "brokerName is not a name")
+        read = [self._batch_entry(entry, broker_name) for entry in acks]  # all are checked first
+        until = -1
+        for ack, invisible_time, revive_queue_id in read:
+            if not ack.offsets:
+                continue
+            if revive_queue_id == ORDER_REVIVE_QUEUE:
+                for offset in ack.offsets:
+                    self._ack_in_order(ack.topic, ack.group, ack.queue_id, offset, ack.pop_time)
+            else:
+                until = max(until, self._put_ack(ack, invisible_time, revive_queue_id).until)
+        if until < 0:
+            return request.answer()
+        return when_durable(self._durable, channel, request, request.answer(), until)
+
+    def _batch_entry(self, entry: Mapping[str, Any], broker_name: str) -> tuple[Ack, int, int]:
+        """Return the acknowledgement of an entry, its invisible time and its revive queue."""
+        long = {"c": "consumerGroup", "t": "topic", "r": "retry", "b": "bitSet", "so": "startOffset", "q": "queueId",
+                "rq": "reviveQueueId", "pt": "popTime", "it": "invisibleTime"}
+        entry = {short: entry.get(short, entry.get(name)) for short, name in long.items()}
+        group, flag = text_in(entry, "c"), text_in(entry, "r")
+        numbers = [number_in(entry, name) for name in ("so", "pt", "it", "rq", "q")]
+        start, pop_time, invisible_time, revive_queue_id, queue_id = numbers
+        try:
+            topic = real_topic(text_in(entry, "t"), group, flag)
+            ExtraInfo.decode(ExtraInfo(
+                start, pop_time, invisible_time, revive_queue_id, flag, broker_name, queue_id, start).encode())
+            offsets = ack_offsets(start, text_in(entry, "b"))
+        except ValueError as error:
+            raise RefusalError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        if revive_queue_id != ORDER_REVIVE_QUEUE and not 0 <= revive_queue_id < self._broker.config.revive_queue_num:
+            raise RefusalError(
+                ResponseCode.INVALID_PARAMETER,
+                f"rq names revive queue {revive_queue_id}, there are {self._broker.config.revive_queue_num}")
+        self._check_names(group, topic, queue_id)
+        low, high = self._bounds(topic, queue_id)
+        ack = Ack(
+            tuple(offset for offset in offsets if low <= offset <= high), start, pop_time, queue_id, topic, group,
+            broker_name, batch=True)
+        return ack, invisible_time, revive_queue_id
+
+    def _put_ack(self, ack: Ack, invisible_time: int, revive_queue_id: int) -> PutMessageResult:
+        result = _stored(self._revive_log.put_ack(ack, invisible_time, revive_queue_id), "acknowledgement")
+        self._broker.traffic.revive_log_put("ACK", ack.topic, ack.group, len(ack.offsets))
+        return result
+
+    def _ack_in_order(self, topic: str, group: str, queue_id: int, offset: int, pop_time: int) -> None:
+        offsets = self._broker.offsets
+        committed = offsets.query(group, topic, queue_id)
+        if offset < committed:
+            return
+        following = self._order.commit(topic, group, queue_id, offset, pop_time)
+        if following == NOT_POPPED:
+            raise RefusalError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"offset is illegal, key:{topic}@{group}@{queue_id}, old:{committed}, commit:{offset}, "
+                f"next:{following}")
+        if following >= 0:
+            if not offsets.is_reset(group, topic, queue_id):
+                offsets.commit(group, topic, queue_id, following)
+            if not self._order.is_blocked(None, topic, group, queue_id, 0):
+                self._polling.notify_free(topic, group, queue_id)
+
+    # -- another time
+
+    def change(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Set when a popped message is visible again: request 200053."""
+        header = request.read(ChangeInvisibleTimeRequestHeader)
+        group, topic, queue_id, offset = self._named(header)
+        invisible_time = header.invisible_time
+        limit_ms = self._store.config.timer_max_delay_sec * 1000
+        if not 0 <= invisible_time <= limit_ms:
+            raise RefusalError(
+                ResponseCode.INVALID_PARAMETER,
+                f"invisibleTime is {invisible_time} ms, it may be 0 to {limit_ms} ms (timerMaxDelaySec)")
+        low, high = self._bounds(topic, queue_id)
+        if not low <= offset < high:
+            raise RefusalError(
+                ResponseCode.NO_MESSAGE,
+                f"offset is illegal, key:{topic}@{queue_id}, change:{offset}, store:{low}~{high}")
+        receipt = self._receipt(header.extra_info, queue_id)
+        now = self._broker.clock.now_ms()
+        if receipt.is_order:
+            if offset >= self._broker.offsets.query(group, topic, queue_id):
+                self._order.change_visible(topic, group, queue_id, offset, receipt.pop_time, now + invisible_time)
+            return request.answer(ext=_changed(receipt.pop_time, now + invisible_time - receipt.pop_time, receipt))
+        # First the new checkpoint, then the end of the old one: a crash in between makes it come twice.
+        _stored(self._revive_log.put_checkpoint(PopCheckPoint(
+            offset, now, invisible_time, queue_id, topic, group, receipt.broker_name, (0,), 1, suspend=header.suspend),
+            receipt.revive_queue_id), "checkpoint")
+        self._broker.traffic.revive_log_put("CK", topic, group)
+        result = self._put_ack(
+            Ack((offset,), receipt.start_offset, receipt.pop_time, queue_id, topic, group, receipt.broker_name),
+            receipt.invisible_time, receipt.revive_queue_id)
+        answer = request.answer(ext=_changed(now, invisible_time, receipt))
+        return when_durable(self._durable, channel, request, answer, result.until)
+
+    # -- checks
+
+    def _named(
+        self, header: AckMessageRequestHeader | ChangeInvisibleTimeRequestHeader
+    ) -> tuple[str, str, int, int]:
+        """Return group, topic, queue and offset that a request names. Raises RefusalError."""
+        if header.lite_topic:
+            raise RefusalError(ResponseCode.INVALID_PARAMETER, "there are no lite topics")
+        check_writable(self._broker)
+        self._check_names(header.consumer_group, header.topic, header.queue_id)
+        return header.consumer_group, header.topic, header.queue_id, header.offset
+
+    def _check_names(self, group: str, topic: str, queue_id: int) -> None:
+        config = self._broker.topics.select(topic)
+        if config is None:
+            raise RefusalError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
+        if not 0 <= queue_id < config.read_queue_nums:
+            raise RefusalError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"queueId[{queue_id}] is illegal, topic:[{topic}] "
+                f"topicConfig.readQueueNums:[{config.read_queue_nums}]")
+        if self._broker.groups.select(group) is None:
+            raise RefusalError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{group}] does not exist")
+
+    def _receipt(self, extra_info: str, queue_id: int) -> ExtraInfo:
+        receipt = receipt_of(extra_info, self._broker.config.revive_queue_num)
+        if receipt.queue_id not in {-1, queue_id}:
+            raise RefusalError(
+                ResponseCode.INVALID_PARAMETER,
+                f"extraInfo is the receipt of queue {receipt.queue_id}, the request names queue {queue_id}")
+        return receipt
+
+    def _bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        return (
+            max(0, self._store.min_offset_in_queue(topic, queue_id)),
+            max(0, self._store.max_offset_in_queue(topic, queue_id)))
+
+
+def _stored(result: PutMessageResult, what: str) -> PutMessageResult:
+    """Return the result of a put. Raises RefusalError if nothing was stored."""
+    if not result.status.appended:
+        raise RefusalError(
+            ResponseCode.SYSTEM_ERROR, f"the {what} could not be stored: {result.status.name} {result.remark}".strip())
+    return result
+
+
+def _changed(pop_time: int, invisible_time: int, receipt: ExtraInfo) -> dict[str, str]:
+    return ChangeInvisibleTimeResponseHeader(pop_time, invisible_time, receipt.revive_queue_id).to_ext()

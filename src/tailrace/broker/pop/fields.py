@@ -1,0 +1,61 @@
+"""Checks that the requests of POP consumers share."""
+
+from __future__ import annotations
+
+from tailrace.broker.context import BrokerContext
+from tailrace.errors import RefusalError
+from tailrace.formats.pop import ExtraInfo
+from tailrace.formats.remoting import ResponseCode
+from tailrace.node.topic_config import TopicConfig
+
+__all__ = ["check_writable", "group_of", "receipt_of", "topic_of"]
+
+
+def topic_of(broker: BrokerContext, topic: str, queue_id: int) -> TopicConfig:
+    """Return a topic that may be read, whose queues include ``queue_id`` or all (-1). Raises RefusalError."""
+    config = broker.topics.select(topic)
+    if config is None:
+        raise RefusalError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
+    if not config.readable:
+        raise RefusalError(ResponseCode.NO_PERMISSION, f"the topic[{topic}] peeking message is forbidden")
+    if queue_id >= config.read_queue_nums:
+        raise RefusalError(
+            ResponseCode.INVALID_PARAMETER,
+            f"queueId[{queue_id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:[{config.read_queue_nums}]")
+    return config
+
+
+def group_of(broker: BrokerContext, group: str, topic: str) -> None:
+    """Check that a group may consume a topic. Raises RefusalError, MissingConfigError if it is to be created."""
+    config = broker.group(group)
+    if config is None:
+        raise RefusalError(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{group}] does not exist")
+    if not config.consume_enable:
+        raise RefusalError(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
+    if broker.groups.is_read_forbidden(group, topic):
+        raise RefusalError(
+            ResponseCode.NO_PERMISSION, f"the consumer group[{group}] is forbidden for topic[{topic}]")
+
+
+def check_writable(broker: BrokerContext) -> None:
+    """Check that checkpoints can be stored. Raises RefusalError."""
+    if broker.store.read_only:
+        raise RefusalError(ResponseCode.SYSTEM_ERROR, broker.store.read_only)
+    if not broker.store.config.timer_wheel_enable:
+        raise RefusalError(
+            ResponseCode.SYSTEM_ERROR,
+            f"the broker[{broker.config.broker_ip1}] pop message is forbidden because timerWheelEnable is false")
+
+
+def receipt_of(extra_info: str, revive_queues: int) -> ExtraInfo:
+    """Return the receipt in a text. Raises RefusalError for what cannot be one of this broker's."""
+    try:
+        receipt = ExtraInfo.decode(extra_info)
+    except ValueError as error:
+        raise RefusalError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+    if not receipt.is_order and not 0 <= receipt.revive_queue_id < revive_queues:
+        raise RefusalError(
+            ResponseCode.INVALID_PARAMETER,
+            f"extraInfo names revive queue {receipt.revive_queue_id}, there are {revive_queues}")
+    return receipt

@@ -1,0 +1,161 @@
+"""What waits for a group that pops: notifications 200054, polling info 200055, peeks 200052."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Final, final
+
+from tailrace.broker.answers_later import Answer, answer_failure
+from tailrace.broker.context import BrokerContext
+from tailrace.broker.pop.fields import group_of, topic_of
+from tailrace.broker.pop.polling import ALL_QUEUES, PollResult, PopLongPollingService, Waiting
+from tailrace.errors import RefusalError
+from tailrace.formats.pop import POP_MAX, pop_retry_topic
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.message_headers import (
+    NotificationRequestHeader,
+    NotificationResponseHeader,
+    PeekMessageRequestHeader,
+    PollingInfoRequestHeader,
+    PollingInfoResponseHeader,
+    PopMessageResponseHeader,
+)
+from tailrace.model import GetMessageStatus
+from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
+from tailrace.remoting import Channel, RemotingServer
+
+__all__ = ["PopInspectProcessor"]
+
+MAX_BYTES: Final = 4 << 20
+READ_BYTES: Final = 256 * 1024
+_Key = tuple[str, int]
+
+
+@final
+class PopInspectProcessor:
+    """Shows what a group could pop and hands out nothing. ``polling`` holds the notifications that wait."""
+
+    def __init__(
+        self, broker: BrokerContext, order: ConsumerOrderInfoManager, pops: PopLongPollingService
+    ) -> None:
+        self._broker = broker
+        self._store = broker.store
+        self._order = order
+        self._pops = pops
+        config = broker.config
+        self.polling = PopLongPollingService(
+            broker.loop, broker.clock, config.pop_polling_size, config.max_pop_polling_size, self.run_again,
+            notify_last=True)
+        self._read_peek = broker.worker.in_thread(self._peeked)
+
+    def register(self, server: RemotingServer) -> None:
+        """Take over the codes of this processor."""
+        server.register(self.notification, RequestCode.NOTIFICATION)
+        server.register(self.polling_info, RequestCode.POLLING_INFO)
+        server.register(self.peek, RequestCode.PEEK_MESSAGE)
+
+    def notification(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Answer whether there are messages for a group, or wait for one: request 200054."""
+        return self._broker.changes.serve(channel, request, self._notification)
+
+    def run_again(self, channel: Channel, request: RemotingCommand) -> None:
+        """Answer a notification that has waited, or let it wait again."""
+        try:
+            answer = self.notification(channel, request)
+            if isinstance(answer, RemotingCommand):
+                channel.answer(request, answer)
+        except Exception as error:  # noqa: BLE001 - the outermost step of a held request
+            answer_failure(channel, request, error)
+
+    def polling_info(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Answer how many pops wait: request 200055."""
+        return self._broker.changes.serve(channel, request, self._polling_info)
+
+    def peek(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Answer with messages that a pop would get, which stay there: request 200052."""
+        return self._broker.changes.serve(channel, request, self._peek)
+
+    def _named(
+        self, header: NotificationRequestHeader | PeekMessageRequestHeader | PollingInfoRequestHeader
+    ) -> tuple[str, str, int]:
+        """Return the group, topic and queue that a request names. Raises RefusalError."""
+        topic_of(self._broker, header.topic, header.queue_id)
+        group_of(self._broker, header.consumer_group, header.topic)
+        return header.consumer_group, header.topic, max(header.queue_id, ALL_QUEUES)
+
+    def _queues(self, group: str, topic: str, queue_id: int) -> Iterator[_Key]:
+        """Yield the queues of a topic and of the group's retry topics."""
+        names = [pop_retry_topic(topic, group)]
+        if self._broker.config.enable_retry_topic_v2:
+            names.append(pop_retry_topic(topic, group, v2=True))
+        if queue_id == ALL_QUEUES:
+            names.insert(0, topic)
+        else:
+            yield topic, queue_id
+        for name in names:
+            config = self._broker.topics.select(name)
+            for number_ in range(1 if config is None else config.read_queue_nums):
+                yield name, number_
+
+    def _offset(self, group: str, topic: str, queue_id: int) -> int:
+        offset = self._broker.offsets.query(group, topic, queue_id)
+        return max(0, self._store.min_offset_in_queue(topic, queue_id)) if offset < 0 else offset
+
+    def _notification(self, channel: Channel, request: RemotingCommand) -> Answer:
+        header = request.read(NotificationRequestHeader)
+        group, topic, queue_id = self._named(header)
+        if not header.born_time:
+            header.born_time = self._broker.clock.now_ms()
+            request.ext["bornTime"] = str(header.born_time)  # for the runs after this one
+
+        def has_message() -> bool:
+            return any(
+                self._store.max_offset_in_queue(*key) > self._offset(group, *key)
+                for key in self._queues(group, topic, queue_id)
+                if not (header.order and self._order.is_blocked(header.attempt_id, key[0], group, key[1], 0)))
+
+        found, full = has_message(), False
+        if not found and header.poll_time > 0:
+            result = self.polling.poll(
+                Waiting(channel, request, topic, group, queue_id, None),
+                header.born_time + header.poll_time, has_message)
+            if result is PollResult.WAITS:
+                return None
+            full = result is PollResult.FULL
+        return request.answer(ext=NotificationResponseHeader(found, full).to_ext())
+
+    def _polling_info(self, channel: Channel, request: RemotingCommand) -> Answer:
+        group, topic, queue_id = self._named(request.read(PollingInfoRequestHeader))
+        return request.answer(
+            ext=PollingInfoResponseHeader(self._pops.polling_num(topic, group, queue_id)).to_ext())
+
+    def _peek(self, channel: Channel, request: RemotingCommand) -> Answer:
+        header = request.read(PeekMessageRequestHeader)
+        self._named(header)
+        if not 1 <= header.max_msg_nums <= POP_MAX:
+            raise RefusalError(
+                ResponseCode.INVALID_PARAMETER, f"maxMsgNums is {header.max_msg_nums}, it may be 1 to {POP_MAX}")
+        return self._read_peek(channel, request)  # in a thread, because it may read from the disk
+
+    def _peeked(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        header = request.read(PeekMessageRequestHeader)
+        group, most = header.consumer_group, header.max_msg_nums
+        parts: list[bytes] = []
+        count = size = rest = 0
+        for key in self._queues(group, header.topic, max(header.queue_id, ALL_QUEUES)):
+            offset = self._offset(group, *key)
+            rest += max(0, self._store.max_offset_in_queue(*key) - offset)
+            if count >= most or size >= MAX_BYTES:
+                continue
+            read = partial(self._store.get_message, *key, max_msg_nums=most - count, max_bytes=READ_BYTES)
+            result = read(offset=offset)
+            if result.status in {GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY}:
+                result = read(offset=result.next_begin_offset)
+            parts.append(result.data)
+            count += len(result.ends)
+            size += len(result.data)
+        ext = PopMessageResponseHeader(0, 0, 0, rest).to_ext()
+        if not count:
+            return request.answer(ResponseCode.PULL_NOT_FOUND, GetMessageStatus.NO_MESSAGE_IN_QUEUE.name, ext)
+        return request.answer(ResponseCode.SUCCESS, GetMessageStatus.FOUND.name, ext, b"".join(parts))

@@ -1,0 +1,218 @@
+"""Pops and notifications that found nothing and wait for a message (PopLongPollingService).
+
+Requests wait by topic, group and queue; queue -1 stands for all. An arrival in the topic, or in a POP
+retry topic of the group, wakes one request of each group. A woken request runs again, and waits again if
+it finds nothing. When its time is over it is answered.
+
+Arrivals come from the thread that builds the queues, everything else runs on the event loop. A request that
+parks looks at the ends of its queues once more afterwards, so no arrival is missed in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, final
+
+from tailrace.broker.waiting import memory_of
+from tailrace.env.clock import Clock
+from tailrace.formats.pop import pop_retry_topic
+from tailrace.formats.remoting import RemotingCommand
+from tailrace.remoting import Channel
+
+__all__ = ["ALL_QUEUES", "PollResult", "PopLongPollingService", "Waiting"]
+
+ALL_QUEUES: Final = -1
+EARLY_MS: Final = 50
+"""How long before its time a request is answered, so that the answer is there in time."""
+SERVED_AT_ONCE: Final = 64
+"""Woken requests that run in one turn of the event loop."""
+
+
+class PollResult(enum.Enum):
+    """What became of a request that was to wait."""
+
+    WAITS = 0
+    FULL = 1
+    TIMEOUT = 2
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A request that waits. ``codes`` are the tags it wants, None for all."""
+
+    channel: Channel
+    request: RemotingCommand
+    topic: str
+    group: str
+    queue_id: int
+    codes: frozenset[int] | None
+    size: int = field(init=False)
+    timer: asyncio.TimerHandle | None = None
+
+    def __post_init__(self) -> None:
+        self.size = memory_of(self.request)
+
+
+@final
+class PopLongPollingService:
+    """Holds requests; ``run_again(channel, request)`` answers a woken one, or lets it wait again."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock: Clock, of_key_max: int, all_max: int,
+        run_again: Callable[[Channel, RemotingCommand], None], *, notify_last: bool = False,
+    ) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._of_key_max = of_key_max
+        self._all_max = all_max
+        self._run_again = run_again
+        self._notify_last = notify_last
+        self._count = 0
+        self._held: dict[str, dict[str, dict[int, dict[Waiting, None]]]] = {}
+        """By topic, group and queue, in the order in which they came."""
+        self._retries: dict[str, tuple[str, str]] = {}
+        """Topic and group of each retry topic that a waiting request reads as well."""
+        self._arrived: deque[tuple[str, int, Sequence[int]]] = deque()
+        self._drain_scheduled = False
+        self._ready: deque[Waiting] = deque()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def polling_num(self, topic: str, group: str, queue_id: int) -> int:
+        """Return the number of requests that wait for a queue."""
+        return len(self._held.get(topic, {}).get(group, {}).get(queue_id, ()))
+
+    def poll(self, waiting: Waiting, until_ms: int, has_grown: Callable[[], bool]) -> PollResult:
+        """Hold a request until an arrival or a time, ms; it may run again in the next turn of the loop.
+
+        ``has_grown`` returns whether a message has arrived since the request looked.
+        """
+        left_ms = until_ms - EARLY_MS - self._clock.now_ms()
+        if self._count >= self._all_max:
+            return PollResult.FULL
+        if left_ms <= 0:
+            return PollResult.TIMEOUT
+        of_key = self._held.setdefault(waiting.topic, {}).setdefault(waiting.group, {}).setdefault(
+            waiting.queue_id, {})
+        if len(of_key) >= self._of_key_max:
+            return PollResult.FULL
+        of_key[waiting] = None
+        self._count += 1
+        for v2 in (False, True):
+            retry = pop_retry_topic(waiting.topic, waiting.group, v2=v2)
+            self._retries[retry] = waiting.topic, waiting.group
+        waiting.channel.hold(1, waiting.size)
+        waiting.timer = self._loop.call_later(left_ms / 1000, self._wake, waiting)
+        if has_grown():
+            self._wake(waiting)
+        return PollResult.WAITS
+
+    def notify(
+        self, topic: str, group: str, queue_id: int, codes: Sequence[int] | None = None
+    ) -> bool:
+        """Wake one request that waits for a queue, and for one of the tags; whether there was one."""
+        of_key = self._held.get(topic, {}).get(group, {}).get(queue_id, {})
+        for waiting in reversed(of_key) if self._notify_last else of_key:
+            if codes is None or waiting.codes is None or not waiting.codes.isdisjoint(codes):
+                self._wake(waiting)
+                return True
+        return False
+
+    def notify_free(self, topic: str, group: str, queue_id: int) -> None:
+        """Wake one request that waits for all queues, else one that waits for this queue."""
+        if not self.notify(topic, group, ALL_QUEUES):
+            self.notify(topic, group, queue_id)
+
+    def arriving(
+        self, topic: str, queue_id: int, next_offset: int, tags_codes: Sequence[int], size: int
+    ) -> None:
+        """Note messages that have become visible; from any thread."""
+        if topic not in self._held and topic not in self._retries:
+            return
+        self._arrived.append((topic, queue_id, tags_codes))
+        if not self._drain_scheduled:
+            self._drain_scheduled = True
+            try:
+                self._loop.call_soon_threadsafe(self._drain)
+            except RuntimeError:  # the loop has been closed: no request waits any more
+                self._arrived.clear()
+
+    def release_all(self) -> list[Waiting]:
+        """Give up all requests, for shutting down."""
+        held = self._all()
+        for waiting in held:
+            self._forget(waiting)
+            waiting.channel.hold(-1, -waiting.size)
+        held += self._ready
+        for waiting in self._ready:
+            waiting.channel.hold(-1, -waiting.size)
+        self._ready.clear()
+        return held
+
+    def drop_closed(self) -> None:
+        """Forget the requests of connections that have closed; called now and then."""
+        for waiting in self._all():
+            if waiting.channel.closed:
+                self._forget(waiting)
+                waiting.channel.hold(-1, -waiting.size)
+
+    def _all(self) -> list[Waiting]:
+        return [
+            waiting for groups in self._held.values() for queues in groups.values()
+            for of_key in queues.values() for waiting in of_key]
+
+    def _drain(self) -> None:
+        self._drain_scheduled = False
+        while self._arrived:
+            topic, queue_id, codes = self._arrived.popleft()
+            retried = self._retries.get(topic)
+            if retried is not None:
+                for queue in (ALL_QUEUES, *self._held.get(retried[0], {}).get(retried[1], ())):
+                    if self.notify(*retried, queue):
+                        break
+            for group in tuple(self._held.get(topic, ())):
+                self.notify(topic, group, ALL_QUEUES, codes)
+                self.notify(topic, group, queue_id, codes)
+
+    def _wake(self, waiting: Waiting) -> None:
+        self._forget(waiting)
+        if not self._ready:
+            self._loop.call_soon(self._serve)
+        self._ready.append(waiting)
+
+    def _serve(self) -> None:
+        for _ in range(min(SERVED_AT_ONCE, len(self._ready))):
+            waiting = self._ready.popleft()
+            if waiting.channel.closed:
+                waiting.channel.hold(-1, -waiting.size)
+            else:
+                waiting.channel.when_reading(partial(self._answer, waiting))
+        if self._ready:
+            self._loop.call_soon(self._serve)
+
+    def _answer(self, waiting: Waiting) -> None:
+        waiting.channel.hold(-1, -waiting.size)
+        self._run_again(waiting.channel, waiting.request)
+
+    def _forget(self, waiting: Waiting) -> None:
+        topic, group = waiting.topic, waiting.group
+        groups = self._held[topic]
+        queues = groups[group]
+        del queues[waiting.queue_id][waiting]
+        self._count -= 1
+        if waiting.timer is not None:
+            waiting.timer.cancel()
+        if not queues[waiting.queue_id]:
+            del queues[waiting.queue_id]
+        if not queues:
+            del groups[group]
+            for v2 in (False, True):
+                self._retries.pop(pop_retry_topic(topic, group, v2=v2), None)
+        if not groups:
+            del self._held[topic]

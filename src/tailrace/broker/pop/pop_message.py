@@ -1,0 +1,404 @@
+"""Pops: request 200050 (PopMessageProcessor).
+
+A pop takes messages from several queues of a topic, and from the retry topics of its group. Of each queue it
+puts a checkpoint into the log and then moves the group's offset behind the messages: from then on the
+checkpoint alone makes them come back. Everything of a pop but reads from the disk happens in one turn of
+the event loop, so two pops never hand out the same message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, NamedTuple, final
+
+from tailrace.broker.answers_later import Answer, answer_failure
+from tailrace.broker.client_manager import SUB_ALL, TAG, SubscriptionData
+from tailrace.broker.cold_reads import ColdRead
+from tailrace.broker.context import BrokerContext
+from tailrace.broker.durable_answers import DurableAnswers, when_durable
+from tailrace.broker.filters.message_filters import MessageFilter
+from tailrace.broker.heartbeat import EXPRESSION_MAX
+from tailrace.broker.pop.fields import check_writable, group_of, topic_of
+from tailrace.broker.pop.polling import ALL_QUEUES, PollResult, PopLongPollingService, Waiting
+from tailrace.broker.pop.records import under_topic
+from tailrace.broker.pop.revive_log import ReviveLog
+from tailrace.errors import RefusalError
+from tailrace.formats import pop as formats
+from tailrace.formats.pop import (
+    ORDER_REVIVE_QUEUE,
+    POP_MAX,
+    ExtraInfo,
+    PopCheckPoint,
+    pop_retry_topic,
+)
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.message_headers import (
+    PopMessageRequestHeader,
+    PopMessageResponseHeader,
+)
+from tailrace.logs import get_logger
+from tailrace.model import GetMessageResult, GetMessageStatus
+from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
+from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX
+from tailrace.remoting import Channel, RemotingServer
+
+__all__ = ["PopMessageProcessor"]
+
+_log = get_logger(__name__)
+LATE_MS: Final = 500
+"""A pop that arrives this long after its time has no client that waits for it."""
+MAX_BYTES: Final = 4 << 20
+"""Bytes of one answer, which is read on the event loop; one more message may still be added."""
+READ_BYTES: Final = 256 * 1024
+FROM_START: Final = 0
+"""Of initMode; any other number is the end, as in RocketMQ."""
+_WRONG_OFFSET: Final = frozenset({
+    GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY, GetMessageStatus.OFFSET_FOUND_NULL})
+_PASSED_OVER: Final = frozenset({
+    GetMessageStatus.NO_MATCHED_MESSAGE, GetMessageStatus.MESSAGE_WAS_REMOVING})
+_EVERYTHING: Final = MessageFilter()
+_Key = tuple[str, int]
+
+
+class _Cold(NamedTuple):
+    """Messages that have to be read from the disk, or were."""
+
+    key: _Key
+    offset: int
+    result: GetMessageResult | None
+    read: Callable[[], GetMessageResult]
+
+
+@dataclass(slots=True)
+class _Round:
+    """What one run of a pop has found so far."""
+
+    pop: PopMessageRequestHeader
+    wanted: MessageFilter
+    pop_time: int
+    revive_queue_id: int
+    cold: _Cold | None
+    """What was read from the disk for this run."""
+    needs_disk: _Cold | None = None
+    parts: list[bytes] = field(default_factory=list)
+    count: int = 0
+    size: int = 0
+    rest: int = 0
+    start_offsets: list[str] = field(default_factory=list)
+    offsets: list[str] = field(default_factory=list)
+    order_counts: list[str] = field(default_factory=list)
+    ends: dict[_Key, int] = field(default_factory=dict)
+    """Where the queues ended when they were read."""
+    until: int = 0
+    refused: str = ""
+    """Why a checkpoint was not put."""
+
+
+@final
+class PopMessageProcessor:
+    """Hands out messages for a time. ``polling`` holds the pops that wait."""
+
+    def __init__(
+        self, broker: BrokerContext, revive_log: ReviveLog, order: ConsumerOrderInfoManager,
+        durable: DurableAnswers | None = None,
+    ) -> None:
+        self._broker = broker
+        self._store = broker.store
+        self._revive_log = revive_log
+        self._order = order
+        self._durable = durable
+        self._number = 0
+        config = broker.config
+        self.polling = PopLongPollingService(
+            broker.loop, broker.clock, config.pop_polling_size, config.max_pop_polling_size, self.run_again)
+
+    def register(self, server: RemotingServer) -> None:
+        """Take over the code of this processor."""
+        server.register(self.pop, RequestCode.POP_MESSAGE)
+
+    def pop(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Answer with messages, or wait for one."""
+        return self._broker.changes.serve(channel, request, self._pop)
+
+    def run_again(self, channel: Channel, request: RemotingCommand, cold: _Cold | None = None) -> None:
+        """Answer a pop that has waited, or let it wait again."""
+        try:
+            answer = self._broker.changes.serve(channel, request, partial(self._pop, cold=cold))
+            if isinstance(answer, RemotingCommand):
+                channel.answer(request, answer)
+        except Exception as error:  # noqa: BLE001 - the outermost step of a held request
+            answer_failure(channel, request, error)
+
+    def _pop(self, channel: Channel, request: RemotingCommand, cold: _Cold | None = None) -> Answer:
+        pop = self._read(request)
+        now = self._broker.clock.now_ms()
+        if now - pop.born_time - pop.poll_time > LATE_MS:
+            raise RefusalError(
+                ResponseCode.POLLING_TIMEOUT,
+                f"the broker[{self._broker.config.broker_ip1}] pop message is timeout too much")
+        check_writable(self._broker)
+        topic_of(self._broker, pop.topic, pop.queue_id)
+        group_of(self._broker, pop.consumer_group, pop.topic)
+        wanted = self._filter(pop)
+        revive_queue_id = ORDER_REVIVE_QUEUE
+        if not pop.order:
+            self._number += 1
+            revive_queue_id = self._number % self._broker.config.revive_queue_num
+        made = _Round(pop, wanted, now, revive_queue_id, cold)
+        for topic, queue_id in self._queues(pop, cold):
+            self._pop_queue(made, topic, queue_id)
+        if made.count:
+            return self._found(channel, request, made)
+        if made.needs_disk is not None:
+            self._read_cold(channel, request, made.needs_disk)
+            return None
+        if made.refused:
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, f"no checkpoint could be stored: {made.refused}")
+        return self._empty(channel, request, made)
+
+    # -- what is asked for
+
+    def _read(self, request: RemotingCommand) -> PopMessageRequestHeader:
+        pop = request.read(PopMessageRequestHeader)
+        if not 1 <= pop.max_msg_nums <= POP_MAX:
+            raise RefusalError(
+                ResponseCode.INVALID_PARAMETER,
+                f"the broker[{self._broker.config.broker_ip1}] pop message's num is {pop.max_msg_nums}, it may be 1 to "
+                f"{POP_MAX}")
+        limit_ms = self._store.config.timer_max_delay_sec * 1000
+        if not 0 < pop.invisible_time <= limit_ms:
+            raise RefusalError(
+                ResponseCode.INVALID_PARAMETER,
+                f"invisibleTime is {pop.invisible_time} ms, it may be 1 to {limit_ms} ms (timerMaxDelaySec)")
+        if not pop.born_time:
+            pop.born_time = self._broker.clock.now_ms()
+            request.ext["bornTime"] = str(pop.born_time)  # for the runs after this one
+        pop.queue_id = max(pop.queue_id, ALL_QUEUES)
+        return pop
+
+    def _filter(self, pop: PopMessageRequestHeader) -> MessageFilter:
+        """Return which messages of the topic a pop wants. Those that came back are not filtered again."""
+        expression = pop.exp or SUB_ALL
+        if len(expression) > EXPRESSION_MAX:
+            raise RefusalError(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                f"the expression has {len(expression)} characters, over the limit of {EXPRESSION_MAX}")
+        try:
+            wanted = SubscriptionData.parse(
+                pop.topic, expression, expression_type=(pop.exp_type or TAG) if pop.exp else TAG)
+        except ValueError as error:
+            raise RefusalError(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed") from error
+        return self._broker.filters.of_request(wanted, pop.consumer_group)
+
+    def _queues(self, pop: PopMessageRequestHeader, cold: _Cold | None) -> Iterator[_Key]:
+        """Yield the queues to look at, in order."""
+        if cold is not None:
+            yield cold.key
+        draw = looks_first = self._broker.entropy.randrange(100)
+        retry_probability = self._broker.config.pop_from_retry_probability
+        if draw < self._priority_factor(pop):
+            draw, retry_probability = 0, self._broker.config.pop_from_retry_probability_for_priority
+        normal = [(pop.topic, pop.queue_id)]
+        if pop.queue_id == ALL_QUEUES:
+            normal = self._turned(pop.topic, draw)
+        retries = [] if pop.order else [
+            key for topic in self._retry_topics(pop, looks_first) for key in self._turned(topic, draw)]
+        if looks_first < retry_probability:
+            yield from (*retries, *normal)
+        else:
+            yield from (*normal, *retries)
+
+    def _priority_factor(self, pop: PopMessageRequestHeader) -> int:
+        """Return the share of pops (percent) that take the queues in the order of their priorities."""
+        topic, group = self._broker.topics.select(pop.topic), self._broker.groups.select(pop.consumer_group)
+        if pop.order or topic is None or group is None or topic.attributes.get("message.type") != "PRIORITY":
+            return 0
+        return group.priority_factor
+
+    def _turned(self, topic: str, draw: int) -> list[_Key]:
+        config = self._broker.topics.select(topic)
+        # One queue of a topic that does not exist yet: its first message wakes a pop that waits.
+        count = 1 if config is None else config.read_queue_nums
+        places = range(count)
+        return [(topic, (place + draw) % count)
+                for place in (reversed(places) if self._broker.config.priority_order_asc else places)]
+
+    def _retry_topics(self, pop: PopMessageRequestHeader, draw: int) -> list[str]:
+        config = self._broker.config
+        if not config.enable_retry_topic_v2:
+            return [pop_retry_topic(pop.topic, pop.consumer_group)]
+        found = [pop_retry_topic(pop.topic, pop.consumer_group, v2=True)]
+        if config.retrieve_message_from_pop_retry_topic_v1:
+            found.insert(draw % 2, pop_retry_topic(pop.topic, pop.consumer_group))
+        return found
+
+    # -- one queue
+
+    def _pop_offset(self, made: _Round, topic: str, queue_id: int) -> int:
+        """Return where a pop begins, after a reset at the offset that was set."""
+        offsets, pop = self._broker.offsets, made.pop
+        reset = offsets.take_reset(pop.consumer_group, topic, queue_id)
+        if reset is not None:
+            self._order.clear(topic, pop.consumer_group, queue_id)
+            offsets.commit(pop.consumer_group, topic, queue_id, reset)
+            return reset
+        offset = offsets.query(pop.consumer_group, topic, queue_id)
+        if offset < 0:
+            from_end = pop.init_mode != FROM_START and not topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
+            offset = self._init_offset(topic, queue_id, from_end=from_end)
+            offsets.commit(pop.consumer_group, topic, queue_id, offset)
+        return offset
+
+    def _init_offset(self, topic: str, queue_id: int, *, from_end: bool) -> int:
+        store = self._store
+        low = max(0, store.min_offset_in_queue(topic, queue_id))
+        if not from_end or (
+            low == 0 and self._broker.config.init_pop_offset_by_check_msg_in_mem
+            and not store.get_message(topic, queue_id, 0, 1, only_cached=True).is_cold
+        ):
+            return low
+        return max(low, store.max_offset_in_queue(topic, queue_id) - 1)
+
+    def _pop_queue(self, made: _Round, topic: str, queue_id: int) -> None:
+        store, pop = self._store, made.pop
+        end = store.max_offset_in_queue(topic, queue_id)
+        if (topic, queue_id) in made.ends:  # one that was read from the disk came first
+            return
+        made.ends[topic, queue_id] = end
+        if not end and self._broker.topics.select(topic) is None:
+            return
+        offset = self._pop_offset(made, topic, queue_id)
+        group = pop.consumer_group
+        if pop.order and self._order.is_blocked(pop.attempt_id, topic, group, queue_id, pop.invisible_time):
+            return
+        if made.count >= pop.max_msg_nums or made.size >= MAX_BYTES:
+            made.rest += max(0, end - offset)
+            return
+        result = self._get(made, topic, queue_id, offset)
+        if result is not None and result.status in _WRONG_OFFSET:
+            _log.info("pop offset is outside its queue group=%s topic=%s queue=%d offset=%d to=%d", group, topic,
+                      queue_id, offset, result.next_begin_offset)
+            offset = result.next_begin_offset
+            self._broker.offsets.commit(group, topic, queue_id, offset)
+            result = self._get(made, topic, queue_id, offset)
+        if result is None:
+            made.rest += max(0, end - offset)
+        elif result.ends:
+            self._take(made, topic, queue_id, offset, result)
+        else:
+            if result.status in _PASSED_OVER:
+                self._broker.offsets.commit(group, topic, queue_id, result.next_begin_offset)
+            made.rest += max(0, result.max_offset - result.next_begin_offset)
+
+    def _get(self, made: _Round, topic: str, queue_id: int, offset: int) -> GetMessageResult | None:
+        """Return messages of a queue; None for those that are not in the page cache."""
+        cold = made.cold
+        if cold is not None and (cold.key, cold.offset) == ((topic, queue_id), offset):
+            return cold.result
+        wanted = made.wanted if topic == made.pop.topic else _EVERYTHING
+        read = partial(
+            self._store.get_message, topic, queue_id, offset, made.pop.max_msg_nums - made.count, max_bytes=READ_BYTES,
+            codes=wanted.codes, property_filter=wanted.properties)
+        result = read(only_cached=True)
+        if not result.is_cold:
+            return result
+        if made.needs_disk is None:
+            made.needs_disk = _Cold((topic, queue_id), offset, None, read)
+        return None
+
+    def _take(
+        self, made: _Round, topic: str, queue_id: int, offset: int, result: GetMessageResult
+    ) -> None:
+        """Hand out messages of a queue, once their checkpoint is in the log."""
+        pop, broker = made.pop, self._broker
+        group, broker_name = pop.consumer_group, broker.config.broker_name
+        if pop.order:
+            self._take_in_order(made, topic, queue_id, offset, result)
+        else:
+            put = self._revive_log.put_checkpoint(PopCheckPoint(
+                offset, made.pop_time, pop.invisible_time, queue_id, topic, group, broker_name,
+                tuple(found - offset for found in result.queue_offsets), len(result.ends)), made.revive_queue_id)
+            if not put.status.appended:
+                made.refused = f"{put.status.name} {put.remark}".strip()
+                made.rest += max(0, result.max_offset - offset)
+                return
+            made.until = max(made.until, put.until)
+            broker.traffic.revive_log_put("CK", pop.topic, group)
+            broker.offsets.commit(group, topic, queue_id, result.next_begin_offset)
+        made.start_offsets.append(formats.start_offset_info(topic, queue_id, offset))
+        made.offsets.append(formats.msg_offset_info(topic, queue_id, result.queue_offsets))
+        made.rest += max(0, result.max_offset - result.next_begin_offset)
+        made.count += len(result.ends)
+        made.size += len(result.data)
+        if topic == pop.topic:
+            made.parts.append(result.data)
+        else:
+            flag_ = formats.retry_flag(topic)
+            made.parts += [
+                under_topic(record, pop.topic, ExtraInfo(
+                    offset, made.pop_time, pop.invisible_time, made.revive_queue_id, flag_,
+                    broker_name, queue_id, at).encode())
+                for record, at in zip(result.records, result.queue_offsets, strict=True)]
+        broker.traffic.hand_out(topic, group, len(result.ends), len(result.data))
+
+    def _take_in_order(
+        self, made: _Round, topic: str, queue_id: int, offset: int, result: GetMessageResult
+    ) -> None:
+        pop = made.pop
+        info = self._order.popped(
+            pop.attempt_id, topic, pop.consumer_group, queue_id, made.pop_time, pop.invisible_time,
+            result.queue_offsets)
+        counts = info.consumed
+        made.order_counts += [
+            formats.queue_offset_order_count(topic, queue_id, at, count) for at, count in sorted(counts.items())]
+        # A message that was not popped before makes it 0 for the queue, which is all that older clients read.
+        least = min(counts.values()) if len(counts) == len(result.queue_offsets) else 0
+        made.order_counts.append(formats.order_count(topic, queue_id, least))
+        self._broker.offsets.commit(pop.consumer_group, topic, queue_id, offset)
+
+    # -- answers
+
+    def _header(self, made: _Round) -> dict[str, str]:
+        return PopMessageResponseHeader(
+            made.pop_time, made.pop.invisible_time, made.revive_queue_id, made.rest, ";".join(made.start_offsets),
+            ";".join(made.offsets), ";".join(made.order_counts) if made.pop.order else None).to_ext()
+
+    def _found(self, channel: Channel, request: RemotingCommand, made: _Round) -> Answer:
+        pop = made.pop
+        if made.rest:
+            self.polling.notify(pop.topic, pop.consumer_group, pop.queue_id)
+        answer = request.answer(
+            ResponseCode.SUCCESS, GetMessageStatus.FOUND.name, self._header(made), b"".join(made.parts))
+        if not made.until:
+            return answer
+        return when_durable(self._durable, channel, request, answer, made.until)
+
+    def _empty(self, channel: Channel, request: RemotingCommand, made: _Round) -> Answer:
+        """Let a pop wait, or answer that nothing is there."""
+        pop, result = made.pop, PollResult.TIMEOUT
+        if pop.poll_time > 0:
+            result = self.polling.poll(
+                Waiting(channel, request, pop.topic, pop.consumer_group, pop.queue_id, made.wanted.codes),
+                pop.born_time + pop.poll_time, lambda: made.rest > 0 or self._has_grown(made))
+        if result is PollResult.WAITS:
+            return None
+        code = ResponseCode.POLLING_FULL if result is PollResult.FULL else ResponseCode.POLLING_TIMEOUT
+        return request.answer(code, GetMessageStatus.NO_MESSAGE_IN_QUEUE.name, self._header(made))
+
+    def _has_grown(self, made: _Round) -> bool:
+        return any(self._store.max_offset_in_queue(*key) > end for key, end in made.ends.items())
+
+    def _read_cold(self, channel: Channel, request: RemotingCommand, cold: _Cold) -> None:
+        """Have messages read in a thread. Raises RefusalError if too many wait for that."""
+
+        def answer(result: GetMessageResult | Exception) -> None:
+            if isinstance(result, Exception):
+                answer_failure(channel, request, result)
+            else:
+                self.run_again(channel, request, cold._replace(result=result))
+
+        self._broker.cold_reads.submit(
+            ColdRead(channel, request, request.ext["consumerGroup"], cold.read, answer))

@@ -1,0 +1,46 @@
+"""Stored records as a pop hands them out: those of a retry topic under the topic that was asked for."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tailrace.formats.commitlog import (
+    MAX_PROPERTIES_LENGTH,
+    MESSAGE_HEAD,
+    MESSAGE_MAGIC_V1,
+    MESSAGE_MAGIC_V2,
+    SysFlag,
+)
+
+__all__ = ["POP_CK", "under_topic"]
+
+POP_CK: Final = "POP_CK"
+_TIMES: Final = 4 + 8
+"""Bytes of the number of deliveries and the transaction offset, after the hosts."""
+
+
+def under_topic(record: bytes, topic: str, receipt: str) -> bytes:
+    """Return a stored record with another topic, and the receipt as its property.
+
+    A record whose properties would be too long is returned as it is: clients then take the receipt from
+    the answer, as they do for other topics.
+    """
+    head = MESSAGE_HEAD.unpack_from(record)
+    at = MESSAGE_HEAD.size + (20 if head.sys_flag & SysFlag.BORNHOST_V6 else 8) + 8
+    at += (20 if head.sys_flag & SysFlag.STOREHOST_V6 else 8) + _TIMES
+    at += 4 + int.from_bytes(record[at : at + 4], "big")
+    until_topic = at
+    width = 2 if head.magic == MESSAGE_MAGIC_V2 else 1
+    at += width + int.from_bytes(record[at : at + width], "big")
+    properties = record[at + 2 : head.total_size]
+    if properties and not properties.endswith(b"\x02"):
+        properties += b"\x02"
+    properties += f"{POP_CK}\x01{receipt}\x02".encode()
+    name = topic.encode()
+    if len(properties) > MAX_PROPERTIES_LENGTH or len(name) > 127:
+        return record
+    made = b"".join((
+        record[MESSAGE_HEAD.size : until_topic], bytes((len(name),)), name,
+        len(properties).to_bytes(2, "big"), properties))
+    return MESSAGE_HEAD.struct.pack(*head._replace(
+        total_size=MESSAGE_HEAD.size + len(made), magic=MESSAGE_MAGIC_V1)) + made

@@ -1,0 +1,301 @@
+"""Brings popped messages back that were not acknowledged in time (PopReviveService).
+
+A pass reads each queue of the revive topic. Checkpoints are kept until all acknowledgements that came in
+time must have been read as well; then the messages without one are put into the retry topic of their group.
+
+When that is: acknowledgements wait in the timer wheel until their messages are visible again. A pass notes the
+time, waits for dispatch, and notes how long the timer queue is. The next pass finds the timer queue in the
+wheel up to there, and knows the time before which the wheel is delivered. Acknowledgements that were put before
+the noted time and are due before that one are in the revive topic, so after reading it to its end, checkpoints
+that are due by then are complete.
+
+The progress of a queue is the offset of REVIVE_GROUP: the last record that is done with. It is written with the
+offsets of all groups, now and then. So after a crash checkpoints are read again whose messages came back
+already. For those the index is asked, and no second copy is made.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Final, final
+
+from tailrace.broker.pop.revive_log import ReviveLog
+from tailrace.config import BrokerConfig
+from tailrace.env.clock import Clock
+from tailrace.errors import StoreError
+from tailrace.formats.commitlog import decode_message
+from tailrace.formats.pop import (
+    ACK_TAG,
+    BATCH_ACK_TAG,
+    CK_TAG,
+    REVIVE_GROUP,
+    Ack,
+    PopCheckPoint,
+    normal_topic,
+    pop_retry_topic,
+)
+from tailrace.logs import get_logger
+from tailrace.model import GetMessageStatus, MessageExt, PutMessageStatus
+from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.message_store import MessageStore
+from tailrace.node.subscription_group import SubscriptionGroupManager
+from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX
+from tailrace.timer.parking import NEVER, inner_message
+from tailrace.timer.properties import DELAY, TIMER_TOPIC
+
+__all__ = ["PopReviveService"]
+
+_log = get_logger(__name__)
+FIRST_POP_TIME: Final = "1ST_POP_TIME"
+ORIGIN_GROUP: Final = "ORIGIN_GROUP"
+CHECKPOINTS_MAX: Final = 20_000
+"""Checkpoints of one queue that are kept in memory. More are read again when these are done."""
+READ_MAX: Final = 32
+RECORDS_OF_PASS: Final = 20_000
+"""Records of one queue that one pass reads."""
+DONE_OF_PASS: Final = 1_000
+"""Checkpoints of one queue that one pass completes."""
+AGAIN_S: Final = (
+    10, 20, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+"""After which times a message is tried again that could not be put, s."""
+
+
+class _StoppedError(Exception):
+    """Nothing can be put now; the pass ends and the next one goes on from the same place."""
+
+
+@dataclass(slots=True)
+class _Queue:
+    """What was read of a queue and is not done with."""
+
+    queue_id: int
+    next_offset: int
+    known_until: int
+    """Records below were there before this start: their messages may have come back already."""
+    checkpoints: dict[tuple[object, ...], tuple[int, PopCheckPoint]]
+    read_again_from: int = -1
+    """The first checkpoint for which there was no room."""
+
+
+@final
+class PopReviveService:
+    """One step is a pass over all queues; it runs in a thread of its own."""
+
+    def __init__(
+        self, store: MessageStore, config: BrokerConfig, clock: Clock, offsets: ConsumerOffsetManager,
+        groups: SubscriptionGroupManager, revive_log: ReviveLog,
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._clock = clock
+        self._offsets = offsets
+        self._groups = groups
+        self._revive_log = revive_log
+        self._topic = revive_log.topic
+        self._queues: dict[int, _Queue] = {}
+        self._noted = (0, 0)
+        """Time of the last pass, and the end of the timer queue then."""
+        self.revived = 0
+        """Messages that came back since the start."""
+        self.lost = 0
+        """Messages that were gone when they were to come back."""
+
+    @property
+    def pending(self) -> int:
+        """Number of checkpoints in memory."""
+        return sum(len(queue.checkpoints) for queue in list(self._queues.values()))
+
+    def step(self) -> bool:
+        """Make a pass; True when there is more to do."""
+        if self._store.read_only or not self._store.config.timer_wheel_enable or not self._store.wait_dispatched():
+            return False
+        complete_until = self._complete_until()
+        more = False
+        for queue_id in range(self._queue_count()):
+            queue = self._queues.get(queue_id) or self._opened(queue_id)
+            at_end = self._read(queue)
+            try:
+                done = self._complete(queue, complete_until) if at_end else 0
+            except _StoppedError as error:
+                _log.warning("popped messages cannot come back now queue=%d reason=%s", queue_id, error)
+                done = 0
+            self._commit(queue)
+            more |= not at_end or done >= DONE_OF_PASS
+        return more
+
+    # -- how far the timers are
+
+    def _complete_until(self) -> int:
+        """Return the time, ms, up to which acknowledgements are in the revive topic, if it is read to its end."""
+        noted_ms, timer_end = self._noted
+        self._noted = (self._clock.now_ms(), self._store.max_offset_in_queue(TIMER_TOPIC, 0))
+        in_wheel, delivered_until = self._store.timer_progress()
+        if in_wheel < timer_end or not self._store.wait_dispatched():
+            return 0
+        return min(noted_ms, delivered_until)
+
+    # -- reading
+
+    def _queue_count(self) -> int:
+        config = self._store.topics.select(self._topic)
+        return max(self._config.revive_queue_num, 0 if config is None else config.read_queue_nums)
+
+    def _opened(self, queue_id: int) -> _Queue:
+        end = self._store.max_offset_in_queue(self._topic, queue_id)
+        done = self._offsets.query(REVIVE_GROUP, self._topic, queue_id)
+        made = self._queues[queue_id] = _Queue(queue_id, min(done + 1, end), end, {})
+        return made
+
+    def _read(self, queue: _Queue) -> bool:
+        """Read on; whether the end was reached."""
+        until = queue.next_offset + RECORDS_OF_PASS
+        while queue.next_offset < until:
+            result = self._store.get_message(self._topic, queue.queue_id, queue.next_offset, READ_MAX)
+            if not result.ends:
+                if result.next_begin_offset <= queue.next_offset or (
+                    result.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY
+                ):
+                    return True
+                if result.status is GetMessageStatus.OFFSET_TOO_SMALL:
+                    _log.warning(
+                        "revive records are gone queue=%d offset=%d to=%d", queue.queue_id, queue.next_offset,
+                        result.next_begin_offset)
+                queue.next_offset = result.next_begin_offset
+                continue
+            for record, offset in zip(result.records, result.queue_offsets, strict=True):
+                self._take(queue, offset, decode_message(record))
+            queue.next_offset = result.next_begin_offset
+        return False
+
+    def _take(self, queue: _Queue, offset: int, message: MessageExt) -> None:
+        try:
+            if message.tags == CK_TAG:
+                self._take_checkpoint(queue, offset, PopCheckPoint.decode(message.body, self._config.broker_name))
+            elif message.tags in {ACK_TAG, BATCH_ACK_TAG}:
+                ack = Ack.decode(message.body, self._config.broker_name, batch=message.tags == BATCH_ACK_TAG)
+                found = queue.checkpoints.get(ack.merge_key)
+                if found is not None:
+                    found[1].acknowledge(ack.offsets)
+        except ValueError as error:
+            _log.warning(
+                "revive record is not readable queue=%d offset=%d reason=%s", queue.queue_id, offset, error)
+
+    def _take_checkpoint(self, queue: _Queue, offset: int, checkpoint: PopCheckPoint) -> None:
+        if checkpoint.merge_key in queue.checkpoints:
+            return  # a copy: acknowledgements may have been read since the first one
+        if len(queue.checkpoints) < CHECKPOINTS_MAX and queue.read_again_from < 0:
+            queue.checkpoints[checkpoint.merge_key] = offset, checkpoint
+        elif queue.read_again_from < 0:
+            queue.read_again_from = offset
+
+    # -- bringing back
+
+    def _complete(self, queue: _Queue, complete_until: int) -> int:
+        """Bring back what is due, in the order of the checkpoints. Return how many were completed."""
+        done = 0
+        for key, (offset, checkpoint) in list(queue.checkpoints.items())[:DONE_OF_PASS]:
+            if checkpoint.revive_time > complete_until:
+                break
+            self._revive(queue, offset, checkpoint)
+            del queue.checkpoints[key]
+            done += 1
+        if done and queue.read_again_from >= 0:
+            queue.next_offset, queue.read_again_from = queue.read_again_from, -1
+        return done
+
+    def _commit(self, queue: _Queue) -> None:
+        first = next(iter(queue.checkpoints.values()), None)
+        done = (queue.next_offset if first is None else first[0]) - 1
+        if queue.read_again_from >= 0:
+            done = min(done, queue.read_again_from - 1)
+        if done > self._offsets.query(REVIVE_GROUP, self._topic, queue.queue_id):
+            self._offsets.commit(REVIVE_GROUP, self._topic, queue.queue_id, done)
+
+    def _revive(self, queue: _Queue, offset: int, checkpoint: PopCheckPoint) -> None:
+        """Bring back the messages of a checkpoint that were not acknowledged. Raises _StoppedError."""
+        left = checkpoint.unacknowledged()
+        if not left:
+            return
+        topic, group = checkpoint.topic, checkpoint.group
+        if self._store.topics.select(normal_topic(topic, group)) is None or self._groups.select(group) is None:
+            _log.warning("popped messages do not come back, their topic or group is gone topic=%s group=%s count=%d",
+                         topic, group, len(left))
+            return
+        for message_offset in left:
+            result = self._store.get_message(topic, checkpoint.queue_id, message_offset, 1)
+            if not result.ends or result.queue_offsets[0] != message_offset:
+                self.lost += 1
+                _log.warning(
+                    "popped message does not come back, it is gone topic=%s queue=%d offset=%d status=%s", topic,
+                    checkpoint.queue_id, message_offset, result.status.name)
+                continue
+            message = decode_message(result.records[0])
+            retry = topic if topic.startswith(RETRY_GROUP_TOPIC_PREFIX) else pop_retry_topic(
+                topic, group, v2=self._config.enable_retry_topic_v2)
+            if offset >= queue.known_until or not self._has_come_back(retry, message, checkpoint):
+                self._put(queue, checkpoint, message, message_offset, retry)
+                checkpoint.acknowledge((message_offset,))  # should a later one of them stop the pass
+
+    def _has_come_back(self, retry: str, message: MessageExt, checkpoint: PopCheckPoint) -> bool:
+        """Return whether a copy of a message was stored after its checkpoint was due."""
+        if message.unique_key is None:
+            return False
+        times = message.reconsume_times + (not checkpoint.suspend)
+        return any(
+            copy.store_timestamp >= checkpoint.revive_time and copy.reconsume_times == times
+            and (copy.body_crc, copy.born_timestamp) == (message.body_crc, message.born_timestamp)
+            for copy in self._store.query_message(retry, message.unique_key, index_type="U"))
+
+    def _retry_queue(self, retry: str, message: MessageExt, checkpoint: PopCheckPoint) -> int:
+        """Return the queue of the retry topic for a message, which is created or grown if necessary."""
+        topics = self._store.topics
+        if not self._config.use_separate_retry_queue:
+            topics.create_if_missing(retry, 1)
+            return 0
+        normal = topics.select(normal_topic(checkpoint.topic, checkpoint.group))
+        queues = 1 if normal is None else normal.write_queue_nums
+        found = topics.create_if_missing(retry, queues)
+        if found.write_queue_nums < queues:
+            topics.update(dataclasses.replace(found, read_queue_nums=queues, write_queue_nums=queues))
+        return message.queue_id if message.queue_id < queues else 0
+
+    def _put(
+        self, queue: _Queue, checkpoint: PopCheckPoint, message: MessageExt, offset: int, retry: str
+    ) -> None:
+        """Put a copy into the retry topic, or a checkpoint to try it later. Raises _StoppedError."""
+        properties = dict(message.properties)
+        properties.pop(DELAY, None)  # its delay is over
+        if not message.reconsume_times or FIRST_POP_TIME not in properties:
+            properties[FIRST_POP_TIME] = str(checkpoint.pop_time)
+        properties[ORIGIN_GROUP] = checkpoint.group
+        copy = inner_message(message, retry, 0, properties)
+        copy.born_host = self._store.store_host
+        copy.reconsume_times += not checkpoint.suspend
+        try:
+            copy.queue_id = self._retry_queue(retry, message, checkpoint)
+            if self._offsets.query(checkpoint.group, retry, copy.queue_id) < 0:
+                self._offsets.commit(checkpoint.group, retry, copy.queue_id, 0)
+            result = self._store.put_inner(copy)
+        except StoreError as error:  # there are too many topics or offsets
+            self._try_later(queue, checkpoint, offset, str(error))
+            return
+        if result.status.appended:
+            self.revived += 1
+        elif result.status in NEVER:
+            self._try_later(queue, checkpoint, offset, f"{result.status.name} {result.remark}")
+        else:
+            raise _StoppedError(f"{result.status.name} {result.remark}")
+
+    def _try_later(self, queue: _Queue, checkpoint: PopCheckPoint, offset: int, reason: str) -> None:
+        times = checkpoint.re_put_times or "0"
+        number = int(times) if times.isascii() and times.isdecimal() and len(times) < 10 else 127
+        wait_ms = AGAIN_S[min(number, len(AGAIN_S) - 1)] * 1000
+        _log.warning("popped message is tried later topic=%s queue=%d offset=%d wait_ms=%d reason=%s",
+                     checkpoint.topic, checkpoint.queue_id, offset, wait_ms, reason)
+        result = self._revive_log.put_checkpoint(PopCheckPoint(
+            offset, checkpoint.pop_time, self._clock.now_ms() - checkpoint.pop_time + wait_ms, checkpoint.queue_id,
+            checkpoint.topic, checkpoint.group, checkpoint.broker_name, (0,), 1, re_put_times=str(number + 1),
+            suspend=checkpoint.suspend), queue.queue_id)
+        if result.status is not PutMessageStatus.PUT_OK and not result.status.appended:
+            raise _StoppedError(f"{result.status.name} {result.remark}")

@@ -1,0 +1,65 @@
+"""Puts checkpoints and acknowledgements into the log, for the revive topic.
+
+Both wait as timers: a checkpoint until a second before its messages are visible again, an
+acknowledgement until that time. What is due already goes to the revive topic in one step.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from tailrace.config import BrokerConfig
+from tailrace.env.clock import Clock
+from tailrace.formats.commitlog import encode_properties
+from tailrace.formats.pop import CK_TAG, Ack, PopCheckPoint, revive_topic
+from tailrace.model import MessageExtBrokerInner, PutMessageResult
+from tailrace.node.message_store import MessageStore
+
+__all__ = ["ReviveLog"]
+
+AHEAD_MS: Final = 1000
+"""How long before its messages are visible again a checkpoint is delivered (ackTimeInterval)."""
+
+
+@final
+class ReviveLog:
+    """Writes to the revive topic of a broker."""
+
+    def __init__(self, store: MessageStore, config: BrokerConfig, clock: Clock) -> None:
+        self.topic = revive_topic(config.broker_cluster_name)
+        self._store = store
+        self._clock = clock
+        self._put_since_sync = False
+
+    def put_checkpoint(self, checkpoint: PopCheckPoint, queue_id: int) -> PutMessageResult:
+        """Put a checkpoint; waits for no sync and raises no refusal."""
+        return self._put(
+            CK_TAG, checkpoint.unique_key, checkpoint.encode(), queue_id, checkpoint.revive_time - AHEAD_MS)
+
+    def put_ack(self, ack: Ack, invisible_time: int, queue_id: int) -> PutMessageResult:
+        """Put an acknowledgement of what was popped for ``invisible_time`` ms."""
+        return self._put(ack.tag, ack.unique_key, ack.encode(), queue_id, ack.pop_time + invisible_time)
+
+    def _put(self, tag: str, unique_key: str, body: bytes, queue_id: int, deliver_ms: int) -> PutMessageResult:
+        store = self._store
+        properties = encode_properties(
+            {"TAGS": tag, "UNIQ_KEY": unique_key, "TIMER_DELIVER_MS": str(deliver_ms)})
+        result = store.put_inner(MessageExtBrokerInner(
+            self.topic, queue_id, body, properties, born_timestamp=self._clock.now_ms(),
+            born_host=store.store_host, wait_store_msg_ok=False))
+        self._put_since_sync = True
+        return result
+
+    def sync(self) -> None:
+        """Make what was put durable, if there is any.
+
+        An offset of a group may stand for messages of which only a checkpoint is left, so offsets are
+        written after their checkpoints are durable. Raises FatalStorageError.
+        """
+        if self._put_since_sync and not self._store.read_only:
+            self._put_since_sync = False
+            try:
+                self._store.flush()
+            except BaseException:
+                self._put_since_sync = True
+                raise

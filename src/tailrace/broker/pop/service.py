@@ -1,0 +1,108 @@
+"""POP consumption as one part of a broker: its processors, what waits, and the revive service."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import final
+
+from tailrace.broker.context import BrokerContext
+from tailrace.broker.durable_answers import DurableAnswers
+from tailrace.broker.pop.ack import AckMessageProcessor
+from tailrace.broker.pop.inspect import PopInspectProcessor
+from tailrace.broker.pop.polling import Waiting
+from tailrace.broker.pop.pop_message import PopMessageProcessor
+from tailrace.broker.pop.revive import PopReviveService
+from tailrace.broker.pop.revive_log import ReviveLog
+from tailrace.env.filesystem import FileSystem
+from tailrace.env.scheduler import Scheduler
+from tailrace.node.consumer_order_info import ConsumerOrderInfoManager
+from tailrace.remoting import RemotingServer
+
+__all__ = ["PopConsumption"]
+
+
+@final
+class PopConsumption:
+    """Makes the parts of POP consumption and connects them."""
+
+    def __init__(
+        self, broker: BrokerContext, file_system: FileSystem, durable: DurableAnswers | None = None
+    ) -> None:
+        self._broker = broker
+        config, store = broker.config, broker.store
+        self.order = ConsumerOrderInfoManager(file_system, store.config_dir, broker.clock)
+        self.order.load()
+        self._free_timers: dict[tuple[str, str, int], asyncio.TimerHandle] = {}
+        revive_log = ReviveLog(store, config, broker.clock)
+        broker.offsets.before_write = revive_log.sync
+        self.pops = PopMessageProcessor(broker, revive_log, self.order, durable)
+        self.polling = self.pops.polling
+        self.acks = AckMessageProcessor(broker, revive_log, self.order, self.polling, durable)
+        self.inspect = PopInspectProcessor(broker, self.order, self.polling)
+        self._notifications = self.inspect.polling
+        self.revive = PopReviveService(
+            store, config, broker.clock, broker.offsets, broker.groups, revive_log)
+        self.order.when_free = self._notify_when_free
+        for topic, group, queue_id, info in self.order.entries():
+            free_at = info.visible_at(broker.clock.now_ms())
+            if free_at is not None:
+                self._notify_when_free(topic, group, queue_id, free_at)
+
+    def register(self, broker: RemotingServer, vip: RemotingServer | None) -> None:
+        """Take over the codes; the server on the VIP port answers acknowledgements only, as in RocketMQ."""
+        self.pops.register(broker)
+        self.inspect.register(broker)
+        for server in (broker, vip):
+            if server is not None:
+                self.acks.register(server)
+
+    def start(self, scheduler: Scheduler) -> None:
+        """Start the revive service."""
+        scheduler.every("PopReviveService", self._broker.config.revive_interval, self.revive.step)
+
+    def arriving(
+        self, topic: str, queue_id: int, next_offset: int, tags_codes: Sequence[int], size: int
+    ) -> None:
+        """Note messages that have become visible; from any thread."""
+        self.polling.arriving(topic, queue_id, next_offset, tags_codes, size)
+        self._notifications.arriving(topic, queue_id, next_offset, tags_codes, size)
+
+    def drop_closed(self) -> None:
+        """Forget requests of connections that have closed; called now and then."""
+        self.polling.drop_closed()
+        self._notifications.drop_closed()
+
+    def persist(self) -> None:
+        """Write what groups that pop in order have not acknowledged, if that has changed. Raises OSError."""
+        self.order.drop_unused(self._is_used)
+        self.order.persist_if_changed()
+
+    def release_all(self) -> list[Waiting]:
+        """Give up what waits, for shutting down."""
+        for timer in self._free_timers.values():
+            timer.cancel()
+        self._free_timers.clear()
+        self.order.when_free = None
+        return [*self.polling.release_all(), *self._notifications.release_all()]
+
+    def _is_used(self, topic: str, group: str, queue_id: int) -> bool:
+        config = self._broker.topics.select(topic)
+        return config is not None and queue_id < config.read_queue_nums and (
+            self._broker.groups.select(group) is not None)
+
+    def _notify_when_free(self, topic: str, group: str, queue_id: int, at_ms: int) -> None:
+        """Wake a pop once the messages of an orderly pop are visible again."""
+        key = topic, group, queue_id
+        if (before := self._free_timers.pop(key, None)) is not None:
+            before.cancel()
+        delay_ms = max(0, at_ms - self._broker.clock.now_ms())
+        self._free_timers[key] = self._broker.loop.call_later(delay_ms / 1000, self._free, key)
+
+    def _free(self, key: tuple[str, str, int]) -> None:
+        self._free_timers.pop(key, None)
+        topic, group, queue_id = key
+        offset = self._broker.offsets.query(group, topic, queue_id)
+        if self._broker.store.max_offset_in_queue(topic, queue_id) > offset:
+            for polling in (self.polling, self._notifications):
+                polling.notify_free(topic, group, queue_id)

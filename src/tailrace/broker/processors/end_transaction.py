@@ -1,0 +1,222 @@
+"""Transactions: requests 37 (EndTransactionProcessor) and 323, which checks a given-up message again.
+
+A request about a half message that this process has just put is served immediately. Every other one
+waits for a thread that searches the log: see `tailrace.broker.transactions.service`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final, NamedTuple, final
+
+from tailrace.broker.answers_later import Answer, answer_failure
+from tailrace.broker.context import BrokerContext
+from tailrace.broker.durable_answers import DurableAnswers, when_durable
+from tailrace.broker.processors.send import BUSY, CODES, REMARKS
+from tailrace.broker.transactions.half_messages import (
+    CHECK_MAX_TIME_TOPIC,
+    HALF_TOPIC,
+    PRODUCER_GROUP,
+    REAL_TOPIC,
+    TRANSACTION_CHECK_TIMES,
+    immunity_ms,
+    real_queue_id,
+    renewed_message,
+)
+from tailrace.broker.transactions.half_queue import FRESH, UNKNOWN
+from tailrace.broker.transactions.service import Found
+from tailrace.broker.waiting import WaitingRequests, memory_of
+from tailrace.errors import MessageIllegalError, RefusalError
+from tailrace.formats.commitlog import SysFlag, decode_message_id
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.message_headers import (
+    EndTransactionRequestHeader,
+    ResumeCheckHalfMessageRequestHeader,
+)
+from tailrace.logs import get_logger
+from tailrace.remoting import Channel, RemotingServer
+
+__all__ = ["EndTransactionProcessor"]
+
+_log = get_logger(__name__)
+
+WAITING_MAX: Final = 10_000
+"""Requests that may wait for the thread."""
+WAITING_BYTES_MAX: Final = 16 << 20
+LOOKS: Final = 64
+"""Requests that one call of the thread serves."""
+
+
+class _Waiting(NamedTuple):
+    channel: Channel
+    request: RemotingCommand
+    header: EndTransactionRequestHeader
+
+
+@final
+class EndTransactionProcessor:
+    """Commits and rolls back half messages.
+
+    With ``durable`` the answer to a commit waits until the committed message is. A rollback that a power
+    loss takes is asked for again.
+    """
+
+    def __init__(self, broker: BrokerContext, durable: DurableAnswers | None = None) -> None:
+        self._broker = broker
+        self._service = broker.transactions
+        self._durable = durable
+        self._waiting: deque[_Waiting] = deque()
+        self._bounds = WaitingRequests("ends of transactions", WAITING_MAX, WAITING_MAX, WAITING_BYTES_MAX)
+        self._task: asyncio.Task[None] | None = None
+
+    def register(self, server: RemotingServer) -> None:
+        """Take over the codes of this processor."""
+        server.register(self.end_transaction, RequestCode.END_TRANSACTION)
+        server.register(
+            self._broker.worker.in_thread(self.resume_check), RequestCode.RESUME_CHECK_HALF_MESSAGE)
+
+    @property
+    def pending(self) -> int:
+        """Number of requests that wait."""
+        return len(self._waiting) + (self._task is not None)
+
+    async def stop(self) -> None:
+        """Wait for the requests that are under way."""
+        self._taken(len(self._waiting))
+        if self._task is not None:
+            await self._task
+
+    def end_transaction(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Commit or roll back; a producer that does not know yet is not answered, as in the reference."""
+        header = request.read(EndTransactionRequestHeader)
+        if header.commit_or_rollback == 0:
+            return None
+        if header.commit_or_rollback not in {SysFlag.TRANSACTION_COMMIT, SysFlag.TRANSACTION_ROLLBACK}:
+            raise RefusalError(
+                ResponseCode.SYSTEM_ERROR,
+                f"commitOrRollback is {header.commit_or_rollback}, not 0, 8 (commit) or 12 (roll back)")
+        if not self._service.is_loaded:
+            raise RefusalError(
+                ResponseCode.SYSTEM_BUSY, "the broker is still reading its half messages; try again later")
+        if self._durable is not None and self._durable.full:
+            raise RefusalError(ResponseCode.SYSTEM_BUSY, BUSY)
+        if (
+            self._service.queue.state(header.tran_state_table_offset) == FRESH
+            and self._service.is_recent(header.commit_log_offset)
+        ):
+            return self._end(channel, request, header, self._service.fresh(header.commit_log_offset))
+        self._wait(_Waiting(channel, request, header))
+        return None
+
+    def _wait(self, one: _Waiting) -> None:
+        self._bounds.add(one.channel, memory_of(one.request))
+        self._waiting.append(one)
+        if self._task is None:
+            self._task = self._broker.loop.create_task(self._work())
+
+    async def _work(self) -> None:
+        try:
+            while self._waiting:
+                part = self._taken(min(LOOKS, len(self._waiting)))
+                looked = await self._broker.loop.run_in_executor(None, self._look, part)
+                for one, found in zip(part, looked, strict=True):
+                    self._finish(one, found)
+        finally:
+            self._task = None
+
+    def _taken(self, n: int) -> list[_Waiting]:
+        """Take the first ``n`` requests from those that wait."""
+        part = [self._waiting.popleft() for _ in range(n)]
+        for one in part:
+            self._bounds.remove(one.channel, memory_of(one.request))
+        return part
+
+    def _look(self, part: list[_Waiting]) -> list[Found | Exception]:
+        looked: list[Found | Exception] = []
+        for one in part:
+            try:
+                half = self._service.half_at(one.header.commit_log_offset)
+                looked.append(self._service.look(half, with_copies=True))
+            except Exception as error:  # noqa: BLE001 - it is answered on the event loop
+                looked.append(error)
+        return looked
+
+    def _finish(self, one: _Waiting, found: Found | Exception) -> None:
+        try:
+            if isinstance(found, Exception):
+                raise found
+            answer = self._end(one.channel, one.request, one.header, found)
+        except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
+            answer_failure(one.channel, one.request, error)
+            return
+        if answer is not None:
+            one.channel.answer(one.request, answer)
+
+    def _end(
+        self, channel: Channel, request: RemotingCommand, header: EndTransactionRequestHeader, found: Found
+    ) -> RemotingCommand | None:
+        self._check(header, found)
+        commit = header.commit_or_rollback == SysFlag.TRANSACTION_COMMIT
+        result = self._service.end(found, commit=commit)
+        if result is None:  # a commit may be one that has been served and is not durable yet
+            until = self._broker.store.max_phy_offset if commit else 0
+            return when_durable(self._durable, channel, request, request.answer(), until)
+        if not result.status.appended:
+            remark = result.remark or REMARKS.get(result.status, result.status.name)
+            _log.warning("half message not committed topic=%s queue_offset=%d reason=%s",
+                         found.half.properties[REAL_TOPIC], found.half.queue_offset, remark)
+            return request.answer(CODES.get(result.status, ResponseCode.SYSTEM_ERROR), remark)
+        return when_durable(self._durable, channel, request, request.answer(), result.until)
+
+    def _check(self, header: EndTransactionRequestHeader, found: Found) -> None:
+        """Raise RefusalError unless a request is about its half message and comes in time."""
+        half = found.half
+        reason = ""
+        if half.properties[PRODUCER_GROUP] != header.producer_group:
+            reason = "The producer group wrong"
+        elif half.queue_offset != header.tran_state_table_offset:
+            reason = "The transaction state table offset wrong"
+        elif half.phy_offset != header.commit_log_offset:
+            reason = "The commit log offset wrong"
+        if reason:
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, reason)
+        if header.from_transaction_check:
+            return
+        immunity = immunity_ms(half, self._broker.config.transaction_time_out)
+        age_ms = self._broker.clock.now_ms() - half.born_timestamp
+        if immunity is not None and age_ms > immunity:
+            raise RefusalError(
+                ResponseCode.ILLEGAL_OPERATION,
+                f"the half message is {age_ms} ms old, and after {immunity} ms only a check settles it")
+
+    def resume_check(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Put a message that was given up, or a half message, to be checked anew; in a thread."""
+        header = request.read(ResumeCheckHalfMessageRequestHeader)
+        try:
+            _, phy_offset = decode_message_id(header.msg_id or "")
+        except MessageIllegalError as error:
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        message = self._broker.store.look_message_by_offset(phy_offset) if phy_offset >= 0 else None
+        if message is None:
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, f"there is no message {header.msg_id}")
+        if (
+            message.topic not in {HALF_TOPIC, CHECK_MAX_TIME_TOPIC} or real_queue_id(message) is None
+            or not message.properties.get(REAL_TOPIC) or not message.properties.get(PRODUCER_GROUP)
+        ):
+            raise RefusalError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the message {header.msg_id} of topic {message.topic} is not a half message")
+        message.properties = {**message.properties, TRANSACTION_CHECK_TIMES: "0"}
+        result = self._broker.store.put_inner(renewed_message(message))
+        if not result.status.appended:
+            raise RefusalError(
+                CODES.get(result.status, ResponseCode.SYSTEM_ERROR),
+                "Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed. "
+                + (result.remark or result.status.name))
+        self._broker.loop.call_soon_threadsafe(self._resumed, message.properties[REAL_TOPIC], result.queue_offset)
+        return request.answer()
+
+    def _resumed(self, topic: str, offset: int) -> None:
+        self._service.queue.put(offset, UNKNOWN)
+        self._service.metrics.add(topic, 1)

@@ -1,0 +1,130 @@
+"""Requests about storage engines of the reference that Tailrace does not have, or has one of.
+
+| request | answer |
+|---|---|
+| 354 CHECK_ROCKSDB_CQ_WRITE_PROGRESS | that there is nothing to compare: queues are files |
+| 355 EXPORT_ROCKSDB_CONFIG_TO_JSON | success: topics, groups and offsets are JSON files already |
+| 2001, 2002, 2003: cold data flow control | no thresholds exist; setting one is refused by name |
+| 2004 SET_COMMITLOG_READ_MODE | success for normal read-ahead, which the log has; random is refused |
+| 5001 SWITCH_TIMER_ENGINE | success for the timer wheel if it takes timers; RocksDB is refused |
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from tailrace.broker.context import BrokerContext
+from tailrace.config import parse_properties
+from tailrace.errors import RefusalError
+from tailrace.formats import fastjson
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.broker_headers import (
+    CheckRocksdbCqWriteProgressRequestHeader,
+    ExportRocksDBConfigToJsonRequestHeader,
+    SetCommitLogReadModeRequestHeader,
+    SwitchTimerEngineRequestHeader,
+)
+from tailrace.remoting import Channel, RemotingServer
+
+__all__ = ["EnginesProcessor"]
+
+CHECK_OK: Final = 0
+READ_NORMAL, READ_RANDOM = 0, 1
+"""Read modes, as madvise(2) counts them."""
+FILE_TIME_WHEEL, ROCKSDB_TIMELINE = "F", "R"
+EXPORTED: Final = ("topics", "subscriptionGroups", "consumerOffsets")
+NO_LIMIT: Final = (1 << 63) - 1
+NAMED_MAX: Final = 5
+"""Groups that a refusal names."""
+
+
+@final
+class EnginesProcessor:
+    """Answers what the file store can answer, and refuses by name what would change nothing."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+
+    def register(self, server: RemotingServer) -> None:
+        """Take over the codes of this processor."""
+        code = RequestCode
+        server.register(self.check_queues, code.CHECK_ROCKSDB_CQ_WRITE_PROGRESS)
+        server.register(self.export_config, code.EXPORT_ROCKSDB_CONFIG_TO_JSON)
+        server.register(self.set_cold_threshold, code.UPDATE_COLD_DATA_FLOW_CTR_CONFIG)
+        server.register(self.remove_cold_threshold, code.REMOVE_COLD_DATA_FLOW_CTR_CONFIG)
+        server.register(self.cold_data, code.GET_COLD_DATA_FLOW_CTR_INFO)
+        server.register(self.set_read_mode, code.SET_COMMITLOG_READ_MODE)
+        server.register(self.switch_timer_engine, code.SWITCH_TIMER_ENGINE)
+
+    def check_queues(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Whether queues in RocksDB agree with those in files: request 354.
+
+        The reference answers that the check is under way and logs this result.
+        """
+        request.read(CheckRocksdbCqWriteProgressRequestHeader)
+        return request.answer(body=fastjson.dumps({
+            "checkResult": "It is not CombineConsumeQueueStore, no need check", "checkStatus": CHECK_OK}))
+
+    def export_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Have configurations as JSON files, which they are: request 355."""
+        named = request.read(ExportRocksDBConfigToJsonRequestHeader).config_type.split(";")
+        known = {name.lower() for name in EXPORTED}
+        for name in filter(None, named):
+            if name.strip().lower() not in known:
+                raise RefusalError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"Unknown config type: {name[:40]}; known are {', '.join(EXPORTED)}")
+        return request.answer(remark="export done.")
+
+    def set_cold_threshold(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Limit the cold reads of groups: request 2001, which is refused."""
+        try:
+            groups = list(parse_properties(request.body.decode()))
+        except UnicodeDecodeError as error:
+            raise RefusalError(
+                ResponseCode.SYSTEM_ERROR, f"string2Properties error: byte {error.start} is not UTF-8") from None
+        if not groups:
+            return request.answer()
+        named = ", ".join(name[:120] for name in groups[:NAMED_MAX]) + (", ..." if len(groups) > NAMED_MAX else "")
+        raise RefusalError(
+            ResponseCode.NO_PERMISSION,
+            f"cold data flow control is not supported, a threshold of group {named} would limit nothing")
+
+    def remove_cold_threshold(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Remove the threshold of a group: request 2002; there is none."""
+        return request.answer()
+
+    def cold_data(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Thresholds of cold reads and what was read: request 2003; nothing is limited or counted."""
+        return request.answer(body=fastjson.dumps({
+            "runtimeTable": {}, "configTable": {}, "cgColdReadThreshold": NO_LIMIT,
+            "globalColdReadThreshold": NO_LIMIT, "globalAcc": 0, "coldDataFlowControlEnable": False}))
+
+    def set_read_mode(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Set how the kernel reads the CommitLog ahead: request 2004."""
+        mode = request.read(SetCommitLogReadModeRequestHeader).mode
+        if mode == READ_NORMAL:
+            return request.answer(remark=f"set commitlog readahead mode success, mode: {mode}")
+        raise RefusalError(
+            ResponseCode.INVALID_PARAMETER,
+            "set commitlog readahead mode param value error: READ_AHEAD_MODE="
+            + ("1 (random) is not supported" if mode == READ_RANDOM else f"{mode} is neither 0 nor 1"))
+
+    def switch_timer_engine(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Choose what keeps timers: request 5001."""
+        engine, config = request.read(SwitchTimerEngineRequestHeader).engine, self._broker.store.config
+        if not config.timer_wheel_enable:
+            raise RefusalError(ResponseCode.INVALID_PARAMETER, "broker timerWheelEnable is false")
+        if engine == ROCKSDB_TIMELINE:
+            raise RefusalError(
+                ResponseCode.INVALID_PARAMETER,
+                "timerRocksDBEnable must be configured true when broker start, and it is not supported")
+        if engine != FILE_TIME_WHEEL:
+            raise RefusalError(
+                ResponseCode.INVALID_PARAMETER,
+                f"param error: E_T={(engine or '')[:40]!r} is neither {FILE_TIME_WHEEL} nor {ROCKSDB_TIMELINE}")
+        if config.timer_stop_enqueue:
+            raise RefusalError(
+                ResponseCode.SYSTEM_ERROR,
+                "switch timer engine error: timerStopEnqueue is true, set it to false with updateBrokerConfig")
+        return request.answer(remark="switch timer engine success")

@@ -1,0 +1,200 @@
+"""Settings that a running server shows and changes: requests 25 and 26, and 318 and 319 of the name server.
+
+Only settings that are declared ``live`` change. A change is written to the file that ``--config`` named
+before it holds, so that the next start has it, too; lines of the file that it does not concern stay as
+they are. Without such a file it holds until the server ends, and the answer says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+import threading
+from collections.abc import Mapping
+from typing import Any, Final, final
+
+from tailrace.config import (
+    BrokerConfig,
+    NameServerConfig,
+    StoreConfig,
+    option_name,
+    parse_properties,
+)
+from tailrace.env.clock import Clock
+from tailrace.env.filesystem import FileSystem
+from tailrace.env.whole_files import read_file, replace_file
+from tailrace.errors import ConfigError, FatalStorageError, RefusalError
+from tailrace.formats.remoting import ResponseCode
+from tailrace.java_settings import java_settings
+from tailrace.logs import get_logger
+from tailrace.node.config_manager import DataVersion
+
+__all__ = ["RunningSettings", "SettingsFile", "settings_of", "with_values"]
+
+_log = get_logger(__name__)
+BLACK_LIST: Final = frozenset({
+    "brokerConfigPath", "rocketmqHome", "configBlackList", "configStorePath", "kvConfigPath"})
+"""Settings that the reference refuses to change."""
+CHANGES_MAX: Final = 200
+"""Settings of one request."""
+FILE_MAX: Final = 1 << 20
+"""Bytes of a file of settings."""
+SHOWN_MAX: Final = 60
+_LINE: Final = re.compile(r"(?:[^\n]*\\\r?\n)*[^\n]*\n?")
+_NAME: Final = re.compile(r"\s*([^#!\s=:][^=:]*?)\s*[=:]")
+Config = StoreConfig | BrokerConfig | NameServerConfig
+
+
+def settings_of(*configs: Any, **more: object) -> dict[str, str]:
+    """Settings by RocketMQ's names, as text."""
+    found: dict[str, str] = {}
+    for config in configs:
+        for f in dataclasses.fields(config):
+            found[option_name(f)] = _text(getattr(config, f.name))
+    return {**found, **{name: _text(value) for name, value in more.items()}}
+
+
+def with_values(text: str, values: Mapping[str, str]) -> str:
+    """Return a ``.properties`` text in which settings have these values; all other lines stay.
+
+    The last line that sets a setting is the one that counts, so that line is replaced and earlier ones
+    are left out. A setting without a line gets one at the end.
+    """
+    left = dict(values)
+    kept: list[str] = []
+    for line in reversed([found for found in _LINE.findall(text) if found]):
+        match = _NAME.match(line)
+        name = match[1] if match else ""
+        if name not in values:
+            kept.append(line)
+        elif name in left:
+            kept.append(f"{name}={left.pop(name)}\n")
+    kept.reverse()
+    if left and kept and not kept[-1].endswith("\n"):
+        kept[-1] += "\n"
+    return "".join(kept) + "".join(f"{name}={value}\n" for name, value in left.items())
+
+
+@final
+class SettingsFile:
+    """The file that ``--config`` named. ``path`` is absolute."""
+
+    def __init__(self, file_system: FileSystem, path: str) -> None:
+        self._file_system = file_system
+        self.path = path
+        self._lock = threading.Lock()
+
+    def write(self, values: Mapping[str, str]) -> None:
+        """Have the file set these values; durable on return. Raises OSError or ValueError."""
+        with self._lock:
+            data = read_file(self._file_system, self.path, FILE_MAX + 1)
+            if len(data) > FILE_MAX:
+                raise ValueError(f"{self.path} has more than {FILE_MAX} bytes")
+            replace_file(self._file_system, self.path, with_values(data.decode(), values).encode())
+
+
+@final
+class RunningSettings:
+    """The settings of a broker or a name server.
+
+    ``shown`` is what the server shows; the names of ``configs`` are in it. `update` is called by one
+    thread at a time.
+    """
+
+    def __init__(
+        self, clock: Clock, configs: tuple[Config, ...], shown: dict[str, str],
+        file: SettingsFile | None = None,
+    ) -> None:
+        self._clock = clock
+        self._configs = configs
+        self.shown = shown
+        self._file = file
+        self._fields = {option_name(f): f for config in configs for f in dataclasses.fields(config)}
+        self.version = DataVersion(clock.now_ms())
+
+    def text(self) -> str:
+        """All settings as a properties text."""
+        return "".join(f"{name}={value}\n" for name, value in sorted(self.shown.items()))
+
+    def update(self, body: bytes) -> str:
+        """Change the settings of a properties text; return what a caller should know, if anything.
+
+        Either all of them change or none. Raises RefusalError that names those that cannot.
+        """
+        try:
+            values = parse_properties(body.decode())
+        except UnicodeDecodeError as error:
+            raise RefusalError(
+                ResponseCode.SYSTEM_ERROR,
+                f"string2Properties error: byte {error.start} of the body is not UTF-8") from None
+        if len(values) > CHANGES_MAX:
+            raise RefusalError(
+                ResponseCode.INVALID_PARAMETER,
+                f"the body has {len(values)} settings, over the limit of {CHANGES_MAX}")
+        self._check_names(values)
+        problems: list[str] = []
+        changed: list[tuple[Config, dict[str, Any]]] = []
+        for config in self._configs:
+            try:
+                changed.append((config, config.changed(values)))
+            except ConfigError as error:
+                problems += error.problems
+        if problems:
+            raise RefusalError(ResponseCode.INVALID_PARAMETER, "; ".join(problems))
+        texts = {
+            name: _text(members[f.name]) for name, f in self._fields.items()
+            for _, members in changed if name in values and f.name in members}
+        note = self._persist(texts)
+        for config, members in changed:
+            config.take(members)
+        self.shown.update(texts)
+        self.version.next(self._clock.now_ms())
+        _log.info("settings changed values=%s", texts)
+        return note
+
+    def _check_names(self, values: Mapping[str, str]) -> None:
+        """Raise RefusalError for settings that never change, first for those that the reference refuses."""
+        if black := sorted(BLACK_LIST & values.keys()):
+            raise RefusalError(
+                ResponseCode.NO_PERMISSION, f"Can not update config in black list: {', '.join(black)}")
+        fixed: list[str] = []
+        unused: list[str] = []
+        unknown: list[str] = []
+        for name in values:
+            field, said = self._fields.get(name), repr(name[:SHOWN_MAX])[1:-1]
+            if field is not None:
+                if not field.metadata["live"]:
+                    fixed.append(said)
+            elif name in self.shown:
+                fixed.append(said)
+            else:
+                (unused if name in java_settings() else unknown).append(said)
+        reasons = [
+            f"{what}: {', '.join(names)}" for what, names in (
+                ("cannot be changed while the server runs, set it in the file of settings and start again", fixed),
+                ("has no effect here", unused), ("is no setting", unknown)) if names]
+        if reasons:
+            code = ResponseCode.NO_PERMISSION if fixed else ResponseCode.INVALID_PARAMETER
+            raise RefusalError(code, "; ".join(reasons))
+
+    def _persist(self, texts: Mapping[str, str]) -> str:
+        if not texts:
+            return ""
+        if self._file is None:
+            return "changed until the server ends: there is no file of settings (--config) to keep it in"
+        try:
+            self._file.write(texts)
+        except (OSError, ValueError, FatalStorageError) as error:
+            raise RefusalError(
+                ResponseCode.SYSTEM_ERROR,
+                f"nothing is changed, the file of settings {self._file.path} cannot be written: {error}") from error
+        return ""
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, enum.Enum):
+        return str(value.value)
+    return str(value)

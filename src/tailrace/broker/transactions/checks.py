@@ -1,0 +1,247 @@
+"""Checks of pending half messages: ask the producer, and give up a half message that is never settled.
+
+One pass looks at the half messages in the order of their queue (TransactionalMessageServiceImpl.check).
+Records are read in a thread, a few at a time; what they lead to happens on the event loop, and only if
+the half message is still pending then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from typing import TYPE_CHECKING, Final, NamedTuple, final
+
+from tailrace.broker.transactions.half_messages import (
+    CHECK_MAX_TIME_TOPIC,
+    HALF_TOPIC,
+    PRODUCER_GROUP,
+    QUEUE_ID,
+    REAL_TOPIC,
+    TRANSACTION_CHECK_TIMES,
+    UNIQ_KEY,
+    check_times,
+    given_up_message,
+    immunity_ms,
+    is_half,
+    record_for_producer,
+    renewed_message,
+)
+from tailrace.broker.transactions.half_queue import COMMITTED, PASSED
+from tailrace.broker.transactions.service import TransactionService
+from tailrace.errors import CorruptionError, StoreError
+from tailrace.formats.commitlog import create_message_id, decode_message
+from tailrace.formats.remoting import MQ_VERSION, RemotingCommand, RequestCode
+from tailrace.formats.requests.message_headers import CheckTransactionStateRequestHeader
+from tailrace.logs import get_logger
+from tailrace.model import MessageExt
+from tailrace.timer.parking import NEVER
+
+if TYPE_CHECKING:
+    from tailrace.broker.context import BrokerContext
+
+__all__ = ["TransactionChecks"]
+
+_log = get_logger(__name__)
+
+BATCH: Final = 32
+"""Half messages that are read in one call."""
+BATCH_BYTES: Final = 1 << 20
+PASS_MS: Final = 60_000
+"""How long a pass may take; the next one begins where the progress is."""
+
+
+class Verdict(enum.Enum):
+    """What a check does with a half message."""
+
+    YOUNG = "the producer has time left, and so it has for those after it"
+    IMMUNE = "the producer has asked for more time"
+    COMMITTED = "it is committed, and its operation is missing"
+    ASK = "the producer is asked"
+    GIVE_UP = "it was checked too often, or is too old"
+    GONE = "it cannot be read"
+
+
+class Checked(NamedTuple):
+    """A half message that was looked at."""
+
+    offset: int
+    verdict: Verdict
+    half: MessageExt | None = None
+
+
+@final
+class TransactionChecks:
+    """Makes the passes of one broker, one at a time."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+        self._service: TransactionService = broker.transactions
+        self._task: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    def start_pass(self) -> None:
+        """Begin a pass unless one is under way or nothing can be written."""
+        store = self._broker.store
+        if self._task is None and not self._stopped and store.is_writeable and not store.lost_lock:
+            self._task = self._broker.loop.create_task(self._run())
+
+    async def stop(self) -> None:
+        """End the pass that is under way."""
+        self._stopped = True
+        if self._task is not None:
+            await self._task
+
+    async def _run(self) -> None:
+        try:
+            await self.run_pass()
+        except (StoreError, OSError) as error:
+            _log.error("check of half messages failed reason=%s", error)
+        finally:
+            self._task = None
+
+    async def run_pass(self) -> None:
+        """Look at every half message that may be due, then move the progress on."""
+        service, loop, clock = self._service, self._broker.loop, self._broker.clock
+        if not service.is_loaded and not await loop.run_in_executor(None, service.load):
+            return
+        started_ms = clock.now_ms()
+        at, until = service.queue.base, service.queue.until
+        while not self._stopped and at < until and 0 <= clock.now_ms() - started_ms < PASS_MS:
+            pending = self._next(at, until)
+            if not pending:
+                break
+            looked = await loop.run_in_executor(None, self._look, pending)
+            if any(one.verdict is Verdict.GIVE_UP for one in looked):
+                await loop.run_in_executor(
+                    None, self._broker.topics.create_if_missing, CHECK_MAX_TIME_TOPIC, 1)
+            if not all(self._act(one) for one in looked):
+                break
+            at = looked[-1].offset + 1
+        await self._move_on()
+
+    def _next(self, at: int, until: int) -> list[int]:
+        """Return the next pending half messages."""
+        found: list[int] = []
+        while len(found) < BATCH and (at := self._service.queue.next_pending(at)) < until:
+            found.append(at)
+            at += 1
+        return found
+
+    async def _move_on(self) -> None:
+        """Move the progress past the settled half messages, once they are durable."""
+        service = self._service
+        base = service.queue.next_pending(service.queue.base)
+        if base != service.queue.base:
+            await self._broker.loop.run_in_executor(None, self._broker.store.flush)
+        service.commit_progress(base)
+
+    # -- in a thread
+
+    def _look(self, offsets: list[int]) -> list[Checked]:
+        """Return what becomes of half messages; fewer of them if they are long."""
+        looked: list[Checked] = []
+        size = 0
+        for offset in offsets:
+            looked.append(self._look_at(offset))
+            half = looked[-1].half
+            size += half.store_size if half is not None else 0
+            if looked[-1].verdict is Verdict.YOUNG or size >= BATCH_BYTES:
+                break
+        return looked
+
+    def _look_at(self, offset: int) -> Checked:
+        result = self._broker.store.get_message(HALF_TOPIC, QUEUE_ID, offset, 1)
+        if result.queue_offsets != [offset]:
+            if offset >= result.max_offset:  # it has just been put, and has no place in its queue yet
+                return Checked(offset, Verdict.YOUNG)
+            return Checked(offset, Verdict.GONE)
+        try:
+            half = decode_message(result.data)
+        except CorruptionError:
+            return Checked(offset, Verdict.GONE)
+        if not is_half(half):
+            return Checked(offset, Verdict.GONE, half)
+        verdict = self._verdict(half)
+        if verdict in {Verdict.ASK, Verdict.GIVE_UP} and self._service.look(half).is_committed:
+            verdict = Verdict.COMMITTED
+        return Checked(offset, verdict, half)
+
+    def _verdict(self, half: MessageExt) -> Verdict:
+        """Return what time and the number of checks say."""
+        config = self._broker.config
+        age_ms = self._broker.clock.now_ms() - half.born_timestamp
+        if (
+            check_times(half) >= config.transaction_check_max
+            or age_ms > self._broker.store.config.file_reserved_time * 3_600_000
+        ):
+            return Verdict.GIVE_UP
+        timeout_ms = config.transaction_time_out
+        immunity = immunity_ms(half, timeout_ms)
+        if immunity is not None:
+            return Verdict.IMMUNE if age_ms <= immunity else Verdict.ASK
+        return Verdict.YOUNG if 0 <= age_ms <= timeout_ms else Verdict.ASK
+
+    # -- on the event loop
+
+    def _act(self, one: Checked) -> bool:
+        """Do what a verdict says; False if the pass must end."""
+        queue = self._service.queue
+        if not queue.is_pending(one.offset):
+            return True
+        match one.verdict:
+            case Verdict.YOUNG:
+                return False
+            case Verdict.IMMUNE:
+                return True
+            case Verdict.GONE:
+                _log.error("half message cannot be read queue_offset=%d", one.offset)
+                queue.put(one.offset, PASSED)
+                return True
+        assert one.half is not None, "only what is GONE has none"
+        if one.verdict is Verdict.COMMITTED:
+            self._service.events["duplicate"] += 1
+            self._service.settle(one.offset, COMMITTED)
+            self._service.metrics.add(one.half.properties[REAL_TOPIC], -1)
+            return True
+        return self._give_up(one.half) if one.verdict is Verdict.GIVE_UP else self._ask(one.half)
+
+    def _give_up(self, half: MessageExt) -> bool:
+        result = self._broker.store.put_inner(given_up_message(half))
+        if not result.status.appended:
+            return self._not_put(half, result.remark or result.status.name, never=result.status in NEVER)
+        self._service.queue.put(half.queue_offset, PASSED)
+        self._service.metrics.add(half.properties[REAL_TOPIC], -1)
+        self._service.events["given_up"] += 1
+        _log.warning("half message given up topic=%s group=%s unique_key=%s checks=%d kept_in=%s",
+                     half.properties[REAL_TOPIC], half.properties[PRODUCER_GROUP],
+                     half.properties.get(UNIQ_KEY, ""), check_times(half), CHECK_MAX_TIME_TOPIC)
+        return True
+
+    def _ask(self, half: MessageExt) -> bool:
+        """Put a copy with one check more, and ask a producer about the copy."""
+        half.properties = {**half.properties, TRANSACTION_CHECK_TIMES: str(check_times(half) + 1)}
+        result = self._service.renew(half.queue_offset, renewed_message(half))
+        if not result.status.appended:
+            return self._not_put(half, result.remark or result.status.name, never=result.status in NEVER)
+        half.queue_offset, half.phy_offset = result.queue_offset, result.phy_offset
+        half.store_timestamp = result.store_timestamp
+        channel = self._broker.producers.available_channel(half.properties[PRODUCER_GROUP])
+        if channel is None:
+            return True  # the copy is checked in the next pass
+        store_host = self._broker.store.store_host
+        header = CheckTransactionStateRequestHeader(
+            tran_state_table_offset=half.queue_offset, commit_log_offset=half.phy_offset,
+            topic=half.topic, msg_id=half.properties.get(UNIQ_KEY),
+            transaction_id=half.properties.get(UNIQ_KEY),
+            offset_msg_id=create_message_id(store_host, half.phy_offset))
+        ext = {**header.to_ext(), "bname": self._broker.config.broker_name}
+        channel.request_oneway(RemotingCommand(
+            RequestCode.CHECK_TRANSACTION_STATE, ext, record_for_producer(half, store_host),
+            version=MQ_VERSION))
+        self._service.events["asked"] += 1
+        return True
+
+    def _not_put(self, half: MessageExt, reason: str, *, never: bool) -> bool:
+        """Log a copy that the store refuses; whether the pass goes on with the next half message."""
+        _log.error("half message cannot be put again queue_offset=%d reason=%s", half.queue_offset, reason)
+        return never

@@ -1,0 +1,185 @@
+"""How a half message, its copies, its committed message and its operation are stored (TransactionalMessageBridge)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from tailrace.config import whole_number
+from tailrace.errors import RefusalError
+from tailrace.formats.commitlog import (
+    END_FILE_MIN_BLANK_LENGTH,
+    INNER_MULTI_DISPATCH,
+    MAX_PROPERTIES_LENGTH,
+    SysFlag,
+    decode_properties,
+    encode_properties,
+    record_size,
+)
+from tailrace.formats.remoting import ResponseCode
+from tailrace.kernels.appender import encode
+from tailrace.model import MessageExt, MessageExtBrokerInner
+from tailrace.node.group_pins import HALF_TOPIC
+from tailrace.timer.parking import inner_message
+from tailrace.timer.properties import UNIQ_KEY
+from tailrace.timer.put_hook import may_wait
+
+__all__ = [
+    "CHECK_IMMUNITY_TIME_IN_SECONDS", "CHECK_MAX_TIME_TOPIC", "HALF_TOPIC", "OP_TOPIC",
+    "PRODUCER_GROUP", "QUEUE_ID", "REAL_QUEUE_ID", "REAL_TOPIC", "TRANSACTION_CHECK_TIMES", "UNIQ_KEY", "check_times",
+    "committed_message", "given_up_message", "immunity_ms", "is_half", "is_transactional", "make_half",
+    "operation_message", "real_queue_id", "record_for_producer", "renewed_message", "settled_offsets",
+]
+
+OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+QUEUE_ID: Final = 0
+"""The only queue of the half topic that a broker writes to; its operations are in the same queue."""
+TRAN_MSG: Final = "TRAN_MSG"
+REAL_TOPIC: Final = "REAL_TOPIC"
+REAL_QUEUE_ID: Final = "REAL_QID"
+PRODUCER_GROUP: Final = "PGROUP"
+TRANSACTION_ID: Final = "__transactionId__"
+TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
+CHECK_IMMUNITY_TIME_IN_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+REMOVE_TAG: Final = "d"
+CHECKS_ROOM: Final = 48
+"""Bytes of properties that later copies of a half message may add: the number of its checks."""
+_HOSTS: Final = SysFlag.BORNHOST_V6 | SysFlag.STOREHOST_V6
+
+
+def is_transactional(stored: bytes, reconsume_times: int) -> bool:
+    """Whether a message with these stored properties is sent as a half message.
+
+    A message that a consumer sends back keeps TRAN_MSG, and is an ordinary one.
+    """
+    if b"TRAN_MSG\x01" not in stored:
+        return False
+    properties = decode_properties(stored)
+    if properties.get(TRAN_MSG, "").lower() != "true":
+        return False
+    return not (reconsume_times > 0 and (whole_number(properties.get("DELAY", "")) or 0) > 0)
+
+
+def make_half(message: MessageExtBrokerInner, *, multi_dispatch: bool) -> None:
+    """Change a message of a producer to its half message.
+
+    Raises RefusalError for a message that could not be delivered as its producer wants.
+    """
+    properties = decode_properties(message.properties)
+    if not properties.get(PRODUCER_GROUP):
+        raise RefusalError(
+            ResponseCode.MESSAGE_ILLEGAL, f"a transactional message has no property {PRODUCER_GROUP}")
+    if may_wait(message.properties):
+        raise RefusalError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            "a transactional message cannot have a delay level or a delivery time")
+    if multi_dispatch and INNER_MULTI_DISPATCH in properties:
+        raise RefusalError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"a transactional message cannot have the property {INNER_MULTI_DISPATCH}")
+    if unique_key := properties.get(UNIQ_KEY):
+        properties[TRANSACTION_ID] = unique_key
+    properties[REAL_TOPIC] = message.topic
+    properties[REAL_QUEUE_ID] = str(message.queue_id)
+    stored = encode_properties(properties)
+    if len(stored) > MAX_PROPERTIES_LENGTH - CHECKS_ROOM:
+        raise RefusalError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the properties of the transactional message take {len(stored)} bytes, over the limit of "
+            f"{MAX_PROPERTIES_LENGTH - CHECKS_ROOM}")
+    message.properties = stored
+    message.sys_flag &= ~SysFlag.TRANSACTION_MASK
+    message.topic, message.queue_id = HALF_TOPIC, QUEUE_ID
+
+
+def is_half(message: MessageExt) -> bool:
+    """Whether a stored message is a half message that can be committed."""
+    properties = message.properties
+    return (
+        message.topic == HALF_TOPIC and message.queue_id == QUEUE_ID and bool(properties.get(REAL_TOPIC))
+        and real_queue_id(message) is not None and bool(properties.get(PRODUCER_GROUP)))
+
+
+def real_queue_id(half: MessageExt) -> int | None:
+    """Return the queue that a half message is for; None if its property is not a number."""
+    number = whole_number(half.properties.get(REAL_QUEUE_ID, ""))
+    return number if number is not None and number < 1 << 31 else None
+
+
+def committed_message(half: MessageExt) -> MessageExtBrokerInner:
+    """Return the message that consumers get once ``half`` is committed."""
+    properties = {
+        name: value for name, value in half.properties.items() if name not in {REAL_TOPIC, REAL_QUEUE_ID}}
+    queue_id = real_queue_id(half)
+    assert queue_id is not None, "is_half has looked"
+    made = inner_message(half, half.properties[REAL_TOPIC], queue_id, properties)
+    made.sys_flag = made.sys_flag & ~SysFlag.TRANSACTION_MASK | SysFlag.TRANSACTION_COMMIT
+    made.prepared_transaction_offset = half.phy_offset
+    return made
+
+
+def renewed_message(half: MessageExt) -> MessageExtBrokerInner:
+    """Return a later copy of a half message, with the properties that it has."""
+    made = inner_message(half, HALF_TOPIC, QUEUE_ID, half.properties)
+    made.sys_flag &= ~SysFlag.TRANSACTION_MASK
+    return made
+
+
+def given_up_message(half: MessageExt) -> MessageExtBrokerInner:
+    """Return what is kept of a half message that was checked too often, or that is too old."""
+    return inner_message(half, CHECK_MAX_TIME_TOPIC, 0, half.properties)
+
+
+def operation_message(
+    offsets: Sequence[int], unique_key: str, born_ms: int, born_host: bytes
+) -> MessageExtBrokerInner:
+    """Return the operation that says that half messages at these queue offsets are settled."""
+    return MessageExtBrokerInner(
+        OP_TOPIC, QUEUE_ID, "".join(f"{offset}," for offset in offsets).encode(),
+        encode_properties({"TAGS": REMOVE_TAG, UNIQ_KEY: unique_key}), born_timestamp=born_ms,
+        born_host=born_host, wait_store_msg_ok=False)
+
+
+def settled_offsets(operation: MessageExt) -> Iterator[int]:
+    """Yield the queue offsets of the half messages that an operation settles."""
+    if operation.tags == REMOVE_TAG:
+        for text in operation.body.decode("latin-1").split(","):
+            number = whole_number(text)
+            if number is not None:
+                yield number
+
+
+def check_times(half: MessageExt) -> int:
+    """Return how often a half message was checked. A number that cannot be read counts as 0."""
+    return whole_number(half.properties.get(TRANSACTION_CHECK_TIMES, "")) or 0
+
+
+def immunity_ms(half: MessageExt, timeout_ms: int) -> int | None:
+    """Return the time before the first check that the producer asks for, at least ``timeout_ms``; or None."""
+    text = half.properties.get(CHECK_IMMUNITY_TIME_IN_SECONDS)
+    if text is None:
+        return None
+    return max((whole_number(text) or 0) * 1000, timeout_ms)
+
+
+def record_for_producer(half: MessageExt, store_host: bytes) -> bytes:
+    """Return the record of a half message as its producer sent it: with the real topic and queue."""
+    message = committed_message(half)
+    topic = message.topic.encode()
+    properties = encode_properties(half.properties)
+    sys_flag = half.sys_flag & ~_HOSTS
+    hosts = 0
+    for host, flag in (
+        (message.born_host, SysFlag.BORNHOST_V6), (store_host, SysFlag.STOREHOST_V6),
+    ):
+        hosts += len(host)
+        if len(host) > 8:
+            sys_flag |= flag
+    size = record_size(hosts, len(half.body), len(topic), len(properties))
+    made = bytearray(size + END_FILE_MIN_BLANK_LENGTH)  # the encoder leaves room for the end of a file
+    encode(
+        made, 0, len(made), half.phy_offset, message.queue_id, half.flag, half.queue_offset, sys_flag,
+        half.born_timestamp, message.born_host, half.store_timestamp, store_host, half.reconsume_times, 0,
+        half.body, half.body_crc, topic, properties, append_prop_crc=False)
+    return bytes(made[:size])

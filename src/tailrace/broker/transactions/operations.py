@@ -1,0 +1,64 @@
+"""Operations that wait to be written together (TransactionalOpBatchService)."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, final
+
+__all__ = ["OperationBatch"]
+
+WAITING_MAX: Final = 20_000
+"""Half messages whose operation may wait, as in the reference; the store takes no writes then."""
+
+
+@final
+class OperationBatch:
+    """Queue offsets of settled half messages, in the order in which they were settled."""
+
+    def __init__(self, interval_ms: int, max_size: int) -> None:
+        self._interval_ms = interval_ms
+        self._max_size = max_size
+        self._offsets: deque[int] = deque()
+        self._size = 0
+        self._since_ms = 0
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    @property
+    def full(self) -> bool:
+        """Whether no more half messages should be settled for now."""
+        return len(self._offsets) >= WAITING_MAX
+
+    def add(self, offset: int, now_ms: int) -> None:
+        """Add a settled half message."""
+        if not self._offsets:
+            self._since_ms = now_ms
+        self._offsets.append(offset)
+        self._size += _length(offset)
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether an operation should be written now."""
+        if not self._offsets:
+            return False
+        return self._size >= self._max_size or not 0 <= now_ms - self._since_ms < self._interval_ms
+
+    def next_part(self) -> list[int]:
+        """Return the offsets of the next operation; they stay until `written`."""
+        part: list[int] = []
+        size = 0
+        for offset in self._offsets:
+            part.append(offset)
+            size += _length(offset)
+            if size >= self._max_size:
+                break
+        return part
+
+    def written(self, part: list[int]) -> None:
+        """Forget offsets whose operation is in the log."""
+        for _ in part:
+            self._size -= _length(self._offsets.popleft())
+
+
+def _length(offset: int) -> int:
+    return len(str(offset)) + 1

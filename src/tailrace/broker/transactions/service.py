@@ -1,0 +1,338 @@
+"""Settles half messages: each is committed at most once, over restarts and repeated requests.
+
+The rule: a transaction is committed if there is a message with the commit flag and its unique key
+under its real topic. A half message that this process has put (FRESH) cannot have one; for every other
+one the log is searched, in a thread, before it is committed or checked. Everything that changes a state
+runs on the event loop, where the transactions that were committed during the search are known.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final, NamedTuple, final
+
+from tailrace.broker.transactions.half_messages import (
+    HALF_TOPIC,
+    OP_TOPIC,
+    QUEUE_ID,
+    REAL_QUEUE_ID,
+    REAL_TOPIC,
+    UNIQ_KEY,
+    committed_message,
+    is_half,
+    make_half,
+    operation_message,
+    settled_offsets,
+)
+from tailrace.broker.transactions.half_queue import (
+    COMMITTED,
+    ENDED,
+    FRESH,
+    PASSED,
+    ROLLED_BACK,
+    UNKNOWN,
+    HalfQueue,
+)
+from tailrace.broker.transactions.operations import OperationBatch
+from tailrace.broker.transactions.transaction_metrics import TransactionMetrics
+from tailrace.config import BrokerConfig
+from tailrace.env.clock import Clock
+from tailrace.env.entropy import Entropy
+from tailrace.errors import CorruptionError, RefusalError, StoreError
+from tailrace.formats.commitlog import SysFlag, decode_message, decode_properties
+from tailrace.formats.remoting import ResponseCode
+from tailrace.logs import get_logger
+from tailrace.model import MessageExt, MessageExtBrokerInner, PutMessageResult
+from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.group_pins import TRANSACTION_GROUP
+from tailrace.node.message_store import MessageStore
+from tailrace.node.topic_config import TopicConfigManager
+from tailrace.store.dispatch import SCHEDULE_TOPIC
+from tailrace.timer.properties import TIMER_TOPIC
+from tailrace.timer.put_hook import may_wait
+
+__all__ = ["Found", "TransactionService"]
+
+_log = get_logger(__name__)
+
+RECENT_BYTES: Final = 64 << 20
+"""A record within this distance of the end of the log has just been written: it is in memory."""
+RECENT_COMMITS: Final = 16_384
+"""Transactions that are known to be committed without a search, the latest ones."""
+COPIES_MAX: Final = 64
+"""Copies of one half message that are looked for; a check leaves one, and there are few checks."""
+SKEW_MS: Final = 86_400_000
+"""How far the clock of a producer may be ahead."""
+BATCH: Final = 32
+"""Messages of one read."""
+
+
+class Found(NamedTuple):
+    """What the log says about a half message."""
+
+    half: MessageExt
+    is_committed: bool
+    since: int
+    """Number of commits when the search began."""
+    latest: MessageExt | None = None
+    """The newest copy of a half message that was checked since."""
+
+
+@final
+class TransactionService:
+    """Half messages of a broker. ``load`` and the methods that say so may run in a thread."""
+
+    def __init__(
+        self, clock: Clock, entropy: Entropy, store: MessageStore, topics: TopicConfigManager,
+        offsets: ConsumerOffsetManager, config: BrokerConfig,
+    ) -> None:
+        self._clock = clock
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._config = config
+        self.queue = HalfQueue()
+        self.operations = OperationBatch(
+            config.transaction_op_batch_interval, config.transaction_op_msg_max_size)
+        self.metrics = TransactionMetrics(clock, store.file_system, store.config_dir)
+        self.is_loaded = False
+        self.events: Counter[str] = Counter(asked=0, given_up=0, duplicate=0)
+        """Names and meanings are those of the metric tailrace_transaction_events_total."""
+        self._commits = 0
+        self._recent: dict[tuple[str, str], None] = {}
+        """Real topic and unique key of the transactions that were committed last."""
+        self._unique_prefix = f"{entropy.u64():016X}"
+        self._unique_number = 0
+
+    # -- at the start
+
+    def load(self) -> bool:
+        """Read which half messages are settled; False if the queues are not built yet. In a thread."""
+        store = self._store
+        if not store.wait_dispatched():
+            return False
+        base = self._progress(HALF_TOPIC)
+        queue = HalfQueue(base, self._progress(OP_TOPIC))
+        queue.grow(store.max_offset_in_queue(HALF_TOPIC, QUEUE_ID, committed=False))
+        count = 0
+        for operation in self._messages(OP_TOPIC, queue.op_progress):
+            queue.add_operation(operation.queue_offset, settled_offsets(operation))
+            count += 1
+        queue.advance(queue.next_pending(queue.base))
+        self.metrics.load()
+        self.queue, self.is_loaded = queue, True
+        if queue.pending:
+            _log.info("half messages are pending count=%d from=%d operations=%d",
+                      queue.pending, queue.base, count)
+        return True
+
+    def _progress(self, topic: str) -> int:
+        offset = self._offsets.query(TRANSACTION_GROUP, topic, QUEUE_ID)
+        until = self._store.max_offset_in_queue(topic, QUEUE_ID)
+        return min(max(offset, self._store.min_offset_in_queue(topic, QUEUE_ID)), until)
+
+    def _messages(self, topic: str, offset: int, queue_id: int = QUEUE_ID) -> Iterator[MessageExt]:
+        """Yield the messages of a queue that can be read, up to its end."""
+        until = self._store.max_offset_in_queue(topic, queue_id)
+        while offset < until:
+            result = self._store.get_message(topic, queue_id, offset, BATCH)
+            for record in result.records:
+                try:
+                    yield decode_message(record)
+                except CorruptionError:
+                    continue
+            if result.next_begin_offset <= offset:
+                return
+            offset = result.next_begin_offset
+
+    # -- half messages of producers
+
+    def prepare(self, message: MessageExtBrokerInner) -> None:
+        """Change a message of a producer to its half message. Raises RefusalError."""
+        if self._config.reject_transaction_message:
+            raise RefusalError(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{self._config.broker_ip1}] sending transaction message is forbidden")
+        if not self.is_loaded:
+            raise RefusalError(
+                ResponseCode.SYSTEM_BUSY, "the broker is still reading its half messages; try again later")
+        make_half(message, multi_dispatch=self._store.config.multi_dispatch)
+
+    def prepared(self, half: MessageExtBrokerInner, result: PutMessageResult) -> None:
+        """Note a half message that is in the log; the answer names the queue that it is for."""
+        properties = decode_properties(half.properties)
+        self.queue.put(result.queue_offset, FRESH)
+        self.metrics.add(properties[REAL_TOPIC], 1)
+        result.queue_id = int(properties[REAL_QUEUE_ID])
+
+    # -- what the log says
+
+    def is_recent(self, phy_offset: int) -> bool:
+        """Whether the record at a position is in memory, so that reading it does not wait."""
+        return max(0, self._store.max_phy_offset - RECENT_BYTES) <= phy_offset < self._store.max_phy_offset
+
+    def half_at(self, phy_offset: int) -> MessageExt:
+        """Return the half message at a position of the log. Raises RefusalError if there is none."""
+        found = self._store.look_message_by_offset(phy_offset) if phy_offset >= 0 else None
+        if found is None or not is_half(found):
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+        return found
+
+    def fresh(self, phy_offset: int) -> Found:
+        """Return a half message that this process has just put. Raises RefusalError if there is none."""
+        return Found(self.half_at(phy_offset), is_committed=False, since=self._commits)
+
+    def look(self, half: MessageExt, *, with_copies: bool = False) -> Found:
+        """Search the log for the committed message of a half message, and its copies; in a thread."""
+        latest, since = None, self._commits
+        if not self._store.wait_dispatched():  # what is not in the index yet would not be found
+            raise RefusalError(ResponseCode.SYSTEM_BUSY, "the queues are not built yet; try again later")
+        if with_copies:
+            copies = [
+                m for m in self._named(half, HALF_TOPIC, QUEUE_ID, self.queue.base)
+                if m.queue_offset > half.queue_offset]
+            latest = max(copies, key=lambda m: m.queue_offset, default=None)
+        return Found(half, self._is_committed(half), since, latest)
+
+    def _is_committed(self, half: MessageExt) -> bool:
+        real = committed_message(half)
+        topics = [(real.topic, real.queue_id)]
+        if may_wait(real.properties):  # put by another broker: this one refuses such half messages
+            topics += [(TIMER_TOPIC, 0), (SCHEDULE_TOPIC, 0)]
+        return any(
+            message.sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_COMMIT
+            for topic, queue_id in topics for message in self._named(half, topic, queue_id, None))
+
+    def _named(
+        self, half: MessageExt, topic: str, queue_id: int, offset: int | None
+    ) -> Iterator[MessageExt]:
+        """Yield the messages of a topic with the unique key of ``half``.
+
+        Without the index those of one queue are read, from ``offset`` on, or from when it was sent.
+        """
+        key = half.properties.get(UNIQ_KEY)
+        since = max(0, min(half.born_timestamp, half.store_timestamp) - SKEW_MS)
+        if key and self._store.config.message_index_enable:
+            yield from (
+                m for m in self._store.query_message(topic, key, COPIES_MAX, since) if m.unique_key == key)
+            return
+        if offset is None:
+            offset = self._store.get_offset_in_queue_by_time(topic, queue_id, since)
+        for message in self._messages(topic, offset, queue_id):
+            if message.unique_key == key if key else message.prepared_transaction_offset == half.phy_offset:
+                yield message
+
+    # -- settling
+
+    def end(self, found: Found, *, commit: bool) -> PutMessageResult | None:
+        """Commit or roll back a half message. On the event loop.
+
+        Return what became of the put of the committed message; None if nothing had to be put. Raises
+        RefusalError if the half message cannot be settled so.
+        """
+        half = found.half
+        if self.queue.state(half.queue_offset) == PASSED and found.latest is not None:
+            half = found.latest
+        offset, state = half.queue_offset, self.queue.state(half.queue_offset)
+        topic = half.properties[REAL_TOPIC]
+        if not self.queue.is_pending(offset):
+            self._refuse_settled(state, found, commit=commit)
+            return None
+        name = topic, half.properties.get(UNIQ_KEY, str(half.phy_offset))
+        if found.is_committed or name in self._recent:
+            self.settle(offset, COMMITTED)
+            self.metrics.add(topic, -1)
+            self._refuse_settled(COMMITTED, found, commit=commit)
+            return None
+        if self._commits - found.since > RECENT_COMMITS:
+            raise RefusalError(ResponseCode.SYSTEM_BUSY, "too many commits during the search; try again later")
+        if self.operations.full:
+            raise RefusalError(ResponseCode.SYSTEM_BUSY, f"{len(self.operations)} operations cannot be written")
+        if not commit:
+            self.settle(offset, ROLLED_BACK)
+            self.metrics.settled(topic, half.born_timestamp, commit=False)
+            return None
+        if self._topics.select(topic) is None:
+            raise RefusalError(
+                ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, the half message stays pending")
+        result = self._store.put_inner(committed_message(half))
+        if result.status.appended:
+            self._remember(name)
+            self.settle(offset, COMMITTED)
+            self.metrics.settled(topic, half.born_timestamp, commit=True)
+        return result
+
+    def _remember(self, name: tuple[str, str]) -> None:
+        self._commits += 1
+        self._recent[name] = None
+        if len(self._recent) > RECENT_COMMITS:
+            del self._recent[next(iter(self._recent))]
+
+    def _refuse_settled(self, state: int, found: Found, *, commit: bool) -> None:
+        """Raise unless a settled half message is as a request wants it, as far as that is known."""
+        was_committed = found.is_committed or state == COMMITTED
+        self.events["duplicate"] += commit and was_committed
+        if state == ENDED or (was_committed if commit else state == ROLLED_BACK):
+            return
+        if was_committed:
+            why = "was committed"
+        elif state == ROLLED_BACK:
+            why = "was rolled back"
+        else:
+            why = "is settled, or was given up after too many checks"
+        raise RefusalError(
+            ResponseCode.ILLEGAL_OPERATION, f"the half message at offset {found.half.queue_offset} {why}")
+
+    def settle(self, offset: int, state: int) -> None:
+        """Note that a half message is settled, and write its operation, now or with the next ones."""
+        self.queue.put(offset, state)
+        self.operations.add(offset, self._clock.now_ms())
+        self.write_operations_if_due()
+
+    def renew(self, offset: int, copy: MessageExtBrokerInner) -> PutMessageResult:
+        """Put a later copy of the half message at ``offset``, which takes its place."""
+        result = self._store.put_inner(copy)
+        if result.status.appended:
+            self.queue.put(offset, PASSED)
+            self.queue.put(result.queue_offset, UNKNOWN)
+        return result
+
+    def write_operations_if_due(self) -> None:
+        """Write operations that have waited for long enough, or that are enough."""
+        while self.operations.is_due(self._clock.now_ms()) and self._write_operation():
+            pass
+
+    def write_operations(self) -> None:
+        """Write all operations, as far as the store takes them."""
+        while len(self.operations) and self._write_operation():
+            pass
+
+    def _write_operation(self) -> bool:
+        part = self.operations.next_part()
+        self._unique_number += 1
+        try:
+            result = self._store.put_inner(operation_message(
+                part, f"{self._unique_prefix}{self._unique_number:016X}", self._clock.now_ms(),
+                self._store.store_host))
+        except StoreError as error:
+            _log.error("operations of half messages are not written count=%d reason=%s", len(part), error)
+            return False
+        if not result.status.appended:
+            _log.error("operations of half messages are not written count=%d reason=%s", len(part),
+                       result.remark or result.status.name)
+            return False
+        self.operations.written(part)
+        self.queue.add_operation(result.queue_offset, part)
+        return True
+
+    def commit_progress(self, until: int) -> None:
+        """Move the progress of the checks to ``until``, where no half message below is pending.
+
+        The caller has made durable what was put for them: after a power loss a half message that is
+        passed and whose copy or committed message is gone would be lost.
+        """
+        self.queue.advance(until)
+        for topic, offset in ((HALF_TOPIC, self.queue.base), (OP_TOPIC, self.queue.op_progress)):
+            if self._offsets.query(TRANSACTION_GROUP, topic, QUEUE_ID) != offset:
+                self._offsets.commit(TRANSACTION_GROUP, topic, QUEUE_ID, offset)

@@ -1,0 +1,106 @@
+"""Pending half messages by topic (RocketMQ's TransactionMetrics), as ``config/transactionMetrics`` keeps them.
+
+    {"dataVersion":{"counter":1,"stateVersion":0,"timestamp":1},"transactionCount":{"T":{"count":1,"timeStamp":1}}}
+
+The file is written from time to time, so after a kill its counts may be wrong, as a Java broker's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, final
+
+from tailrace.env.clock import Clock
+from tailrace.env.filesystem import FileSystem
+from tailrace.formats import fastjson, filenames
+from tailrace.metrics import FINISH_LATENCY
+from tailrace.node.config_manager import read_config, write_config
+
+__all__ = ["TransactionMetrics"]
+
+_BUCKETS_S: Final = FINISH_LATENCY.buckets
+
+
+@final
+class TransactionMetrics:
+    """Counts of half messages, and what became of them since the start."""
+
+    def __init__(self, clock: Clock, file_system: FileSystem, config_dir: str) -> None:
+        self._clock = clock
+        self._file_system = file_system
+        self._config_dir = config_dir
+        self._table: dict[str, tuple[int, int]] = {}
+        self._counter = self._timestamp = 0
+        self._dirty = False
+        self.committed: dict[str, int] = {}
+        """Messages by topic; also in ``rolled_back``."""
+        self.rolled_back: dict[str, int] = {}
+        self.latencies: dict[str, list[int]] = {}
+        """By topic: committed messages by the seconds since they were sent, for each bucket."""
+        self.latency_sums: dict[str, int] = {}
+
+    def add(self, topic: str, count: int) -> None:
+        """Count half messages of a topic that came, or with a negative number were settled."""
+        known = self._table.get(topic, (0, 0))[0]
+        self._timestamp = self._clock.now_ms()
+        self._table[topic] = max(0, known + count), self._timestamp
+        self._counter += 1
+        self._dirty = True
+
+    def settled(self, topic: str, born_ms: int, *, commit: bool) -> None:
+        """Count a half message that was committed or rolled back."""
+        self.add(topic, -1)
+        done = self.committed if commit else self.rolled_back
+        done[topic] = done.get(topic, 0) + 1
+        if commit:
+            seconds = max(0, self._clock.now_ms() - born_ms) // 1000
+            counts = self.latencies.setdefault(topic, [0] * (len(_BUCKETS_S) + 1))
+            counts[sum(bound < seconds for bound in _BUCKETS_S)] += 1
+            self.latency_sums[topic] = self.latency_sums.get(topic, 0) + seconds
+
+    def counts(self) -> dict[str, int]:
+        """Pending half messages by topic."""
+        return {topic: count for topic, (count, _) in list(self._table.items())}
+
+    def forget_topic(self, topic: str) -> None:
+        """Drop what is counted of a topic that is deleted."""
+        for table in (self.committed, self.rolled_back, self.latency_sums):
+            table.pop(topic, None)
+        self.latencies.pop(topic, None)
+        if self._table.pop(topic, None) is not None:
+            self._dirty = True
+
+    def load(self) -> None:
+        """Read the file; what is not a count is left out."""
+        value = read_config(self._file_system, f"{self._config_dir}/{filenames.TRANSACTIONMETRICS}") or {}
+        version = value.get("dataVersion")
+        if isinstance(version, dict):
+            self._counter, self._timestamp = _number(version.get("counter")), _number(version.get("timestamp"))
+        table = value.get("transactionCount")
+        for topic, entry in table.items() if isinstance(table, dict) else ():
+            if isinstance(entry, dict):
+                self._table[str(topic)] = _number(entry.get("count")), _number(entry.get("timeStamp"))
+
+    def persist(self) -> None:
+        """Write the file if a count has changed. Raises OSError or FatalStorageError."""
+        if not self._dirty:
+            return
+        self._dirty = False  # before the copy: a change that comes in the meantime makes it dirty again
+        try:
+            write_config(
+                self._file_system, self._config_dir, filenames.TRANSACTIONMETRICS, self._encode())
+        except BaseException:
+            self._dirty = True
+            raise
+
+    def _encode(self) -> bytes:
+        return fastjson.dumps({
+            "dataVersion": {
+                "counter": self._counter, "stateVersion": 0, "timestamp": self._timestamp},
+            "transactionCount": {
+                topic: {"count": count, "timeStamp": changed}
+                for topic, (count, changed) in list(self._table.items())},
+        })
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,327 @@
+"""What POP consumption writes and answers: checkpoints, acknowledgements, receipts, names of topics.
+
+A checkpoint says which messages of a queue were handed out together, and until when they are
+invisible. It waits as a timer and arrives in the revive topic a second before that time. An
+acknowledgement arrives there at that time. So the revive service meets a checkpoint before its
+acknowledgements. Bodies are the JSON that fastjson makes of PopCheckPoint, AckMsg and BatchAckMsg.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from tailrace.formats import fastjson
+
+__all__ = [
+    "ACK_TAG", "BATCH_ACK_TAG", "CK_TAG", "ORDER_REVIVE_QUEUE", "POP_MAX", "REVIVE_GROUP", "Ack", "ExtraInfo",
+    "PopCheckPoint", "ack_offsets", "is_pop_retry_topic_v2", "msg_offset_info", "normal_topic", "order_count",
+    "pop_retry_topic", "queue_offset_order_count", "real_topic", "retry_flag", "revive_topic", "start_offset_info",
+]
+
+CK_TAG: Final = "ck"
+ACK_TAG: Final = "ack"
+BATCH_ACK_TAG: Final = "bAck"
+REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
+"""The group whose offsets say how far each queue of the revive topic is done."""
+ORDER_REVIVE_QUEUE: Final = 999
+"""The revive queue that receipts of orderly pops name; they have no checkpoint."""
+POP_MAX: Final = 32
+"""Messages of one pop; a checkpoint has a bit for each."""
+BIT_SET_MAX: Final = 8 * 1024
+"""Bytes of the bit set of a batch acknowledgement."""
+_RETRY: Final = "%RETRY%"
+_NORMAL, _RETRY_V1, _RETRY_V2 = "0", "1", "2"
+_INT64: Final = 1 << 63
+_DIGITS_MAX: Final = 20
+
+
+def revive_topic(cluster: str) -> str:
+    """Return the topic of checkpoints and acknowledgements of a cluster."""
+    return f"rmq_sys_REVIVE_LOG_{cluster}"
+
+
+def pop_retry_topic(topic: str, group: str, *, v2: bool = False) -> str:
+    """Return the topic to which messages of ``topic`` return that ``group`` has not acknowledged."""
+    return f"{_RETRY}{group}{'+' if v2 else '_'}{topic}"
+
+
+def is_pop_retry_topic_v2(topic: str) -> bool:
+    """Return whether a topic is a POP retry topic of the second form."""
+    return topic.startswith(_RETRY) and "+" in topic
+
+
+def normal_topic(topic: str, group: str) -> str:
+    """Return the topic to which a POP retry topic of ``group`` belongs; any other topic as it is."""
+    for separator in ("+", "_"):
+        prefix = f"{_RETRY}{group}{separator}"
+        if topic.startswith(prefix):
+            return topic[len(prefix):]
+    return topic
+
+
+def retry_flag(topic: str) -> str:
+    """Return what receipts and answers say of a topic: 0 normal, 1 and 2 the forms of retry topics."""
+    if is_pop_retry_topic_v2(topic):
+        return _RETRY_V2
+    return _RETRY_V1 if topic.startswith(_RETRY) else _NORMAL
+
+
+def real_topic(topic: str, group: str, flag: str) -> str:
+    """Return the topic that a receipt means. Raises ValueError for an unknown flag."""
+    if flag == _NORMAL:
+        return topic
+    if flag not in {_RETRY_V1, _RETRY_V2}:
+        raise ValueError(f"retry flag {flag!r} is not 0, 1 or 2")
+    return pop_retry_topic(topic, group, v2=flag == _RETRY_V2)
+
+
+class ExtraInfo(NamedTuple):
+    """A receipt: what a client says of a popped message (POP_CK, and ``extraInfo`` of requests)."""
+
+    start_offset: int
+    pop_time: int
+    invisible_time: int
+    revive_queue_id: int
+    flag: str
+    broker_name: str
+    queue_id: int
+    queue_offset: int
+
+    def encode(self) -> str:
+        """Return the receipt as clients send it."""
+        return " ".join(map(str, self))
+
+    @property
+    def is_order(self) -> bool:
+        """Whether the message was popped in order; such a pop has no checkpoint."""
+        return self.revive_queue_id == ORDER_REVIVE_QUEUE
+
+    @classmethod
+    def decode(cls, text: str) -> ExtraInfo:
+        """Read a receipt; older clients leave the last two fields out. Raises ValueError."""
+        parts = text.split(" ")
+        if len(parts) < 6:
+            raise ValueError(f"extraInfo has {len(parts)} fields, at least 6 are needed: {text[:100]!r}")
+        numbers = [_number(part, text) for part in (*parts[:4], *parts[6:8])] + [-1, -1]
+        if parts[4] not in {_NORMAL, _RETRY_V1, _RETRY_V2}:
+            raise ValueError(f"extraInfo has the retry flag {parts[4][:20]!r}, known are 0, 1 and 2")
+        if not parts[5].isprintable():
+            raise ValueError(f"extraInfo has a broker name that cannot be printed: {text[:100]!r}")
+        if numbers[1] < 0 or numbers[2] < 0 or numbers[1] + numbers[2] >= _INT64:
+            raise ValueError(f"extraInfo has a time that is out of its range: {text[:100]!r}")
+        start, pop_time, invisible, revive_queue, queue_id, offset, *_ = numbers
+        return cls(start, pop_time, invisible, revive_queue, parts[4], parts[5], queue_id, offset)
+
+
+def _number(text: str, whole: str) -> int:
+    is_number = len(text) <= _DIGITS_MAX and text.isascii() and text.removeprefix("-").isdecimal()
+    if not is_number or not -_INT64 <= int(text) < _INT64:
+        raise ValueError(f"extraInfo has {text[:40]!r} where a number belongs: {whole[:100]!r}")
+    return int(text)
+
+
+def start_offset_info(topic: str, queue_id: int, offset: int) -> str:
+    """Return the part of ``startOffsetInfo`` for one queue; parts are joined by ``;``."""
+    return f"{retry_flag(topic)} {queue_id} {offset}"
+
+
+def msg_offset_info(topic: str, queue_id: int, offsets: Iterable[int]) -> str:
+    """Return the part of ``msgOffsetInfo`` for one queue."""
+    return f"{retry_flag(topic)} {queue_id} {','.join(map(str, offsets))}"
+
+
+def order_count(topic: str, queue_id: int, count: int) -> str:
+    """Return the part of ``orderCountInfo`` for one queue: how often its messages were popped before."""
+    return f"{retry_flag(topic)} {queue_id} {count}"
+
+
+def queue_offset_order_count(topic: str, queue_id: int, offset: int, count: int) -> str:
+    """Return the part of ``orderCountInfo`` for one message."""
+    return f"{retry_flag(topic)} qo{queue_id}%{offset} {count}"
+
+
+@dataclass(slots=True)
+class PopCheckPoint:
+    """Messages that were popped together from one queue."""
+
+    start_offset: int
+    pop_time: int
+    invisible_time: int
+    queue_id: int
+    topic: str
+    group: str
+    broker_name: str
+    diffs: Sequence[int]
+    """Offset of each message less ``start_offset``; empty in those of old brokers."""
+    num: int = 0
+    bit_map: int = 0
+    """A bit for each message that is acknowledged."""
+    re_put_times: str | None = None
+    suspend: bool = False
+    """Whether the message comes back without counting a delivery."""
+
+    @property
+    def revive_time(self) -> int:
+        """When the messages are visible again, ms."""
+        return self.pop_time + self.invisible_time
+
+    @property
+    def unique_key(self) -> str:
+        """The unique key of its message."""
+        return (f"{self.topic}@{self.queue_id}@{self.start_offset}@{self.group}@{self.pop_time}@"
+                f"{self.broker_name}@{CK_TAG}")
+
+    @property
+    def merge_key(self) -> tuple[object, ...]:
+        """What its acknowledgements name."""
+        return self.topic, self.group, self.queue_id, self.start_offset, self.pop_time, self.broker_name
+
+    def index_of(self, offset: int) -> int:
+        """Return the place of a message, -1 for one that does not belong to this checkpoint."""
+        diff = offset - self.start_offset
+        if not self.diffs:
+            return diff if 0 <= diff < self.num else -1
+        return self.diffs.index(diff) if diff in self.diffs else -1
+
+    def acknowledge(self, offsets: Iterable[int]) -> None:
+        """Note acknowledgements; those of other messages change nothing."""
+        for offset in offsets:
+            place = self.index_of(offset)
+            if place >= 0:
+                self.bit_map |= 1 << place
+
+    def unacknowledged(self) -> list[int]:
+        """Return the queue offsets of the messages without an acknowledgement."""
+        diffs = self.diffs or range(self.num)
+        return [self.start_offset + diff for i, diff in enumerate(diffs[:self.num]) if not self.bit_map >> i & 1]
+
+    def encode(self) -> bytes:
+        """Return the body of its message."""
+        made: dict[str, Any] = {
+            "bm": 0, "bn": self.broker_name, "c": self.group, "d": list(self.diffs), "it": self.invisible_time,
+            "n": self.num, "pt": self.pop_time, "q": self.queue_id, "reviveTime": self.revive_time, "ro": 0,
+            "so": self.start_offset, "sp": self.suspend, "t": self.topic,
+        }
+        if self.re_put_times is not None:
+            made["rp"] = self.re_put_times
+        return fastjson.dumps(made)
+
+    @classmethod
+    def decode(cls, body: bytes, own_broker: str) -> PopCheckPoint:
+        """Read the body of a checkpoint. Raises ValueError for what cannot be one."""
+        value = _object(body)
+        diffs = value.get("d") or []
+        num, bits = _integer(value, "n"), _integer(value, "bm")
+        if not isinstance(diffs, list) or not all(isinstance(diff, int) for diff in diffs):
+            raise ValueError("d is not a list of numbers")
+        if not 0 <= num <= POP_MAX or (diffs and len(diffs) < num):
+            raise ValueError(f"a checkpoint of {num} messages has {len(diffs)} offsets")
+        times = value.get("rp")
+        return cls(
+            _integer(value, "so"), _integer(value, "pt"), _integer(value, "it"), _integer(value, "q"),
+            _text(value, "t"), _text(value, "c"), str(value.get("bn") or own_broker), tuple(diffs), num,
+            bits & 0xFFFFFFFF, None if times is None else str(times), bool(value.get("sp")))
+
+
+@dataclass(slots=True)
+class Ack:
+    """An acknowledgement of one message, or with ``batch`` of several of one checkpoint."""
+
+    offsets: Sequence[int]
+    start_offset: int
+    pop_time: int
+    queue_id: int
+    topic: str
+    group: str
+    broker_name: str
+    batch: bool = False
+
+    @property
+    def tag(self) -> str:
+        """The tag of its message."""
+        return BATCH_ACK_TAG if self.batch else ACK_TAG
+
+    @property
+    def unique_key(self) -> str:
+        """The unique key of its message.
+
+        RocketMQ gives all batches of a checkpoint one key, so the timers would take a second one for a copy.
+        """
+        if self.batch:
+            return f"{self.topic}@{self.queue_id}@{list(self.offsets)}@{self.group}@{self.pop_time}@{BATCH_ACK_TAG}"
+        return (f"{self.topic}@{self.queue_id}@{self._offset}@{self.group}@{self.pop_time}@"
+                f"{self.broker_name}@{ACK_TAG}")
+
+    @property
+    def merge_key(self) -> tuple[object, ...]:
+        """The key of its checkpoint."""
+        return self.topic, self.group, self.queue_id, self.start_offset, self.pop_time, self.broker_name
+
+    @property
+    def _offset(self) -> int:
+        return -1 if self.batch else self.offsets[0]
+
+    def encode(self) -> bytes:
+        """Return the body of its message."""
+        made: dict[str, Any] = {
+            "ao": self._offset, "bn": self.broker_name, "c": self.group, "pt": self.pop_time, "q": self.queue_id,
+            "so": self.start_offset, "t": self.topic,
+        }
+        if self.batch:
+            made["aol"] = list(self.offsets)
+        return fastjson.dumps(made)
+
+    @classmethod
+    def decode(cls, body: bytes, own_broker: str, *, batch: bool) -> Ack:
+        """Read the body of an acknowledgement, also with the long names of old brokers. Raises ValueError."""
+        value = _object(body)
+        offsets: Any = [_integer(value, "ao", "ackOffset")]
+        if batch:
+            offsets = value.get("aol", value.get("ackOffsetList"))
+            if not isinstance(offsets, list) or not all(isinstance(offset, int) for offset in offsets):
+                raise ValueError("aol is not a list of numbers")
+        return cls(
+            tuple(offsets), _integer(value, "so", "startOffset"), _integer(value, "pt", "popTime"),
+            _integer(value, "q", "queueId"), _text(value, "t", "topic"), _text(value, "c", "consumerGroup"),
+            str(value.get("bn") or value.get("brokerName") or own_broker), batch)
+
+
+def ack_offsets(start_offset: int, bit_set: str) -> list[int]:
+    """Return the offsets that a Java BitSet in base64 names. Raises ValueError."""
+    try:
+        raw = base64.b64decode(bit_set, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError(f"the bit set is not base64: {bit_set[:40]!r}") from error
+    if len(raw) > BIT_SET_MAX:
+        raise ValueError(f"the bit set has {len(raw)} bytes, over the limit of {BIT_SET_MAX}")
+    offsets = [
+        start_offset + 8 * place + bit for place, byte in enumerate(raw) if byte
+        for bit in range(8) if byte >> bit & 1]
+    if len(offsets) > POP_MAX:
+        raise ValueError(f"the bit set names {len(offsets)} messages, a pop has {POP_MAX} at most")
+    return offsets
+
+
+def _object(body: bytes) -> Mapping[str, Any]:
+    value = fastjson.loads(body)
+    if not isinstance(value, dict):
+        raise ValueError("the body is not a JSON object")  # noqa: TRY004 - about a text, as the other errors
+    return value
+
+
+def _integer(value: Mapping[str, Any], *names: str) -> int:
+    found = next((value[name] for name in names if name in value), 0)
+    if isinstance(found, bool) or not isinstance(found, int) or not -_INT64 <= found < _INT64:
+        raise ValueError(f"{names[0]} is not a number: {str(found)[:40]!r}")
+    return found
+
+
+def _text(value: Mapping[str, Any], *names: str) -> str:
+    found = next((value[name] for name in names if name in value), None)
+    if not isinstance(found, str) or not found:
+        raise ValueError(f"{names[0]} is missing or not text")
+    return found

@@ -1,0 +1,188 @@
+"""Headers of requests about topics, queues and the broker itself."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tailrace.formats.requests.custom_header import CustomHeader, Int32, Int64
+
+__all__ = [
+    "CheckRocksdbCqWriteProgressRequestHeader",
+    "CreateTopicRequestHeader",
+    "DeleteTopicRequestHeader",
+    "ExportRocksDBConfigToJsonRequestHeader",
+    "GetAllTopicConfigRequestHeader",
+    "GetBrokerConfigResponseHeader",
+    "GetEarliestMsgStoretimeRequestHeader",
+    "GetEarliestMsgStoretimeResponseHeader",
+    "GetMaxOffsetRequestHeader",
+    "GetMaxOffsetResponseHeader",
+    "GetMinOffsetRequestHeader",
+    "GetMinOffsetResponseHeader",
+    "GetTopicConfigRequestHeader",
+    "GetTopicStatsInfoRequestHeader",
+    "PurgeTopicRequestHeader",
+    "QueryConsumeQueueRequestHeader",
+    "SearchOffsetRequestHeader",
+    "SearchOffsetResponseHeader",
+    "SetCommitLogReadModeRequestHeader",
+    "SwitchTimerEngineRequestHeader",
+    "ViewBrokerStatsDataRequestHeader",
+]
+
+
+class CreateTopicRequestHeader(CustomHeader):
+    """Request 17."""
+
+    topic: str
+    default_topic: str
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32
+    topic_filter_type: str
+    topic_sys_flag: Int32 | None = None
+    order: bool = False
+    attributes: str | None = None
+    force: bool = False
+
+
+class GetAllTopicConfigRequestHeader(CustomHeader):
+    """Request 21. Old clients send no header."""
+
+    topic_seq: Int32 | None = None
+    data_version: str | None = None
+    max_topic_num: Int32 | None = None
+
+
+class SearchOffsetRequestHeader(CustomHeader):
+    """Request 29: the offset at a time (epoch ms)."""
+
+    topic: str
+    queue_id: Int32
+    timestamp: Int64
+    lite_topic: str | None = None
+    boundary_type: str | None = None
+
+
+class SearchOffsetResponseHeader(CustomHeader):
+    """The offset at that time."""
+
+    offset: Int64
+
+
+class GetMaxOffsetRequestHeader(CustomHeader):
+    """Request 30."""
+
+    topic: str
+    queue_id: Int32
+    committed: bool = True
+
+
+class GetMaxOffsetResponseHeader(CustomHeader):
+    """The offset of the next message."""
+
+    offset: Int64
+
+
+class GetMinOffsetRequestHeader(CustomHeader):
+    """Request 31."""
+
+    topic: str
+    queue_id: Int32
+
+
+class GetMinOffsetResponseHeader(CustomHeader):
+    """The offset of the first message."""
+
+    offset: Int64
+
+
+class GetEarliestMsgStoretimeRequestHeader(CustomHeader):
+    """Request 32."""
+
+    topic: str
+    queue_id: Int32
+
+
+class GetEarliestMsgStoretimeResponseHeader(CustomHeader):
+    """Store time of the first message, epoch ms."""
+
+    timestamp: Int64
+
+
+class GetTopicStatsInfoRequestHeader(CustomHeader):
+    """Request 202."""
+
+    topic: str
+
+
+class DeleteTopicRequestHeader(CustomHeader):
+    """Request 215."""
+
+    topic: str
+
+
+class ViewBrokerStatsDataRequestHeader(CustomHeader):
+    """Request 315."""
+
+    stats_name: str
+    stats_key: str
+
+
+class QueryConsumeQueueRequestHeader(CustomHeader):
+    """Request 321."""
+
+    topic: str | None = None
+    queue_id: Int32 = 0
+    index: Int64 = 0
+    count: Int32 = 0
+    consumer_group: str | None = None
+
+
+class GetTopicConfigRequestHeader(CustomHeader):
+    """Request 351."""
+
+    topic: str
+
+
+class CheckRocksdbCqWriteProgressRequestHeader(CustomHeader):
+    """Request 354."""
+
+    topic: str
+    check_store_time: Int64 = 0
+
+
+class ExportRocksDBConfigToJsonRequestHeader(CustomHeader):
+    """Request 355."""
+
+    config_type: str
+    """topics, subscriptionGroups and consumerOffsets, by `;`."""
+
+
+class SetCommitLogReadModeRequestHeader(CustomHeader):
+    """Request 2004."""
+
+    mode: Int32 = msgspec.field(name="READ_AHEAD_MODE")
+    """0 normal, 1 random, as madvise(2) counts them."""
+
+
+class SwitchTimerEngineRequestHeader(CustomHeader):
+    """Request 5001."""
+
+    engine: str | None = msgspec.field(name="E_T", default=None)
+    """F the timer wheel, R RocksDB."""
+
+
+class GetBrokerConfigResponseHeader(CustomHeader):
+    """The version of the settings."""
+
+    version: str
+
+
+class PurgeTopicRequestHeader(CustomHeader):
+    """Request 329001, Tailrace's own: remove messages of a topic, or of one queue of it."""
+
+    topic: str
+    queue_id: Int32 | None = None
+    before_ms: Int64 | None = None
+    """Only messages that were stored before, epoch ms."""

@@ -1,0 +1,205 @@
+"""What groups that pop in order have not acknowledged, by queue: ``consumerOrderInfo.json``.
+
+An orderly pop blocks its queue for its group until all its messages are acknowledged or visible again.
+The offset of the group stays at the first message without an acknowledgement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+from tailrace.env.clock import Clock
+from tailrace.env.filesystem import FileSystem
+from tailrace.logs import get_logger
+from tailrace.node.config_manager import ConfigManager
+
+__all__ = ["NOT_COMMITTED", "NOT_POPPED", "ConsumerOrderInfoManager", "OrderInfo"]
+
+_log = get_logger(__name__)
+NOT_POPPED: Final = -1
+"""The message does not belong to the last pop of the queue."""
+NOT_COMMITTED: Final = -2
+"""The receipt is of an older pop: nothing changes."""
+KEPT_MS: Final = 24 * 3600 * 1000
+"""An entry that was not used for this long is dropped."""
+
+
+@dataclass(slots=True)
+class OrderInfo:
+    """The last pop of a queue."""
+
+    pop_time: int
+    invisible_time: int
+    offsets: list[int]
+    last_consume_ms: int
+    attempt_id: str | None = None
+    commit_bits: int = 0
+    """A bit for each message that is acknowledged."""
+    next_visible: dict[int, int] = field(default_factory=dict)
+    """When messages are visible again whose time was changed, by offset."""
+    consumed: dict[int, int] = field(default_factory=dict)
+    """How often messages were popped before, by offset; only those that were."""
+
+    def visible_at(self, now_ms: int) -> int | None:
+        """Return when the first message that is invisible now is visible again; None without one."""
+        for place, offset in enumerate(self.offsets):
+            if not self.commit_bits >> place & 1:
+                at = self.next_visible.get(offset, self.pop_time + self.invisible_time)
+                if now_ms < at:
+                    return at
+        return None
+
+    def next_offset(self) -> int:
+        """Return the first offset without an acknowledgement."""
+        for place, offset in enumerate(self.offsets):
+            if not self.commit_bits >> place & 1:
+                return offset
+        return self.offsets[-1] + 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Members by RocketMQ's names; offsets after the first one are differences to it."""
+        first = self.offsets[0]
+        made: dict[str, Any] = {
+            "cm": self.commit_bits, "i": self.invisible_time, "l": self.last_consume_ms,
+            "o": [first, *(offset - first for offset in self.offsets[1:])], "popTime": self.pop_time,
+        }
+        if self.attempt_id is not None:
+            made["a"] = self.attempt_id
+        if self.consumed:
+            made["oc"] = {str(offset): count for offset, count in self.consumed.items()}
+        if self.next_visible:
+            made["ot"] = {str(offset): at for offset, at in self.next_visible.items()}
+        return made
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> OrderInfo | None:
+        """Read an entry; None for one without offsets. Raises ValueError or TypeError."""
+        first, *others = [int(offset) for offset in value.get("o") or ()] or [-1]
+        if first < 0:
+            return None
+        attempt = value.get("a")
+        return cls(
+            int(value.get("popTime") or 0), int(value.get("i") or 0), [first, *(first + o for o in others)],
+            int(value.get("l") or 0), None if attempt is None else str(attempt), int(value.get("cm") or 0),
+            {int(offset): int(at) for offset, at in (value.get("ot") or {}).items()},
+            {int(offset): int(count) for offset, count in (value.get("oc") or {}).items()})
+
+
+_Queues = dict[int, OrderInfo]
+
+
+@final
+class ConsumerOrderInfoManager(ConfigManager[str, _Queues]):
+    """The last orderly pop of each queue, by ``topic@group``. `persist_if_changed` is called now and then.
+
+    After a crash an older state may be read: messages come again, in order, from the group's offset.
+    """
+
+    def __init__(self, file_system: FileSystem, config_dir: str, clock: Clock) -> None:
+        super().__init__(file_system, config_dir, "consumerOrderInfo.json")
+        self._clock = clock
+        self.when_free: Callable[[str, str, int, int], None] | None = None
+        """Called with topic, group, queue and the time, ms, at which a pop blocks no longer."""
+
+    def entries(self) -> list[tuple[str, str, int, OrderInfo]]:
+        """Return (topic, group, queue id, last pop) of all queues."""
+        found = []
+        for key, queues in list(self._table.items()):
+            topic, _, group = key.partition("@")
+            found += [(topic, group, queue_id, info) for queue_id, info in dict(queues).items()]
+        return found
+
+    def is_blocked(
+        self, attempt_id: str | None, topic: str, group: str, queue_id: int, invisible_time: int
+    ) -> bool:
+        """Return whether a pop has to wait for an earlier one; a pop that is tried again has not to."""
+        info = self._table.get(f"{topic}@{group}", {}).get(queue_id)
+        if info is None or (info.attempt_id is not None and info.attempt_id == attempt_id):
+            return False
+        if info.invisible_time <= 0:
+            info.invisible_time = invisible_time
+        return info.visible_at(self._clock.now_ms()) is not None
+
+    def popped(
+        self, attempt_id: str | None, topic: str, group: str, queue_id: int, pop_time: int,
+        invisible_time: int, offsets: Sequence[int],
+    ) -> OrderInfo:
+        """Note a pop; return it, with the number of earlier pops of its messages."""
+        queues = self._table.setdefault(f"{topic}@{group}", {})
+        made = OrderInfo(pop_time, invisible_time, list(offsets), self._clock.now_ms(), attempt_id)
+        before = queues.get(queue_id)
+        if before is not None and before.attempt_id is not None and before.attempt_id == attempt_id:
+            made.consumed = before.consumed
+        elif before is not None:
+            known = set(before.offsets)
+            made.consumed = {o: before.consumed.get(o, 0) + 1 for o in offsets if o in known}
+        queues[queue_id] = made
+        self._changed(topic, group, queue_id, made)
+        return made
+
+    def commit(self, topic: str, group: str, queue_id: int, offset: int, pop_time: int) -> int:
+        """Note an acknowledgement; return the offset to commit, `NOT_POPPED` or `NOT_COMMITTED`."""
+        info = self._table.get(f"{topic}@{group}", {}).get(queue_id)
+        if info is None:
+            return offset + 1
+        if pop_time != info.pop_time:
+            return NOT_COMMITTED
+        if offset not in info.offsets:
+            return NOT_POPPED
+        info.commit_bits |= 1 << info.offsets.index(offset)
+        self._changed(topic, group, queue_id, info)
+        return info.next_offset()
+
+    def change_visible(
+        self, topic: str, group: str, queue_id: int, offset: int, pop_time: int, visible_at: int
+    ) -> None:
+        """Set when a message is visible again; a receipt of an older pop changes nothing."""
+        info = self._table.get(f"{topic}@{group}", {}).get(queue_id)
+        if info is not None and info.pop_time == pop_time and offset in info.offsets:
+            info.next_visible[offset] = visible_at
+            self._changed(topic, group, queue_id, info)
+
+    def clear(self, topic: str, group: str, queue_id: int) -> None:
+        """Forget the pop of a queue, whose offset was set by hand."""
+        if self._table.get(f"{topic}@{group}", {}).pop(queue_id, None) is not None:
+            self._dirty = True
+
+    def drop_unused(self, is_used: Callable[[str, str, int], bool]) -> None:
+        """Forget entries of topics, groups and queues that are gone, and old ones."""
+        now = self._clock.now_ms()
+        for topic, group, queue_id, info in self.entries():
+            if not is_used(topic, group, queue_id) or now - info.last_consume_ms > KEPT_MS:
+                self.clear(topic, group, queue_id)
+        for key in [key for key, queues in list(self._table.items()) if not queues]:
+            del self._table[key]
+
+    def _changed(self, topic: str, group: str, queue_id: int, info: OrderInfo) -> None:
+        self._dirty = True
+        if self.when_free is not None:
+            free_at = info.visible_at(self._clock.now_ms())
+            if free_at is not None:
+                self.when_free(topic, group, queue_id, free_at)
+
+    def _decode(self, value: dict[str, Any]) -> None:
+        for derived in ("orderInfoCount", "orderedConsumptionLevel"):
+            value.pop(derived, None)
+        found = value.pop("table", None)
+        self._table = {}
+        for key, queues in (found.items() if isinstance(found, dict) else ()):
+            for queue_id, entry in (queues.items() if isinstance(queues, dict) else ()):
+                try:
+                    info = OrderInfo.from_json(entry)
+                    number = int(queue_id)
+                except (AttributeError, TypeError, ValueError) as error:
+                    _log.warning("orderly pop is not read file=%s key=%s queue=%s reason=%s",
+                                 self.path, key, queue_id, error)
+                    continue
+                if info is not None:
+                    self._table.setdefault(str(key), {})[number] = info
+
+    def _encode(self, table: dict[str, _Queues]) -> dict[str, Any]:
+        return {"table": {
+            key: {str(queue_id): info.to_json() for queue_id, info in dict(queues).items()}
+            for key, queues in table.items() if queues}}

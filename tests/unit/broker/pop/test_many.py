@@ -1,0 +1,35 @@
+"""Many messages that are popped and not acknowledged take no memory of the broker."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+from tailrace.config import BrokerConfig, StoreConfig
+
+COUNT = 100_000
+
+
+@pytest.mark.slow
+def test_unacknowledged_messages_take_no_memory_and_all_come_back(open_world):
+    world = open_world(
+        broker_config=BrokerConfig(),
+        config=StoreConfig(
+            mapped_file_size_commit_log=1 << 27, max_hash_slot_num=1000, max_index_num=1_000_000,
+            commit_log_allocate_step=1 << 24))
+    for _ in range(COUNT // 1000):
+        for _ in range(1000):
+            world.send(b"x")
+    world.pop(queueId=0)
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    popped = 32
+    while popped < COUNT:
+        popped += int(world.pop_answer(queueId=0, maxMsgNums=32).ext["msgOffsetInfo"].count(",")) + 1
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert grown < 4 << 20
+    world.run(16_000, step=1_000)
+    assert world.store.max_offset_in_queue("%RETRY%g_orders", 0) == COUNT
+    assert world.pop_part.revive.pending == 0

@@ -1,0 +1,223 @@
+"""Pops and notifications that wait, what wakes them, polling info and peeks."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tailrace.broker.pop.polling import PollResult, PopLongPollingService, Waiting
+from tailrace.config import BrokerConfig
+from tailrace.formats.commitlog import decode_message
+from tailrace.formats.remoting import RemotingCommand
+from tailrace.node.topic_config import TopicConfig
+
+
+@pytest.fixture
+def waiting_pop(world):
+    def waits(**changes):
+        assert world.pop_answer(pollTime=15_000, **changes) is None
+        return world.request.opaque
+
+    return waits
+
+
+def arrive(world, **more):
+    world.send(**more)
+    queue_id = more.get("queue_id", 0)
+    world.pop_part.arriving(
+        more.get("topic", "orders"), queue_id, world.store.max_offset_in_queue("orders", queue_id),
+        [more.get("code", 0)], 100)
+
+
+def test_a_pop_waits_for_an_arrival_in_any_queue(world, waiting_pop, turns):
+    opaque = waiting_pop()
+    assert world.channel.held == 1
+    arrive(world, body=b"now", queue_id=1)
+    turns()
+    answer, = world.channel.sent
+    assert (answer.opaque, answer.code) == (opaque, 0)
+    assert (world.channel.held, world.channel.held_bytes) == (0, 0)
+    assert len(world.pop_part.polling) == 0
+
+
+def test_an_arrival_wakes_one_pop_of_each_group(world, waiting_pop, turns):
+    first, _ = waiting_pop(), waiting_pop()
+    other = waiting_pop(consumerGroup="h", queueId=0)
+    waiting_pop(consumerGroup="h", queueId=1)
+    arrive(world)
+    turns()
+    assert [answer.opaque for answer in world.channel.sent] == [first, other]
+    assert len(world.pop_part.polling) == 2
+
+
+def test_a_pop_waits_on_if_the_tag_is_another_one(world, waiting_pop, turns):
+    waiting_pop(exp="a")
+    arrive(world, code=97 + 1, TAGS="b")
+    turns()
+    assert world.channel.sent == []
+    arrive(world, code=97, TAGS="a")
+    turns()
+    assert [answer.code for answer in world.channel.sent] == [0]
+
+
+def test_what_comes_back_wakes_a_pop_of_its_group_only(world, waiting_pop, turns):
+    world.send()
+    world.pop()
+    world.store.set_message_arriving_listener(world.pop_part)
+    waiting_pop(consumerGroup="h", topic="orders", queueId=1)
+    back = waiting_pop(bornTime=world.clock.now_ms() + 14_000)
+    world.run(14_000)
+    turns()
+    assert [(answer.opaque, answer.code) for answer in world.channel.sent] == [(back, 0)]
+
+
+def test_a_message_that_came_before_the_pop_was_parked_is_not_missed(world, loop, turns, monkeypatch):
+    polling = world.pop_part.polling
+    poll = polling.poll
+
+    def late(*arguments):
+        world.send()
+        return poll(*arguments)
+
+    monkeypatch.setattr(polling, "poll", late)
+    assert world.pop_answer(pollTime=15_000) is None
+    turns()
+    assert [answer.code for answer in world.channel.sent] == [0]
+
+
+def test_a_pop_is_answered_when_its_time_is_over(world, loop):
+    assert world.pop_answer(pollTime=100) is None
+
+    async def wait():
+        while not world.channel.sent:
+            world.clock.advance(20)
+            await asyncio.sleep(0.01)
+
+    loop.run_until_complete(asyncio.wait_for(wait(), 10))
+    assert (world.channel.sent[0].code, world.channel.sent[0].remark) == (210, "NO_MESSAGE_IN_QUEUE")
+
+
+def test_no_more_pops_wait_than_are_allowed(open_world):
+    world = open_world(broker_config=BrokerConfig(pop_polling_size=2, max_pop_polling_size=3))
+    for queue_id, code in ((0, None), (0, None), (0, 209), (1, None), (1, 209)):
+        answer = world.pop_answer(pollTime=15_000, queueId=queue_id)
+        assert (answer and answer.code) == code
+    info = world.ask(
+        world.pop_part.inspect.polling_info, {"consumerGroup": "g", "topic": "orders", "queueId": 0}, code=200_055)
+    assert info.ext == {"pollingNum": "2"}
+    world.channel.closed = True
+    world.pop_part.drop_closed()
+    assert (len(world.pop_part.polling), world.channel.held, world.channel.held_bytes) == (0, 0, 0)
+    assert world.pop_part.polling._held == world.pop_part.polling._retries == {}
+
+
+def test_a_stop_gives_up_all_that_wait(world, waiting_pop):
+    opaques = {waiting_pop(), waiting_pop(queueId=1)}
+    assert {waiting.request.opaque for waiting in world.pop_part.release_all()} == opaques
+    assert world.channel.held == 0
+
+
+def test_many_woken_pops_take_turns_with_other_requests(loop, clock, kit):
+    served = []
+    polling = PopLongPollingService(loop, clock, 10_000, 10_000, lambda *_: served.append(1))
+    channel = kit.FakeChannel()
+    for _ in range(1000):
+        found = polling.poll(
+            Waiting(channel, RemotingCommand(1), "t", "g", -1, None), clock.now_ms() + 60_000, lambda: True)
+        assert found is PollResult.WAITS
+    loop.run_until_complete(asyncio.sleep(0))
+    assert 0 < len(served) <= 256
+
+
+@pytest.fixture
+def notify(world):
+    def asked(**changes):
+        ext = {"consumerGroup": "g", "topic": "orders", "queueId": -1, "pollTime": 0, "bornTime": 0, **changes}
+        answer = world.ask(world.pop_part.inspect.notification, ext, code=200_054)
+        return answer and (answer.code, answer.ext)
+
+    return asked
+
+
+def test_a_notification_tells_whether_messages_are_there(world, notify, turns):
+    assert notify() == (0, {"hasMsg": "false", "pollingFull": "false"})
+    assert notify(pollTime=15_000) is None
+    arrive(world)
+    turns()
+    assert world.channel.sent[0].ext["hasMsg"] == "true"
+    assert notify() == (0, {"hasMsg": "true", "pollingFull": "false"})
+    assert notify(queueId=1)[1]["hasMsg"] == "false"
+    world.pop()
+    assert notify()[1]["hasMsg"] == "false"
+    world.run(14_000)
+    assert notify()[1]["hasMsg"] == "true"
+
+
+def test_a_peek_hands_out_nothing(world):
+    for n in range(3):
+        world.send(b"%d" % n, queue_id=n % 2)
+
+    def peek(**changes):
+        return world.ask(world.pop_part.inspect.peek, {
+            "consumerGroup": "g", "topic": "orders", "queueId": -1, "maxMsgNums": 32, **changes}, code=200_052)
+
+    for _ in range(2):
+        answer = peek()
+        assert (answer.code, answer.ext["restNum"], answer.ext["popTime"]) == (0, "3", "0")
+    assert decode_message(answer.body[: int.from_bytes(answer.body[:4], "big")]).body == b"0"
+    assert peek(maxMsgNums=1).ext["restNum"] == "3"
+    assert len(world.pop()) == 3
+    assert peek().code == 19
+    with pytest.raises(Exception, match="maxMsgNums"):
+        peek(maxMsgNums=33)
+
+
+def test_a_pop_of_what_is_not_in_the_page_cache_is_read_in_a_thread(world, loop, monkeypatch):
+    world.send(b"cold")
+    real = world.store.get_message
+
+    class Cold:
+        def __getattr__(self, name):
+            return getattr(world.store, name)
+
+        def get_message(self, *arguments, only_cached=False, **more):
+            result = real(*arguments, **more)
+            if only_cached and result.ends:
+                result.is_cold, result.ends, result.data = True, [], b""
+            return result
+
+    monkeypatch.setattr(world.pop_part.pops, "_store", Cold())
+
+    async def pop():
+        assert world.pop_answer() is None
+        while not world.channel.sent:
+            await asyncio.sleep(0.001)
+        await world.broker.cold_reads.stop()
+
+    loop.run_until_complete(asyncio.wait_for(pop(), 10))
+    answer = world.channel.sent[0]
+    assert (answer.code, answer.ext["msgOffsetInfo"]) == (0, "0 0 0")
+    assert world.broker.offsets.query("g", "orders", 0) == 1
+
+
+def test_a_group_that_is_missing_is_created_by_a_pop(world, loop):
+    assert world.broker.groups.select("g") is None
+
+    async def pop():
+        world.send()
+        assert world.pop_answer() is None
+        while not world.channel.sent:
+            await asyncio.sleep(0.001)
+
+    loop.run_until_complete(asyncio.wait_for(pop(), 10))
+    assert world.channel.sent[0].code == 0
+    assert world.broker.groups.select("g") is not None
+
+
+def test_topics_with_many_queues_are_popped_from_different_ones(world):
+    world.store.topics.update(TopicConfig(topic_name="wide", read_queue_nums=8, write_queue_nums=8))
+    for queue_id in range(8):
+        world.send(b"%d" % queue_id, topic="wide", queue_id=queue_id)
+    firsts = {world.pop(topic="wide", consumerGroup=f"g{n}", maxMsgNums=1)[0].body for n in range(40)}
+    assert len(firsts) > 4

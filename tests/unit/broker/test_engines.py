@@ -1,0 +1,70 @@
+"""Requests about storage engines that Tailrace does not have, or has one of."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tailrace.broker.processors.engines import EnginesProcessor
+from tailrace.config import StoreConfig
+from tailrace.errors import RefusalError
+
+
+@pytest.fixture
+def engines(broker):
+    return EnginesProcessor(broker)
+
+
+def test_queues_are_files_and_configurations_are_json(engines, kit, channel):
+    found = json.loads(engines.check_queues(channel, kit.request(354, {"topic": "orders"})).body)
+    assert found["checkStatus"] == 0
+    exported = engines.export_config(channel, kit.request(355, {"configType": "topics;ConsumerOffsets;"}))
+    assert (exported.code, exported.remark) == (0, "export done.")
+    with pytest.raises(RefusalError, match="Unknown config type: acls; known are topics"):
+        engines.export_config(channel, kit.request(355, {"configType": "acls"}))
+
+
+def test_thresholds_of_cold_reads_are_refused_by_name_and_shown_as_none(engines, kit, channel):
+    with pytest.raises(RefusalError, match="a threshold of group g1, g2 would limit nothing") as refused:
+        engines.set_cold_threshold(channel, kit.request(2001, body=b"g1=100\ng2=5\n"))
+    assert refused.value.code == 16
+    assert engines.remove_cold_threshold(channel, kit.request(2002, body=b"g1")).code == 0
+    found = json.loads(engines.cold_data(channel, kit.request(2003)).body)
+    assert (found["configTable"], found["coldDataFlowControlEnable"]) == ({}, False)
+
+
+@pytest.mark.parametrize(("ext", "code", "said"), [
+    ({"READ_AHEAD_MODE": "0"}, 0, "mode: 0"),
+    ({"READ_AHEAD_MODE": "1"}, 29, "READ_AHEAD_MODE=1 \\(random\\) is not supported"),
+    ({"READ_AHEAD_MODE": "7"}, 29, "READ_AHEAD_MODE=7 is neither 0 nor 1"),
+    ({"READ_AHEAD_MODE": "x"}, 1, "<READ_AHEAD_MODE> is not a whole number"),
+    ({}, 1, "<READ_AHEAD_MODE> is null"),
+])
+def test_the_log_is_read_ahead_as_the_kernel_does(engines, kit, channel, ext, code, said):
+    if code:
+        with pytest.raises(RefusalError, match=said) as refused:
+            engines.set_read_mode(channel, kit.request(2004, ext))
+        assert refused.value.code == code
+    else:
+        assert said in engines.set_read_mode(channel, kit.request(2004, ext)).remark
+
+
+@pytest.mark.parametrize(("ext", "code", "said"), [
+    ({"E_T": "R"}, 29, "timerRocksDBEnable"), ({"E_T": "x"}, 29, "E_T='x'"), ({}, 29, "param error"),
+])
+def test_another_timer_engine_is_refused(engines, kit, channel, ext, code, said):
+    with pytest.raises(RefusalError, match=said) as refused:
+        engines.switch_timer_engine(channel, kit.request(5001, ext))
+    assert refused.value.code == code
+
+
+def test_the_timer_wheel_is_what_keeps_timers(engines, store, kit, channel):
+    asked = kit.request(5001, {"E_T": "F"})
+    assert engines.switch_timer_engine(channel, asked).remark == "switch timer engine success"
+    store.config = StoreConfig(timer_stop_enqueue=True)
+    with pytest.raises(RefusalError, match="timerStopEnqueue"):
+        engines.switch_timer_engine(channel, asked)
+    store.config = StoreConfig(timer_wheel_enable=False)
+    with pytest.raises(RefusalError, match="timerWheelEnable is false"):
+        engines.switch_timer_engine(channel, asked)

@@ -1,0 +1,148 @@
+"""States of half messages, operations written together, and whom a check asks."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.broker.durable_answers import DurableAnswers
+from tailrace.broker.processors.send import SendMessageProcessor
+from tailrace.broker.transactions.checks import TransactionChecks, Verdict
+from tailrace.broker.transactions.half_messages import is_transactional, settled_offsets
+from tailrace.broker.transactions.half_queue import (
+    COMMITTED,
+    ENDED,
+    FRESH,
+    PASSED,
+    ROLLED_BACK,
+    UNKNOWN,
+    HalfQueue,
+)
+from tailrace.broker.transactions.operations import OperationBatch
+from tailrace.formats.commitlog import encode_properties
+from tailrace.formats.remoting import RemotingCommand
+from tailrace.model import MessageExt
+
+HOUR_MS = 3_600_000
+
+
+@given(st.lists(st.tuples(st.sampled_from(["put", "end", "operation", "advance"]), st.integers(0, 30))))
+def test_states_are_those_of_a_table(actions):
+    queue, table, operations, written = HalfQueue(), {}, {}, 0
+    for action, number in actions:
+        if action == "put":
+            queue.put(queue.until, FRESH)
+            table[len(table)] = FRESH
+        elif action == "end" and table:
+            offset = number % len(table)
+            if queue.is_pending(offset):
+                queue.put(offset, COMMITTED)
+                table[offset] = COMMITTED
+        elif action == "operation" and table:
+            settled = [number % len(table), number // 2 % len(table)]
+            queue.add_operation(written, settled)
+            operations[written] = settled
+            written += 1
+            table |= {offset: ENDED for offset in settled if table[offset] <= FRESH}
+        elif action == "advance":
+            queue.advance(queue.next_pending(queue.base))
+            first = next((o for o in table if table[o] <= FRESH), len(table))
+            assert queue.base == first
+            needed = [o for o, settled in operations.items() if max(settled) >= first]
+            assert queue.op_progress <= min(needed, default=written)
+        assert queue.until == len(table)
+        assert queue.pending == sum(state <= FRESH for state in table.values())
+        for offset, state in table.items():
+            assert queue.state(offset) == (state if offset >= queue.base else PASSED)
+
+
+def test_a_pending_half_message_is_not_passed():
+    queue = HalfQueue(5)
+    for state in (ROLLED_BACK, FRESH, COMMITTED):
+        queue.put(queue.until, state)
+    with pytest.raises(AssertionError, match="forgotten"):
+        queue.advance(8)
+    queue.advance(6)
+    assert (queue.base, queue.state(5), queue.state(6), queue.state(99)) == (6, PASSED, FRESH, UNKNOWN)
+    assert not queue.is_pending(99)
+
+
+def test_operations_are_written_when_they_are_enough_or_old_enough():
+    batch = OperationBatch(3000, 12)
+    assert not batch.is_due(0)
+    for offset in (7, 100):
+        batch.add(offset, 1000)
+    assert not batch.is_due(3999)
+    assert batch.is_due(4000)
+    assert batch.is_due(500)  # the clock was set back
+    for offset in range(1000, 1003):
+        batch.add(offset, 1500)
+    assert batch.is_due(1500)
+    assert batch.next_part() == [7, 100, 1000, 1001]
+    batch.written(batch.next_part())
+    assert len(batch) == 1
+    assert not batch.is_due(1500)
+
+
+def half(born_ms, **properties):
+    made = MessageExt.__new__(MessageExt)
+    made.born_timestamp, made.properties = born_ms, properties
+    return made
+
+
+@pytest.mark.parametrize(("age_ms", "properties", "verdict"), [
+    (0, {}, Verdict.YOUNG), (6000, {}, Verdict.YOUNG), (6001, {}, Verdict.ASK), (-1, {}, Verdict.ASK),
+    (6001, {"TRANSACTION_CHECK_TIMES": "14"}, Verdict.ASK),
+    (6001, {"TRANSACTION_CHECK_TIMES": "15"}, Verdict.GIVE_UP),
+    (6001, {"TRANSACTION_CHECK_TIMES": "many"}, Verdict.ASK),
+    (72 * HOUR_MS, {}, Verdict.ASK), (72 * HOUR_MS + 1, {}, Verdict.GIVE_UP),
+    (60_000, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "60"}, Verdict.IMMUNE),
+    (60_001, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "60"}, Verdict.ASK),
+    (6000, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "1"}, Verdict.IMMUNE),  # never less than transactionTimeOut
+    (6001, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "x"}, Verdict.ASK),
+])
+def test_age_and_number_of_checks_say_what_becomes_of_a_half_message(broker, age_ms, properties, verdict):
+    checks = TransactionChecks(broker)
+    assert checks._verdict(half(broker.clock.ms - age_ms, **properties)) is verdict
+
+
+def test_producers_of_a_group_are_asked_in_turn(broker, kit):
+    channels = [kit.FakeChannel(f"10.0.0.{n}:1") for n in range(3)]
+    for channel in channels:
+        channel.paused = False
+        broker.producers.register(channel, kit.request(34), channel.peer, "tellers")
+    asked = [broker.producers.available_channel("tellers") for _ in range(6)]
+    assert sorted(c.peer for c in asked) == sorted(2 * [c.peer for c in channels])
+    channels[0].paused, channels[1].closed = True, True
+    assert {broker.producers.available_channel("tellers") for _ in range(4)} == {channels[2]}
+    assert broker.producers.available_channel("others") is None
+
+
+@pytest.mark.parametrize(("properties", "times", "expected"), [
+    ({"TRAN_MSG": "true"}, 0, True), ({"TRAN_MSG": "TRUE"}, 0, True), ({"TRAN_MSG": "yes"}, 0, False),
+    ({"XTRAN_MSG": "true"}, 0, False), ({"TRAN_MSG": "true", "DELAY": "3"}, 0, True),
+    ({"TRAN_MSG": "true", "DELAY": "3"}, 1, False), ({"TRAN_MSG": "true"}, 1, True),
+])
+def test_what_a_producer_sends_and_what_a_consumer_sends_back(properties, times, expected):
+    assert is_transactional(encode_properties(properties), times) is expected
+
+
+@pytest.mark.parametrize(("tags", "body", "offsets"), [
+    ("d", b"3,4,", [3, 4]), ("d", b"7", [7]), ("d", b",x,-1,\xb2,9" + b"9" * 30 + b",5", [5]), ("e", b"3,", []),
+])
+def test_an_operation_of_any_bytes_settles_what_is_a_number(tags, body, offsets):
+    made = half(0, TAGS=tags)
+    made.body = body
+    assert list(settled_offsets(made)) == offsets
+
+
+def test_half_messages_are_refused_before_those_of_the_log_are_known(broker, channel, kit):
+    send = SendMessageProcessor(
+        broker, DurableAnswers(broker.loop, broker.store), wait_durable=False, max_message_size=1 << 20)
+    request = RemotingCommand(310, {
+        "a": "G", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "4", "g": "1", "h": "0",
+        "i": "TRAN_MSG\x01true\x02PGROUP\x01G\x02"}, b"x")
+    broker.topics.create_if_missing("orders", 4)
+    assert send.send_v2(channel, request).code == 2
+    assert broker.store.log == []
