@@ -1,17 +1,8 @@
-"""Makes what tests of several folders share importable."""
+"""For all tests."""
 
-import importlib.util
-import pathlib
 import signal
-import sys
 
 import pytest
-
-_spec = importlib.util.spec_from_file_location(
-    "segmented_store", pathlib.Path(__file__).with_name("segmented_store.py"))
-_module = importlib.util.module_from_spec(_spec)
-sys.modules["segmented_store"] = _module
-_spec.loader.exec_module(_module)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -24,3 +15,13 @@ def signals_are_not_ignored():
     yield
     signal.signal(signal.SIGHUP, hang_up)
     signal.signal(signal.SIGINT, interrupt)
+
+
+def pytest_collection_modifyitems(items):
+    """Run a test once more when it fails and it starts other programs: a port or a second may be taken.
+
+    The summary of the run lists it. Tests of bytes, of one process and of crashes have one try.
+    """
+    for item in items:
+        if item.get_closest_marker("interop") or item.get_closest_marker("integration"):
+            item.add_marker(pytest.mark.flaky(reruns=1))

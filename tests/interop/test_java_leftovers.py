@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import subprocess
 import time
 
 import pytest
+from java_peer import SIZES, java_broker
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.client import Producer
@@ -22,16 +22,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.interop]
 CREATE_TOPIC, FORBID, POP, ACK = 17, 353, 200050, 200051
 SENT, POPPED = 5, 3
 INVISIBLE_MS = 3_600_000
-SIZES = {
-    "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 6000, "maxHashSlotNum": 1000,
-    "maxIndexNum": 4000, "mappedFileSizeTimerLog": 65536,
-}
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def topic_ext(topic, **more):
@@ -88,19 +78,10 @@ def fill(address):
 def left(reference, tmp_path_factory):
     """A directory of a Java broker that was stopped cleanly."""
     where = tmp_path_factory.mktemp("java")
-    root, port = where / "store", free_port()
-    (where / "broker.conf").write_text("".join(f"{name}={value}\n" for name, value in {
-        **SIZES, "brokerClusterName": "DefaultCluster", "brokerName": "broker-a", "brokerId": 0,
-        "brokerIP1": "127.0.0.1", "namesrvAddr": "127.0.0.1:9", "listenPort": port,
-        "storePathRootDir": root, "storePathCommitLog": f"{root}/commitlog"}.items()))
-    with open(where / "broker.log", "w") as log:
-        broker = subprocess.Popen([reference, "broker", where / "broker.conf"], stdout=log, stderr=log)
-        try:
-            fill(f"127.0.0.1:{port}")
-            time.sleep(3)  # acknowledgements are put by a service of the broker
-        finally:
-            broker.terminate()
-            broker.wait()
+    root = where / "store"
+    with java_broker(reference, root) as address:
+        fill(address)
+        time.sleep(3)  # acknowledgements are put by a service of the broker
     return root
 
 

@@ -3,40 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import subprocess
 import time
 from collections import Counter
 
 import pytest
+from java_peer import SIZES, java_broker, java_name_server, properties
 
 from tailrace import MessageStore, StoreConfig
 from tailrace.pytest_plugin import TailraceBroker
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop, pytest.mark.integration]
-SIZES = {
-    "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 6000, "maxHashSlotNum": 1000,
-    "maxIndexNum": 4000, "mappedFileSizeTimerLog": 65536,
-}
 PATIENT = {"transactionTimeOut": 3_600_000}
 QUICK = {"transactionTimeOut": 1000, "transactionCheckInterval": 1000, "transactionOpBatchInterval": 500,
          "transactionCheckMax": 1000}
 COUNT = 20
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-def wait_for(port):
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        with socket.socket() as probe:
-            if not probe.connect_ex(("127.0.0.1", port)):
-                return
-        time.sleep(0.2)
 
 
 def tell(reference, namesrv, prefix, count, seconds, committed):
@@ -46,23 +27,6 @@ def tell(reference, namesrv, prefix, count, seconds, committed):
         capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
     return done.stdout.splitlines()
-
-
-@contextlib.contextmanager
-def running(command, log, port, *, kill=False):
-    with open(log, "w") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out)
-        try:
-            wait_for(port)
-            yield
-        finally:
-            (process.kill if kill else process.terminate)()
-            process.wait(60)
-
-
-def properties(path, values):
-    path.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
-    return path
 
 
 @contextlib.contextmanager
@@ -78,17 +42,12 @@ def tailrace(tmp_path, settings, *, kill=False):
 
 @contextlib.contextmanager
 def java(tmp_path, reference, settings, *, kill=False):
-    broker, namesrv, root = free_port(), free_port(), tmp_path / "store"
-    conf = properties(tmp_path / "broker.conf", {
-        **SIZES, **settings, "brokerClusterName": "DefaultCluster", "brokerName": "broker-a", "brokerId": 0,
-        "brokerIP1": "127.0.0.1", "listenPort": broker, "namesrvAddr": f"127.0.0.1:{namesrv}",
-        "storePathRootDir": root, "storePathCommitLog": f"{root}/commitlog"})
     with (
-        running([reference, "namesrv", str(namesrv)], tmp_path / "namesrv.log", namesrv),
-        running([reference, "broker", conf], tmp_path / "broker.log", broker, kill=kill),
+        java_name_server(reference, tmp_path) as namesrv,
+        java_broker(reference, tmp_path / "store", {**settings, "namesrvAddr": namesrv}, kill=kill),
     ):
         time.sleep(8)  # until the broker has registered its topics
-        yield f"127.0.0.1:{namesrv}"
+        yield namesrv
 
 
 def delivered(tmp_path):

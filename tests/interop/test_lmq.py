@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from java_peer import java_broker, properties
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.client import MessageQueue, Producer, PullConsumer
@@ -27,11 +27,6 @@ OFF = StoreConfig(**SIZES)
 ON = StoreConfig(enable_lmq=True, enable_multi_dispatch=True, **SIZES)
 CONF = {"mappedFileSizeCommitLog": 1 << 16, "mappedFileSizeConsumeQueue": 2000, "maxHashSlotNum": 1000,
         "maxIndexNum": 4000, "enableLmq": "true", "enableMultiDispatch": "true"}
-
-
-def properties(path: Path, values: dict[str, object]) -> Path:
-    path.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
-    return path
 
 
 def lmq_names(n: int) -> list[str]:
@@ -151,24 +146,11 @@ def test_both_go_on_at_the_right_queue_offsets(reference, tmp_path):
 # -- over the wire: the same requests to their broker and to ours, on one directory in turn
 
 
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 @contextmanager
-def java_broker(reference, root: Path, tmp_path: Path):
-    """A Java broker on the directory; its address."""
-    port = free_port()
-    conf = properties(tmp_path / "broker.conf", {
-        **CONF, "brokerClusterName": "DefaultCluster", "brokerName": "broker-a", "brokerId": 0,
-        "brokerIP1": "127.0.0.1", "namesrvAddr": "127.0.0.1:9", "listenPort": port,
-        "storePathRootDir": root, "storePathCommitLog": f"{root}/commitlog"})
-    with open(tmp_path / "broker.log", "w") as log:
-        process = subprocess.Popen([reference, "broker", conf], stdout=log, stderr=log)
-    address, until = f"127.0.0.1:{port}", time.monotonic() + 90
-    try:
+def their_broker(reference, root: Path):
+    """A Java broker on the directory, with the topics; its address."""
+    with java_broker(reference, root, CONF) as address:
+        until = time.monotonic() + 90
         while True:
             try:
                 with Producer(broker=address) as producer:
@@ -176,12 +158,9 @@ def java_broker(reference, root: Path, tmp_path: Path):
                         producer.create_topic(f"Parent{n}", 4)
                 break
             except (RemotingError, OSError):
-                assert time.monotonic() < until, (tmp_path / "broker.log").read_text()[-2000:]
+                assert time.monotonic() < until, root.with_name("broker.log").read_text()[-2000:]
                 time.sleep(0.5)
         yield address
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
 
 
 @contextmanager
@@ -248,8 +227,8 @@ def serve_lmq(address: str, first: int, count: int) -> None:
 def test_brokers_in_turn_serve_lmq_queues_alike(reference, tmp_path):
     root = tmp_path / "store"
     for round_, serve in enumerate((
-        java_broker(reference, root, tmp_path), our_broker(root, tmp_path),
-        java_broker(reference, root, tmp_path), our_broker(root, tmp_path),
+        their_broker(reference, root), our_broker(root, tmp_path),
+        their_broker(reference, root), our_broker(root, tmp_path),
     )):
         with serve as address:
             first, until = max(0, 60 * round_ + 4), 60 * (round_ + 1) + 4  # 63, 123 ...: in %LMQ%all

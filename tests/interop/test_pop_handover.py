@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import subprocess
 import time
 from contextlib import contextmanager, suppress
 
 import pytest
+from java_peer import SIZES, java_broker, properties
 
 from tailrace import Message
 from tailrace.client import Producer
@@ -22,63 +21,22 @@ from tailrace.remoting.client import RemotingClient
 pytestmark = [pytest.mark.slow, pytest.mark.interop]
 POP, ACK, BATCH_ACK, POP_TOPIC = 200050, 200051, 200151, "PT"
 SENT, POPPED = 12, 8
-SIZES = {
-    "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 6000, "maxHashSlotNum": 1000,
-    "maxIndexNum": 4000, "mappedFileSizeTimerLog": 65536,
-}
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-class JavaBroker:
-    def __init__(self, reference, root):
-        self.reference, self.root = reference, root
-        self.process = None
-
-    def start(self):
-        port = free_port()
-        self.broker = f"127.0.0.1:{port}"
-        conf = self.root.with_name("broker.conf")
-        conf.write_text("".join(f"{name}={value}\n" for name, value in {
-            **SIZES, "brokerClusterName": "DefaultCluster", "brokerName": "broker-a", "brokerId": 0,
-            "brokerIP1": "127.0.0.1", "namesrvAddr": "127.0.0.1:9", "listenPort": port,
-            "storePathRootDir": self.root, "storePathCommitLog": f"{self.root}/commitlog"}.items()))
-        with open(self.root.with_name("java.log"), "a") as log:
-            self.process = subprocess.Popen([self.reference, "broker", conf], stdout=log, stderr=log)
-
-    def stop(self):
-        if self.process is not None:
-            self.process.terminate()
-            self.process.wait(60)
-            self.process = None
-
-    def kill(self):
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait(60)
-            self.process = None
-
-
-def tailrace(root):
-    conf = root.with_name("tailrace.conf")
-    conf.write_text("".join(f"{name}={value}\n" for name, value in SIZES.items()))
-    return TailraceBroker(root, "--config", str(conf))
 
 
 @contextmanager
-def running(broker, *, kill=False):
+def tailrace(root, *, kill):
+    conf = properties(root.with_name("tailrace.conf"), SIZES)
+    broker = TailraceBroker(root, "--config", str(conf))
     broker.start()
     try:
         yield broker.broker
     finally:
-        if kill:
-            broker.kill()
-        else:
-            broker.stop()
+        (broker.kill if kill else broker.stop)()
+
+
+def running(name, reference, root, *, kill=False):
+    """The broker ``name`` on the directory until the block ends; its address."""
+    return java_broker(reference, root, kill=kill) if name == "java" else tailrace(root, kill=kill)
 
 
 def patiently(step, seconds=90):
@@ -173,10 +131,9 @@ def all_of(address, wanted, seconds):
 @pytest.mark.parametrize("first", ["java", "tailrace"])
 def test_what_one_broker_popped_comes_back_with_the_other(reference, tmp_path, first, kill):
     root = tmp_path / "store"
-    brokers = {"java": JavaBroker(reference, root), "tailrace": tailrace(root)}
     second = "tailrace" if first == "java" else "java"
     invisible_ms = 20_000
-    with running(brokers[first], kill=kill) as address:
+    with running(first, reference, root, kill=kill) as address:
         patiently(lambda: send(address))
         popped = []
         while len(popped) < POPPED:
@@ -185,7 +142,7 @@ def test_what_one_broker_popped_comes_back_with_the_other(reference, tmp_path, f
         for one in popped[::2]:
             ack(address, one)
         wait_for_offset(root)
-    with running(brokers[second]) as address:
+    with running(second, reference, root) as address:
         patiently(lambda: ask(address, 30, {"topic": POP_TOPIC, "queueId": "0"}))
         early = patiently(lambda: pop(address, 60_000))
         for one in early:

@@ -6,12 +6,12 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 
 import pytest
+from java_peer import free_port, java_name_server
 
 from tailrace import Message
 from tailrace.client import Producer, PullConsumer
@@ -22,23 +22,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.interop]
 PATIENCE_S = 90
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 @pytest.fixture
 def namesrv(reference, tmp_path):
     """The address of a Java name server."""
-    port = free_port()
-    with open(tmp_path / "namesrv.log", "w") as log:
-        process = subprocess.Popen([reference, "namesrv", str(port)], stdout=log, stderr=log)
-        try:
-            yield f"127.0.0.1:{port}"
-        finally:
-            process.terminate()
-            process.wait()
+    with java_name_server(reference, tmp_path) as address:
+        yield address
 
 
 async def route(namesrv, topic, wanted):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
 import time
 
 import pytest
+from java_peer import SIZES, java_broker
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.client import Producer
@@ -14,29 +13,16 @@ from tailrace.errors import RemotingError
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop]
 COUNT, SOON = 40, 10
-SIZES = {
-    "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 6000, "maxHashSlotNum": 1000,
-    "maxIndexNum": 4000, "mappedFileSizeTimerLog": 65536,
-}
 CONFIG = StoreConfig.from_properties({name: str(size) for name, size in SIZES.items()})
-BROKER = {
-    **SIZES, "brokerClusterName": "DefaultCluster", "brokerName": "broker-a", "brokerId": 0,
-    "brokerIP1": "127.0.0.1", "namesrvAddr": "127.0.0.1:9", "timerRocksDBEnable": "true",
-    "storeType": "defaultRocksDB"}
+BROKER = {"timerRocksDBEnable": "true", "storeType": "defaultRocksDB"}
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-def send_timers(port):
+def send_timers(address):
     """Some that are due while the broker runs, more that are not; the topic is made first."""
     until = time.monotonic() + 60
     while True:
         try:
-            with Producer(broker=f"127.0.0.1:{port}") as producer:
+            with Producer(broker=address) as producer:
                 producer.create_topic("HT", 4)
                 now = time.time_ns() // 1_000_000
                 for n in range(COUNT):
@@ -50,19 +36,10 @@ def send_timers(port):
 
 
 def test_no_message_and_no_timer_is_missing(reference, tmp_path, caplog):
-    root, port = tmp_path / "store", free_port()
-    conf = tmp_path / "broker.conf"
-    conf.write_text("".join(f"{name}={value}\n" for name, value in {
-        **BROKER, "listenPort": port, "storePathRootDir": root,
-        "storePathCommitLog": f"{root}/commitlog"}.items()))
-    with open(tmp_path / "broker.log", "w") as log:
-        broker = subprocess.Popen([reference, "broker", conf], stdout=log, stderr=log)
-        try:
-            send_timers(port)
-            time.sleep(5)
-        finally:
-            broker.terminate()
-            broker.wait()
+    root = tmp_path / "store"
+    with java_broker(reference, root, BROKER) as address:
+        send_timers(address)
+        time.sleep(5)
     assert (root / "consumequeue/CURRENT").exists()
     assert any(file.suffix == ".sst" for file in (root / "rocksdbstore").iterdir())
     for round_ in range(2):

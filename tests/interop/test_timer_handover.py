@@ -4,19 +4,13 @@ import json
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
 
 import pytest
+from java_peer import free_port
 
 PROGRAM = pathlib.Path(__file__).with_name("timer_handover.py")
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 @pytest.mark.slow

@@ -4,9 +4,9 @@ import json
 import shutil
 
 import pytest
+from segmented_store import poke, poke_log, sound_store
 from typer.testing import CliRunner
 
-from segmented_store import poke, poke_log, sound_store
 from tailrace.cli.app import app
 from tailrace.doctor.verify import verify
 

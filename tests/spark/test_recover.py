@@ -4,9 +4,9 @@ import json
 import shutil
 
 import pytest
+from segmented_store import killed_store, same_recovery
 from typer.testing import CliRunner
 
-from segmented_store import killed_store, same_recovery
 from tailrace.cli.app import app
 from tailrace.store.directory import StoreDirectory
 

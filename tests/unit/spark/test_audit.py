@@ -7,8 +7,8 @@ import sys
 import tarfile
 
 import pytest
-
 from segmented_store import SEGMENT, poke_log, sound_store
+
 from tailrace.doctor.verify import verify
 
 pytest.importorskip("pyspark")

@@ -6,8 +6,8 @@ import shutil
 import tarfile
 
 import pytest
-
 from segmented_store import killed_store, poke_log, same_recovery
+
 from tailrace import MessageStore, StoreConfig
 from tailrace.config import RecoveryMode
 from tailrace.doctor.verify import verify

@@ -8,8 +8,8 @@ import shutil
 import threading
 
 import pytest
-
 from segmented_store import CONFIG, SEGMENT, Seen, damaged_copy, overwrite, plain, sound_store
+
 from tailrace import Message, MessageStore
 from tailrace.kernels import record
 from tailrace.store.directory import StoreDirectory

@@ -6,8 +6,8 @@ import random
 import shutil
 
 import pytest
-
 from segmented_store import SEGMENT, Seen, damaged_copy, overwrite, plain, sound_store
+
 from tailrace.store.directory import StoreDirectory
 from tailrace.store.verification import CHECK
 from tailrace.store.walk.stitched import Piece, StitchedWalk, first_piece, scan_pieces

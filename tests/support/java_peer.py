@@ -1,0 +1,110 @@
+"""A broker or a name server of the reference as a process, for tests that hand a directory over or register."""
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+START_S = 90
+"""A busy machine has taken half a minute to start a Java broker."""
+SIZES = {
+    "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 6000, "maxHashSlotNum": 1000,
+    "maxIndexNum": 4000, "mappedFileSizeTimerLog": 65536,
+}
+"""Small files, the same for either broker."""
+
+
+def free_port():
+    """A port P that is free together with P - 2 and P + 1, where a Java broker listens as well.
+
+    It is below the range that the system gives to outgoing connections: a port from that range can be
+    taken again before the process that gets it here listens.
+    """
+    while True:
+        port = random.SystemRandom().randrange(10_002, 32_000)
+        with contextlib.ExitStack() as held:
+            try:
+                for one in (port - 2, port, port + 1):
+                    held.enter_context(socket.socket()).bind(("127.0.0.1", one))
+            except OSError:
+                continue
+        return port
+
+
+def properties(path, values):
+    """The file of settings ``path``, written."""
+    path.write_text("".join(f"{name}={value}\n" for name, value in values.items()))
+    return path
+
+
+class JavaPeer:
+    """``reference broker CONF`` or ``reference namesrv PORT``, from its first connection to its end."""
+
+    def __init__(self, command, log, port, *, env=None):
+        self.log, self.port, self.address = Path(log), port, f"127.0.0.1:{port}"
+        with open(self.log, "a") as out:
+            self.process = subprocess.Popen(
+                [str(part) for part in command], stdout=out, stderr=out, env={**os.environ, **(env or {})})
+        try:
+            self._wait_for_port()
+        except BaseException:
+            self.end(signal.SIGKILL)
+            raise
+
+    def _wait_for_port(self):
+        until = time.monotonic() + START_S
+        while time.monotonic() < until:
+            assert self.process.poll() is None, f"it has stopped: {self.said()}"
+            with socket.socket() as probe:
+                if not probe.connect_ex(("127.0.0.1", self.port)):
+                    return
+            time.sleep(0.1)
+        raise AssertionError(f"no connection after {START_S} s: {self.said()}")
+
+    def said(self):
+        return self.log.read_text()[-2000:]
+
+    def end(self, with_signal=signal.SIGTERM):
+        self.process.send_signal(with_signal)
+        self.process.wait(60)
+
+
+def start_java_broker(reference, root, settings=None, *, env=None):
+    """A Java broker named broker-a on the directory ``root``; its files are beside it."""
+    for attempt in range(3):
+        port = free_port()
+        conf = properties(root.with_name("broker.conf"), {
+            **SIZES, "namesrvAddr": "127.0.0.1:9", "brokerClusterName": "DefaultCluster",
+            "brokerName": "broker-a", "brokerId": 0, "brokerIP1": "127.0.0.1", "listenPort": port,
+            "storePathRootDir": root, "storePathCommitLog": f"{root}/commitlog", **(settings or {})})
+        try:
+            return JavaPeer([reference, "broker", conf], root.with_name("broker.log"), port, env=env)
+        except AssertionError as error:
+            if attempt == 2 or "already in use" not in str(error):
+                raise
+    raise AssertionError
+
+
+@contextlib.contextmanager
+def java_broker(reference, root, settings=None, *, kill=False, env=None):
+    """The same until the block ends; stopped cleanly or with kill -9."""
+    peer = start_java_broker(reference, root, settings, env=env)
+    try:
+        yield peer.address
+    finally:
+        peer.end(signal.SIGKILL if kill else signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def java_name_server(reference, where):
+    """A Java name server until the block ends; its address."""
+    port = free_port()
+    peer = JavaPeer([reference, "namesrv", port], where / "namesrv.log", port)
+    try:
+        yield peer.address
+    finally:
+        peer.end()
