@@ -178,6 +178,9 @@ class AckMessageProcessor:
             if offset >= self._broker.offsets.query(group, topic, queue_id):
                 self._order.change_visible(topic, group, queue_id, offset, receipt.pop_time, now + invisible_time)
             return request.answer(ext=_changed(receipt.pop_time, now + invisible_time - receipt.pop_time, receipt))
+        # A checkpoint is named by its first offset and its time. The new one must not have the name of the old one,
+        # which the acknowledgement below ends.
+        now = max(now, receipt.pop_time + 1)
         # First the new checkpoint, then the end of the old one: a crash in between makes it come twice.
         _stored(self._revive_log.put_checkpoint(PopCheckPoint(
             offset, now, invisible_time, queue_id, topic, group, receipt.broker_name, (0,), 1, suspend=header.suspend),

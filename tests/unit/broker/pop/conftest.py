@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
 
 import pytest
+from pop_client import ack_fields, batch_ack_body, changed, pop_fields, popped
 
 from tailrace.broker.pop.service import PopConsumption
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.entropy import SeededEntropy
-from tailrace.formats.commitlog import decode_message, encode_properties
-from tailrace.formats.pop import ExtraInfo, revive_topic
+from tailrace.formats.commitlog import encode_properties
+from tailrace.formats.pop import revive_topic
 from tailrace.formats.remoting import RemotingCommand
 from tailrace.model import MessageExtBrokerInner
 from tailrace.node.message_store import MessageStore
@@ -21,21 +20,6 @@ from tailrace.testing import SimClock
 CONFIG = StoreConfig(
     mapped_file_size_commit_log=1 << 22, mapped_file_size_consume_queue=20 * 5000, max_hash_slot_num=1000,
     max_index_num=40_000, commit_log_allocate_step=1 << 20, mapped_file_size_timer_log=52 * 2000)
-
-
-class Popped:
-    """A popped message with its receipt, as a Java client makes it."""
-
-    def __init__(self, message, receipt, topic):
-        self.body = message.body
-        self.message = message
-        self.receipt = receipt
-        self.topic = topic
-        """The topic that an acknowledgement names."""
-
-    @property
-    def reconsume_times(self):
-        return self.message.reconsume_times
 
 
 class PopWorld:
@@ -108,8 +92,7 @@ class PopWorld:
         return self.kit.decoded(answer) if answer is not None else None
 
     def pop_request(self, **changes):
-        return {"consumerGroup": "g", "topic": "orders", "queueId": -1, "maxMsgNums": 32, "invisibleTime": 10_000,
-                "pollTime": 0, "bornTime": self.clock.now_ms(), "initMode": 0, **changes}
+        return pop_fields("orders", "g", self.clock.now_ms(), **changes)
 
     def pop_answer(self, **changes):
         return self.ask(self.pop_part.pops.pop, self.pop_request(**changes))
@@ -122,75 +105,22 @@ class PopWorld:
         return popped(answer, asked["topic"], self.broker_config.broker_name, asked["consumerGroup"])
 
     def ack(self, one, group="g", **changes):
-        info = ExtraInfo.decode(one.receipt)
-        return self.ask(self.pop_part.acks.ack, {
-            "consumerGroup": group, "topic": one.topic, "queueId": info.queue_id, "extraInfo": one.receipt,
-            "offset": info.queue_offset, **changes}, code=200_051)
+        return self.ask(self.pop_part.acks.ack, ack_fields(one, group, **changes), code=200_051)
 
     def ack_all(self, ones, group="g", **changes):
-        acks = {}
-        for one in ones:
-            info = ExtraInfo.decode(one.receipt)
-            key = info[:7]
-            entry = acks.setdefault(key, {
-                "c": group, "t": "orders", "r": info.flag, "so": info.start_offset, "q": info.queue_id,
-                "rq": info.revive_queue_id, "pt": info.pop_time, "it": info.invisible_time, "bits": 0, **changes})
-            entry["bits"] |= 1 << (info.queue_offset - info.start_offset)
-        for entry in acks.values():
-            bits = entry.pop("bits")
-            entry.setdefault("b", base64.b64encode(bits.to_bytes((bits.bit_length() + 7) // 8, "little")).decode())
-        body = {"brokerName": self.broker_config.broker_name, "acks": list(acks.values())}
-        return self.ask(self.pop_part.acks.ack_batch, {}, json.dumps(body).encode(), code=200_151)
+        body = batch_ack_body(ones, "orders", group, self.broker_config.broker_name, **changes)
+        return self.ask(self.pop_part.acks.ack_batch, {}, body, code=200_151)
 
     def change(self, one, invisible_time, group="g", **changes):
         """Change the time of a message; the answer, and the message with its new receipt."""
-        info = ExtraInfo.decode(one.receipt)
-        answer = self.ask(self.pop_part.acks.change, {
-            "consumerGroup": group, "topic": one.topic, "queueId": info.queue_id, "extraInfo": one.receipt,
-            "offset": info.queue_offset, "invisibleTime": invisible_time, **changes}, code=200_053)
-        if not answer.code:
-            new = info._replace(
-                start_offset=info.queue_offset, pop_time=int(answer.ext["popTime"]),
-                invisible_time=int(answer.ext["invisibleTime"]), revive_queue_id=int(answer.ext["reviveQid"]))
-            one = Popped(one.message, new.encode(), one.topic)
-        return answer, one
+        answer = self.ask(
+            self.pop_part.acks.change, ack_fields(one, group, invisibleTime=invisible_time, **changes), code=200_053)
+        return answer, one if answer.code else changed(one, answer)
 
     def records(self, topic=None):
         """Messages of a topic (the revive topic) in all queues."""
         name = topic or revive_topic(self.broker_config.broker_cluster_name)
         return [m for t, q, _, _ in self.store.queues() if t == name for m in self.store.read(t, q)]
-
-
-def popped(answer, topic, broker_name, group):
-    """The messages of an answer with receipts as MQClientAPIImpl.processPopResponse makes them."""
-    if answer.code:
-        return []
-    ext = answer.ext
-    starts, offsets = {}, {}
-    for part in ext["startOffsetInfo"].split(";"):
-        flag, queue_id, start = part.split(" ")
-        assert (flag, queue_id) not in starts
-        starts[flag, queue_id] = int(start)
-    for part in ext["msgOffsetInfo"].split(";"):
-        flag, queue_id, found = part.split(" ")
-        offsets[flag, queue_id] = [int(offset) for offset in found.split(",")]
-    ones, at = [], 0
-    while at < len(answer.body):
-        size = int.from_bytes(answer.body[at : at + 4], "big")
-        message = decode_message(answer.body[at : at + size])
-        at += size
-        assert message.topic == topic
-        receipt = message.properties.get("POP_CK")
-        if receipt is None:
-            key = "0", str(message.queue_id)
-            assert message.queue_offset in offsets[key]
-            receipt = ExtraInfo(
-                starts[key], int(ext["popTime"]), int(ext["invisibleTime"]), int(ext["reviveQid"]), "0", broker_name,
-                message.queue_id, message.queue_offset).encode()
-        flag = ExtraInfo.decode(receipt).flag
-        real = {"0": topic, "1": f"%RETRY%{group}_{topic}", "2": f"%RETRY%{group}+{topic}"}[flag]
-        ones.append(Popped(message, receipt, real))
-    return ones
 
 
 @pytest.fixture

@@ -337,3 +337,17 @@ def test_with_separate_retry_queues_a_message_comes_back_in_its_queue(open_world
     assert topics.select("%RETRY%g_orders").read_queue_nums == 4
     assert {m.body: m.queue_id for m in world.records("%RETRY%g_orders")} == {b"first": 0, b"second": 3}
     assert sorted(bodies(world.pop())) == [b"first", b"second"]
+
+
+def test_a_message_whose_time_is_changed_in_the_millisecond_of_its_pop_is_not_lost(world):
+    """Both checkpoints had one name, so the acknowledgement of the first one ended the second one."""
+    world.send(b"a")
+    one, = world.pop(invisibleTime=10_000)
+    _, one = world.change(one, 10_500)
+    _, one = world.change(one, 11_000)
+    world.run(20_000)
+    back, = world.pop()
+    assert back.reconsume_times == 1
+    assert world.ack(back).code == 0
+    world.run(20_000)
+    assert world.pop() == []

@@ -1,0 +1,302 @@
+"""A whole broker without sockets on a simulated machine: virtual time, files that can crash, one thread.
+
+Processors, transactions, POP and their services are the real ones. The event loop is `Turns`, which runs
+callbacks one by one and lets a SimulatedCrash through.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from functools import partial
+from types import SimpleNamespace
+from unittest import mock
+
+from tailrace.broker.client_manager import ConsumerManager, ProducerManager
+from tailrace.broker.context import BrokerContext
+from tailrace.broker.controller import BrokerController
+from tailrace.broker.durable_answers import DurableAnswers
+from tailrace.broker.filters.consumer_filters import ConsumerFilterManager
+from tailrace.broker.filters.message_filters import MessageFilters
+from tailrace.broker.pop.service import PopConsumption
+from tailrace.broker.processors.end_transaction import EndTransactionProcessor
+from tailrace.broker.processors.send import SendMessageProcessor
+from tailrace.broker.rebalance_lock import RebalanceLockManager
+from tailrace.broker.transactions.checks import TransactionChecks
+from tailrace.config import BrokerConfig, FlushDiskType, StoreConfig
+from tailrace.env.entropy import SeededEntropy
+from tailrace.errors import RefusalError
+from tailrace.formats.commitlog import encode_properties
+from tailrace.formats.remoting import RemotingCommand, RequestCode, decode_frame, encode
+from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.message_store import MessageStore
+from tailrace.node.subscription_group import SubscriptionGroupManager
+from tailrace.timer.timer_message_store import TimerMessageStore
+
+ROOT = "/store"
+_SIZES = {
+    "mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue": 20 * 20, "max_hash_slot_num": 64,
+    "max_index_num": 512, "commit_log_allocate_step": 1 << 13, "mapped_file_size_timer_log": 52 * 40,
+    "timer_max_delay_sec": 400}
+WHEEL_SLOTS = 512
+TOPIC, GROUP, PRODUCERS, QUEUES = "orders", "g", "PG", 2
+
+
+class _Handle:
+    def __init__(self, call):
+        self.call = call
+
+    def cancel(self):
+        self.call = None
+
+
+class Turns:
+    """An event loop in virtual time. Executors call in place, so a crash comes at the same operation again."""
+
+    def __init__(self, clock):
+        self._clock = clock
+        self._ready = []
+        self._later = []
+        self._number = itertools.count()
+        self._coroutines = []
+
+    def is_running(self):
+        return False
+
+    def time(self):
+        return self._clock.monotonic_ns() / 1e9
+
+    def call_soon(self, call, *args):
+        self._ready.append(_Handle(partial(call, *args)))
+        return self._ready[-1]
+
+    call_soon_threadsafe = call_soon
+
+    def call_later(self, seconds, call, *args):
+        handle = _Handle(partial(call, *args))
+        heapq.heappush(self._later, (self.time() + seconds, next(self._number), handle))
+        return handle
+
+    def create_task(self, coroutine):
+        self._coroutines.append(coroutine)
+
+        def drive():
+            self._coroutines.remove(coroutine)
+            try:
+                coroutine.send(None)
+            except StopIteration:
+                return
+            raise AssertionError("a coroutine waits for something that is not simulated")
+
+        self.call_soon(drive)
+        return object()
+
+    def run_in_executor(self, _executor, function, *args):
+        async def call():
+            return function(*args)
+
+        return call()
+
+    def stop(self):
+        """Drop what did not run."""
+        for coroutine in self._coroutines:
+            coroutine.close()
+
+    def run(self):
+        """Run what is ready, and what that makes ready."""
+        while True:
+            while self._later and self._later[0][0] <= self.time():
+                self._ready.append(heapq.heappop(self._later)[2])
+            if not self._ready:
+                return
+            handle = self._ready.pop(0)
+            if handle.call is not None:
+                handle.call()
+
+
+class Connection:
+    """A connection of a client: answers by the number of their request, and requests of the broker."""
+
+    def __init__(self):
+        self.peer, self.peer_ip, self.born_host = "127.0.0.1:50000", "127.0.0.1", b"\x7f\0\0\1\0\0\xc3P"
+        self.closed = self.paused = False
+        self.answers = {}
+        self.asked = []
+
+    def write(self, data):
+        at = 0
+        while at < len(data):
+            command, at = decode_frame(data, at, len(data))
+            if command.is_response:
+                assert command.opaque not in self.answers, "a request is answered twice"
+                self.answers[command.opaque] = command
+            else:
+                self.asked.append(command)
+
+    def answer(self, request, response):
+        if not request.is_oneway:
+            self.write(encode(response))
+
+    def request_oneway(self, command):
+        command.flag |= 2
+        self.write(encode(command))
+
+    def hold(self, n, size=0):
+        pass
+
+    def close(self):
+        self.closed = True
+
+    def when_reading(self, answer):
+        if not self.closed:
+            answer()
+
+
+class BrokerWorld:
+    """A broker on ``files``; one object is one life of a process."""
+
+    def __init__(self, files, clock, *, sync=True, broker_config=None, entropy=None):
+        self.files, self.clock = files, clock
+        self.config = broker_config or BrokerConfig(
+            transaction_op_batch_interval=2_000, revive_queue_num=2, transaction_time_out=3_000)
+        store_config = StoreConfig(
+            **_SIZES, flush_disk_type=FlushDiskType.SYNC_FLUSH if sync else FlushDiskType.ASYNC_FLUSH)
+        with mock.patch(
+            "tailrace.node.timers.TimerMessageStore", partial(TimerMessageStore, slots_total=WHEEL_SLOTS)
+        ):
+            self.store = store = MessageStore.open(
+                ROOT, config=store_config, broker_config=self.config, services=False, clock=clock, file_system=files,
+                entropy=entropy or SeededEntropy(7))
+        self.loop = Turns(clock)
+        self.connection = Connection()
+        self.opaque = 0
+        self._connect(store, entropy or SeededEntropy(9))
+
+    def _connect(self, store, entropy):
+        """What `BrokerController` does with the parts that are here, in its order."""
+        clock, config, files = self.clock, self.config, store.file_system
+        store.topics.ensure_system_topics()
+        groups = SubscriptionGroupManager(files, store.config_dir, config, clock)
+        groups.load()
+        groups.ensure_system_groups()
+        offsets = ConsumerOffsetManager(files, store.config_dir, clock, config.max_consumer_offsets)
+        offsets.load()
+        store.keep_unconsumed(offsets)
+        filters = ConsumerFilterManager(files, store.config_dir, config, clock)
+        self.broker = broker = BrokerContext(
+            loop=self.loop, clock=clock, entropy=entropy, store=store, config=config, topics=store.topics,
+            groups=groups, offsets=offsets,
+            consumers=ConsumerManager(clock, config.channel_expired_ms, lambda _: True, filters),
+            producers=ProducerManager(clock, config.channel_expired_ms), locks=RebalanceLockManager(clock),
+            filters=MessageFilters(config, filters), boot_ms=clock.now_ms())
+        durable = DurableAnswers(self.loop, store)
+        sync = store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self.sends = SendMessageProcessor(
+            broker, durable, wait_durable=sync, max_message_size=store.config.max_message_size)
+        self.pop_part = PopConsumption(broker, files, durable if sync else None)
+        self.ends = EndTransactionProcessor(broker, durable if sync else None)
+        self.checks = TransactionChecks(broker)
+        assert store.wait_dispatched()
+        BrokerController._correct_offsets(SimpleNamespace(_broker=broker, _store=store))
+        broker.transactions.load()
+        store.set_message_arriving_listener(self.pop_part)
+        store.topics.create_if_missing(TOPIC, QUEUES)
+        broker.producers.register(
+            self.connection, RemotingCommand(RequestCode.HEART_BEAT, {}), "client", PRODUCERS)
+
+    def persist(self):
+        """As `BrokerController._persist_offsets`, which goes on after an error."""
+        self.broker.offsets.persist_if_changed()
+        self.pop_part.persist()
+
+    def persisted_offsets(self):
+        """(topic, group, queue) to offset, as they are now."""
+        return {(topic, group, queue): offset for topic, group, queue, offset in self.broker.offsets.entries()}
+
+    def close(self):
+        self.broker.transactions.write_operations()
+        self.persist()
+        self.store.close()
+
+    # -- services, one step each
+
+    def dispatch(self):
+        self.store.wait_dispatched()
+
+    def timers(self):
+        timers = self.store._timers.messages
+        self.store.wait_dispatched()
+        while timers.enqueue_step():
+            pass
+        while timers.dequeue_step():
+            pass
+
+    def revive(self):
+        while self.pop_part.revive.step():
+            pass
+
+    def check_pass(self):
+        self.checks.start_pass()
+        self.loop.run()
+
+    def operations(self):
+        self.broker.transactions.write_operations_if_due()
+
+    def flush_timers(self):
+        self.store._timers.messages.flush_step()
+
+    def flush_log(self):
+        self.store.flush()
+
+    def flush_queues(self):
+        self.store._store.flush_consume_queue.flush(0)
+
+    def steps(self):
+        """Every service that something waits for, in an order in which all comes through."""
+        for _ in range(2):
+            self.timers()
+        self.dispatch()
+        self.revive()
+        self.dispatch()
+        self.operations()
+        self.loop.run()
+
+    def run(self, ms, step=500):
+        while ms > 0:
+            self.clock.advance(min(step, ms))
+            ms -= step
+            self.steps()
+
+    # -- requests
+
+    def ask(self, serve, code, ext, body=b""):
+        """Send a request; its number. The answer comes to the connection, now or later."""
+        self.opaque += 1
+        request = RemotingCommand(
+            code, {name: str(value) for name, value in ext.items() if value is not None}, body, opaque=self.opaque)
+        try:
+            answer = serve(self.connection, request)
+        except RefusalError as refusal:
+            answer = request.answer(refusal.code, refusal.remark, dict(refusal.ext))
+        if isinstance(answer, bytes):
+            self.connection.write(answer)
+        elif answer is not None:
+            self.connection.answer(request, answer)
+        return request.opaque
+
+    def answer(self, number):
+        return self.connection.answers.get(number)
+
+    def send(self, body, queue_id=0, *, half=False, key=None):
+        properties = {"UNIQ_KEY": key or f"U{body.decode()}"}
+        if half:
+            properties |= {"TRAN_MSG": "true", "PGROUP": PRODUCERS}
+        return self.ask(self.sends.send, RequestCode.SEND_MESSAGE, {
+            "producerGroup": PRODUCERS, "topic": TOPIC, "defaultTopic": "TBW102", "defaultTopicQueueNums": 2,
+            "queueId": queue_id, "sysFlag": 4 if half else 0, "bornTimestamp": self.clock.now_ms(), "flag": 0,
+            "properties": encode_properties(properties).decode()}, body)
+
+    def end_transaction(self, queue_offset, phy_offset, *, commit, check=False):
+        return self.ask(self.ends.end_transaction, RequestCode.END_TRANSACTION, {
+            "producerGroup": PRODUCERS, "tranStateTableOffset": queue_offset, "commitLogOffset": phy_offset,
+            "commitOrRollback": 8 if commit else 12, "msgId": "x", "fromTransactionCheck": str(check).lower()})
