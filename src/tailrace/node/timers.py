@@ -142,7 +142,7 @@ class Timers:
         them are delivered; (0, 0) without timers."""
         if self.messages is None:
             return 0, 0
-        return self.messages.queue_offset, self.messages.commit_read_time_ms
+        return self.messages.progress()
 
     def forget_topics(self, topics: set[str]) -> None:
         """Drop what is counted of topics that are deleted."""

@@ -77,6 +77,8 @@ class Enqueue:
         """Those below come into the wheel before anything is delivered."""
         self.known: Any = ()
         """Positions, in order, of messages behind ``queue_offset`` that have a unit already."""
+        self.late: dict[int, int] = {}
+        """Slots with timers that came too late for their own slot: the earliest time at which one is due."""
         self._clock = clock
         self._store = store
         self._wheel = wheel
@@ -227,7 +229,11 @@ class Enqueue:
         half = window // self._precision // 2 * self._precision
         times[far] = write_time + np.where(beyond[far] < window // 3, half, window)
         magics[far] |= MAGIC_ROLL
-        return np.maximum(times, self._dequeue.commit_read_time_ms), magics
+        first = self._dequeue.commit_read_time_ms
+        if (late := times < first).any():
+            self.late = {slot: due for slot, due in self.late.items() if slot >= first}
+            self.late[first] = min(self.late.get(first, int(out[late].min())), int(out[late].min()))
+        return np.maximum(times, first), magics
 
     def _free(self, times: Any) -> tuple[int, int | None]:
         """How many of the first slot times may be filled now, and the one that has to wait.

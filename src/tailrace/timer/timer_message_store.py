@@ -142,6 +142,7 @@ class TimerMessageStore:
             if (fields := self.checkpoint.fields) is not None:
                 self._version, self._version_ms = fields.counter, fields.timestamp
             self.enqueue.queue_offset = found.queue_offset
+            self.enqueue.late = {self._floor(self._clock.now_ms()): 0}  # of an earlier life, at any time
             self.dequeue.frontier_ms = found.read_time_ms
             self.dequeue.last_floor_ms = found.read_time_ms
             self.put_back.suspicious_until_ms = max(
@@ -244,6 +245,15 @@ class TimerMessageStore:
     def commit_read_time_ms(self) -> int:
         """Slots before this time are delivered."""
         return self.dequeue.commit_read_time_ms
+
+    def progress(self) -> tuple[int, int]:
+        """Return how many messages of the timer queue are in the wheel, and the time, ms, before which those of
+        them that are due are delivered. A timer that came late waits in a later slot (T2), so that may be
+        earlier than ``commit_read_time_ms``."""
+        with self._lock:
+            read_ms = self.commit_read_time_ms
+            late = [due for slot, due in self.enqueue.late.items() if slot >= read_ms]
+            return self.queue_offset, min(read_ms, *late) if late else read_ms
 
     def live_units(self, begin_ms: int) -> Iterator[np.ndarray[Any, Any]]:
         """Units of the timer log that are in the list of a slot from a time on, in order."""

@@ -351,3 +351,45 @@ def test_a_message_whose_time_is_changed_in_the_millisecond_of_its_pop_is_not_lo
     assert world.ack(back).code == 0
     world.run(20_000)
     assert world.pop() == []
+
+
+def test_an_acknowledgement_that_comes_to_the_wheel_late_counts(world):
+    """The wheel had gone past its time, so it waited in a later slot than the one that the revive service saw."""
+    world.send(b"a")
+    one, = world.pop(invisibleTime=2_500)
+    world.run(1_600)
+    assert world.ack(one).code == 0
+    world.clock.advance(3_000)
+    timers, revive = world.store._timers.messages, world.pop_part.revive
+    while timers.dequeue_step():
+        pass
+    world.store.wait_dispatched()
+    revive.step()
+    timers.enqueue_step()
+    revive.step()
+    assert revive.revived == 0
+    world.run(10_000)
+    assert (revive.revived, revive.pending) == (0, 0)
+
+
+def test_an_acknowledgement_that_came_to_the_wheel_late_counts_after_a_kill(world):
+    world.send(b"a")
+    one, = world.pop(invisibleTime=2_500)
+    world.run(1_600)
+    assert world.ack(one).code == 0
+    world.clock.advance(3_000)
+    timers = world.store._timers.messages
+    while timers.dequeue_step():
+        pass
+    world.store.wait_dispatched()
+    timers.enqueue_step()
+    timers.flush_step()
+    world.broker.offsets.persist_if_changed()
+    world.kill()
+    world.open()
+    revive = world.pop_part.revive
+    for _ in range(3):
+        revive.step()
+    assert revive.revived == 0
+    world.run(10_000)
+    assert (revive.revived, revive.pending) == (0, 0)
