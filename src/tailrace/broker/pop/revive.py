@@ -210,6 +210,7 @@ class PopReviveService:
         if queue.read_again_from >= 0:
             done = min(done, queue.read_again_from - 1)
         if done > self._offsets.query(REVIVE_GROUP, self._topic, queue.queue_id):
+            self._revive_log.needs_sync()
             self._offsets.commit(REVIVE_GROUP, self._topic, queue.queue_id, done)
 
     def _revive(self, queue: _Queue, offset: int, checkpoint: PopCheckPoint) -> None:

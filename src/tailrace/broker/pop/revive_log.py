@@ -29,7 +29,7 @@ class ReviveLog:
         self.topic = revive_topic(config.broker_cluster_name)
         self._store = store
         self._clock = clock
-        self._put_since_sync = False
+        self._needs_sync = False
 
     def put_checkpoint(self, checkpoint: PopCheckPoint, queue_id: int) -> PutMessageResult:
         """Put a checkpoint; waits for no sync and raises no refusal."""
@@ -47,19 +47,24 @@ class ReviveLog:
         result = store.put_inner(MessageExtBrokerInner(
             self.topic, queue_id, body, properties, born_timestamp=self._clock.now_ms(),
             born_host=store.store_host, wait_store_msg_ok=False))
-        self._put_since_sync = True
+        self._needs_sync = True
         return result
+
+    def needs_sync(self) -> None:
+        """Note that an offset of POP has moved past records that may not be durable."""
+        self._needs_sync = True
 
     def sync(self) -> None:
         """Make what was put durable, if there is any.
 
-        An offset of a group may stand for messages of which only a checkpoint is left, so offsets are
-        written after their checkpoints are durable. Raises FatalStorageError.
+        An offset of a group may stand for messages of which only a checkpoint is left, and the progress of a
+        revive queue for messages of which only the copies in retry topics are left. So offsets are written after
+        these are durable. Raises FatalStorageError.
         """
-        if self._put_since_sync and not self._store.read_only:
-            self._put_since_sync = False
+        if self._needs_sync and not self._store.read_only:
+            self._needs_sync = False
             try:
                 self._store.flush()
             except BaseException:
-                self._put_since_sync = True
+                self._needs_sync = True
                 raise

@@ -393,3 +393,16 @@ def test_an_acknowledgement_that_came_to_the_wheel_late_counts_after_a_kill(worl
     assert revive.revived == 0
     world.run(10_000)
     assert (revive.revived, revive.pending) == (0, 0)
+
+
+def test_what_came_back_is_durable_before_the_progress_says_so(world, monkeypatch):
+    world.send(b"a")
+    world.pop(invisibleTime=1_000)
+    world.run(500)
+    world.broker.offsets.persist_if_changed()
+    world.run(3_000)
+    assert world.pop_part.revive.revived == 1
+    synced = []
+    monkeypatch.setattr(type(world.store), "flush", lambda store: synced.append(store.max_phy_offset))
+    world.broker.offsets.persist_if_changed()
+    assert synced == [world.store.max_phy_offset]
