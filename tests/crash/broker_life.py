@@ -173,11 +173,15 @@ class Clients:
 
     # -- producers
 
-    def send(self, world, entropy):
-        number = len(self.sent)
-        kind = KINDS[entropy.randrange(len(KINDS))]
-        sent = Sent(b"%d" % number, kind, entropy.randrange(QUEUES))
+    def new(self, entropy):
+        """A message that is about to be sent."""
+        sent = Sent(b"%d" % len(self.sent), KINDS[entropy.randrange(len(KINDS))], entropy.randrange(QUEUES))
         self.sent[sent.body] = sent
+        return sent
+
+    def send(self, world, entropy):
+        sent = self.new(entropy)
+        kind = sent.kind
 
         def then(answer):
             if answer.code:
@@ -232,7 +236,7 @@ class Clients:
                 raise ViolationError(f"a pop is refused: {answer.code} {answer.remark}")
             ones = popped(answer, TOPIC, world.config.broker_name, GROUP)
             for one in ones:
-                self._given(one)
+                self.delivered(one)
             then(ones)
 
         self.ask(
@@ -241,7 +245,7 @@ class Clients:
                 pop_fields(TOPIC, GROUP, made_at, invisibleTime=invisible_ms, maxMsgNums=most)),
             answered, lambda: self.ghosts.append(made_at + invisible_ms))
 
-    def _given(self, one):
+    def delivered(self, one):
         body, place, now = one.body, one.place, self.clock.now_ms()
         sent = self.sent.get(body)
         if sent is None or not sent.wanted:
@@ -326,8 +330,8 @@ class Clients:
         return collections.Counter(
             m.body for queue_id in range(QUEUES) for m in world.store.read(TOPIC, queue_id))
 
-    def check_queues(self, world, *, final):
-        found = self.in_queues(world)
+    def check_queues(self, found, *, final):
+        """Compare how often each message is in the queues with what was answered."""
         for sent in self.sent.values():
             times = found[sent.body]
             if times > sent.wanted:
@@ -339,6 +343,16 @@ class Clients:
                 raise ViolationError(f"T1: {sent.body!r} ({sent.kind}) was answered and is lost")
         if extra := found.keys() - self.sent.keys():
             raise ViolationError(f"never sent: {extra}")
+
+    def missing(self):
+        """Messages that must come and that no consumer has acknowledged."""
+        return [s.body for s in self.sent.values()
+                if s.wanted and s.fact is not None and s.fact.held and not s.maybe_acknowledged]
+
+    def check_came(self):
+        """P1: all came, or came back, until they were acknowledged."""
+        if lost := self.missing():
+            raise ViolationError(f"P1: {lost} never came, or did not come back")
 
     def drain(self, world):
         """Pop and acknowledge until nothing comes any more; what was sent must have come."""
@@ -364,11 +378,8 @@ class Clients:
                 break
         else:
             raise ViolationError("messages come back again and again, or half messages stay pending")
-        self.check_queues(world, final=True)
-        lost = [s.body for s in self.sent.values()
-                if s.wanted and s.fact is not None and s.fact.held and not s.maybe_acknowledged]
-        if lost:
-            raise ViolationError(f"P1: {lost} never came, or did not come back")
+        self.check_queues(self.in_queues(world), final=True)
+        self.check_came()
         if world.pop_part.revive.pending:
             raise ViolationError(f"P3: {world.pop_part.revive.pending} checkpoints are never done with")
 
@@ -482,7 +493,7 @@ class Lives:
     def finish(self, files):
         """A last life without a crash: everything comes, and once."""
         world = self.open(files, 99)
-        self.clients.check_queues(world, final=False)
+        self.clients.check_queues(self.clients.in_queues(world), final=False)
         self.clients.drain(world)
         world.close()
 
