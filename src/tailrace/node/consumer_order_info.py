@@ -21,7 +21,7 @@ _log = get_logger(__name__)
 NOT_POPPED: Final = -1
 """The message does not belong to the last pop of the queue."""
 NOT_COMMITTED: Final = -2
-"""The receipt is of an older pop: nothing changes."""
+"""The receipt is of an older pop, or a kill took what was known of its pop: nothing changes."""
 KEPT_MS: Final = 24 * 3600 * 1000
 """An entry that was not used for this long is dropped."""
 
@@ -142,9 +142,8 @@ class ConsumerOrderInfoManager(ConfigManager[str, _Queues]):
     def commit(self, topic: str, group: str, queue_id: int, offset: int, pop_time: int) -> int:
         """Note an acknowledgement; return the offset to commit, `NOT_POPPED` or `NOT_COMMITTED`."""
         info = self._table.get(f"{topic}@{group}", {}).get(queue_id)
-        if info is None:
-            return offset + 1
-        if pop_time != info.pop_time:
+        # A Java broker that knows no pop of the queue commits ``offset + 1``, and so loses what lies before it.
+        if info is None or pop_time != info.pop_time:
             return NOT_COMMITTED
         if offset not in info.offsets:
             return NOT_POPPED

@@ -1,0 +1,83 @@
+"""Crashes at the operations of brokers with transactions and POP, in several lives, and real kills of one."""
+
+from __future__ import annotations
+
+import logging
+
+import broker_life
+import pytest
+from broker_life import ViolationError
+
+from tailrace.broker.pop.revive import PopReviveService
+from tailrace.broker.pop.revive_log import ReviveLog
+from tailrace.broker.transactions.service import TransactionService
+from tailrace.model import PutMessageStatus
+from tailrace.node.message_store import MessageStore
+
+pytestmark = pytest.mark.crash
+SEED, STEP = 1, 41
+
+
+@pytest.fixture(autouse=True)
+def quiet():
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("sync", [True, False], ids=["sync", "async"])
+@pytest.mark.parametrize("keep", [None, 0, 50, 100])
+def test_a_crash_loses_and_doubles_nothing(keep, sync):
+    print(f"seed {SEED}")
+    counts = broker_life.sweep(SEED, keep, sync=sync, step=STEP)
+    print(counts)
+    assert counts["cases"] >= 3
+
+
+def test_every_kind_of_message_and_request_is_in_the_lives():
+    counts = broker_life.sweep(2, None, sync=True, step=STEP)
+    for kind in ("sent plain", "sent commit", "sent rollback", "sent open-commit", "sent open-rollback", "checks",
+                 "commits answered", "popped", "popped again after a crash", "came back", "acknowledged", "changed"):
+        assert counts[kind], kind
+
+
+def first_violation(keep, *, sync, seeds=range(1, 9)):
+    """Sweep until something is found."""
+    for seed in seeds:
+        try:
+            broker_life.sweep(seed, keep, sync=sync, step=STEP)
+        except ViolationError as error:
+            return str(error)
+    return ""
+
+
+def test_planted_commits_that_are_not_looked_for(monkeypatch):
+    monkeypatch.setattr(TransactionService, "_is_committed", lambda *_: False)
+    assert "T1" in first_violation(None, sync=True)
+
+
+def test_planted_checks_of_half_messages_that_are_forgotten(monkeypatch):
+    monkeypatch.setattr(TransactionService, "load", lambda self: setattr(self, "is_loaded", True) or True)
+    assert first_violation(None, sync=True)
+
+
+def test_planted_copies_that_are_not_looked_for(monkeypatch):
+    monkeypatch.setattr(PopReviveService, "_has_come_back", lambda *_: False)
+    assert "P3" in first_violation(None, sync=True)
+
+
+def test_planted_acknowledgements_that_are_not_read(monkeypatch):
+    monkeypatch.setattr("tailrace.broker.pop.revive.ACK_TAG", "no such tag")
+    assert "P3" in first_violation(None, sync=True)
+
+
+def test_planted_progress_ahead_of_the_checkpoints(monkeypatch):
+    """Offsets that are written before their checkpoints are durable: messages are lost."""
+    monkeypatch.setattr(ReviveLog, "sync", lambda _: None)
+    assert first_violation(0, sync=False)
+
+
+def test_planted_answers_that_wait_for_no_sync(monkeypatch):
+    monkeypatch.setattr(MessageStore, "when_durable", lambda _self, _until, callback: callback(
+        PutMessageStatus.PUT_OK))
+    assert first_violation(0, sync=True)
