@@ -245,14 +245,8 @@ class DefaultMessageStore:
         monotonic_ns = self._clock.monotonic_ns
         began = monotonic_ns()
         result = self.commit_log.append(writer, though_full=though_full)
-        stats = self.stats
-        if result.status is not PutMessageStatus.PUT_OK:
-            stats.put_failed_times += 1
-            return result
-        stats.put_times += result.msg_num
-        stats.put_size += result.until - result.phy_offset
-        stats.put_took(monotonic_ns() - began)
-        if self.reput.idle:
+        self.stats.put_done(result, monotonic_ns() - began)
+        if self.reput.idle and result.msg_num:
             self.wake_reput()
         return result
 
@@ -280,11 +274,12 @@ class DefaultMessageStore:
         return self.append(self.commit_log.records_writer(keys, count, bound, write))
 
     def _illegal(self, error: MessageIllegalError) -> PutMessageResult:
-        self.stats.put_failed_times += 1
-        if not self.flags.is_writeable():  # what is put is not looked at, then
-            return PutMessageResult(
-                PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=self.flags.reason)
-        return self.commit_log.illegal(error)
+        result = self.commit_log.illegal(error)
+        if not self.is_writeable:  # what is put is not looked at, then
+            result = PutMessageResult(
+                PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=self.not_writeable_reason)
+        self.stats.put_done(result, 0)
+        return result
 
     def wake_reput(self) -> None:
         """Tell dispatch that there is something to do, sooner than its period."""
