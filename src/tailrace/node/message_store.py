@@ -58,6 +58,7 @@ from tailrace.node.lock import LOCK_CHECK_MS, LockWatch, lock_store
 from tailrace.node.put_forms import (
     PutResults,
     many_writers,
+    raise_partial,
     raise_refused,
     stored_properties,
     wait_durable,
@@ -399,13 +400,17 @@ class MessageStore:
         writers = many_writers(
             self._store, messages, queue_id, self._clock.now_ms(), self._unique_prefix,
             self._unique_number, self._topic_queues)
-        if writers is None:
-            return [self.put(one, queue_id=queue_id, timeout_ms=timeout_ms) for one in messages]
-        for writer in writers:
-            result = self._store.append(writer)
-            if not result.status.appended:
-                raise_refused(result)
-            results.append(result)
+        try:
+            if writers is None:
+                for one in messages:
+                    results.append(self.put(one, queue_id=queue_id, timeout_ms=timeout_ms))
+                return results
+            for writer in writers:
+                results.append(self._store.append(writer))
+                if not results[-1].status.appended:
+                    raise_refused(results[-1])
+        except StoreNotWritableError as error:
+            raise_partial(error, sum(one.msg_num for one in results), f"of {len(messages)} messages")
         if (
             results and self._store.sync_flush
             and any(message.wait_store_msg_ok for message in messages)

@@ -7,7 +7,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
-from typing import final, overload
+from typing import NoReturn, final, overload
 
 from tailrace.errors import (
     FatalStorageError,
@@ -35,7 +35,7 @@ from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.properties import DELAY, DELIVER_PROPERTIES
 
 __all__ = [
-    "PutResults", "goes_alone", "many_writers", "raise_refused", "stored_properties", "wait_durable",
+    "PutResults", "goes_alone", "many_writers", "raise_partial", "raise_refused", "stored_properties", "wait_durable",
 ]
 
 
@@ -179,6 +179,14 @@ def raise_refused(result: PutMessageResult) -> None:
             INNER_MULTI_DISPATCH, text),
     }
     raise refusals.get(result.status, StoreNotWritableError)(result.remark)
+
+
+def raise_partial(error: StoreError, done: int, of_what: str) -> NoReturn:
+    """Raise an error again, with the number of those that are in the log, if any: "3 of 5 rows"."""
+    if not done:
+        raise error
+    why = error.reason if isinstance(error, StoreNotWritableError) else error
+    raise StoreNotWritableError(f"{done} {of_what} were put: {why}") from error
 
 
 def wait_durable(store: DefaultMessageStore, until: int, limit_ms: int) -> None:

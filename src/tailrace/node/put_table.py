@@ -10,10 +10,10 @@ from typing import Any, Final
 import numpy as np
 
 from tailrace.env.entropy import Entropy
-from tailrace.errors import MessageIllegalError, StoreError, StoreNotWritableError
+from tailrace.errors import MessageIllegalError, StoreError
 from tailrace.kernels import table_records
 from tailrace.model import MessageExtBrokerInner, PutMessageResult
-from tailrace.node.put_forms import raise_refused
+from tailrace.node.put_forms import raise_partial, raise_refused
 from tailrace.node.table_columns import (
     NO_QUEUE,
     Numbers,
@@ -212,7 +212,6 @@ class TablePut:
                     done += put.msg_num
                     until = max(until, put.until)
                     if put.msg_num < len(run) or not put.status.appended:
-                        put.remark = put.remark.rpartition(" messages were put: ")[2]  # the count below is of rows
                         raise_refused(put)
             for row, message, waiting in self._waiting:
                 put = self._timers.put_prepared(message, waiting)
@@ -223,10 +222,7 @@ class TablePut:
                 if put.recall_handle:
                     result.recall_handles[row] = put.recall_handle
         except StoreError as error:
-            if not done:
-                raise
-            why = error.reason if isinstance(error, StoreNotWritableError) else error
-            raise StoreNotWritableError(f"{done} of {self._count} rows were put: {why}") from error
+            raise_partial(error, done, f"of {self._count} rows")
         return PutTableResult(result.phy_offsets, result.queue_offsets, until, result.recall_handles)
 
     def _append_run(

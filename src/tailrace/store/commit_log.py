@@ -200,8 +200,7 @@ class CommitLog:
             status = PutMessageStatus.CREATE_MAPPED_FILE_FAILED
             if not done:
                 return PutMessageResult(status, remark=str(error))
-            return writer.result(
-                PutMessageResult, status, f"{done} of {writer.count} messages were put: {error}")
+            return writer.result(PutMessageResult, status, str(error))
         return writer.result(PutMessageResult, PutMessageStatus.PUT_OK, "")
 
     def message_writer(self, message: MessageExtBrokerInner) -> RecordWriter:
