@@ -7,12 +7,12 @@ import contextlib
 import threading
 
 import pytest
+import served_broker
 
 from tailrace.broker import controller as controller_module
 from tailrace.broker.cold_reads import THREADS
-from tailrace.broker.controller import BrokerController
 from tailrace.env.filesystem import OsFileSystem
-from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
+from tailrace.formats.remoting import RemotingCommand
 from tailrace.model import GetMessageResult, GetMessageStatus, Message
 from tailrace.node.message_store import MessageStore
 
@@ -26,26 +26,9 @@ SEND = {"a": "pg", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "
 WAIT_S = 20
 
 
-class Client:
-    """A connection that speaks frames."""
-
-    def __init__(self, reader, writer):
-        self.reader, self.writer, self.data = reader, writer, b""
-
+class Client(served_broker.Client):
     def send(self, code, ext, opaque, body=b"", version=479):
-        self.writer.write(encode(RemotingCommand(code, ext, body, opaque=opaque, version=version)))
-
-    async def receive(self):
-        """The next command, None when the connection has ended."""
-        while True:
-            command, end = decode_frame(self.data, 0, len(self.data))
-            if command is not None:
-                self.data = self.data[end:]
-                return command
-            more = await asyncio.wait_for(self.reader.read(1 << 16), WAIT_S)
-            if not more:
-                return None
-            self.data += more
+        super().send(RemotingCommand(code, ext, body, opaque=opaque, version=version))
 
     async def ask(self, *request, **keywords):
         self.send(*request, **keywords)
@@ -71,23 +54,11 @@ class Disk:
 @contextlib.asynccontextmanager
 async def serving(path, file_system=None):
     """A broker with three messages, its store, and what connects a client."""
-    with MessageStore.open(path, file_system=file_system) as store, contextlib.ExitStack() as stack:
-        controller = BrokerController(store)
-        await controller.start(("127.0.0.1", 0), None)
+    async with served_broker.serving(path, client=Client, file_system=file_system) as served:
         for number in range(3):
-            store.put(Message(topic="orders", body=b"%d" % number), queue_id=0)
-        store.wait_dispatched()
-
-        async def connect():
-            host, port = controller.broker_address.rsplit(":", 1)
-            client = Client(*await asyncio.open_connection(host, int(port)))
-            stack.callback(client.writer.close)
-            return client
-
-        try:
-            yield controller, connect
-        finally:
-            await controller.stop()
+            served.store.put(Message(topic="orders", body=b"%d" % number), queue_id=0)
+        served.store.wait_dispatched()
+        yield served.controller, served.connect
 
 
 async def until(condition):

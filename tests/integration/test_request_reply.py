@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 
 import pytest
+from served_broker import serving
 
-from tailrace.broker.controller import BrokerController
-from tailrace.config import BrokerConfig, FlushDiskType, StoreConfig
+from tailrace.config import FlushDiskType, StoreConfig
 from tailrace.formats.commitlog import decode_properties
-from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
-from tailrace.node.message_store import MessageStore
+from tailrace.formats.remoting import RemotingCommand
 
 pytestmark = pytest.mark.integration
 
@@ -26,49 +24,6 @@ REPLY = {
     "i": "MSG_TYPE\x01reply\x02CORRELATION_ID\x01c-1\x02REPLY_TO_CLIENT\x01asker\x02TTL\x013000\x02",
 }
 HEARTBEAT = json.dumps({"clientID": "asker", "producerDataSet": [{"groupName": "askers"}]}).encode()
-
-
-class Client:
-    def __init__(self, reader, writer):
-        self.reader, self.writer, self.data = reader, writer, b""
-
-    def send(self, command):
-        self.writer.write(encode(command))
-
-    async def receive(self):
-        while True:
-            command, end = decode_frame(self.data, 0, len(self.data))
-            if command is not None:
-                self.data = self.data[end:]
-                return command
-            more = await asyncio.wait_for(self.reader.read(1 << 16), 15)
-            if not more:
-                return None
-            self.data += more
-
-    async def ask(self, code, ext=None, body=b""):
-        self.send(RemotingCommand(code, ext, body, opaque=7))
-        return await self.receive()
-
-
-@contextlib.asynccontextmanager
-async def serving(path, store_config=None, **broker_config):
-    with MessageStore.open(path, config=store_config) as store:
-        controller = BrokerController(store, BrokerConfig(**broker_config))
-        await controller.start(("127.0.0.1", 0), None)
-        clients = []
-
-        async def connect():
-            host, port = controller.broker_address.rsplit(":", 1)
-            clients.append(Client(*await asyncio.open_connection(host, int(port))))
-            return clients[-1]
-
-        try:
-            yield controller, store, connect
-        finally:
-            await controller.stop()
-            for client in clients:
-                client.writer.close()
 
 
 def run(test):

@@ -7,13 +7,12 @@ import contextlib
 import threading
 
 import pytest
+import served_broker
 
 from tailrace import Message
-from tailrace.broker.controller import BrokerController
 from tailrace.client import AsyncProducer, Producer
-from tailrace.config import BrokerConfig, StoreConfig
+from tailrace.config import StoreConfig
 from tailrace.errors import MessageIllegalError
-from tailrace.node.message_store import MessageStore
 
 pytestmark = pytest.mark.integration
 
@@ -24,13 +23,8 @@ LATER = {"transaction_check_interval": 3_600_000}
 
 @contextlib.asynccontextmanager
 async def serving(path, **broker_config):
-    with MessageStore.open(path, config=StoreConfig(**SIZES)) as store:
-        controller = BrokerController(store, BrokerConfig(**broker_config))
-        await controller.start(("127.0.0.1", 0), None)
-        try:
-            yield store, controller.broker_address
-        finally:
-            await controller.stop()
+    async with served_broker.serving(path, StoreConfig(**SIZES), **broker_config) as served:
+        yield served.store, served.controller.broker_address
 
 
 def run(test):

@@ -9,11 +9,11 @@ import shutil
 import time
 
 import pytest
+import served_broker
 
-from tailrace.broker.controller import BrokerController
-from tailrace.config import BrokerConfig, FlushDiskType, StoreConfig
+from tailrace.config import FlushDiskType, StoreConfig
 from tailrace.formats.commitlog import decode_message
-from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
+from tailrace.formats.remoting import RemotingCommand, encode
 from tailrace.node.message_store import MessageStore
 
 pytestmark = pytest.mark.integration
@@ -27,36 +27,22 @@ SIZES = {"mapped_file_size_commit_log": 4 << 20, "max_hash_slot_num": 1000, "max
 SOON = {"transaction_check_interval": 50, "transaction_time_out": 0}
 
 
-class Client:
-    def __init__(self, reader, writer):
-        self.reader, self.writer, self.data = reader, writer, b""
-
-    def send(self, command):
-        self.writer.write(encode(command))
-
-    async def receive(self):
-        while True:
-            command, end = decode_frame(self.data, 0, len(self.data))
-            if command is not None:
-                self.data = self.data[end:]
-                return command
-            more = await asyncio.wait_for(self.reader.read(1 << 16), 15)
-            assert more, "the connection was closed"
-            self.data += more
+class Client(served_broker.Client):
+    checks = ()
+    """Checks of half messages that came while an answer was waited for."""
 
     async def ask(self, code, ext=None, body=b""):
-        """The answer; checks that come in the meantime are kept in ``checks``."""
-        self.send(RemotingCommand(code, ext, body, opaque=7))
-        while (command := await self.receive()).flag & 1 == 0:
-            self.checks = [*getattr(self, "checks", ()), command]
+        command = await super().ask(code, ext, body)
+        while command.flag & 1 == 0:
+            self.checks = (*self.checks, command)
+            command = await self.receive()
         return command
 
     async def check(self):
         """The next check of a half message."""
-        kept = getattr(self, "checks", [])
-        if kept:
-            self.checks = kept[1:]
-            return kept[0]
+        if self.checks:
+            check, *self.checks = self.checks
+            return check
         while (command := await self.receive()).code != 39 or command.flag & 1:
             pass
         return command
@@ -87,22 +73,9 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def serving(path, store_config=None, **broker_config):
-    with MessageStore.open(path, config=store_config or StoreConfig(**SIZES)) as store:
-        controller = BrokerController(store, BrokerConfig(**broker_config))
-        await controller.start(("127.0.0.1", 0), None)
-        clients = []
-
-        async def connect():
-            host, port = controller.broker_address.rsplit(":", 1)
-            clients.append(Client(*await asyncio.open_connection(host, int(port))))
-            return clients[-1]
-
-        try:
-            yield controller.broker, store, connect
-        finally:
-            await controller.stop()
-            for client in clients:
-                client.writer.close()
+    config = store_config or StoreConfig(**SIZES)
+    async with served_broker.serving(path, config, client=Client, **broker_config) as served:
+        yield served.controller.broker, served.store, served.connect
 
 
 def run(test):

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, final
 
 from tailrace.broker.counters import Counters, Flow
+from tailrace.formats.commitlog import decode_properties
 from tailrace.metrics import MESSAGE_SIZE
 from tailrace.store.hooks import MessageArrivingListener
 
-__all__ = ["NORMAL", "CountedArrivals", "Flow", "Traffic", "message_type"]
+__all__ = ["NORMAL", "CountedArrivals", "Flow", "Traffic", "message_type", "type_of"]
 
 _BUCKETS: Final = MESSAGE_SIZE.buckets
 NORMAL: Final = "normal"
@@ -23,11 +24,11 @@ LMQ_PREFIX: Final = "%LMQ%"
 """Topics with this prefix count as one, as in LmqBrokerStatsManager."""
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 """Of delay levels, whose queues are counted one by one."""
-# In the order that the reference asks (BrokerMetricsManager.getMessageType).
-_TYPES: Final = (
-    ("TRAN_MSG\x01true\x02", "transaction"), ("__SHARDINGKEY\x01", "fifo"), ("DELAY\x01", "delay"),
-    ("TIMER_DEL", "delay"),
-)
+_SHARDING_KEY: Final = "__SHARDINGKEY"
+_DELAYS: Final = frozenset({
+    "__STARTDELIVERTIME", "DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"})
+_SIGNS: Final = ("TRAN_MSG\x01", "__SHARDINGKEY\x01", "DELAY\x01", "TIMER_DEL", "__STARTDELIVERTIME\x01")
+"""One of them is in the properties of each message that is not of type normal."""
 
 
 @final
@@ -43,10 +44,19 @@ class SizedFlow(Flow):
 
 def message_type(properties: str) -> str:
     """normal, fifo, delay or transaction, by a message's stored properties."""
-    for sign, kind in _TYPES:
+    for sign in _SIGNS:
         if sign in properties:
-            return kind
+            return type_of(decode_properties(properties.encode()))
     return NORMAL
+
+
+def type_of(properties: Mapping[str, str]) -> str:
+    """The same by its properties, asked in the reference's order (BrokerMetricsManager.getMessageType)."""
+    if properties.get("TRAN_MSG", "").lower() == "true":
+        return "transaction"
+    if _SHARDING_KEY in properties:
+        return "fifo"
+    return NORMAL if _DELAYS.isdisjoint(properties) else "delay"
 
 
 def _no_system_topics(topic: str) -> bool:

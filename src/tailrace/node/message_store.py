@@ -58,6 +58,7 @@ from tailrace.node.lock import LOCK_CHECK_MS, LockWatch, lock_store
 from tailrace.node.put_forms import (
     PutResults,
     many_writers,
+    raise_partial,
     raise_refused,
     stored_properties,
     wait_durable,
@@ -247,7 +248,7 @@ class MessageStore:
             return  # a forked child owns nothing of this
         if self._scheduler is not None:
             self._scheduler.stop_all()
-        self._store.flush_commit_log.handle = None
+        self._store.services_ended()
         try:
             if self.lost_lock:  # nothing may be written, the directory is another process's
                 self._timers.release()
@@ -293,11 +294,11 @@ class MessageStore:
     @property
     def store_host(self) -> bytes:
         """Address and port, raw, that records and message ids carry."""
-        return self._store.commit_log.store_host
+        return self._store.store_host
 
     @store_host.setter
     def store_host(self, raw: bytes) -> None:
-        self._store.commit_log.store_host = raw
+        self._store.store_host = raw
 
     @property
     def recovery_report(self) -> dict[str, Any]:
@@ -307,12 +308,12 @@ class MessageStore:
     @property
     def min_phy_offset(self) -> int:
         """Position of the first byte of the log, -1 when it is empty."""
-        return self._store.commit_log.min_offset
+        return self._store.min_phy_offset
 
     @property
     def max_phy_offset(self) -> int:
         """Position behind the last record of the log."""
-        return self._store.commit_log.max_offset
+        return self._store.max_phy_offset
 
     @property
     def dispatch_behind_bytes(self) -> int:
@@ -327,12 +328,12 @@ class MessageStore:
     @property
     def is_writeable(self) -> bool:
         """Whether messages may be put."""
-        return not self._closed and self._store.flags.is_writeable()
+        return not self._closed and self._store.is_writeable
 
     @property
     def not_writeable_reason(self) -> str:
         """Why not."""
-        return "the store is closed" if self._closed else self._store.flags.reason
+        return "the store is closed" if self._closed else self._store.not_writeable_reason
 
     @property
     def delay_offsets(self) -> DelayOffsetManager:
@@ -376,14 +377,14 @@ class MessageStore:
             message.topic, queue_id, message.body,
             plain_properties(message, self._unique_prefix, next(self._unique_number))
             or stored_properties(message, self._unique_key()), message.flag, 0, self._clock.now_ms(),
-            store.commit_log.store_host))
+            store.store_host))
         if result.status is not PutMessageStatus.PUT_OK:
             raise_refused(result)
-        if store.flush_commit_log.sync and message.wait_store_msg_ok:
+        if store.sync_flush and message.wait_store_msg_ok:
             self._wait(result.until, timeout_ms)
         else:
             store.let_dispatch_follow(result.until)
-        result.msg_id = create_message_id(store.commit_log.store_host, result.phy_offset)
+        result.msg_id = create_message_id(store.store_host, result.phy_offset)
         return result
 
     def put_many(
@@ -397,17 +398,21 @@ class MessageStore:
         self._check_open()
         results: list[PutMessageResult] = []
         writers = many_writers(
-            self._store.commit_log, messages, queue_id, self._clock.now_ms(), self._unique_prefix,
+            self._store, messages, queue_id, self._clock.now_ms(), self._unique_prefix,
             self._unique_number, self._topic_queues)
-        if writers is None:
-            return [self.put(one, queue_id=queue_id, timeout_ms=timeout_ms) for one in messages]
-        for writer in writers:
-            result = self._store.append(writer)
-            if not result.status.appended:
-                raise_refused(result)
-            results.append(result)
+        try:
+            if writers is None:
+                for one in messages:
+                    results.append(self.put(one, queue_id=queue_id, timeout_ms=timeout_ms))
+                return results
+            for writer in writers:
+                results.append(self._store.append(writer))
+                if not results[-1].status.appended:
+                    raise_refused(results[-1])
+        except StoreNotWritableError as error:
+            raise_partial(error, sum(one.msg_num for one in results), f"of {len(messages)} messages")
         if (
-            results and self._store.flush_commit_log.sync
+            results and self._store.sync_flush
             and any(message.wait_store_msg_ok for message in messages)
         ):
             self._wait(results[-1].until, timeout_ms)
@@ -433,7 +438,7 @@ class MessageStore:
             self._topic_queues, self._clock.now_ms())
         put.check(table, topic, queue_id)
         result = put.append()
-        if result.until >= 0 and self._store.flush_commit_log.sync:
+        if result.until >= 0 and self._store.sync_flush:
             self._wait(result.until, timeout_ms)
         elif result.until >= 0:
             self._store.let_dispatch_follow(result.until)
@@ -444,7 +449,7 @@ class MessageStore:
         if self._closed or os.getpid() != self._pid:
             self._check_open()
         store = self._store
-        writer = store.commit_log.tail.plain_writer(message)
+        writer = store.plain_writer(message)
         return store.append(writer) if writer is not None else self._timers.put(message)
 
     def recall(self, handle: str) -> None:
@@ -456,7 +461,7 @@ class MessageStore:
         for result in self._timers.recall(handle, self._clock.now_ms(), self.store_host):
             if result.status is not PutMessageStatus.PUT_OK:
                 raise_refused(result)
-            if self._store.flush_commit_log.sync:
+            if self._store.sync_flush:
                 self._wait(result.until, None)
 
     def timers(self) -> Iterator[PendingTimer]:
@@ -494,7 +499,7 @@ class MessageStore:
         nothing: it may show what a killed process has left in memory.
         """
         self._check_may_change()
-        self._store.flush_commit_log.flush()
+        self._store.sync_log()
 
     def wait_dispatched(self, timeout_ms: int = 10_000) -> bool:
         """Wait until everything put so far can be read by queue and key."""
@@ -511,9 +516,9 @@ class MessageStore:
         known = self.topics.select(topic)
         if known is None:
             # A refused topic must not leave a config behind: the log checks names first.
-            self._store.commit_log.check_topic(topic)
-            if not self._store.flags.is_writeable():
-                raise StoreNotWritableError(self._store.flags.reason)
+            self._store.rules.topic_bytes(topic)
+            if not self._store.is_writeable:
+                raise StoreNotWritableError(self._store.not_writeable_reason)
             known = self.topics.create_if_missing(topic, max(DEFAULT_QUEUES, queue_id + 1))
         if (known.attributes or self.topics.static_topics) and (
             unsupported := self.topics.unsupported_type(known)
@@ -546,11 +551,7 @@ class MessageStore:
         result = store.reader.get_message(
             topic, queue_id, offset, max_msg_nums, max_bytes, codes, property_filter=property_filter,
             only_cached=only_cached)
-        if result.ends:
-            store.stats.get_found_times += 1
-            store.stats.get_transferred += len(result.ends)
-        elif not result.is_cold:
-            store.stats.get_miss_times += 1
+        store.stats.get_done(result)
         return result
 
     def read(
@@ -588,7 +589,7 @@ class MessageStore:
         self._check_open()
         if self._store.reader.visible_at(phy_offset) is None:
             return None
-        return self._store.commit_log.record_at(phy_offset)
+        return self._store.record_at(phy_offset)
 
     def look_message_by_offset(self, phy_offset: int) -> MessageExt | None:
         """The message at a position of the log, or None."""
@@ -646,8 +647,7 @@ class MessageStore:
         bytes away then: only the name of their file goes.
         """
         self._check_open()
-        file = self._store.commit_log.queue.find(phy_offset)
-        return file.select(phy_offset - file.file_from_offset, size) if file is not None else None
+        return self._store.lease(phy_offset, size)
 
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
         """Offset of the first message of a queue, 0 when there is no such queue."""
@@ -662,7 +662,7 @@ class MessageStore:
         queue = self._store.queues.get(topic, queue_id)
         readable = queue.max_offset if queue is not None else 0
         return readable if committed else max(
-            readable, self._store.commit_log.queue_offsets.get((topic, queue_id), 0))
+            readable, self._store.next_queue_offset(topic, queue_id))
 
     def execute_delete_files_manually(self) -> None:
         """Have the next 20 passes delete expired files, whatever the hour (request 329)."""

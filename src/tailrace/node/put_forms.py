@@ -7,7 +7,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
-from typing import final, overload
+from typing import NoReturn, final, overload
 
 from tailrace.errors import (
     FatalStorageError,
@@ -30,12 +30,12 @@ from tailrace.model import (
     PutMessageStatus,
     whole_ms,
 )
-from tailrace.store.commit_log import CommitLog, RecordWriter
+from tailrace.store.commit_log import RecordWriter
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.properties import DELAY, DELIVER_PROPERTIES
 
 __all__ = [
-    "PutResults", "goes_alone", "many_writers", "raise_refused", "stored_properties", "wait_durable",
+    "PutResults", "goes_alone", "many_writers", "raise_partial", "raise_refused", "stored_properties", "wait_durable",
 ]
 
 
@@ -53,7 +53,7 @@ def goes_alone(message: Message) -> bool:
 
 
 def many_writers(
-    log: CommitLog, messages: Sequence[Message], queue_id: int, now_ms: int, prefix: str,
+    store: DefaultMessageStore, messages: Sequence[Message], queue_id: int, now_ms: int, prefix: str,
     number: Iterator[int], check_queue: Callable[[str, int], None],
 ) -> list[RecordWriter] | None:
     """A writer for each run of messages of one topic; None when one of them cannot go with others.
@@ -73,8 +73,8 @@ def many_writers(
                 (one.flag, one.body, stored_properties(one, f"{prefix}{next(number):012X}"))
                 for one in part
             ]
-        writers.append(log.items_writer(MessageExtBrokerInner(
-            topic, queue_id, b"", born_timestamp=now_ms, born_host=log.store_host), items))
+        writers.append(store.items_writer(MessageExtBrokerInner(
+            topic, queue_id, b"", born_timestamp=now_ms, born_host=store.store_host), items))
     return writers
 
 
@@ -181,6 +181,14 @@ def raise_refused(result: PutMessageResult) -> None:
     raise refusals.get(result.status, StoreNotWritableError)(result.remark)
 
 
+def raise_partial(error: StoreError, done: int, of_what: str) -> NoReturn:
+    """Raise an error again, with the number of those that are in the log, if any: "3 of 5 rows"."""
+    if not done:
+        raise error
+    why = error.reason if isinstance(error, StoreNotWritableError) else error
+    raise StoreNotWritableError(f"{done} {of_what} were put: {why}") from error
+
+
 def wait_durable(store: DefaultMessageStore, until: int, limit_ms: int) -> None:
     """Wait until everything below ``until`` is durable, at most ``limit_ms``.
 
@@ -196,9 +204,9 @@ def wait_durable(store: DefaultMessageStore, until: int, limit_ms: int) -> None:
     try:
         store.when_durable(until, told)
     except FatalStorageError:
-        raise StoreNotWritableError(store.flags.reason) from None
+        raise StoreNotWritableError(store.not_writeable_reason) from None
     done.wait(limit_ms / 1000)
     if not outcome or outcome[0] is PutMessageStatus.FLUSH_DISK_TIMEOUT:
         raise FlushDiskTimeoutError(until, limit_ms)
     if outcome[0] is not PutMessageStatus.PUT_OK:
-        raise StoreNotWritableError(store.flags.reason)
+        raise StoreNotWritableError(store.not_writeable_reason)

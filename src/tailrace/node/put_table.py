@@ -10,10 +10,10 @@ from typing import Any, Final
 import numpy as np
 
 from tailrace.env.entropy import Entropy
-from tailrace.errors import MessageIllegalError, StoreError, StoreNotWritableError
+from tailrace.errors import MessageIllegalError, StoreError
 from tailrace.kernels import table_records
 from tailrace.model import MessageExtBrokerInner, PutMessageResult
-from tailrace.node.put_forms import raise_refused
+from tailrace.node.put_forms import raise_partial, raise_refused
 from tailrace.node.table_columns import (
     NO_QUEUE,
     Numbers,
@@ -99,11 +99,10 @@ class TablePut:
         for piece in pieces_of(table):
             self._rows.append(self._checked(piece, topic, queue_id))
             self._count += piece.count
-        log = self._store.commit_log
         most: dict[str, int] = {}
         for name, number in self._queues:
             with _at_row(self._first_rows[name, number]):
-                log.check_topic(name)
+                self._store.rules.topic_bytes(name)
             most[name] = max(number, most.get(name, 0))
         for rows in self._rows:
             self._check_sizes(rows)
@@ -168,18 +167,18 @@ class TablePut:
         return Texts(ends - lengths, lengths, out[:used].copy()), kinds
 
     def _check_sizes(self, rows: _Rows) -> None:
-        log = self._store.commit_log
+        rules = self._store.rules
         bodies, properties = rows.piece.body.lengths, rows.properties.lengths
         topics = np.array([len(topic) for topic, _ in self._queues], np.int64)[rows.queues]
-        hosts = 2 * len(log.store_host)
-        if not len(topics) or log.are_short(
+        hosts = 2 * len(self._store.store_host)
+        if not len(topics) or rules.are_short(
             int(topics.max()), hosts, int(bodies.max()), int(properties.max())
         ):
             return
         for row, lengths in enumerate(zip(
             bodies.tolist(), properties.tolist(), topics.tolist(), strict=True)):
             with _at_row(rows.piece.first + row):
-                log.check_lengths(*lengths, hosts)
+                rules.check_lengths(*lengths, hosts)
 
     def _prepare_waiting(self, rows: _Rows) -> None:
         """Pass the rows that name a delivery time to the put hook."""
@@ -188,7 +187,7 @@ class TablePut:
             topic, queue_id = keys[rows.queues[row]]
             message = MessageExtBrokerInner(
                 topic, queue_id, rows.piece.body.text(row), rows.properties.text(row),
-                int(rows.flags[row]), 0, self._now_ms, self._store.commit_log.store_host)
+                int(rows.flags[row]), 0, self._now_ms, self._store.store_host)
             waiting = self._timers.waiting(message)
             if isinstance(waiting, PutMessageResult):
                 with _at_row(rows.piece.first + row):
@@ -213,7 +212,6 @@ class TablePut:
                     done += put.msg_num
                     until = max(until, put.until)
                     if put.msg_num < len(run) or not put.status.appended:
-                        put.remark = put.remark.rpartition(" messages were put: ")[2]  # the count below is of rows
                         raise_refused(put)
             for row, message, waiting in self._waiting:
                 put = self._timers.put_prepared(message, waiting)
@@ -224,10 +222,7 @@ class TablePut:
                 if put.recall_handle:
                     result.recall_handles[row] = put.recall_handle
         except StoreError as error:
-            if not done:
-                raise
-            why = error.reason if isinstance(error, StoreNotWritableError) else error
-            raise StoreNotWritableError(f"{done} of {self._count} rows were put: {why}") from error
+            raise_partial(error, done, f"of {self._count} rows")
         return PutTableResult(result.phy_offsets, result.queue_offsets, until, result.recall_handles)
 
     def _append_run(
@@ -235,12 +230,12 @@ class TablePut:
         result: PutTableResult,
     ) -> PutMessageResult:
         """Append the rows of a piece with the indexes in ``run``; ``queues`` are all of the table."""
-        log = self._store.commit_log
+        rules = self._store.rules
         used, of_rows = np.unique(rows.queues[run], return_inverse=True)
         keys = [queues[number] for number in used.tolist()]
         bodies, properties = rows.piece.body.some(run), rows.properties.some(run)
         phy_offsets, queue_offsets = np.empty(len(run), np.int64), np.empty(len(run), np.int64)
-        host = np.frombuffer(log.store_host, np.uint8)
+        host = np.frombuffer(self._store.store_host, np.uint8)
         flags, of_rows, names = rows.flags[run], of_rows.reshape(-1), topics.some(used)
         queue_ids = np.array([queue_id for _, queue_id in keys], np.int64)
 
@@ -249,11 +244,11 @@ class TablePut:
         ) -> tuple[int, int]:
             made: tuple[int, int] = table_records.put_rows(
                 first, len(run), bodies, properties, flags, of_rows, queue_ids, names, self._now_ms, host,
-                now_ms, host, log.appends_crc, out, at, limit, phy_offset, offsets, phy_offsets,
+                now_ms, host, rules.appends_crc, out, at, limit, phy_offset, offsets, phy_offsets,
                 queue_offsets)
             return made
 
-        bound = log.bound(
+        bound = rules.bound(
             max(len(topic) for topic, _ in keys), 2 * len(host), len(run), bodies.size + properties.size)
         put = self._store.put_records(keys, len(run), bound, make)
         there = run[: put.msg_num] + rows.piece.first

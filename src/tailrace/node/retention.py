@@ -15,17 +15,11 @@ from tailrace.node.group_pins import GroupPins
 from tailrace.node.timer_rescue import PendingTimers, TimerRescue
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.node.topic_retention import TopicRetention
-from tailrace.segments import MappedFile
-from tailrace.store.clean_commit_log import CleanCommitLogService
-from tailrace.store.clean_consume_queue import CleanConsumeQueueService
 from tailrace.store.default_message_store import DefaultMessageStore
-from tailrace.store.disk_check import DiskCheckService
+from tailrace.store.deletion import Deletion
 from tailrace.store.dispatch import SCHEDULE_TOPIC
-from tailrace.store.forced_deletions import ForcedDeletions
-from tailrace.store.log_paths import log_paths
 from tailrace.store.queue_search import message_from
 from tailrace.store.retention import Pin
-from tailrace.store.trash import Trash
 from tailrace.timer.properties import TIMER_TOPIC
 from tailrace.timer.schedule_message_service import ScheduleMessageService
 
@@ -43,27 +37,21 @@ class Retention:
         self, clock: Clock, file_system: FileSystem, store: DefaultMessageStore,
         topics: TopicConfigManager,
     ) -> None:
-        config, log = store.config, store.commit_log
+        config = store.config
         self._clock = clock
         self._config = config
-        self._file_system = file_system
         self._store = store
-        self.trash = Trash(clock, file_system, store.root, log.queue.directories, config.delete_rate)
-        self.disk = DiskCheckService(
-            file_system, config, store.flags, self.trash, log_paths(config, store.root).writable,
-            f"{store.root}/{filenames.CONSUMEQUEUE}", self.store_bytes)
-        log.queue.full_directories = lambda: self.disk.verdict.full_paths
-        self.clean_commit_log = CleanCommitLogService(
-            clock, file_system, config, log, store.flags, self.trash, self.disk,
-            self._store_timestamp, self._dispatched_until, self._count_messages,
-            ForcedDeletions(file_system, store.root))
-        self.clean_consume_queue = CleanConsumeQueueService(
-            clock, config, log, store.queues, store.index)
+        self._deletion = deletion = Deletion(clock, file_system, store, _WAITING)
+        self.trash = deletion.trash
+        self.disk = deletion.disk
+        self.clean_commit_log = deletion.clean_commit_log
+        self.clean_consume_queue = deletion.clean_consume_queue
+        self.store_bytes = deletion.store_bytes
         self.topics = TopicRetention(clock, file_system, store, topics)
         self.clean_commit_log.topic_needs = self.topics.needs
         if config.archive_directory:
             pins = ArchivePins(
-                clock, file_system, config.archive_directory, lambda: log.queue.files[:-1])
+                clock, file_system, config.archive_directory, deletion.full_files)
             self.clean_commit_log.pin_sources.append(pins)
             self.clean_commit_log.archive_confirms = pins.confirmed
         self._group_pins: GroupPins | None = None
@@ -119,38 +107,7 @@ class Retention:
 
     def delete_now(self) -> int:
         """One whole pass by hand, queues and index too; how many CommitLog files went."""
-        self._store.flush_commit_log.flush()  # what an open found counts as written only
-        self.topics.step()
-        count = self.clean_commit_log.run_pass(manual=True)
-        self.clean_consume_queue.run_pass()
-        return count
-
-    def store_bytes(self) -> int:
-        """What log and index take of the disk, and the units, as maxStoreBytes counts them."""
-        store = self._store
-        size = sum(self._allocated(file) for file in store.commit_log.queue.files)
-        for queue in list(store.queues.table.values()):
-            size += max(queue.files.max_offset - max(queue.files.min_offset, 0), 0)
-        return size + sum(self._allocated(file) for file in (store.index.files if store.index else ()))
-
-    def _count_messages(self, low_phy_offset: int, high_phy_offset: int) -> dict[str, int]:
-        """Messages by topic between two positions of the log, without those that wait for their time.
-
-        What is lost of these is counted by who writes them again.
-        """
-        found: dict[str, int] = {}
-        for (topic, _), queue in list(self._store.queues.table.items()):
-            if topic in _WAITING:
-                continue
-            if count := queue.count_between(low_phy_offset, high_phy_offset):
-                found[topic] = found.get(topic, 0) + count
-        return found
-
-    def _allocated(self, file: MappedFile) -> int:
-        try:
-            return self._file_system.stat(file.path).allocated
-        except OSError:
-            return 0  # it has just been deleted
+        return self._deletion.run_pass(self.topics.step)
 
     def stats(self) -> dict[str, Any]:
         """Counters, and the disks as the last check saw them."""
@@ -165,26 +122,6 @@ class Retention:
             "deletedQueueFiles": self.clean_consume_queue.deleted_queue_files,
             "deletedIndexFiles": self.clean_consume_queue.deleted_index_files,
         }
-
-    def _dispatched_until(self, wanted: int) -> int:
-        """Position below which no record is needed to know where its queue goes on.
-
-        Its unit must be durable for that: else a power loss after the deletion would give the
-        queue's next message an offset that it had given before. Queues are synced when that brings
-        it to ``wanted``; -1 syncs nothing.
-        """
-        store, flush = self._store, self._store.flush_consume_queue
-        until, position = store.reput.reput_from_offset, store.reput.position
-        if position is None or position.until <= flush.durable_until:
-            return until  # behind it there are only blanks
-        if flush.durable_until < wanted <= until and store.flags.is_writeable():
-            flush.flush(0)
-        return until if position.until <= flush.durable_until else min(until, flush.durable_until)
-
-    def _store_timestamp(self, phy_offset: int) -> int:
-        """Store time of the record at a position, -1 when there is no sound one."""
-        found = self._store.reader.decode_at(phy_offset)
-        return found.store_timestamp if found is not None else -1
 
 
 def _human(size: int) -> str:

@@ -86,7 +86,7 @@ class TimerRescue:
         Raises FatalStorageError when the log cannot be synced.
         """
         places = self._timers.pending_between(low, high) if self._timers is not None else ()
-        records = [(place, self._store.commit_log.record_at(place)) for place in places]
+        records = [(place, self._store.record_at(place)) for place in places]
         delayed, size = self._levels.waiting_between(low, high)
         size += sum(len(data) for _, data in records if data is not None)
         if size * _MOST_SHARE > high - low:
@@ -94,7 +94,7 @@ class TimerRescue:
         copied = self._copy_timers(records)
         handed_over, left = self._levels.hand_over(low, high, self._put_elsewhere)
         if copied or handed_over:
-            self._store.flush_commit_log.flush()
+            self._store.sync_log()
             self._store.wake_reput()
         return copied + handed_over, len(places) - copied + left
 

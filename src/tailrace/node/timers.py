@@ -117,8 +117,7 @@ class Timers:
         # Before the sync: an update that comes in meanwhile makes it dirty again.
         self.delay_offsets.dirty = False
         try:
-            if self._store.commit_log.queue.dirty_bytes():
-                self._store.flush_commit_log.flush()
+            self._store.sync_log()
             self.delay_offsets.write(text)
         except BaseException:
             self.delay_offsets.dirty = True
@@ -175,7 +174,7 @@ class Timers:
 
     def waiting(self, message: MessageExtBrokerInner) -> PutMessageResult | Waiting | None:
         """Change a message that has to wait; where it is to go then, or why it is refused."""
-        return self._store.commit_log.lmq_refusal(message) or self._hook.handle(message)
+        return self._store.lmq_refusal(message) or self._hook.handle(message)
 
     def put_prepared(
         self, message: MessageExtBrokerInner, waiting: Waiting | None

@@ -170,7 +170,7 @@ class TopicRetention:
 
     def _drop_deleted(self) -> None:
         """Forget deleted topics whose messages have left the log."""
-        low = self._store.commit_log.min_offset
+        low = self._store.min_phy_offset
         gone = [topic for topic, place in self._minima.deleted.items() if 0 <= place <= low]
         for topic in gone:
             del self._minima.deleted[topic]
@@ -284,7 +284,7 @@ class TopicRetention:
             raise StoreError(f"there is no topic {topic}")
         if not queues and queue_id is not None:
             raise StoreError(f"{topic} has no messages in a queue {queue_id}")
-        self._store.flush_commit_log.flush()  # what lies before a logical minimum must never be cut
+        self._store.sync_log()  # what lies before a logical minimum must never be cut
         with self._lock:
             return self._purge(topic, queues, before_ms)
 
@@ -321,7 +321,7 @@ class TopicRetention:
             self._note_deleted(topics)
 
     def _note_deleted(self, topics: set[str]) -> None:
-        place = self._store.commit_log.max_offset
+        place = self._store.max_phy_offset
         was = dict(self._minima.deleted), dict(self._minima.table)
         self._minima.deleted.update(dict.fromkeys(topics, place))
         for table in (self._minima.table, self._bytes, self._first):

@@ -12,7 +12,6 @@ under ``_lock``. Durable on return of a put: nothing; see store.flush.
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias, final
@@ -26,11 +25,7 @@ from tailrace.errors import DiskFullError, FatalStorageError, MessageIllegalErro
 from tailrace.formats.commitlog import (
     BLANK,
     BLANK_MAGIC,
-    CRC_PROPERTY_LENGTH,
     END_FILE_MIN_BLANK_LENGTH,
-    MAX_PROPERTIES_LENGTH,
-    MAX_TOPIC_LENGTH,
-    MAX_TOPIC_LENGTH_V1,
     MIN_RECORD_LENGTH,
     STORE_TIME_HEAD,
     SysFlag,
@@ -43,12 +38,12 @@ from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageSt
 from tailrace.segments import AllocateMappedFileService, MappedFile, MappedFileQueue, OpenFiles
 from tailrace.store.log_paths import LogPaths
 from tailrace.store.multi_dispatch import MARK, MultiDispatch
+from tailrace.store.record_rules import RecordRules
 from tailrace.store.running_flags import RunningFlags
 
 __all__ = ["CommitLog", "MakeRecords", "RecordWriter"]
 
 QueueKey = tuple[str, int]
-_TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 _MAX_QUEUE_ID: Final = 0x7FFFFFFF
 _FLAG_LIMIT: Final = 1 << 31
 _NO_NEXT_FILE: Final = (DiskFullError, FatalStorageError, OSError)
@@ -108,6 +103,7 @@ class CommitLog:
             self._lock, clock.now_ms, self.queue, self._roll,
             config.enabled_append_prop_crc,
             min(config.mapped_file_size_commit_log - 1024, config.max_message_size, 32000))
+        self.rules = RecordRules(config, self.tail.topics)
         self.multi_dispatch = MultiDispatch(config, self.queue_offsets)
 
     # -- positions
@@ -173,61 +169,6 @@ class CommitLog:
         """Store time of the record at a position in ms, 0 when none can be there."""
         return max(store_timestamp_of(self.queue.read(phy_offset, STORE_TIME_HEAD)) or 0, 0)
 
-    # -- checks
-
-    def check_topic(self, topic: str) -> None:
-        """Raises MessageIllegalError for a name that no record may have."""
-        self._topic_bytes(topic)
-
-    def _topic_bytes(self, topic: str) -> bytes:
-        known = self.tail.topics.get(topic)
-        if known is not None:
-            return known
-        # A POP retry topic of the second form has a + between group and topic.
-        if not _TOPIC.fullmatch(topic.replace("+", "_", 1) if topic.startswith("%RETRY%") else topic):
-            raise MessageIllegalError(
-                "topic", f"{topic[:300]!r} must be one or more of letters, digits, %, |, - and _")
-        raw = topic.encode()
-        limit = MAX_TOPIC_LENGTH_V1
-        if topic.startswith(("%RETRY%", "%DLQ%")) and self._config.auto_message_version_on_topic_len:
-            limit = MAX_TOPIC_LENGTH
-        if len(raw) > limit:
-            raise MessageIllegalError("topic", f"{len(raw)} bytes, {limit} are the most")
-        if len(self.tail.topics) > 100_000:
-            self.tail.topics.clear()
-        self.tail.topics[topic] = raw
-        return raw
-
-    @property
-    def appends_crc(self) -> bool:
-        """Whether a record ends with the checksum property."""
-        return self._config.enabled_append_prop_crc
-
-    def _check_sizes(self, body: bytes, properties: bytes, topic: bytes, hosts: int) -> None:
-        separator = int(properties[-1:] != b"\x02")
-        self.check_lengths(len(body), len(properties), len(topic), hosts, separator)
-
-    def check_lengths(
-        self, body: int, properties: int, topic: int, hosts: int, separator: int = 0
-    ) -> None:
-        """Raises MessageIllegalError for a record whose parts have too many bytes.
-
-        ``hosts`` are both together; ``separator`` is 1 if there must be one before the checksum.
-        """
-        config = self._config
-        if body > config.max_message_size:
-            raise MessageIllegalError(
-                "body", f"{body} bytes, maxMessageSize allows {config.max_message_size}")
-        reserved = CRC_PROPERTY_LENGTH + separator if self.appends_crc else 0
-        if properties + reserved > MAX_PROPERTIES_LENGTH:
-            raise MessageIllegalError(
-                "properties", f"{properties} bytes, {MAX_PROPERTIES_LENGTH - reserved} are the most")
-        size = record_size(hosts, body, topic, properties + reserved)
-        if size + END_FILE_MIN_BLANK_LENGTH > config.mapped_file_size_commit_log:
-            raise MessageIllegalError(
-                "record", f"{size} bytes do not fit a CommitLog file of "
-                f"{config.mapped_file_size_commit_log} (mappedFileSizeCommitLog)")
-
     @staticmethod
     def illegal(error: MessageIllegalError) -> PutMessageResult:
         """What becomes of a put that breaks a rule."""
@@ -259,18 +200,17 @@ class CommitLog:
             status = PutMessageStatus.CREATE_MAPPED_FILE_FAILED
             if not done:
                 return PutMessageResult(status, remark=str(error))
-            return writer.result(
-                PutMessageResult, status, f"{done} of {writer.count} messages were put: {error}")
+            return writer.result(PutMessageResult, status, str(error))
         return writer.result(PutMessageResult, PutMessageStatus.PUT_OK, "")
 
     def message_writer(self, message: MessageExtBrokerInner) -> RecordWriter:
         """Check a message and return its writer; raises MessageIllegalError."""
         body, properties = message.body, message.properties
-        topic = self._topic_bytes(message.topic)
+        topic = self.rules.topic_bytes(message.topic)
         _check_kinds({body.__class__}, {message.flag})
         if not 0 <= message.queue_id <= _MAX_QUEUE_ID:
             raise MessageIllegalError("queueId", f"{message.queue_id} is outside 0 to {_MAX_QUEUE_ID}")
-        self._check_sizes(body, properties, topic, len(message.born_host) + len(self.store_host))
+        self.rules.check_sizes(body, properties, topic, len(message.born_host) + len(self.store_host))
         if MARK in properties:
             names, properties = self.multi_dispatch.names(message)
             if names:
@@ -300,7 +240,7 @@ class CommitLog:
         """
         made = self.multi_dispatch.with_offsets(properties, names)
         hosts = len(message.born_host) + len(self.store_host)
-        self._check_sizes(message.body, made, topic, hosts)
+        self.rules.check_sizes(message.body, made, topic, hosts)
         size = record_size(hosts, len(message.body), len(topic), len(made))
         if size > self._config.max_message_size:
             raise MessageIllegalError(
@@ -323,13 +263,13 @@ class CommitLog:
         if MARK in encoded:
             items = self.multi_dispatch.checked_batch(message.topic, decode_batch(encoded))
             return self.items_writer(message, items, whole=True)
-        topic = self._topic_bytes(message.topic)
+        topic = self.rules.topic_bytes(message.topic)
         hosts = len(message.born_host) + len(self.store_host)
-        if not self.are_short(len(topic), hosts, longest, most):
+        if not self.rules.are_short(len(topic), hosts, longest, most):
             for _, body, stored in decode_batch(encoded):
-                self._check_sizes(body, stored, topic, hosts)
-        bound = self.bound(len(topic), hosts, count, total)
-        self._check_whole(bound)
+                self.rules.check_sizes(body, stored, topic, hosts)
+        bound = self.rules.bound(len(topic), hosts, count, total)
+        self.rules.check_whole(bound)
         return appender.BatchWriter(message, topic, encoded, count, bound)
 
     def items_writer(
@@ -341,39 +281,18 @@ class CommitLog:
         ``whole`` keeps them in one file; otherwise they go on in the next one. Raises
         MessageIllegalError.
         """
-        topic = self._topic_bytes(message.topic)
+        topic = self.rules.topic_bytes(message.topic)
         _check_kinds({body.__class__ for _, body, _ in items}, {flag for flag, _, _ in items})
         bodies = [len(body) for _, body, _ in items]
         properties = [len(stored) for _, _, stored in items]
         hosts = len(message.born_host) + len(self.store_host)
-        if not self.are_short(len(topic), hosts, max(bodies, default=0), max(properties, default=0)):
+        if not self.rules.are_short(len(topic), hosts, max(bodies, default=0), max(properties, default=0)):
             for _, body, stored in items:
-                self._check_sizes(body, stored, topic, hosts)
-        bound = self.bound(len(topic), hosts, len(items), sum(bodies) + sum(properties))
+                self.rules.check_sizes(body, stored, topic, hosts)
+        bound = self.rules.bound(len(topic), hosts, len(items), sum(bodies) + sum(properties))
         if whole:
-            self._check_whole(bound)
+            self.rules.check_whole(bound)
         return appender.ItemsWriter(message, topic, items, bound, whole)
-
-    def are_short(self, topic: int, hosts: int, longest: int, most: int) -> bool:
-        """Whether the longest body and the longest properties fit, even those of one message."""
-        config = self._config
-        extra = CRC_PROPERTY_LENGTH + 1 if config.enabled_append_prop_crc else 0
-        size = record_size(hosts, longest, topic, most + extra)
-        return (
-            longest <= config.max_message_size and most + extra <= MAX_PROPERTIES_LENGTH
-            and size + END_FILE_MIN_BLANK_LENGTH <= config.mapped_file_size_commit_log
-        )
-
-    def bound(self, topic: int, hosts: int, count: int, size: int) -> int:
-        """The most bytes that records take whose bodies and properties have ``size`` bytes."""
-        extra = CRC_PROPERTY_LENGTH + 1 if self._config.enabled_append_prop_crc else 0
-        return record_size(hosts, 0, topic, extra) * count + size
-
-    def _check_whole(self, bound: int) -> None:
-        if bound + END_FILE_MIN_BLANK_LENGTH > self._config.mapped_file_size_commit_log:
-            raise MessageIllegalError(
-                "batch", f"{bound} bytes do not fit a CommitLog file of "
-                f"{self._config.mapped_file_size_commit_log} (mappedFileSizeCommitLog)")
 
     def records_writer(
         self, keys: list[QueueKey], count: int, bound: int, write: MakeRecords
@@ -384,7 +303,7 @@ class CommitLog:
         records hold. Raises MessageIllegalError for a topic that no record may have.
         """
         for topic, _ in keys:
-            self._topic_bytes(topic)
+            self.rules.topic_bytes(topic)
         return appender.MadeRecords(keys, count, bound, np.zeros(len(keys), np.int64), write)
 
     def roll(self, file: MappedFile) -> bool:

@@ -23,9 +23,10 @@ from tailrace.env.sync_guard import SyncGuard
 from tailrace.env.whole_files import open_hint
 from tailrace.errors import MessageIllegalError, StoreError
 from tailrace.formats import filenames
+from tailrace.formats.commitlog import decode_message
 from tailrace.logs import get_logger
-from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
-from tailrace.segments import OpenFiles
+from tailrace.model import MessageExt, MessageExtBrokerInner, PutMessageResult, PutMessageStatus
+from tailrace.segments import Lease, OpenFiles
 from tailrace.store.commit_log import CommitLog, MakeRecords, RecordWriter
 from tailrace.store.consume_queue import ConsumeQueueStore
 from tailrace.store.dispatch import Dispatcher, parse_delay_levels
@@ -82,6 +83,8 @@ class DefaultMessageStore:
         self.open_files = OpenFiles(segment_file_limit(config.max_open_files))
         self.commit_log = CommitLog(
             clock, file_system, config, log_paths(config, root), self.flags, self.open_files)
+        self.rules = self.commit_log.rules
+        self.plain_writer = self.commit_log.tail.plain_writer
         self.queues = ConsumeQueueStore(
             file_system, f"{root}/{filenames.CONSUMEQUEUE}", config.mapped_file_size_consume_queue,
             self.open_files)
@@ -95,6 +98,8 @@ class DefaultMessageStore:
             self.commit_log, self.dispatcher, self.confirm_offset, self.flags)
         self.flush_commit_log = FlushCommitLogService(
             clock, config, self.commit_log, self.flags, self.checkpoint)
+        self.sync_flush: Final = self.flush_commit_log.sync
+        """Whether a put is acknowledged once it is durable, and shown only then."""
         self.progress = ProgressFile(file_system, root)
         self.flush_consume_queue = FlushConsumeQueueService(
             clock, file_system, config, self.commit_log, self.queues, self.index, self.reput,
@@ -187,6 +192,10 @@ class DefaultMessageStore:
         text = orjson.dumps({"pid": self._pid, "flushed": self.commit_log.queue.flushed_where})
         self._flushed_file.pwrite(text.ljust(_FLUSHED_WIDTH), 0)
 
+    def services_ended(self) -> None:
+        """No service runs any more: who asks for a flush or for dispatch does it."""
+        self.flush_commit_log.handle = None
+
     def close(self) -> bool:
         """Dispatch and flush everything and close the files; True when the stop was a clean one."""
         clean = False
@@ -236,14 +245,8 @@ class DefaultMessageStore:
         monotonic_ns = self._clock.monotonic_ns
         began = monotonic_ns()
         result = self.commit_log.append(writer, though_full=though_full)
-        stats = self.stats
-        if result.status is not PutMessageStatus.PUT_OK:
-            stats.put_failed_times += 1
-            return result
-        stats.put_times += result.msg_num
-        stats.put_size += result.until - result.phy_offset
-        stats.put_took(monotonic_ns() - began)
-        if self.reput.idle:
+        self.stats.put_done(result, monotonic_ns() - began)
+        if self.reput.idle and result.msg_num:
             self.wake_reput()
         return result
 
@@ -271,11 +274,12 @@ class DefaultMessageStore:
         return self.append(self.commit_log.records_writer(keys, count, bound, write))
 
     def _illegal(self, error: MessageIllegalError) -> PutMessageResult:
-        self.stats.put_failed_times += 1
-        if not self.flags.is_writeable():  # what is put is not looked at, then
-            return PutMessageResult(
-                PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=self.flags.reason)
-        return self.commit_log.illegal(error)
+        result = self.commit_log.illegal(error)
+        if not self.is_writeable:  # what is put is not looked at, then
+            result = PutMessageResult(
+                PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=self.not_writeable_reason)
+        self.stats.put_done(result, 0)
+        return result
 
     def wake_reput(self) -> None:
         """Tell dispatch that there is something to do, sooner than its period."""
@@ -298,6 +302,24 @@ class DefaultMessageStore:
         if not reput.wait(until - _FAR_BEHIND // 2, _FOLLOW_MS) and reput.reput_from_offset == at:
             self._dispatch_stuck_at = at  # it stands: no reason for writers to stand, too
 
+    def lmq_refusal(self, message: MessageExtBrokerInner) -> PutMessageResult | None:
+        """Why a message must not ask for the LMQ queues that it names; None when it may, or does not."""
+        return self.commit_log.lmq_refusal(message)
+
+    def items_writer(
+        self, message: MessageExtBrokerInner, items: list[tuple[int, bytes, bytes]]
+    ) -> RecordWriter:
+        """A writer for ``append``, of (flag, body, stored properties); raises MessageIllegalError."""
+        return self.commit_log.items_writer(message, items)
+
+    def sync_log(self) -> None:
+        """Make what is in the log durable now, and tell who waits. Raises FatalStorageError."""
+        self.flush_commit_log.flush()
+
+    def wake_flush(self) -> None:
+        """Flush soon under SYNC_FLUSH, for a writer that does not wait: nothing is shown before."""
+        self.flush_commit_log.wake()
+
     def when_durable(self, until: int, callback: DurableCallback) -> None:
         """Call ``callback`` when everything below ``until`` is durable; at once under ASYNC_FLUSH."""
         self.flush_commit_log.when_durable(until, callback)
@@ -315,9 +337,68 @@ class DefaultMessageStore:
             while self.reput.step():
                 pass
             return self.reput.reput_from_offset >= until
-        self.flush_commit_log.wake()
+        self.wake_flush()
         self._reput_handle.wake()
         return self.reput.wait(until, timeout_ms)
+
+    # -- state and bytes of the log, for what is built on the store
+
+    @property
+    def is_writeable(self) -> bool:
+        """Whether messages may be put."""
+        return self.flags.is_writeable()
+
+    @property
+    def not_writeable_reason(self) -> str:
+        """Why not."""
+        return self.flags.reason
+
+    @property
+    def store_host(self) -> bytes:
+        """Address and port that records name as their broker's, 8 or 20 bytes."""
+        return self.commit_log.tail.store_host
+
+    @store_host.setter
+    def store_host(self, raw: bytes) -> None:
+        self.commit_log.tail.store_host = raw
+
+    @property
+    def min_phy_offset(self) -> int:
+        """Position of the first byte of the log, -1 when it is empty."""
+        return self.commit_log.min_offset
+
+    @property
+    def max_phy_offset(self) -> int:
+        """Position behind the last record of the log."""
+        return self.commit_log.max_offset
+
+    @property
+    def last_store_timestamp(self) -> int:
+        """Store time of the last record, in ms."""
+        return self.commit_log.last_store_timestamp
+
+    def next_queue_offset(self, topic: str, queue_id: int) -> int:
+        """Queue offset of the next message that is put into a queue, dispatched or not."""
+        return self.commit_log.queue_offsets.get((topic, queue_id), 0)
+
+    def read(self, phy_offset: int, size: int) -> bytes:
+        """Bytes of the log from one file, fewer when they are not there."""
+        return self.commit_log.read(phy_offset, size)
+
+    def message(self, phy_offset: int, size: int) -> MessageExt:
+        """The message of ``size`` bytes at a position. Raises CorruptionError when it is none."""
+        return decode_message(self.commit_log.read(phy_offset, size))
+
+    def record_at(self, phy_offset: int) -> bytes | None:
+        """The whole record at a position, or None when no record can be there."""
+        return self.commit_log.record_at(phy_offset)
+
+    def lease(self, phy_offset: int, size: int) -> Lease | None:
+        """Bytes of the log in place, good until the lease ends; None when they are not all there."""
+        file = self.commit_log.queue.find(phy_offset)
+        return file.select(phy_offset - file.file_from_offset, size) if file is not None else None
+
+    # -- topics
 
     def delete_topics(self, topics: set[str]) -> None:
         """Remove the queues of topics; what is in the log stays until retention."""
@@ -336,12 +417,12 @@ class DefaultMessageStore:
         """Counters and positions."""
         return {
             **self.stats.as_dict(),
-            "commitLogMinOffset": self.commit_log.min_offset,
-            "commitLogMaxOffset": self.commit_log.max_offset,
+            "commitLogMinOffset": self.min_phy_offset,
+            "commitLogMaxOffset": self.max_phy_offset,
             "flushedWhere": self.commit_log.queue.flushed_where,
             "dispatchBehindBytes": self.reput.behind_bytes(),
             "openSegmentFiles": self.open_files.count,
             "openSegmentFilesMax": self.open_files.limit,
             "hintSyncFailures": self.syncs.hint_failures,
-            "writeable": self.flags.is_writeable(), "readOnly": self.report.read_only or None,
+            "writeable": self.is_writeable, "readOnly": self.report.read_only or None,
         }

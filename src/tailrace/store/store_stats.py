@@ -7,6 +7,7 @@ from typing import Any, Final, final
 
 from tailrace.env.clock import Clock
 from tailrace.logs import get_logger
+from tailrace.model import GetMessageResult, PutMessageResult, PutMessageStatus
 
 __all__ = ["StoreStatsService"]
 
@@ -36,8 +37,14 @@ class StoreStatsService:
         self._samples: deque[tuple[int, int, int, int, int]] = deque(maxlen=601)
         self._printed_ns = clock.monotonic_ns()
 
-    def put_took(self, elapsed_ns: int) -> None:
-        """Count the time of one put."""
+    def put_done(self, result: PutMessageResult, elapsed_ns: int) -> None:
+        """Count one call that put messages, was refused or ended early, and its time."""
+        if result.status is not PutMessageStatus.PUT_OK:
+            self.put_failed_times += 1
+        if not result.msg_num:
+            return
+        self.put_times += result.msg_num
+        self.put_size += result.until - result.phy_offset
         if elapsed_ns < 1_000_000:
             self.put_distribution[0] += 1
             return
@@ -48,6 +55,14 @@ class StoreStatsService:
                 self.put_distribution[place] += 1
                 return
         self.put_distribution[-1] += 1
+
+    def get_done(self, result: GetMessageResult) -> None:
+        """Count one read; one that is only put off until its messages are in memory is not one."""
+        if result.ends:
+            self.get_found_times += 1
+            self.get_transferred += len(result.ends)
+        elif not result.is_cold:
+            self.get_miss_times += 1
 
     def sample(self) -> None:
         """Take one sample, and log a line once a minute."""

@@ -120,7 +120,7 @@ class BulkPutBack:
         """The records of units that are sorted by position, neighbours in one read."""
         positions = units["phy_offset"].astype(np.int64)
         sizes = units["msg_size"].astype(np.int64)
-        data, at = read_records(self._store.commit_log, positions, sizes)
+        data, at = read_records(self._store.read, positions, sizes)
         rows = np.zeros((len(units), kernel.COLUMNS), np.int64)
         kernel.read(data, at, positions, sizes, self._put_back.grain_ms, rows)
         rows[:, kernel.T_WROTE] = units["write_time_ms"]
@@ -172,7 +172,7 @@ class BulkPutBack:
         order = order[rows[order, kernel.T_QUEUE] >= 0]
         if not len(order):
             return
-        host, dequeue_ms = self._store.commit_log.store_host, self._clock.now_ms()
+        host, dequeue_ms = self._store.store_host, self._clock.now_ms()
 
         def write(
             done: int, buffer: Any, at: int, limit: int, phy_offset: int, offsets: Any, now_ms: int, /
@@ -195,7 +195,7 @@ class BulkPutBack:
         counts = np.bincount(rows[put, kernel.T_QUEUE], minlength=len(keys)).tolist()
         for (topic, _), count in zip(keys, counts, strict=True):
             self._due.left_many(topic, count)
-        self._store.flush_commit_log.wake()
+        self._store.wake_flush()
 
     def _queues(self, batch: _Batch, order: Any) -> list[tuple[str, int]]:
         """The queues that rows go to; T_QUEUE of each row says which, -1 when it cannot take any."""
@@ -206,7 +206,7 @@ class BulkPutBack:
         for row in order[first].tolist():
             topic = batch.text(row, kernel.T_TOPIC_POS, kernel.T_TOPIC_LEN)
             try:
-                self._store.commit_log.check_topic(topic)
+                self._store.rules.topic_bytes(topic)
             except MessageIllegalError:
                 numbers.append(-1)
             else:

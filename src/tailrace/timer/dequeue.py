@@ -230,7 +230,7 @@ class Dequeue:
             other = state.before.other(identity, unit.phy_offset)
             if other == unit.phy_offset:
                 return True
-            data = self._store.commit_log.record_at(other) if other != NOBODY else None
+            data = self._store.record_at(other) if other != NOBODY else None
             if data is not None:
                 properties = decode_message(data).properties
                 out = out_ms(properties)

@@ -15,7 +15,7 @@ import numpy as np
 
 from tailrace.env.clock import Clock
 from tailrace.errors import CorruptionError, DiskFullError
-from tailrace.formats.commitlog import decode_message, java_string_hash
+from tailrace.formats.commitlog import java_string_hash
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.formats.timerlog import (
     MAGIC_DEFAULT,
@@ -153,7 +153,7 @@ class Enqueue:
         if count < len(rows):
             until, rows = int(rows[count, _OFFSET]), rows[:count]
         positions, sizes = rows[:, _PHY].copy(), rows[:, _SIZE].copy()
-        data, at = read_records(self._store.commit_log, positions, sizes)
+        data, at = read_records(self._store.read, positions, sizes)
         kernel.read_enqueued(data, at, positions, sizes, rows)
         return self._with_odd(_Batch(rows, _topics(data, rows), until))
 
@@ -185,7 +185,7 @@ class Enqueue:
 
     def _decode(self, phy_offset: int, size: int) -> MessageExt | None:
         try:
-            return decode_message(self._store.commit_log.read(phy_offset, size))
+            return self._store.message(phy_offset, size)
         except CorruptionError as error:
             self._put_back.counters["timerUnreadable"] += 1
             _log.error("timer message unreadable phy_offset=%d size=%d cause=%s",

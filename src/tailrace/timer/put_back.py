@@ -11,7 +11,6 @@ from typing import Final, final
 
 from tailrace.env.clock import Clock
 from tailrace.errors import CorruptionError
-from tailrace.formats.commitlog import decode_message
 from tailrace.formats.timerlog import TimerUnit
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt, MessageExtBrokerInner
@@ -64,9 +63,8 @@ class PutBack:
 
     def read(self, unit: TimerUnit) -> MessageExt | None:
         """The message of a unit; None, counted, when it is gone or no record."""
-        data = self._store.commit_log.read(unit.phy_offset, unit.msg_size)
         try:
-            message = decode_message(data)
+            message = self._store.message(unit.phy_offset, unit.msg_size)
             if message.phy_offset != unit.phy_offset or message.topic != TIMER_TOPIC:
                 raise CorruptionError("another record is there", phy_offset=unit.phy_offset)
         except CorruptionError as error:
@@ -116,7 +114,7 @@ class PutBack:
             put += 1
             self._put(pending)
         if put:
-            self._store.flush_commit_log.wake()
+            self._store.wake_flush()
         return put == _BATCH
 
     def _put(self, pending: Pending) -> None:

@@ -31,7 +31,6 @@ import numpy as np
 from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import CorruptionError
-from tailrace.formats.commitlog import decode_message
 from tailrace.formats.filenames import TIMERWHEEL
 from tailrace.formats.timerlog import TIMER_UNIT, TimerUnit
 from tailrace.kernels import timer_replay
@@ -125,7 +124,7 @@ class TimerRecovery:
             (unit.phy_offset for queue in list(self._store.queues.table.values())
              if (unit := queue.unit(queue.max_offset - 1)) is not None), default=-1)
         stamp = self._store.reader.store_timestamp(newest) if newest >= 0 else 0
-        return max(stamp, self._store.commit_log.last_store_timestamp)
+        return max(stamp, self._store.last_store_timestamp)
 
     def _bounds(self) -> tuple[int, int]:
         queue = self._store.queues.get(TIMER_TOPIC, 0)
@@ -209,7 +208,7 @@ class TimerRecovery:
         """
         self._wheel.clear()
         count, newest, left = 0, None, _Left()
-        for pos, units, last in self._log.scan_newest(self._store.commit_log.max_offset):
+        for pos, units, last in self._log.scan_newest(self._store.max_phy_offset):
             if newest is None or last.phy_offset > newest.phy_offset:
                 newest = last
             done = 0
@@ -263,9 +262,8 @@ class TimerRecovery:
     # -- the queue
 
     def _message(self, phy_offset: int, size: int) -> MessageExt | None:
-        data = self._store.commit_log.read(phy_offset, size)
         try:
-            return decode_message(data)
+            return self._store.message(phy_offset, size)
         except CorruptionError:
             return None
 

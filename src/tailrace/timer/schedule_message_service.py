@@ -27,7 +27,6 @@ import numpy as np
 
 from tailrace.env.clock import Clock
 from tailrace.errors import CorruptionError
-from tailrace.formats.commitlog import decode_message
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt
@@ -163,7 +162,7 @@ class ScheduleMessageService:
             for level in self._levels:
                 more |= self._deliver(level)
             if self.counters["schedulePutBack"] != before:
-                self._store.flush_commit_log.wake()
+                self._store.wake_flush()
         return more
 
     def _deliver(self, level: _Level) -> bool:
@@ -321,7 +320,7 @@ class ScheduleMessageService:
     def read(self, unit: CqUnit) -> MessageExt | None:
         """The message of a unit; None, counted, when it is gone or no record."""
         try:
-            message = decode_message(self._store.commit_log.read(unit.phy_offset, unit.size))
+            message = self._store.message(unit.phy_offset, unit.size)
             if message.phy_offset != unit.phy_offset or message.topic != SCHEDULE_TOPIC:
                 raise CorruptionError("another record is there", phy_offset=unit.phy_offset)
         except CorruptionError as error:

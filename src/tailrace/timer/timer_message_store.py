@@ -31,7 +31,6 @@ from tailrace.env.clock import Clock
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import CorruptionError
 from tailrace.formats import filenames
-from tailrace.formats.commitlog import decode_message
 from tailrace.formats.timercheckpoint import TimerCheckpointFields
 from tailrace.formats.timerlog import (
     MAGIC_DELETE,
@@ -264,7 +263,7 @@ class TimerMessageStore:
     def _topic_at(self, phy_offset: int, size: int) -> str | None:
         """The real topic of the timer message at a position."""
         try:
-            message = decode_message(self._store.commit_log.read(phy_offset, size))
+            message = self._store.message(phy_offset, size)
         except CorruptionError:
             return None
         return message.properties.get(REAL_TOPIC)
@@ -409,10 +408,8 @@ class TimerMessageStore:
                 queue_offset if self.should_running_dequeue or self.checkpoint.fields is None
                 else self.checkpoint.fields.master_timer_queue_offset)
         try:
-            if self._store.commit_log.queue.dirty_bytes() and (
-                pages or self._moved(read_time, queue_offset)
-            ):
-                self._store.flush_commit_log.flush()
+            if pages or self._moved(read_time, queue_offset):
+                self._store.sync_log()
             flushed = self.timer_log.flush()
         except BaseException:
             self.wheel.give_back(pages)

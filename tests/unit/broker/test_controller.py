@@ -8,38 +8,22 @@ import json
 import os
 
 import pytest
+import served_broker
 
 from tailrace.broker import BrokerController
 from tailrace.broker.listeners import Listeners
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
-from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
+from tailrace.formats.remoting import RemotingCommand, encode
 from tailrace.model import Message
 from tailrace.node.config_manager import read_config
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_store import MessageStore
 
 
-class Client:
-    def __init__(self, reader, writer):
-        self.reader, self.writer, self.data, self.opaque = reader, writer, b"", 0
-
-    @classmethod
-    async def connect(cls, address):
-        host, port = address.rsplit(":", 1)
-        return cls(*await asyncio.open_connection(host, int(port)))
-
-    async def receive(self):
-        while True:
-            command, end = decode_frame(self.data, 0, len(self.data))
-            if command is not None:
-                self.data = self.data[end:]
-                return command
-            more = await asyncio.wait_for(self.reader.read(65536), 5)
-            if not more:
-                return None
-            self.data += more
+class Client(served_broker.Client):
+    opaque = 0
 
     def send(self, code, ext=None, body=b"", **options):
         self.opaque += 1

@@ -292,6 +292,28 @@ def test_a_full_disk_leaves_whole_rows_and_says_how_many():
         assert store.put_table({"body": [b"next"]}, topic="T").queue_offsets.tolist() == [30]
 
 
+@pytest.mark.parametrize("timer_first", [False, True])
+def test_an_error_of_put_many_counts_all_its_messages(timer_first):
+    files = CrashFileSystem()
+
+    def full(number, name, path):
+        if name == "create" and path.endswith("32768"):
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+
+    messages = [Message(topic="ABC"[n // 10 % 3], body=b"%03d" % n * 300) for n in range(200)]
+    if timer_first:  # such a list goes into the log one by one
+        messages[0] = replace(messages[0], delay=3600)
+    with opened(files=files) as store:
+        files.before = full
+        with pytest.raises(StoreNotWritableError) as caught:
+            store.put_many(messages)
+        files.before = None
+        store.wait_dispatched()
+        there = sum(until for *_, until in store.queues())
+        assert there > 20, "of several topics"
+        assert caught.value.reason.startswith(f"{there} of 200 messages were put: no space for")
+
+
 def test_a_closed_store_takes_no_table():
     store = opened()
     store.close()

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final, final
 
 from tailrace.broker.answers_later import Answer
+from tailrace.broker.consumer_checks import check_queue, existing_topic, no_group
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
 from tailrace.broker.pop.fields import check_writable, receipt_of
@@ -205,17 +206,9 @@ class AckMessageProcessor:
         return header.consumer_group, header.topic, header.queue_id, header.offset
 
     def _check_names(self, group: str, topic: str, queue_id: int) -> None:
-        config = self._broker.topics.select(topic)
-        if config is None:
-            raise RefusalError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
-        if not 0 <= queue_id < config.read_queue_nums:
-            raise RefusalError(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"queueId[{queue_id}] is illegal, topic:[{topic}] "
-                f"topicConfig.readQueueNums:[{config.read_queue_nums}]")
+        check_queue(existing_topic(self._broker, topic), queue_id, ResponseCode.MESSAGE_ILLEGAL)
         if self._broker.groups.select(group) is None:
-            raise RefusalError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{group}] does not exist")
+            raise no_group(group)
 
     def _receipt(self, extra_info: str, queue_id: int) -> ExtraInfo:
         receipt = receipt_of(extra_info, self._broker.config.revive_queue_num)

@@ -2,40 +2,23 @@
 
 from __future__ import annotations
 
+from tailrace.broker.consumer_checks import check_allowed, consuming_group, readable_topic
 from tailrace.broker.context import BrokerContext
 from tailrace.errors import RefusalError
 from tailrace.formats.pop import ExtraInfo
 from tailrace.formats.remoting import ResponseCode
-from tailrace.node.topic_config import TopicConfig
 
-__all__ = ["check_writable", "group_of", "receipt_of", "topic_of"]
-
-
-def topic_of(broker: BrokerContext, topic: str, queue_id: int) -> TopicConfig:
-    """Return a topic that may be read, whose queues include ``queue_id`` or all (-1). Raises RefusalError."""
-    config = broker.topics.select(topic)
-    if config is None:
-        raise RefusalError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
-    if not config.readable:
-        raise RefusalError(ResponseCode.NO_PERMISSION, f"the topic[{topic}] peeking message is forbidden")
-    if queue_id >= config.read_queue_nums:
-        raise RefusalError(
-            ResponseCode.INVALID_PARAMETER,
-            f"queueId[{queue_id}] is illegal, topic:[{topic}] topicConfig.readQueueNums:[{config.read_queue_nums}]")
-    return config
+__all__ = ["check_names", "check_writable", "receipt_of"]
 
 
-def group_of(broker: BrokerContext, group: str, topic: str) -> None:
-    """Check that a group may consume a topic. Raises RefusalError, MissingConfigError if it is to be created."""
-    config = broker.group(group)
-    if config is None:
-        raise RefusalError(
-            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{group}] does not exist")
-    if not config.consume_enable:
-        raise RefusalError(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
-    if broker.groups.is_read_forbidden(group, topic):
-        raise RefusalError(
-            ResponseCode.NO_PERMISSION, f"the consumer group[{group}] is forbidden for topic[{topic}]")
+def check_names(broker: BrokerContext, group: str, topic: str, queue_id: int) -> None:
+    """Check that a group may consume a queue, or all (-1).
+
+    Raises RefusalError, and MissingConfigError for a group that is to be created.
+    """
+    readable_topic(broker, topic, queue_id, "peeking", or_all=True)
+    consuming_group(broker, group)
+    check_allowed(broker, group, topic)
 
 
 def check_writable(broker: BrokerContext) -> None:

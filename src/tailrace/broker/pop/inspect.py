@@ -8,7 +8,7 @@ from typing import Final, final
 
 from tailrace.broker.answers_later import Answer, answer_failure
 from tailrace.broker.context import BrokerContext
-from tailrace.broker.pop.fields import group_of, topic_of
+from tailrace.broker.pop.fields import check_names
 from tailrace.broker.pop.polling import ALL_QUEUES, PollResult, PopLongPollingService, Waiting
 from tailrace.errors import RefusalError
 from tailrace.formats.pop import POP_MAX, pop_retry_topic
@@ -80,8 +80,7 @@ class PopInspectProcessor:
         self, header: NotificationRequestHeader | PeekMessageRequestHeader | PollingInfoRequestHeader
     ) -> tuple[str, str, int]:
         """Return the group, topic and queue that a request names. Raises RefusalError."""
-        topic_of(self._broker, header.topic, header.queue_id)
-        group_of(self._broker, header.consumer_group, header.topic)
+        check_names(self._broker, header.consumer_group, header.topic, header.queue_id)
         return header.consumer_group, header.topic, max(header.queue_id, ALL_QUEUES)
 
     def _queues(self, group: str, topic: str, queue_id: int) -> Iterator[_Key]:

@@ -20,7 +20,7 @@ from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
 from tailrace.broker.filters.message_filters import MessageFilter
 from tailrace.broker.heartbeat import EXPRESSION_MAX
-from tailrace.broker.pop.fields import check_writable, group_of, topic_of
+from tailrace.broker.pop.fields import check_names, check_writable
 from tailrace.broker.pop.polling import ALL_QUEUES, PollResult, PopLongPollingService, Waiting
 from tailrace.broker.pop.records import under_topic
 from tailrace.broker.pop.revive_log import ReviveLog
@@ -139,8 +139,7 @@ class PopMessageProcessor:
                 ResponseCode.POLLING_TIMEOUT,
                 f"the broker[{self._broker.config.broker_ip1}] pop message is timeout too much")
         check_writable(self._broker)
-        topic_of(self._broker, pop.topic, pop.queue_id)
-        group_of(self._broker, pop.consumer_group, pop.topic)
+        check_names(self._broker, pop.consumer_group, pop.topic, pop.queue_id)
         wanted = self._filter(pop)
         revive_queue_id = ORDER_REVIVE_QUEUE
         if not pop.order:

@@ -9,6 +9,12 @@ from typing import Final, final
 from tailrace.broker.answers_later import MissingConfigError
 from tailrace.broker.client_manager import TAG, SubscriptionData
 from tailrace.broker.cold_reads import ColdRead
+from tailrace.broker.consumer_checks import (
+    check_allowed,
+    consuming_group,
+    no_group,
+    readable_topic,
+)
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.filters.message_filters import MessageFilter
 from tailrace.broker.heartbeat import EXPRESSION_MAX
@@ -118,9 +124,7 @@ class PullMessageProcessor:
         try:
             answer = self._pull(channel, request, first=first, result=result, begun_ns=begun_ns)
         except MissingConfigError:  # deleted while the pull waited: it does not create it again
-            answer = request.answer(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group [{request.ext['consumerGroup']}] does not exist")
+            answer = request.refused(no_group(request.ext["consumerGroup"]))
         except RefusalError as refusal:
             answer = request.refused(refusal)
         if answer is not None:
@@ -142,7 +146,8 @@ class PullMessageProcessor:
         begun_ns = begun_ns or self._broker.clock.monotonic_ns()
         header = request.read(PullMessageRequestHeader)
         group, topic, queue_id, offset = header.consumer_group, header.topic, header.queue_id, header.queue_offset
-        group_config, topic_config = self._checked(group, topic, queue_id)
+        group_config = consuming_group(self._broker, group)
+        topic_config = readable_topic(self._broker, topic, queue_id, "pulling")
         wanted = self._filter(channel, group_config, header)
         if (reset := self._broker.offsets.take_reset(group, topic, queue_id)) is not None:
             return self._moved(request, header, reset, topic_config, group_config)
@@ -211,37 +216,6 @@ class PullMessageProcessor:
             )
         )
 
-    def _checked(
-        self, group: str, topic: str, queue_id: int
-    ) -> tuple[SubscriptionGroupConfig, TopicConfig]:
-        broker = self._broker
-        group_config = broker.group(group)
-        if group_config is None:
-            raise RefusalError(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group [{group}] does not exist",
-            )
-        if not group_config.consume_enable:
-            raise RefusalError(
-                ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}"
-            )
-        topic_config = broker.topics.select(topic)
-        if topic_config is None:
-            raise RefusalError(
-                ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!"
-            )
-        if not topic_config.readable:
-            raise RefusalError(
-                ResponseCode.NO_PERMISSION, f"the topic[{topic}] pulling message is forbidden"
-            )
-        if not 0 <= queue_id < topic_config.read_queue_nums:
-            raise RefusalError(
-                ResponseCode.INVALID_PARAMETER,
-                f"queueId[{queue_id}] is illegal, topic:[{topic}] "
-                f"topicConfig.readQueueNums:[{topic_config.read_queue_nums}]",
-            )
-        return group_config, topic_config
-
     def _filter(
         self, channel: Channel, group_config: SubscriptionGroupConfig, header: PullMessageRequestHeader
     ) -> MessageFilter:
@@ -264,10 +238,7 @@ class PullMessageProcessor:
                 ResponseCode.NO_PERMISSION,
                 f"the consumer group[{info.group}] can not consume by broadcast way",
             )
-        if self._broker.groups.is_read_forbidden(info.group, header.topic):
-            raise RefusalError(
-                ResponseCode.NO_PERMISSION,
-                f"the consumer group[{info.group}] is forbidden for topic[{header.topic}]")
+        check_allowed(self._broker, info.group, header.topic)
         found = info.subscriptions.get(header.topic)
         if found is None:
             raise RefusalError(

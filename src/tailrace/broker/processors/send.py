@@ -12,7 +12,7 @@ import orjson
 from tailrace.broker.answers_later import Change, MissingConfigError
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers
-from tailrace.broker.traffic import NORMAL, message_type
+from tailrace.broker.traffic import NORMAL, message_type, type_of
 from tailrace.broker.transactions.half_messages import HALF_TOPIC, is_transactional
 from tailrace.errors import RefusalError
 from tailrace.formats.commitlog import decode_properties, encode_properties
@@ -57,9 +57,6 @@ PROPERTIES_MAX: Final = 32_767
 REMARKABLE: Final = (
     "CLUSTER\x01", "MSG_REGION\x01", "TRACE_ON\x01", "POP_CK\x01",
 )
-OTHER_TYPES: Final = frozenset({
-    "DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "__SHARDINGKEY"})
-"""Properties of messages that have another type than PRIORITY."""
 CODES: Final[Mapping[PutMessageStatus, ResponseCode]] = {
     PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,
     PutMessageStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
@@ -414,7 +411,7 @@ def _prioritised(properties: str, queue_id: int, config: TopicConfig) -> tuple[s
     priority = _number(found.get(PRIORITY, ""), -1)
     if priority < 0:
         return properties, queue_id
-    if found.get("TRAN_MSG", "").lower() != "true" and not OTHER_TYPES & found.keys():
+    if type_of(found) == NORMAL:
         return properties, min(priority, config.write_queue_nums - 1)
     del found[PRIORITY]
     return encode_properties(found).decode(), queue_id

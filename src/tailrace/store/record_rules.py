@@ -1,0 +1,107 @@
+"""What a record may hold: names of topics, and the most bytes of each part."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, final
+
+from tailrace.config import StoreConfig
+from tailrace.errors import MessageIllegalError
+from tailrace.formats.commitlog import (
+    CRC_PROPERTY_LENGTH,
+    END_FILE_MIN_BLANK_LENGTH,
+    MAX_PROPERTIES_LENGTH,
+    MAX_TOPIC_LENGTH,
+    MAX_TOPIC_LENGTH_V1,
+    record_size,
+)
+
+__all__ = ["RecordRules"]
+
+_TOPIC: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
+_MOST_KNOWN: Final = 100_000
+
+
+@final
+class RecordRules:
+    """Rules that everything keeps that goes into the log. Any thread may call.
+
+    ``known`` gets the bytes of topics that were found to be right.
+    """
+
+    def __init__(self, config: StoreConfig, known: dict[str, bytes]) -> None:
+        self._config = config
+        self._known = known
+
+    def topic_bytes(self, topic: str) -> bytes:
+        """The stored form of a topic; raises MessageIllegalError for a name that no record may have."""
+        known = self._known.get(topic)
+        if known is not None:
+            return known
+        # A POP retry topic of the second form has a + between group and topic.
+        if not _TOPIC.fullmatch(topic.replace("+", "_", 1) if topic.startswith("%RETRY%") else topic):
+            raise MessageIllegalError(
+                "topic", f"{topic[:300]!r} must be one or more of letters, digits, %, |, - and _")
+        raw = topic.encode()
+        limit = MAX_TOPIC_LENGTH_V1
+        if topic.startswith(("%RETRY%", "%DLQ%")) and self._config.auto_message_version_on_topic_len:
+            limit = MAX_TOPIC_LENGTH
+        if len(raw) > limit:
+            raise MessageIllegalError("topic", f"{len(raw)} bytes, {limit} are the most")
+        if len(self._known) > _MOST_KNOWN:
+            self._known.clear()
+        self._known[topic] = raw
+        return raw
+
+    @property
+    def appends_crc(self) -> bool:
+        """Whether a record ends with the checksum property."""
+        return self._config.enabled_append_prop_crc
+
+    def check_sizes(self, body: bytes, properties: bytes, topic: bytes, hosts: int) -> None:
+        """As ``check_lengths``, for the parts themselves."""
+        separator = int(properties[-1:] != b"\x02")
+        self.check_lengths(len(body), len(properties), len(topic), hosts, separator)
+
+    def check_lengths(
+        self, body: int, properties: int, topic: int, hosts: int, separator: int = 0
+    ) -> None:
+        """Raises MessageIllegalError for a record whose parts have too many bytes.
+
+        ``hosts`` are both together; ``separator`` is 1 if there must be one before the checksum.
+        """
+        config = self._config
+        if body > config.max_message_size:
+            raise MessageIllegalError(
+                "body", f"{body} bytes, maxMessageSize allows {config.max_message_size}")
+        reserved = CRC_PROPERTY_LENGTH + separator if self.appends_crc else 0
+        if properties + reserved > MAX_PROPERTIES_LENGTH:
+            raise MessageIllegalError(
+                "properties", f"{properties} bytes, {MAX_PROPERTIES_LENGTH - reserved} are the most")
+        size = record_size(hosts, body, topic, properties + reserved)
+        if size + END_FILE_MIN_BLANK_LENGTH > config.mapped_file_size_commit_log:
+            raise MessageIllegalError(
+                "record", f"{size} bytes do not fit a CommitLog file of "
+                f"{config.mapped_file_size_commit_log} (mappedFileSizeCommitLog)")
+
+    def are_short(self, topic: int, hosts: int, longest: int, most: int) -> bool:
+        """Whether the longest body and the longest properties fit, even those of one message."""
+        config = self._config
+        extra = CRC_PROPERTY_LENGTH + 1 if self.appends_crc else 0
+        size = record_size(hosts, longest, topic, most + extra)
+        return (
+            longest <= config.max_message_size and most + extra <= MAX_PROPERTIES_LENGTH
+            and size + END_FILE_MIN_BLANK_LENGTH <= config.mapped_file_size_commit_log
+        )
+
+    def bound(self, topic: int, hosts: int, count: int, size: int) -> int:
+        """The most bytes that records take whose bodies and properties have ``size`` bytes."""
+        extra = CRC_PROPERTY_LENGTH + 1 if self.appends_crc else 0
+        return record_size(hosts, 0, topic, extra) * count + size
+
+    def check_whole(self, bound: int) -> None:
+        """Raises MessageIllegalError for a batch of ``bound`` bytes that does not fit one file."""
+        if bound + END_FILE_MIN_BLANK_LENGTH > self._config.mapped_file_size_commit_log:
+            raise MessageIllegalError(
+                "batch", f"{bound} bytes do not fit a CommitLog file of "
+                f"{self._config.mapped_file_size_commit_log} (mappedFileSizeCommitLog)")

@@ -1,0 +1,28 @@
+"""The type of a message by its properties, as metrics count it and as a priority asks for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tailrace.broker.traffic import message_type
+
+
+@pytest.mark.parametrize(("properties", "kind"), [
+    ("", "normal"),
+    ("TAGS\x01DELAY\x02", "normal"),
+    ("TRAN_MSG\x01true\x02__SHARDINGKEY\x01k\x02", "transaction"),
+    ("TRAN_MSG\x01TRUE\x02", "transaction"),
+    ("TRAN_MSG\x01false\x02", "normal"),
+    ("TRAN_MSG\x01trueish\x02", "normal"),
+    ("__SHARDINGKEY\x01k\x02DELAY\x013\x02", "fifo"),
+    ("MY__SHARDINGKEY\x01k\x02", "normal"),
+    ("A\x01b\x02DELAY\x013\x02", "delay"),
+    ("MY_DELAY\x013\x02", "normal"),
+    ("TIMER_DELIVER_MS\x011\x02", "delay"),
+    ("TIMER_DELAY_SEC\x011\x02", "delay"),
+    ("TIMER_DELAY_MS\x011", "delay"),  # the last separator may be missing
+    ("__STARTDELIVERTIME\x011\x02", "delay"),
+    ("NOTE\x01about TIMER_DELAY_MS\x02", "normal"),
+])
+def test_the_type_of_a_message(properties, kind):
+    assert message_type(properties) == kind
