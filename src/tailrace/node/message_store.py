@@ -546,9 +546,9 @@ class MessageStore:
         result = store.reader.get_message(
             topic, queue_id, offset, max_msg_nums, max_bytes, codes, property_filter=property_filter,
             only_cached=only_cached)
-        if result.ends:
+        if result.message_count:
             store.stats.get_found_times += 1
-            store.stats.get_transferred += len(result.ends)
+            store.stats.get_transferred += result.message_count
         elif not result.is_cold:
             store.stats.get_miss_times += 1
         return result
