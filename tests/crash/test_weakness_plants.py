@@ -14,7 +14,7 @@ import tailrace.node.message_store as opening
 from tailrace.errors import StoreError, StoreLockedError
 from tailrace.formats.consumequeue import CQ_UNIT
 from tailrace.kernels import unit_records
-from tailrace.model import PutMessageResult, PutMessageStatus
+from tailrace.model import PutMessageResult, PutMessageStatus, places_of
 from tailrace.node import directory_opening
 from tailrace.segments.mapped_file_queue import MappedFileQueue
 from tailrace.store import consume_queue
@@ -151,8 +151,8 @@ def w12_an_unreadable_unit_moves_readers_to_the_next_file(patch):
         per_file = queue.files.file_size // 20
         for place, found in enumerate(result.queue_offsets):
             if found != offset + place:
-                del result.ends[place:], result.queue_offsets[place:]
-                result.data = result.data[:result.ends[-1] if result.ends else 0]
+                result.message_count, result.places = place, result.places[: 16 * place]
+                result.data = result.data[: max(result.ends, default=0)]
                 result.next_begin_offset = found + per_file - found % per_file
                 break
 
@@ -175,7 +175,7 @@ def w14_checksums_are_for_recovery_only(patch):
     def unchecked(buf, base, until, units, first, codes, topic, queue_id, offset, most, room, *_):
         at, size, _ = CQ_UNIT.unpack_from(units, first * 20)
         found = bytes(buf[at - base : at - base + size])
-        return found, [len(found)], [offset + first], first + 1, unit_records.UNITS_END
+        return found, places_of([found], [offset + first]), 1, first + 1, unit_records.UNITS_END
 
     patch.setattr(unit_records, "read_units", unchecked)
 

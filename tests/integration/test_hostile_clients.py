@@ -35,7 +35,7 @@ def get_message(*arguments, only_cached=False, **more):
     if not only_cached:
         time.sleep(0.002)
     result = real(*arguments, only_cached=only_cached, **more)
-    if only_cached and result.ends:
+    if only_cached and result.message_count:
         return GetMessageResult(GetMessageStatus.NO_MATCHED_MESSAGE, is_cold=True)
     return result
 MessageReader.get_message = get_message

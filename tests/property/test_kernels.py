@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tailrace import kernels
 from tailrace.formats.commitlog import encode_properties, java_string_hash
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK
+from tailrace.model import places_of
 
 ROOM = pathlib.Path(kernels.__file__).parent
 
@@ -78,14 +79,21 @@ def test_damaged_logs_are_walked_the_same(items, crc, data):
         assert scan(RECORD, log[:cut], check=check) == scan(kernels.record, log[:cut], check=check)
 
 
+def numbers_of(places):
+    """The ends and the queue offsets."""
+    numbers = np.frombuffer(places, np.int64)
+    return numbers[::2].tolist(), numbers[1::2].tolist()
+
+
 def is_served(module, data, topic, queue_id, queue_offset):
     """Whether a read serves these bytes as the record of a queue's unit."""
     units = CQ_UNIT.pack(0, len(data), 0)
-    served, ends, offsets, _, _ = module.read_units(
+    served, places, count, _, _ = module.read_units(
         data, 0, len(data), units, 0, np.empty(0, np.int64), topic, queue_id, queue_offset, 1, 0,
         False, False)
-    assert (served, ends, offsets) in [(b"", [], []), (bytes(data), [len(data)], [queue_offset])]
-    return bool(ends)
+    assert (served, places, count) in [
+        (b"", b"", 0), (bytes(data), places_of([data], [queue_offset]), 1)]
+    return bool(count)
 
 
 @quick
@@ -116,8 +124,9 @@ def test_units_are_read_the_same(items, crc, data):
         most, room, data.draw(st.booleans()), False)
     found = [module.read_units(*arguments) for module in (UNIT_RECORDS, kernels.unit_records)]
     assert found[0] == found[1]
-    served, ends, offsets, at, _ = found[0]
-    assert len(ends) == len(offsets) <= most
+    served, places, count, at, _ = found[0]
+    ends, offsets = numbers_of(places)
+    assert len(ends) == len(offsets) == count <= most
     assert (ends or [0])[-1] == len(served)
     assert all(5 + arguments[4] <= offset < 5 + at for offset in offsets)
     if most:
@@ -157,8 +166,9 @@ def check_matching(arguments, most, room, look):
         found.append((*module.read_matching(
             *before, (b"TAGS", b"KEYS"), matches, *rest, most, room, look, False, False), tuple(asked)))
     assert found[0] == found[1]
-    served, ends, offsets, at, _, seen, _ = found[0]
-    assert len(ends) == len(offsets) <= most
+    served, places, count, at, _, seen, _ = found[0]
+    ends, offsets = numbers_of(places)
+    assert len(ends) == len(offsets) == count <= most
     assert (ends or [0])[-1] == len(served)
     assert all(5 + arguments[4] <= offset < 5 + at for offset in offsets)
     assert seen == 0 or seen <= look or at <= len(arguments[3]) // 20
@@ -166,7 +176,8 @@ def check_matching(arguments, most, room, look):
 
 def check_places(arguments, room, most, read):
     """Both forms of the kernel note the places of what a read copies, and both make the same rows of them."""
-    served, ends, offsets, at, why = read
+    served, packed, count, at, why = read
+    ends, offsets = numbers_of(packed)
     for module, walk in ((UNIT_RECORDS, RECORD), (kernels.unit_records, kernels.record)):
         places = np.full((most, module.PLACE_COLUMNS), -1, np.int64)
         assert module.find_units(*arguments, room, False, places) == (len(ends), at, why)

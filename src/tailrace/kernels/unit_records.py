@@ -5,6 +5,9 @@ A unit has 20 bytes: position and size of a record, tags code. Units and records
 on the disk, damaged or not, so every read is behind a comparison.
 """
 
+import array
+import itertools
+
 import cython
 
 if cython.compiled:
@@ -366,16 +369,15 @@ def read_units(
     ``room``. With ``only_cached``, reading stops before the first record that is not in the page
     cache; ``buf`` is a mapping from its start then, and the interpreted form reads on.
 
-    Return (the records in one bytes object, the end of each in it, their queue offsets, the index
-    of the unit at which reading stopped, the reason: one of UNITS_*).
+    Return (the records in one bytes object, two native 64-bit numbers of each: its end in that object
+    and its queue offset, the number of records, the index of the unit at which reading stopped, the
+    reason: one of UNITS_*).
     """
     n: cython.Py_ssize_t
     i: cython.Py_ssize_t
     k: cython.Py_ssize_t
     why: cython.int
     total: cython.Py_ssize_t = 0
-    ends: list = []
-    offsets: list = []
     data: bytes
     if first < 0 or until < 0:
         raise ValueError(f"first {first}, until {until}")
@@ -395,21 +397,24 @@ def read_units(
         # Sizes are taken as they were checked: the bytes are another process's, too.
         for k in range(n):
             total += places[3 * k + 1]
-            ends.append(total)
-            offsets.append(places[3 * k + 2])
         if cython.compiled:
             data = PyBytes_FromStringAndSize(cython.NULL, total)
             to: cython.p_char = PyBytes_AS_STRING(data)
+            total = 0
             for k in range(n):
-                memcpy(to, cython.address(buf[places[3 * k]]), places[3 * k + 1])
-                to += places[3 * k + 1]
-        else:
-            data = b"".join([
-                bytes(buf[places[3 * k] : places[3 * k] + places[3 * k + 1]]) for k in range(n)])
+                memcpy(to + total, cython.address(buf[places[3 * k]]), places[3 * k + 1])
+                total += places[3 * k + 1]
+                places[2 * k] = total  # the three numbers of record k were used, and those before it
+                places[2 * k + 1] = places[3 * k + 2]
+            return data, PyBytes_FromStringAndSize(cython.cast(cython.p_char, places), 16 * n), n, i, why
+        data = b"".join([
+            bytes(buf[places[3 * k] : places[3 * k] + places[3 * k + 1]]) for k in range(n)])
+        ends = itertools.accumulate(places[1 : 3 * n : 3])
+        pairs = itertools.chain.from_iterable(zip(ends, places[2 : 3 * n : 3], strict=True))
+        return data, array.array("q", pairs).tobytes(), n, i, why
     finally:
         if cython.compiled:
             PyMem_Free(places)
-    return data, ends, offsets, i, why
 
 
 @cython.cfunc
@@ -499,8 +504,7 @@ def read_matching(
     pages = cython.declare(cython.uchar[1024])
     window = cython.declare(cython.Py_ssize_t[2])
     records: list = []
-    ends: list = []
-    offsets: list = []
+    places = array.array("q")
     if first < 0 or until < 0:
         raise ValueError(f"first {first}, until {until}")
     if until > len(buf):
@@ -529,7 +533,7 @@ def read_matching(
             why = _UNITS_FULL
             break
         if matches(_values(buf, properties, at + size, names)):
-            if len(ends) >= most or (total + size > room and (started or total > 0)):
+            if len(records) >= most or (total + size > room and (started or total > 0)):
                 why = _UNITS_FULL
                 break
             if not _checksums_are_right(buf, at, properties, at + size):
@@ -541,11 +545,11 @@ def read_matching(
             else:
                 records.append(bytes(buf[at : at + size]))
             total += size
-            ends.append(total)
-            offsets.append(queue_offset + i)
+            places.append(total)
+            places.append(queue_offset + i)
         seen += weight
         i += 1
-        if len(ends) >= most:
+        if len(records) >= most:
             why = _UNITS_FULL if i < count else _UNITS_END
             break
-    return b"".join(records), ends, offsets, i, why, seen
+    return b"".join(records), places.tobytes(), len(records), i, why, seen

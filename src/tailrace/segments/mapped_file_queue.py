@@ -172,6 +172,11 @@ class MappedFileQueue:
         file = self.find(offset)
         return file.read(offset - file.file_from_offset, n) if file is not None else b""
 
+    def read_cached(self, offset: int, n: int) -> bytes | None:
+        """``read`` of a file that is not mapped, without waiting for the disk; None if it would wait."""
+        file = self.find(offset)
+        return file.read_cached(offset - file.file_from_offset, n) if file is not None else b""
+
     def lease(self, offset: int, n: int, *, mapped: bool = True) -> Lease:
         """Written bytes with those from ``offset`` in them (MappedFile.select_around); empty if gone."""
         file = self.find(offset)

@@ -10,7 +10,7 @@ Commit point: ``max_offset``, moved after the units are written. One writer (dis
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, Final, Protocol, final
 
 import numpy as np
@@ -29,6 +29,8 @@ _UNIT = CQ_UNIT.size
 _LOOK: Final = 4096
 _NEVER: Final = 1 << 62
 _LAST: Final = 256
+_AHEAD: Final = 160
+"""Units that a read of some units takes at once: 3 kB a queue, for four reads of 32 messages."""
 
 
 def count_units(data: bytes) -> int:
@@ -93,6 +95,10 @@ class ConsumeQueue:
         self.max_offset = 0
         self.last_store_timestamp = 0
         self.last_phy_offset = -1
+        self._version = 0
+        """Grows when the end has moved back or units below it have changed: ``_ahead`` is old then."""
+        self._ahead: tuple[int, int, bytes] = 0, 0, b""
+        """Version, number of the first unit, and units that the last read took from the disk."""
 
     @property
     def min_offset(self) -> int:
@@ -122,6 +128,7 @@ class ConsumeQueue:
         """Remove every file of the queue, also those that were not taken."""
         self.files.remove_all()
         self._min_offset = self.max_offset = 0
+        self._version += 1
 
     def find_end(self) -> None:
         """Set the end to where the units of the last file that has any end."""
@@ -136,6 +143,7 @@ class ConsumeQueue:
         """Have the queue end at ``max_offset``; what is behind stays on disk until ``settle``."""
         self.max_offset = max_offset
         self._min_offset = min(self._min_offset, max_offset)
+        self._version += 1
 
     def rewind(self, phy_offset: int) -> None:
         """Have the queue end behind its last unit of a record below ``phy_offset``.
@@ -269,18 +277,31 @@ class ConsumeQueue:
 
     def units(self, offset: int, count: int) -> bytes:
         """Bytes of up to ``count`` units from ``offset``, as far as one file has them."""
-        left = self.max_offset - offset
-        if left <= 0:
-            return b""
-        return self.files.read(offset * _UNIT, min(count, left) * _UNIT)
+        units = self._read_ahead(offset, count, self.files.read)
+        assert units is not None
+        return units
 
     def units_cached(self, offset: int, count: int) -> bytes | None:
         """``units`` without waiting for the disk; None if they are not all in the page cache."""
-        count = min(count, self.max_offset - offset)
-        file = self.files.find(offset * _UNIT) if count > 0 else None
-        if file is None:
+        return self._read_ahead(offset, count, self.files.read_cached)
+
+    def _read_ahead(
+        self, offset: int, count: int, read: Callable[[int, int], bytes | None]
+    ) -> bytes | None:
+        """Return the units; a reader that goes on through the queue takes several calls from one ``read``."""
+        version, left = self._version, self.max_offset - offset
+        count = min(count, left)
+        if count <= 0:
             return b""
-        return file.read_cached(offset * _UNIT - file.file_from_offset, count * _UNIT)
+        known, first, ahead = self._ahead
+        at = (offset - first) * _UNIT
+        if known == version and at >= 0 and at + count * _UNIT <= len(ahead):
+            return ahead[at : at + count * _UNIT]
+        units = read(offset * _UNIT, min(max(count, _AHEAD), left) * _UNIT)
+        if units is None or len(units) <= count * _UNIT:
+            return units
+        self._ahead = version, offset, units
+        return units[: count * _UNIT]
 
     def is_written(self, offset: int, units: bytes | memoryview) -> bool:
         """Whether exactly these units are on disk at ``offset``, behind the end or before it."""
@@ -326,6 +347,7 @@ class ConsumeQueue:
         start = max(offset - 1, 0) // per_file * per_file
         self._extend(start, PRE_BLANK * (offset - start))
         self._min_offset = self.max_offset = offset
+        self._version += 1
 
     def forget_messages(self, end: int) -> None:
         """Have the queue go on at ``end`` with nothing but pre-blank units in its last file, durably.
@@ -358,13 +380,13 @@ class ConsumeQueue:
             self.files.flushed_where = min(self.files.flushed_where, at)
             at += n
             done += n
+        self._version += offset < self.max_offset
         self.max_offset = max(self.max_offset, offset + len(units) // _UNIT)
 
     def truncate(self, max_offset: int) -> None:
         """End the queue at ``max_offset`` and clear what is behind."""
         self.files.truncate_dirty_files(max_offset * _UNIT)
-        self.max_offset = max_offset
-        self._min_offset = min(self._min_offset, max_offset)
+        self.set_end(max_offset)
 
 
 @final

@@ -58,9 +58,9 @@ class StoreStatsService:
 
     def get_done(self, result: GetMessageResult) -> None:
         """Count one read; one that is only put off until its messages are in memory is not one."""
-        if result.ends:
+        if result.message_count:
             self.get_found_times += 1
-            self.get_transferred += len(result.ends)
+            self.get_transferred += result.message_count
         elif not result.is_cold:
             self.get_miss_times += 1
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import itertools
 import struct
 import zlib
 from types import SimpleNamespace
@@ -28,6 +27,7 @@ from tailrace.model import (
     GetMessageStatus,
     PutMessageResult,
     PutMessageStatus,
+    places_of,
 )
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.delay_offset import DelayOffsetManager
@@ -146,8 +146,8 @@ class FakeStore:
         found = [(offset + i, r) for i, (r, c) in enumerate(units) if codes is None or c in codes]
         status = GetMessageStatus.FOUND if found else GetMessageStatus.NO_MATCHED_MESSAGE
         return GetMessageResult(
-            status, offset + len(units), 0, end, b"".join(r for _, r in found),
-            list(itertools.accumulate(len(r) for _, r in found)), [o for o, _ in found])
+            status, offset + len(units), 0, end, b"".join(r for _, r in found), len(found),
+            places_of([r for _, r in found], [o for o, _ in found]))
 
     def read(self, topic, queue_id=0, offset=None, *, max_count=None):
         for record, _ in self.queues_of.get((topic, queue_id), [])[offset or 0 :][:max_count]:

@@ -15,7 +15,7 @@ from tailrace.broker.processors.pull import PullMessageProcessor
 from tailrace.broker.waiting import memory_of
 from tailrace.errors import RefusalError
 from tailrace.formats.remoting import RemotingCommand, ResponseCode
-from tailrace.model import GetMessageResult, GetMessageStatus, MessageExtBrokerInner
+from tailrace.model import GetMessageResult, GetMessageStatus, MessageExtBrokerInner, places_of
 from tailrace.node.topic_config import TopicConfig
 
 EXT = {
@@ -38,7 +38,9 @@ class Gate:
             self.read.append(name)
             if error is not None:
                 raise error
-            return GetMessageResult(GetMessageStatus.FOUND, data=b"x" * 10, ends=[10], queue_offsets=[0])
+            data = bytes(10)
+            return GetMessageResult(
+                GetMessageStatus.FOUND, data=data, message_count=1, places=places_of([data], [0]))
 
         return read
 

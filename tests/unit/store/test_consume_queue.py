@@ -58,6 +58,34 @@ def test_a_queue_that_starts_above_zero_is_pre_blank_up_to_its_first_unit(start)
     assert files.open(f"/q/{first}").pread(20 * (start % 5), 0) == PRE_BLANK * (start % 5)
 
 
+@pytest.mark.parametrize("change", ["written over", "truncated", "rewound", "ended", "begun again"])
+def test_a_read_after_units_have_changed_finds_the_new_ones(change):
+    """A read keeps the units that follow; they count only until the queue changes below its end."""
+    queue = queue_of(CrashFileSystem(), [100, 200, 300, 400])
+    assert queue.units(0, 1) == CQ_UNIT.pack(100, 5, 7)
+    new = CQ_UNIT.pack(900, 5, 7)
+    if change == "written over":
+        queue.write(2, new)
+    elif change == "begun again":
+        queue.restart_at(2)
+        queue.write(2, new)
+    else:
+        {"truncated": queue.truncate, "ended": queue.set_end, "rewound": lambda _: queue.rewind(250)}[change](2)
+        queue.write(2, new)
+    assert queue.units(2, 1) == queue.units_cached(2, 1) == new
+    assert queue.unit(2).phy_offset == 900
+
+
+def test_a_reader_that_goes_on_reads_several_units_at_once(monkeypatch):
+    queue = ConsumeQueue(CrashFileSystem(), "/r", "t", 0, 20_000, OpenFiles())
+    units = b"".join(CQ_UNIT.pack(n * 100, 5, 7) for n in range(500))
+    queue.write(0, units)
+    reads, real = [], queue.files.read
+    monkeypatch.setattr(queue.files, "read", lambda at, n: reads.append(n) or real(at, n))
+    assert b"".join(queue.units(n, 32) for n in range(0, 500, 32)) == units
+    assert len(reads) == 4
+
+
 def test_units_that_were_cut_off_do_not_come_back():
     files = CrashFileSystem()
     queue = queue_of(files, list(range(100, 112)))

@@ -83,8 +83,8 @@ def test_a_read_ends_with_its_last_message_and_looks_at_no_more(store):
 def test_the_bytes_of_a_result_are_bounded(store):
     size = len(store.get_message("T", 0, 0, 1).data)
     result = store.get_message("T", 0, 0, 32, max_bytes=4 * size + 20, property_filter=Keep(lambda n: n % 2 == 0))
-    assert 3 <= len(result.ends) <= 4
-    assert result.next_begin_offset == 2 * len(result.ends)
+    assert 3 <= result.message_count <= 4
+    assert result.next_begin_offset == 2 * result.message_count
     first = store.get_message("T", 0, 0, 32, max_bytes=1, property_filter=Keep(lambda n: n == 5))
     assert first.queue_offsets == [5]
 
@@ -131,7 +131,7 @@ def test_records_that_are_not_cached_are_read_from_the_disk(store, monkeypatch):
     def read_matching(buf, base, until, units, first, *rest):
         if rest[-1] and len(cold) < 5:  # mapped: every fifth call finds a page that is not there
             cold.append(first)
-            return b"", [], [], first, reading.unit_records.UNITS_COLD, 0
+            return b"", b"", 0, first, reading.unit_records.UNITS_COLD, 0
         return real(buf, base, until, units, first, *rest)
 
     monkeypatch.setattr(reading.unit_records, "read_matching", read_matching)

@@ -128,7 +128,7 @@ def read_as_if_nothing_was_cached(monkeypatch):
             for i in range(first, len(units) // 20):
                 _, size, code = CQ_UNIT.struct.unpack_from(units, i * 20)
                 if size != PRE_BLANK_SIZE and (not len(codes) or code in codes):
-                    return b"", [], [], i, unit_records.UNITS_COLD
+                    return b"", b"", 0, i, unit_records.UNITS_COLD
         return real(buf, base, until, units, first, codes, *rest)
 
     monkeypatch.setattr(reading.unit_records, "read_units", read_units)

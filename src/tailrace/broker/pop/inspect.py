@@ -152,7 +152,7 @@ class PopInspectProcessor:
             if result.status in {GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY}:
                 result = read(offset=result.next_begin_offset)
             parts.append(result.data)
-            count += len(result.ends)
+            count += result.message_count
             size += len(result.data)
         ext = PopMessageResponseHeader(0, 0, 0, rest).to_ext()
         if not count:

@@ -285,7 +285,7 @@ class PopMessageProcessor:
             result = self._get(made, topic, queue_id, offset)
         if result is None:
             made.rest += max(0, end - offset)
-        elif result.ends:
+        elif result.message_count:
             self._take(made, topic, queue_id, offset, result)
         else:
             if result.status in _PASSED_OVER:
@@ -319,7 +319,7 @@ class PopMessageProcessor:
         else:
             put = self._revive_log.put_checkpoint(PopCheckPoint(
                 offset, made.pop_time, pop.invisible_time, queue_id, topic, group, broker_name,
-                tuple(found - offset for found in result.queue_offsets), len(result.ends)), made.revive_queue_id)
+                tuple(found - offset for found in result.queue_offsets), result.message_count), made.revive_queue_id)
             if not put.status.appended:
                 made.refused = f"{put.status.name} {put.remark}".strip()
                 made.rest += max(0, result.max_offset - offset)
@@ -330,7 +330,7 @@ class PopMessageProcessor:
         made.start_offsets.append(formats.start_offset_info(topic, queue_id, offset))
         made.offsets.append(formats.msg_offset_info(topic, queue_id, result.queue_offsets))
         made.rest += max(0, result.max_offset - result.next_begin_offset)
-        made.count += len(result.ends)
+        made.count += result.message_count
         made.size += len(result.data)
         if topic == pop.topic:
             made.parts.append(result.data)
@@ -341,7 +341,7 @@ class PopMessageProcessor:
                     offset, made.pop_time, pop.invisible_time, made.revive_queue_id, flag_,
                     broker_name, queue_id, at).encode())
                 for record, at in zip(result.records, result.queue_offsets, strict=True)]
-        broker.traffic.hand_out(topic, group, len(result.ends), len(result.data))
+        broker.traffic.hand_out(topic, group, result.message_count, len(result.data))
 
     def _take_in_order(
         self, made: _Round, topic: str, queue_id: int, offset: int, result: GetMessageResult

@@ -152,7 +152,7 @@ class PopReviveService:
         until = queue.next_offset + RECORDS_OF_PASS
         while queue.next_offset < until:
             result = self._store.get_message(self._topic, queue.queue_id, queue.next_offset, READ_MAX)
-            if not result.ends:
+            if not result.message_count:
                 if result.next_begin_offset <= queue.next_offset or (
                     result.status is GetMessageStatus.OFFSET_OVERFLOW_BADLY
                 ):
@@ -225,7 +225,7 @@ class PopReviveService:
             return
         for message_offset in left:
             result = self._store.get_message(topic, checkpoint.queue_id, message_offset, 1)
-            if not result.ends or result.queue_offsets[0] != message_offset:
+            if not result.message_count or result.queue_offsets[0] != message_offset:
                 self.lost += 1
                 _log.warning(
                     "popped message does not come back, it is gone topic=%s queue=%d offset=%d status=%s", topic,
