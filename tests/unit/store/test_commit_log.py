@@ -187,3 +187,25 @@ def test_every_record_can_carry_a_checksum_of_itself(files):
         digits = [m.properties["__CRC32#"] for m in store.read("t")]
     assert len(digits) == 3
     assert all(len(d) == 10 and d.isdigit() for d in digits)
+
+
+def test_store_timestamps_never_step_back(files):
+    """L4: look-ups by time search on store times, and recovery tells a stale record by them."""
+    clock = SimClock()
+
+    def opened():
+        return MessageStore.open(
+            "/s", config=CONFIG, services=False, file_system=files, clock=clock)
+
+    with opened() as store:
+        first = store.put_inner(inner()).store_timestamp
+        clock.step_wall(-3_600_000)
+        second = store.put_inner(inner()).store_timestamp
+    with opened() as store:
+        third = store.put_inner(inner()).store_timestamp
+        clock.step_wall(3_600_000 + 5)
+        fourth = store.put_inner(inner()).store_timestamp
+        assert store.wait_dispatched()
+        times = [m.store_timestamp for m in store.read("t", 0)]
+    assert times == [first, second, third, fourth]
+    assert first == second == third < fourth
