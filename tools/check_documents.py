@@ -4,8 +4,8 @@ The documents of ``CHECKED`` name parts of the source as ``room.module.Class.met
 ``tests/path.py`` or ``tests/path.py::test_name``, each in backquotes. Every such name must exist. In
 all documents a path that starts with ``tests/``, ``tools/``, ``benchmarks/`` or a room, and that ends with
 ``.py``, must exist. Every rule label in comments, docstrings and documents must be a row of
-``docs/design/rules.md`` or ``beyond-the-reference.md``, and no label may be defined by two modules. Nothing is imported: names are
-looked up in the syntax trees of the files.
+``docs/design/rules.md`` or ``beyond-the-reference.md``, and no label may be defined by two modules. Nothing
+is imported: names are looked up in the syntax trees of the files.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DOTTED = re.compile(r"[a-z_]+(?:\.[A-Za-z_][A-Za-z0-9_]*)+")
 _TEST = re.compile(r"(tests/[\w/.-]+\.py)(?:::(\w+))?")
 _PATH = re.compile(r"(?:[\w.-]+/)+[\w.-]+\.py")
 # A label is one of these prefixes and a number. Other prefixes are names of test data.
-_LABEL = re.compile(r"(?<![\w/.%-])(?:A|C|D|DL|F|FL|L|M|N|Q|T|TL|TR|TW|W)[1-9]\d?(?![\w.%-]|\()")
+_LABEL = re.compile(r"(?<![\w/.%-])(?:A|C|D|DL|F|FL|L|M|N|Q|T|TL|TR|TW|W)[1-9]\d?(?!\.?\w|[%(-])")
 _DEFINED = re.compile(r"^ {2,6}([A-Z]{1,2}[1-9]\d?)  \S", re.MULTILINE)
 _ROW = re.compile(r"^\| ([A-Z]{1,2}[1-9]\d?) \|", re.MULTILINE)
 
@@ -79,7 +79,8 @@ def _attributes(path: Path, owner: ast.ClassDef) -> set[str]:
         node.attr for node in ast.walk(owner)
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
         and isinstance(node.value, ast.Name) and node.value.id == "self"}
-    for base in owner.bases:
+    for node in owner.bases:
+        base = node.value if isinstance(node, ast.Subscript) else node
         if isinstance(base, ast.Name):
             found = _find((*path.relative_to(SOURCE).with_suffix("").parts, base.id))
             if found is None:
@@ -159,6 +160,13 @@ def comments_of(text: str) -> str:
     return "\n\n".join(parts)
 
 
+@functools.cache
+def _labelled(path: Path) -> str:
+    """Return the comments and docstrings of a file that may have a label, else nothing."""
+    text = path.read_text()
+    return comments_of(text) if _LABEL.search(text) else ""
+
+
 def _python() -> Iterator[Path]:
     for folder in ("src", "tests", "tools", "benchmarks"):
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -178,7 +186,7 @@ def label_problems(rules: str, weaknesses: str) -> list[str]:
     problems = [f"{label} has two rows" for label in sorted(set(known)) if known.count(label) > 1]
     used: set[str] = set()
     defined: dict[str, str] = {}
-    texts = {path: comments_of(path.read_text()) for path in _python() if path != Path(__file__)}
+    texts = {path: text for path in _python() if path != Path(__file__) and (text := _labelled(path))}
     texts |= {path: path.read_text() for path in documents() if path not in {RULES, WEAKNESSES}}
     for path, text in texts.items():
         where = str(path.relative_to(ROOT))

@@ -9,6 +9,7 @@ import re
 import socket
 import time
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -79,7 +80,7 @@ class Client:
         host, port = address.rsplit(":", 1)
         self.socket, self.data = socket.create_connection((host, int(port)), 15), b""
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

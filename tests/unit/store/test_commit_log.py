@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from tailrace import MessageStore, StoreConfig
@@ -209,3 +211,23 @@ def test_store_timestamps_never_step_back(files):
         times = [m.store_timestamp for m in store.read("t", 0)]
     assert times == [first, second, third, fourth]
     assert first == second == third < fourth
+
+
+def test_nothing_is_stored_in_blocks_that_were_not_allocated(files):
+    """M3: a store into a hole of a mapped file on a full disk ends the process."""
+    with MessageStore.open(
+        "/s", config=CONFIG, services=False, file_system=files, clock=SimClock()
+    ) as store:
+        assert store.put_inner(inner(body=bytes(500))).status.appended
+
+        def full(_number, operation, _path):
+            if operation == "allocate":
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        files.before = full
+        results = [store.put_inner(inner(body=bytes(500))) for _ in range(12)]
+        files.before = None
+        taken = [r for r in results if r.status is PutMessageStatus.PUT_OK]
+        assert len(taken) == 5, "as many as the first 4096 bytes hold with the blank record"
+        assert results[-1].status is PutMessageStatus.CREATE_MAPPED_FILE_FAILED
+        assert store.max_phy_offset <= CONFIG.commit_log_allocate_step
