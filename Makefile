@@ -39,11 +39,13 @@ test: $(VENV)/.installed  ## All tests, a worker a processor; those of bytes onc
 	TAILRACE_INTERPRETED=1 $(PY) -m pytest -n auto --dist loadfile \
 		$(addprefix tests/unit/,formats kernels spark store timer)
 
-check: $(VENV)/.installed  ## Layout, lint, types, import rules, generated documents
+check: $(VENV)/.installed  ## Layout, lint, types, import rules, documents and their words
 	$(VENV)/bin/ruff check $(CODE)
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(PY) tools/gen_reference.py --check
+	$(PY) tools/check_documents.py
+	$(PY) tools/check_words.py
 
 fmt: $(VENV)/.installed  ## Mend what the linter can mend, layout included
 	$(VENV)/bin/ruff check --fix $(CODE)

@@ -1,9 +1,9 @@
 """Making bytes durable: the CommitLog under both disk types, ConsumeQueues, checkpoint.
 
 Invariants:
-  F1  A waiter is told PUT_OK only after a sync that covers its bytes has returned.
-  F2  A failed sync is final: nobody is told PUT_OK afterwards and the store takes no more writes.
-  F3  A checkpoint field is set after the sync it stands for (W5).
+  FL1  A waiter is told PUT_OK only after a sync that covers its bytes has returned.
+  FL2  A failed sync is final: nobody is told PUT_OK afterwards and the store takes no more writes.
+  FL3  A checkpoint field is set after the sync it stands for (W5).
 """
 
 from __future__ import annotations

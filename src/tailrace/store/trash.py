@@ -2,9 +2,9 @@
 
 Owns ``tailrace/trash/``, and ``.tailrace-trash/`` inside a directory of segments that is on another
 device, which a rename cannot leave. Invariants:
-  T1  A file here is in no list: its name was gone, durably, before its list changed.
-  T2  A file is cut in slices only when nobody reads it; a reader's file loses its name, not its
-      bytes.
+  TR1  A file here is in no list: its name was gone, durably, before its list changed.
+  TR2  A file is cut in slices only when nobody reads it; a reader's file loses its name, not its
+       bytes.
 Nothing here is needed to open a store: what a crash leaves is deleted by the next run.
 """
 

@@ -4,13 +4,13 @@ Queue n of the topic holds level n + 1. Its units have the deliver time as their
 queue is in the order of its deliver times, and one number a level says how far it is delivered.
 
 Invariants:
-  D1  A level is delivered in order: what is before its offset was put back, parked or handed over, or
-      cannot be read; nothing behind it was. A level that is held up holds up no other.
-  D2  Nothing is put back before its deliver time by the store's clock. When that was stepped back, or
-      the levels are others than they were, nothing waits longer than its level's delay, and a 64th
-      of it, from the moment this is noticed.
-  D3  The offsets on disk claim what was durable before they were written.
-After an open the messages from the offset on may have been put back. By D1 those are the first ones
+  DL1  A level is delivered in order: what is before its offset was put back, parked or handed over, or
+       cannot be read; nothing behind it was. A level that is held up holds up no other.
+  DL2  Nothing is put back before its deliver time by the store's clock. When that was stepped back, or
+       the levels are others than they were, nothing waits longer than its level's delay, and a 64th
+       of it, from the moment this is noticed.
+  DL3  The offsets on disk claim what was durable before they were written.
+After an open the messages from the offset on may have been put back. By DL1 those are the first ones
 of their level: the index is asked about each until one was not. With ``messageIndexEnable=false`` and
 for messages without a unique key nobody can tell, and a kill may repeat what was delivered since the
 offsets were last written.
@@ -199,7 +199,7 @@ class ScheduleMessageService:
     def _due(
         self, level: _Level, queue: ConsumeQueue, unit: CqUnit, offset: int, now: int
     ) -> int:
-        """When a message is due: its deliver time, unless that cannot be right (D2)."""
+        """When a message is due: its deliver time, unless that cannot be right (DL2)."""
         marks = level.marks
         while marks and marks[0].until <= offset:
             marks.popleft()
@@ -347,7 +347,7 @@ class ScheduleMessageService:
     def _has_left(self, message: MessageExt, slot: int) -> bool:
         """Whether the log has the put-back record of a message, or the timer it was handed over as.
 
-        A producer that tries again sends the same twice, so the copies are counted: by D1 the first
+        A producer that tries again sends the same twice, so the copies are counted: by DL1 the first
         one belongs to the first message, and so on.
         """
         topic, identity = message.properties.get(REAL_TOPIC, ""), _identity(message)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from tailrace import MessageStore, StoreConfig
@@ -187,3 +189,45 @@ def test_every_record_can_carry_a_checksum_of_itself(files):
         digits = [m.properties["__CRC32#"] for m in store.read("t")]
     assert len(digits) == 3
     assert all(len(d) == 10 and d.isdigit() for d in digits)
+
+
+def test_store_timestamps_never_step_back(files):
+    """L4: look-ups by time search on store times, and recovery tells a stale record by them."""
+    clock = SimClock()
+
+    def opened():
+        return MessageStore.open(
+            "/s", config=CONFIG, services=False, file_system=files, clock=clock)
+
+    with opened() as store:
+        first = store.put_inner(inner()).store_timestamp
+        clock.step_wall(-3_600_000)
+        second = store.put_inner(inner()).store_timestamp
+    with opened() as store:
+        third = store.put_inner(inner()).store_timestamp
+        clock.step_wall(3_600_000 + 5)
+        fourth = store.put_inner(inner()).store_timestamp
+        assert store.wait_dispatched()
+        times = [m.store_timestamp for m in store.read("t", 0)]
+    assert times == [first, second, third, fourth]
+    assert first == second == third < fourth
+
+
+def test_nothing_is_stored_in_blocks_that_were_not_allocated(files):
+    """M3: a store into a hole of a mapped file on a full disk ends the process."""
+    with MessageStore.open(
+        "/s", config=CONFIG, services=False, file_system=files, clock=SimClock()
+    ) as store:
+        assert store.put_inner(inner(body=bytes(500))).status.appended
+
+        def full(_number, operation, _path):
+            if operation == "allocate":
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+        files.before = full
+        results = [store.put_inner(inner(body=bytes(500))) for _ in range(12)]
+        files.before = None
+        taken = [r for r in results if r.status is PutMessageStatus.PUT_OK]
+        assert len(taken) == 5, "as many as the first 4096 bytes hold with the blank record"
+        assert results[-1].status is PutMessageStatus.CREATE_MAPPED_FILE_FAILED
+        assert store.max_phy_offset <= CONFIG.commit_log_allocate_step

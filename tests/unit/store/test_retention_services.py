@@ -532,3 +532,29 @@ def test_trash_is_given_back_at_the_rate_in_slices():
         assert on_disk == trash.total_bytes
     assert len(sizes) >= 12, "four seconds for two files"
     assert trash.freed_bytes == 2 * SIZE
+
+
+def test_a_file_in_the_trash_that_is_read_is_not_cut():
+    """TR2: a mapping of a file that is cut ends the process of its reader."""
+    place = Place(delete_rate=1024)
+    place.fill(2)
+    lease = place.log.queue.files[0].select(0, 200)
+    before = bytes(lease.buffer)
+    place.clock.advance(80 * HOUR)
+    place.clean.execute_delete_files_manually()
+    place.run(500, only=["CleanCommitLogService"])
+    place.clock.advance(120_000)
+    place.run(70_000, step_ms=10_000, only=["CleanCommitLogService"])
+    assert place.store.stats()["deletedFiles"] == 2, "forced after destroyMapedFileIntervalForcibly"
+    cut = set()
+
+    def truncated(_number, operation, path):
+        if operation == "truncate":
+            cut.add(path.rpartition("/")[2])
+
+    place.files.before = truncated
+    place.run(20_000, step_ms=250, only=["EmptyTrashService"])
+    assert cut == {f"{SIZE:020d}"}, "the other file is cut in slices"
+    assert place.files.list("/s/tailrace/trash") == []
+    assert bytes(lease.buffer) == before
+    lease.release()

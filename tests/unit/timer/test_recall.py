@@ -98,6 +98,23 @@ def test_requests_of_a_directory_of_either_setting_are_obeyed_after_a_crash(form
     assert came(world) == {"A": [], "B": ["SAME"]}
 
 
+@pytest.mark.parametrize("bulk_from", [1, 32])
+def test_a_request_in_the_timer_queue_is_obeyed_after_an_open_that_is_too_late(bulk_from):
+    """T6: nothing is delivered before what was in the timer queue at the open is in the wheel."""
+    world = World(bulk_from=bulk_from)
+    twins(world)
+    world.steps()
+    world.flush()
+    ask(world, "A", "SAME")
+    world.store.flush_commit_log.flush()
+    world.files = world.files.killed()
+    world.clock.advance(10_000)
+    world.open()
+    assert not world.timers.dequeue_step(), "the request is not in the wheel yet"
+    world.run(2000, step=10)
+    assert came(world) == {"A": [], "B": ["SAME"]}
+
+
 @pytest.mark.parametrize("text", ["SAME", "A+SAME", "B+SAME"])
 def test_the_list_of_pending_timers_leaves_out_what_is_recalled_in_its_topic(text):
     world = World()
