@@ -78,6 +78,8 @@ class Traffic:
         self.user_arrived, self.user_out = Flow(), Flow()
         """As ``all_arrived`` and ``all_out``, without system topics."""
         self.dead_letters: Counter[str] = Counter()
+        self.get_time_max_ns = 0
+        """The longest time that messages for a consumer took, since the start."""
 
     def take_in(self, topic: str, kind: str, count: int, size: int) -> None:
         """Count ``count`` stored messages of together ``size`` bytes."""
@@ -109,6 +111,7 @@ class Traffic:
         if topic.startswith(LMQ_PREFIX):
             topic = LMQ_PREFIX
         elif queue_id >= 0 and not group.startswith(LMQ_PREFIX):
+            self.get_time_max_ns = max(self.get_time_max_ns, took_ns)
             place = f"{queue_id}@{topic}@{group}" if self._by_queue else f"{topic}@{group}"
             self.counters.add("GROUP_GET_LATENCY", place, took_ns // 1_000_000)
         if group.startswith(LMQ_PREFIX):

@@ -7,6 +7,7 @@
 | 2001, 2002, 2003: cold data flow control | no thresholds exist; setting one is refused by name |
 | 2004 SET_COMMITLOG_READ_MODE | success for normal read-ahead, which the log has; random is refused |
 | 5001 SWITCH_TIMER_ENGINE | success for the timer wheel if it takes timers; RocksDB is refused |
+| 200056 POP_ROLLBACK | success: the records of POP are in the CommitLog, not in RocksDB |
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class EnginesProcessor:
         server.register(self.cold_data, code.GET_COLD_DATA_FLOW_CTR_INFO)
         server.register(self.set_read_mode, code.SET_COMMITLOG_READ_MODE)
         server.register(self.switch_timer_engine, code.SWITCH_TIMER_ENGINE)
+        server.register(self.export_pop_records, code.POP_ROLLBACK)
 
     def check_queues(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Whether queues in RocksDB agree with those in files: request 354.
@@ -128,3 +130,7 @@ class EnginesProcessor:
                 ResponseCode.SYSTEM_ERROR,
                 "switch timer engine error: timerStopEnqueue is true, set it to false with updateBrokerConfig")
         return request.answer(remark="switch timer engine success")
+
+    def export_pop_records(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Move what POP keeps in RocksDB to files: request 200056; there is nothing to move."""
+        return request.answer()
