@@ -104,6 +104,14 @@ class Traffic:
         if not self._is_system_topic(topic):
             self.user_arrived.add(count, size)
 
+    def arrivals(self, topic: str) -> int:
+        """Return how many messages of a topic have become readable since the start.
+
+        They are counted after they can be read, and before those who wait for them are notified.
+        """
+        flow = self.by_topic.get(LMQ_PREFIX if topic.startswith(LMQ_PREFIX) else topic)
+        return 0 if flow is None else flow.messages
+
     def hand_out(
         self, topic: str, group: str, count: int, size: int, queue_id: int = -1, took_ns: int = 0,
     ) -> None:

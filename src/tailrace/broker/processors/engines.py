@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Final, final
 
 from tailrace.broker.context import BrokerContext
-from tailrace.config import parse_properties
+from tailrace.broker.settings import properties_in
 from tailrace.errors import RefusalError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
@@ -80,11 +80,7 @@ class EnginesProcessor:
 
     def set_cold_threshold(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Limit the cold reads of groups: request 2001, which is refused."""
-        try:
-            groups = list(parse_properties(request.body.decode()))
-        except UnicodeDecodeError as error:
-            raise RefusalError(
-                ResponseCode.SYSTEM_ERROR, f"string2Properties error: byte {error.start} is not UTF-8") from None
+        groups = list(properties_in(request.body))
         if not groups:
             return request.answer()
         named = ", ".join(name[:120] for name in groups[:NAMED_MAX]) + (", ..." if len(groups) > NAMED_MAX else "")
