@@ -365,3 +365,19 @@ def test_more_expressions_than_are_remembered_are_refused(loop):
         assert refused.value.code == 23
 
     loop.run_until_complete(prepare())
+
+
+def test_a_broker_that_filters_loads_the_parser_as_it_starts_and_others_when_it_is_needed(loop, tmp_path, monkeypatch):
+    loaded = []
+    monkeypatch.setattr(compilation, "_parser_is_loaded", lambda: bool(loaded))
+    monkeypatch.setattr(compilation, "_remembered", compilation._Remembered())
+    filters = ConsumerFilterManager(OsFileSystem(), str(tmp_path), CONFIG, SystemClock())
+
+    async def start():
+        MessageFilters(CONFIG, filters)
+        with pytest.raises(RefusalError, match="wait to be compiled"):
+            compilation.compile_sql("never_seen = 1")
+        loaded.append(1)
+        compilation.compile_sql("never_seen = 1")
+
+    loop.run_until_complete(start())

@@ -75,7 +75,7 @@ class MessageFilters:
         self._support_retry = config.filter_support_retry
         self._consumer_filters = consumer_filters
         if self._enabled:
-            compile_filter("TRUE", SQL92)  # loads the parser, before the first client waits for it
+            compile_filter("TRUE", SQL92, at_once=True)  # loads the parser, before the first client waits for it
 
     def of_request(
         self, subscription: SubscriptionData, group: str, *, always: bool = False

@@ -39,6 +39,7 @@ from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["AckMessageProcessor"]
 
+LONG_MAX: Final = (1 << 63) - 1
 ACKS_MAX: Final = 1_000
 """Entries of a batch acknowledgement."""
 
@@ -115,6 +116,11 @@ class AckMessageProcessor:
         entry = {short: entry.get(short, entry.get(name)) for short, name in long.items()}
         group, flag = text_in(entry, "c"), text_in(entry, "r")
         numbers = [number_in(entry, name) for name in ("so", "pt", "it", "rq", "q")]
+        for name, least in (("so", -1), ("pt", 0), ("it", 0)):
+            if not least <= number_in(entry, name) <= LONG_MAX:
+                raise RefusalError(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"{name} is {number_in(entry, name)}, it may be {least} to {LONG_MAX}")
         start, pop_time, invisible_time, revive_queue_id, queue_id = numbers
         try:
             topic = real_topic(text_in(entry, "t"), group, flag)
