@@ -482,7 +482,8 @@ class BrokerConfig(_Config):
     flush_consumer_offset_interval: int = _option(
         5000, "Period of writing consumer offsets.", unit="ms", low=1, live=True)
     enable_property_filter: bool = _option(
-        False, "Whether pulls may filter by an expression of SQL92 over message properties. A pop that carries one needs no setting.")
+        False, "Whether pulls may filter by an expression of SQL92 over message properties. A pop that carries one "
+        "needs no setting.")
     filter_support_retry: bool = _option(
         False, "Whether an expression on a retry topic is replaced by the one of the topic that a message "
         "was sent to.")
