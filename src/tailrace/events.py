@@ -98,8 +98,8 @@ _BROKER: Final = (
     _event("warning", "popped messages do not come back, their topic or group is gone", "topic group count",
            "The topic or the group was deleted while its messages were popped."),
     _event("warning", "pop is stopped, too many messages are in flight", "group topic queue in_flight limit",
-           "enablePopMessageThreshold is true and the group has popped more messages of the queue than "
-           "popInflightMessageThreshold without an acknowledgement; it is popped again after one."),
+           "The group has popped more messages of the queue than popInflightMessageThreshold without an "
+           "acknowledgement, and enablePopMessageThreshold is true; the queue is popped again after one."),
     _event("warning", "popped message does not come back, it is gone", "topic queue offset status",
            "Retention removed a message while it was popped and not acknowledged."),
     _event("warning", "popped message is tried later", "topic queue offset wait_ms reason",
