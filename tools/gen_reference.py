@@ -20,6 +20,7 @@ from tailrace.formats import (
     timerlog,
     timerwheel,
 )
+from tailrace.formats.requests.absent import ABSENT
 from tailrace.formats.requests.custom_header import CustomHeader
 from tailrace.formats.requests.table import REQUESTS, Role
 from tailrace.java_settings import REASONS, java_settings, refused_settings
@@ -64,6 +65,11 @@ def protocol() -> str:
             f"{_fields(r.answer)} | {r.changes} |"
             for r in sorted(REQUESTS.values(), key=lambda r: r.code) if r.role is role)
         parts.append("")
+    parts.append(
+        "## Refused by name\n\nThe answer is REQUEST_CODE_NOT_SUPPORTED (3) and names the feature.\n\n"
+        "| code | name | needs |\n|---|---|---|")
+    parts += [f"| {code} | {name} | {feature} |" for code, (name, feature) in sorted(ABSENT.items())]
+    parts.append("")
     return HEAD + "\n".join(parts)
 
 

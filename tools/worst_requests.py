@@ -124,6 +124,10 @@ def heartbeats(serial, tags, values):
                 ({}, body({"clientID": "c", "consumerDataSet": [
                     {"groupName": f"g{i:05}", "subscriptionDataSet": [
                         {"topic": f"topic{i:05}", "subString": tags}]} for i in range(120)]})),
+                ({}, body({"clientID": "c", "consumerDataSet": [
+                    {"groupName": f"g{i:05}", "subscriptionDataSet": [
+                        {"topic": WIDE, "expressionType": "SQL92", "subVersion": serial + 1,
+                         "subString": sql(serial, 100 + i)["exp"]}]} for i in range(30)]})),
                 ({}, body({"clientID": "c", "producerDataSet": [
                     {"groupName": f"p{i}"} for i in range(1000)]}))]
 
@@ -146,10 +150,6 @@ def worst_requests(size, serial):
                             ({**SEND, "topic": new}, b"x")],
         code.SEND_MESSAGE_V2: [(short, bytes(4_000_000)), ({**short, "i": "CLUSTER\x01x\x02" * 3000}, b"x")],
         code.SEND_BATCH_MESSAGE: [({**short, "i": "", "m": "true"}, raw) for raw in (tiny, fitting)],
-        code.PULL_MESSAGE: [({**PULL, "subscription": "*"}, b""), ({**PULL, "subscription": tags}, b""),
-                            ({**PULL, "subscription": "a||" * 300_000}, b""),
-                            ({**PULL, "consumerGroup": new, "subscription": "*"}, b"")],
-        code.LITE_PULL_MESSAGE: [({**PULL, "subscription": "*"}, b"")],
         code.QUERY_MESSAGE: [({"topic": WIDE, "key": "k", "maxNum": "2147483647", "beginTimestamp": "0",
                                "endTimestamp": "-1"}, b"")],
         code.QUERY_CONSUMER_OFFSET: [({**QUEUE, "consumerGroup": "none"}, b"")],
@@ -166,7 +166,8 @@ def worst_requests(size, serial):
         code.END_TRANSACTION: [({**END, "commitLogOffset": place}, b"") for place in ("0", "-1", str(1 << 62))],
         code.RESUME_CHECK_HALF_MESSAGE: [({"msgId": "0" * long}, b"") for long in (32, BIG)],
         code.LOCK_BATCH_MQ: [({}, locks)], code.UNLOCK_BATCH_MQ: [({}, locks)],
-        code.CHECK_CLIENT_CONFIG: [({}, values)],
+        code.CHECK_CLIENT_CONFIG: [({}, values), ({}, body({"subscriptionData": {
+            "topic": WIDE, "expressionType": "SQL92", "subString": sql(serial, 3)["exp"]}}))],
         code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: [({}, values), ({}, body({"groupName": new}))],
         code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: [
             ({}, body({"groupConfigList": [{"groupName": f"{new}{i}"} for i in range(1000)]}))],
@@ -193,7 +194,8 @@ def worst_requests(size, serial):
     requests.update(of_name_server(new, values))
     requests.update(replies(new))
     requests.update(of_groups(group_of_all))
-    requests.update(pops(new, tags))
+    requests.update(pulls(new, tags, serial))
+    requests.update(pops(new, tags, serial))
     return {
         number: [RemotingCommand(number, dict(ext), data) for ext, data in each]
         + [RemotingCommand(number, dict(r.ext), r.body) for r in odd]
@@ -239,22 +241,40 @@ def of_groups(every_topic):
     }
 
 
-def pops(new, tags):
+def sql(serial, kind=0):
+    """An expression of the longest kind that was not compiled yet, with its type."""
+    return {"expType": "SQL92", "exp": f"a < {serial}{kind} or " + "a = -1 or " * 816 + "a = 1"}
+
+
+def pulls(new, tags, serial):
+    """Pulls of everything, with many tags, with an expression, and of a new group."""
+    changes = [{"subscription": text} for text in ("*", tags, "a||" * 300_000)]
+    changes += [{"consumerGroup": new, "subscription": "*"},
+                {"expressionType": "SQL92", "subscription": sql(serial, 2)["exp"]}]
+    return {
+        RequestCode.PULL_MESSAGE: [({**PULL, **change}, b"") for change in changes],
+        RequestCode.LITE_PULL_MESSAGE: [({**PULL, "subscription": "*"}, b"")],
+    }
+
+
+def pops(new, tags, serial):
     """Pops of a topic with very many queues, and acknowledgements of very many messages."""
     code, now = RequestCode, str(time.time_ns() // 1_000_000)
     group = {"consumerGroup": "g00000", "topic": WIDE}
-    pop = {**group, "queueId": "-1", "maxMsgNums": "32", "invisibleTime": "60000", "pollTime": "0", "bornTime": now,
+    pop = {**group, "queueId": "-1", "maxMsgNums": "32", "invisibleTime": "60000", "pollTime": "0", "bornTime": "0",
            "initMode": "0", "expType": "TAG", "order": "false"}
     receipt = f"0 {now} 60000 0 0 broker-a 0 0"
     acks = [{"c": "g00000", "t": WIDE, "r": "0", "so": 0, "q": 0, "rq": 0, "pt": int(now), "it": 60_000,
              "b": "/" * 1_000} for _ in range(2_000)]
     return {
         code.POP_MESSAGE: [({**pop, "exp": exp}, b"") for exp in ("*", tags, "none")]
-        + [({**pop, "consumerGroup": new, "exp": "*"}, b""), ({**pop, "exp": "*", "order": "true"}, b"")],
+        + [({**pop, **sql(serial, 1)}, b""), ({**pop, "consumerGroup": new, "exp": "*"}, b""),
+           ({**pop, "exp": "*", "order": "true"}, b"")],
         code.PEEK_MESSAGE: [({**group, "queueId": "-1", "maxMsgNums": "32"}, b"")],
         code.NOTIFICATION: [
-            ({**group, "queueId": "-1", "pollTime": "1", "bornTime": now, "order": order}, b"")
-            for order in ("false", "true")],
+            ({**group, "queueId": "-1", "pollTime": "1", "bornTime": "0", "order": order}, b"")
+            for order in ("false", "true")]
+        + [({**group, "queueId": "-1", "pollTime": "1", "bornTime": "0", **sql(serial)}, b"")],
         code.POLLING_INFO: [({**group, "queueId": "-1"}, b"")],
         code.ACK_MESSAGE: [({**group, "queueId": "0", "offset": "0", "extraInfo": text}, b"")
                            for text in (receipt, " ".join("0" * 400_000))],
@@ -286,7 +306,8 @@ def plain_requests(size, serial):
             code.GET_ALL_PRODUCER_INFO, code.DELETE_EXPIRED_COMMITLOG,
             code.GET_BROKER_CLUSTER_INFO, code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
             code.GET_SYSTEM_TOPIC_LIST_FROM_NS, code.GET_UNIT_TOPIC_LIST, code.GET_HAS_UNIT_SUB_TOPIC_LIST,
-            code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, code.GET_NAMESRV_CONFIG)},
+            code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, code.GET_NAMESRV_CONFIG, code.GET_BROKER_HA_STATUS,
+            code.RESET_MASTER_FLUSH_OFFSET, code.GET_BROKER_EPOCH_CACHE, code.POP_ROLLBACK)},
         code.GET_BROKER_CONSUME_STATS: [({"isOrder": "false"}, b"")],
         **{c: [({}, bytes(4_000_000))] for c in (
             code.UPDATE_BROKER_CONFIG, code.UPDATE_NAMESRV_CONFIG, code.UPDATE_COLD_DATA_FLOW_CTR_CONFIG,
@@ -360,7 +381,7 @@ def serving(directory):
     log = Path(directory, "log").open("wb")  # noqa: SIM115 - closed with the process
     process = subprocess.Popen(
         [sys.executable, "-m", "tailrace.cli", "serve", f"{directory}/store", "--listen", "127.0.0.1:0",
-         "--namesrv-listen", "127.0.0.1:0", "--http", "127.0.0.1:0"],
+         "--namesrv-listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--config", f"{directory}/conf"],
         stdout=subprocess.PIPE, stderr=log)
     try:
         line = process.stdout.readline().decode()
@@ -430,6 +451,7 @@ def run(directory, size, rounds, seconds, limit_ms):
     prepare(f"{directory}/store", size)
     table = {"codes": codes, "rows": {}}
     began, done = time.monotonic(), 0
+    Path(directory, "conf").write_text("enablePropertyFilter=true\n")
     with serving(directory) as (broker, namesrv, http):
         addresses = {"broker": broker, "namesrv": namesrv, "http": http}
         pinger = Pinger(broker)  # the event loop of the broker is that of the name server

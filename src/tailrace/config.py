@@ -482,7 +482,8 @@ class BrokerConfig(_Config):
     flush_consumer_offset_interval: int = _option(
         5000, "Period of writing consumer offsets.", unit="ms", low=1, live=True)
     enable_property_filter: bool = _option(
-        False, "Whether consumers may filter by an expression of SQL92 over message properties.")
+        False, "Whether pulls may filter by an expression of SQL92 over message properties. A pop that carries one "
+        "needs no setting.")
     filter_support_retry: bool = _option(
         False, "Whether an expression on a retry topic is replaced by the one of the topic that a message "
         "was sent to.")
@@ -541,6 +542,16 @@ class BrokerConfig(_Config):
     pop_from_retry_probability_for_priority: int = _option(
         0, "The same for pops of a topic of message.type PRIORITY in the order of its priorities.", unit="percent",
         low=0, high=100, live=True)
+    enable_pop_message_threshold: bool = _option(
+        False, "Whether a queue is not popped while more than popInflightMessageThreshold of its messages are in "
+        "flight for the group.", live=True)
+    pop_inflight_message_threshold: int = _option(
+        10_000, "Messages of a queue that a group may have popped and not acknowledged.", low=0, live=True)
+    use_message_filter_for_notification: bool = _option(
+        True, "Whether notifications (request 200054) heed the expression that they carry.", live=True)
+    max_message_filter_num_for_notification: int = _option(
+        64, "A queue with at least this many messages is not searched for tags before a notification is "
+        "answered.", low=0, live=True)
     priority_order_asc: bool = _option(
         True, "Whether a greater priority comes first.", live=True)
     use_separate_retry_queue: bool = _option(

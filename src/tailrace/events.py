@@ -97,6 +97,9 @@ _BROKER: Final = (
            "A record of the revive topic is neither a checkpoint nor an acknowledgement; it is skipped."),
     _event("warning", "popped messages do not come back, their topic or group is gone", "topic group count",
            "The topic or the group was deleted while its messages were popped."),
+    _event("warning", "pop is stopped, too many messages are in flight", "group topic queue in_flight limit",
+           "The group has popped more messages of the queue than popInflightMessageThreshold without an "
+           "acknowledgement, and enablePopMessageThreshold is true; the queue is popped again after one."),
     _event("warning", "popped message does not come back, it is gone", "topic queue offset status",
            "Retention removed a message while it was popped and not acknowledged."),
     _event("warning", "popped message is tried later", "topic queue offset wait_ms reason",

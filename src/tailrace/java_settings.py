@@ -60,7 +60,7 @@ REASONS: Final[Mapping[str, str]] = {
     "memory": "how the Java store maps, locks and buffers; flushing is set by flushDiskType",
     "netty": "how Netty uses sockets",
     "pool": "size of a thread pool or of its queue",
-    "pop": "popped messages are kept as records of the revive topic, without buffer, batches, log or limits",
+    "pop": "popped messages are kept as records of the revive topic, without buffer, batches or log",
     "recall": "messages can always be recalled",
     "recovery": "recovery always checks everything and starts early enough",
     "register": "how often and in which form topics are registered; see registerNameServerPeriod",

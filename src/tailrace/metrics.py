@@ -101,7 +101,8 @@ LAG_LATENCY: Final = _gauge(
     "rocketmq_consumer_lag_latency", "Age of the oldest of them; 0 when there is none.", _LAG,
     unit="milliseconds")
 INFLIGHT_MESSAGES: Final = _gauge(
-    "rocketmq_consumer_inflight_messages", "Messages handed out and not acknowledged.", _LAG)
+    "rocketmq_consumer_inflight_messages",
+    "Messages handed out and not acknowledged; of popped ones those popped since the start.", _LAG)
 QUEUEING_LATENCY: Final = _gauge(
     "rocketmq_consumer_queueing_latency", "Age of the oldest message not handed out.", _LAG,
     unit="milliseconds")
@@ -162,6 +163,30 @@ TRANSACTION_EVENTS: Final = _counter(
     "tailrace_transaction_events_total",
     "Checks that a producer was sent (`asked`), half messages given up (`given_up`), and requests and "
     "checks that found their message committed already (`duplicate`).", ("event",))
+POP_REVIVE_IN: Final = _counter(
+    "rocketmq_pop_revive_in_message_total",
+    "Records that POP wrote for its revive topic: checkpoints (`CK`) and acknowledgements (`ACK`).",
+    ("consumer_group", "topic", "revive_message_type", "put_status"))
+POP_REVIVE_OUT: Final = _counter(
+    "rocketmq_pop_revive_out_message_total", "Records that were read from the revive topic.",
+    ("consumer_group", "topic", "queue_id", "revive_message_type"))
+POP_REVIVE_RETRY: Final = _counter(
+    "rocketmq_pop_revive_retry_messages_total",
+    "Popped messages that were not acknowledged in time and were put into a retry topic.",
+    ("consumer_group", "topic", "put_status"))
+POP_REVIVE_LAG: Final = _gauge(
+    "rocketmq_pop_revive_lag",
+    "Records of a queue of the revive topic that are not done with; a number, whatever the name says.",
+    ("queue_id",), unit="milliseconds")
+POP_REVIVE_LATENCY: Final = _gauge(
+    "rocketmq_pop_revive_latency", "Age of the oldest of them; 0 when there is none.", ("queue_id",),
+    unit="milliseconds")
+POP_CHECKPOINTS: Final = _gauge(
+    "rocketmq_pop_checkpoint_buffer_size",
+    "Checkpoints in memory that are due soon or wait for their acknowledgements to be read.")
+POP_STOPPED: Final = _gauge(
+    "tailrace_pop_stopped_queues",
+    "Queues that a group does not pop because too many of their messages are in flight.")
 READY: Final = _gauge("tailrace_ready", "1 once clients are served, 0 while the store recovers.")
 RECOVERED_RATIO: Final = _gauge(
     "tailrace_recovered_ratio", "Part of the recovery that is done, where the store can tell.")

@@ -43,3 +43,17 @@ def test_topics_offsets_and_messages_are_administered(mqadmin, tailrace_broker):
     status = [line[:4] for line in mqadmin("topicStatus", "-t", "orders") if line[:1] == ["broker-a"]]
     assert status == [["broker-a", "0", "0", "5"], ["broker-a", "1", "0", "5"]]
     assert sent.msg_id in [line[0] for line in mqadmin("queryMsgByKey", "-t", "orders", "-k", "k9") if line]
+
+
+def test_a_master_without_slaves_is_shown_and_what_is_missing_is_named(mqadmin, reference, tailrace_broker):
+    """What a Java broker without a controller and without access control answers, too."""
+    broker = tailrace_broker.broker
+    status = mqadmin("haStatus", "-b", broker)
+    assert ["#SlaveNum", "0"] in status
+    assert [line[0] for line in status if line][:2] == ["#MasterAddr", "#MasterCommitLogMaxOffset"]
+    names = {line[0] for line in mqadmin("brokerStatus", "-b", broker) if line}
+    assert {"putLatency99", "getMessageEntireTimeMax", "brokerVersionDesc"} <= names
+    done = subprocess.run(
+        [reference, "admin", "listUser", "-n", tailrace_broker.namesrv, "-b", broker],
+        capture_output=True, text=True, timeout=120, check=False)
+    assert "AUTH_LIST_USER needs access control, which this server does not have" in done.stdout + done.stderr

@@ -23,8 +23,8 @@ from tailrace.node.config_manager import ConfigManager
 from tailrace.remoting import Channel
 
 __all__ = [
-    "Answer", "Change", "ConfigChanges", "MissingConfigError", "RequestWorker", "answer_failure",
-    "creates_missing",
+    "Answer", "Change", "ConfigChanges", "MissingConfigError", "NotPreparedError", "RequestWorker",
+    "answer_failure", "creates_missing",
 ]
 
 _log = get_logger(__name__)
@@ -62,6 +62,18 @@ class MissingConfigError(Exception):
     def __init__(self, *changes: Change) -> None:
         self.changes = changes
         super().__init__("a topic or group was removed again while it was created")
+
+
+class NotPreparedError(RefusalError):
+    """A request needs ``work`` that would hold the event loop; it is served again after that ran in a thread.
+
+    Whoever raises it has done nothing yet that must not be done twice. It is the answer if the work is
+    undone each time before the request is served again.
+    """
+
+    def __init__(self, remark: str, work: Callable[[], None]) -> None:
+        self.work = work
+        super().__init__(ResponseCode.SYSTEM_BUSY, remark)
 
 
 @final
@@ -125,8 +137,10 @@ class RequestWorker:
 class ConfigChanges:
     """Changes of state files that requests ask for, written in other threads."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop | None, worker: RequestWorker | None = None) -> None:
+        """``worker`` runs what requests need before they are served."""
         self._loop = loop
+        self._worker = worker or RequestWorker(loop)
         self._writing: dict[ConfigManager[Any, Any], asyncio.Future[None]] = {}
         self._write_again: set[ConfigManager[Any, Any]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -174,27 +188,45 @@ class ConfigChanges:
         return None
 
     def serve(self, channel: Channel, request: RemotingCommand, step: Serve) -> Answer:
-        """Return the answer of ``step``, after the creation of the topics and groups that it lacks."""
+        """Return the answer of ``step``, after the creation or the preparation of what it lacks."""
         try:
             return step(channel, request)
-        except MissingConfigError as missing:
+        except (MissingConfigError, NotPreparedError) as missing:
             return self.serve_again(channel, request, missing, step)
 
     def serve_again(
-        self, channel: Channel, request: RemotingCommand, missing: MissingConfigError, serve: Serve,
-        rounds: int = ROUNDS_MAX,
+        self, channel: Channel, request: RemotingCommand, missing: MissingConfigError | NotPreparedError,
+        serve: Serve, rounds: int = ROUNDS_MAX,
     ) -> Answer:
-        """Create what is missing, then serve the request again, and so on for some rounds."""
+        """Create or prepare what is missing, then serve the request again, and so on for some rounds."""
 
         def again() -> Answer:
             try:
                 return serve(channel, request)
-            except MissingConfigError as still:
+            except (MissingConfigError, NotPreparedError) as still:
                 if rounds <= 1:
                     raise
                 return self.serve_again(channel, request, still, serve, rounds - 1)
 
-        return self.apply(channel, request, missing.changes, again)
+        if isinstance(missing, MissingConfigError):
+            return self.apply(channel, request, missing.changes, again)
+        return self._prepare(channel, request, missing, again)
+
+    def _prepare(
+        self, channel: Channel, request: RemotingCommand, missing: NotPreparedError, then: Callable[[], Answer]
+    ) -> Answer:
+        """Run the work of a request in the thread of requests, then answer with the result of ``then``."""
+        loop = self._loop
+        if loop is None or not loop.is_running():
+            missing.work()
+            return then()
+
+        def work(channel: Channel, request: RemotingCommand) -> None:
+            missing.work()
+            loop.call_soon_threadsafe(
+                channel.when_reading, functools.partial(_finish, channel, request, then))
+
+        return self._worker.in_thread(work)(channel, request)
 
     async def stop(self) -> None:
         """Wait for the files that are being written."""

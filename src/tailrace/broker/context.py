@@ -13,6 +13,7 @@ from tailrace.broker.client_manager import ConsumerManager, ProducerManager
 from tailrace.broker.cold_reads import ColdReadService
 from tailrace.broker.filters.message_filters import MessageFilters
 from tailrace.broker.loop_lag import LoopLag
+from tailrace.broker.pop.pop_metrics import PopMetrics
 from tailrace.broker.rebalance_lock import RebalanceLockManager
 from tailrace.broker.traffic import Traffic
 from tailrace.broker.transactions.service import TransactionService
@@ -67,13 +68,16 @@ class BrokerContext:
     """Runs pulls that need the disk."""
     transactions: TransactionService = field(init=False)
     """Half messages of transactions."""
+    pop_metrics: PopMetrics = field(init=False)
+    """What POP has in flight and has written."""
     loop_lag: LoopLag = field(init=False)
     """How long requests hold the event loop."""
 
     def __post_init__(self) -> None:
         self.loop_lag = LoopLag(self.loop)
-        self.changes = ConfigChanges(self.loop)
+        self.pop_metrics = PopMetrics(self.clock.now_ms())
         self.worker = RequestWorker(self.loop)
+        self.changes = ConfigChanges(self.loop, self.worker)
         self.cold_reads = ColdReadService(self.loop)
         self.transactions = TransactionService(
             self.clock, self.entropy, self.store, self.topics, self.offsets, self.config)

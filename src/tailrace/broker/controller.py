@@ -39,6 +39,7 @@ from tailrace.broker.processors.pull import PullMessageProcessor
 from tailrace.broker.processors.query import QueryProcessor
 from tailrace.broker.processors.query_assignment import QueryAssignmentProcessor
 from tailrace.broker.processors.recall import RecallMessageProcessor
+from tailrace.broker.processors.replicas import ReplicasProcessor
 from tailrace.broker.processors.reply import ReplyMessageProcessor
 from tailrace.broker.processors.reset_offset import ResetOffsetProcessor
 from tailrace.broker.processors.retention import RetentionProcessor
@@ -146,6 +147,7 @@ class BrokerController:
             QueryProcessor(broker), ClientManageProcessor(broker), AdminTopicsProcessor(broker),
             retention, ResetOffsetProcessor(broker), StatsProcessor(broker),
             ClientOffsetsProcessor(broker), GroupAdminProcessor(broker, modes), EnginesProcessor(broker),
+            ReplicasProcessor(broker),
             QueryAssignmentProcessor(broker, modes),
             AdminProcessor(broker, RuntimeInfo(broker, self._file_system)),
             SettingsProcessor(running, broker.worker),

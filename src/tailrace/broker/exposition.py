@@ -100,6 +100,7 @@ class Exposition(Collector):
         yield from self._store(broker, stats)
         yield from self._timers(stats)
         yield from self._transactions(broker)
+        yield from self._pop(broker)
         yield from self._traffic(broker)
         yield from self._clients(broker)
         yield from self._lags(broker)
@@ -230,6 +231,18 @@ class Exposition(Collector):
         yield self._family(
             metrics.SEND_TO_DLQ, {(g,): n for g, n in list(broker.traffic.dead_letters.items())})
 
+    def _pop(self, broker: BrokerContext) -> Iterator[Family]:
+        pop = broker.pop_metrics
+        put, got, retried = pop.tables()
+        yield self._family(metrics.POP_REVIVE_IN, put)
+        yield self._family(metrics.POP_REVIVE_OUT, got)
+        yield self._family(metrics.POP_REVIVE_RETRY, retried)
+        progress = pop.revive_progress()
+        yield self._family(metrics.POP_REVIVE_LAG, {(str(q),): p.lag for q, p in progress.items()})
+        yield self._family(metrics.POP_REVIVE_LATENCY, {(str(q),): p.latency_ms for q, p in progress.items()})
+        yield self._family(metrics.POP_CHECKPOINTS, {(): pop.checkpoints()})
+        yield self._family(metrics.POP_STOPPED, {(): len(pop.stopped)})
+
     def _clients(self, broker: BrokerContext) -> Iterator[Family]:
         producers: Counter[Labels] = Counter()
         for clients in broker.producers.groups().values():
@@ -289,10 +302,12 @@ def _consumed(broker: BrokerContext) -> dict[tuple[str, str], _Lag]:
         until = max(0, store.max_offset_in_queue(topic, queue_id))
         at = min(max(consumed, store.min_offset_in_queue(topic, queue_id)), until)
         handed_out = min(max(at, offsets.query_pull(group, topic, queue_id)), until)
-        lag.behind += until - at
-        lag.in_flight += handed_out - at
+        popped = broker.pop_metrics.in_flight(topic, group, queue_id)
+        first = max(at - popped, 0) if popped else at
+        lag.behind += until - first
+        lag.in_flight += handed_out - at + popped
         lag.ready += until - handed_out
-        lag.oldest_ms = _older(lag.oldest_ms, broker, topic, queue_id, at, until)
+        lag.oldest_ms = _older(lag.oldest_ms, broker, topic, queue_id, first, until)
         lag.oldest_ready_ms = _older(
             lag.oldest_ready_ms, broker, topic, queue_id, handed_out, until)
     return lags

@@ -9,7 +9,8 @@ from typing import Any, Final, final
 
 from tailrace.broker.context import BrokerContext
 from tailrace.env.filesystem import FileSystem
-from tailrace.formats.remoting import MQ_VERSION
+from tailrace.store.log_paths import log_paths
+from tailrace.store.store_stats import PUT_LIMITS_MS
 
 __all__ = ["RuntimeInfo"]
 
@@ -38,11 +39,10 @@ class RuntimeInfo:
         days = broker.stats.day_totals()
         distribution = stats.get("putMessageDistributeTime", {})
         disk = self._file_system.disk_usage(store.path)
-        used = disk.total - disk.free
-        disk_ratio = math.ceil(100 * used / (used + disk.usable)) / 100 if disk.total else 0.0  # as df counts
+        log_ratios = {path: self._disk_ratio(path) for path in log_paths(store.config, store.path).all}
         to_flush = max(0, stats.get("commitLogMaxOffset", 0) - stats.get("flushedWhere", 0))
         figures: dict[str, Any] = {
-            "brokerVersionDesc": "V5_3_3", "brokerVersion": MQ_VERSION, "brokerActive": "true",
+            "brokerVersionDesc": "V5_3_3", "brokerActive": "true",
             "putTps": _rates(stats.get("putTps", ())),
             "getFoundTps": _rates(found), "getMissTps": _rates(miss),
             "getTotalTps": _rates(a + b for a, b in zip_longest(found, miss, fillvalue=0.0)),
@@ -54,14 +54,18 @@ class RuntimeInfo:
             "dispatchBehindBytes": store.dispatch_behind_bytes, "dispatchMaxBuffer": 0,
             "remainHowManyDataToFlush": _bytes(to_flush),
             "remainTransientStoreBufferNumbs": NO_POOL,
-            "putMessageDistributeTime": " ".join(f"[{k}]:{v}" for k, v in distribution.items()),
+            "putMessageDistributeTime": "".join(f"[{k}]:{v} " for k, v in distribution.items()),
+            "putLatency99": f"{_percentile(distribution.values(), 0.99):.2f}",
+            "putLatency999": f"{_percentile(distribution.values(), 0.999):.2f}",
             "putMessageTimesTotal": puts,
             "putMessageFailedTimes": stats.get("putMessageFailedTimes", 0),
             "putMessageSizeTotal": stats.get("putMessageSizeTotal", 0),
             "putMessageAverageSize": stats.get("putMessageAverageSize", 0.0),
             "putMessageEntireTimeMax": stats.get("putMessageEntireTimeMax", 0),
+            "getMessageEntireTimeMax": broker.traffic.get_time_max_ns // 1_000_000,
             "pageCacheLockTimeMills": 0,
-            "commitLogDiskRatio": disk_ratio, "consumeQueueDiskRatio": disk_ratio,
+            "commitLogDiskRatio": min(log_ratios.values()),
+            "consumeQueueDiskRatio": self._disk_ratio(store.path),
             "commitLogDirCapacity": f"Total : {_bytes(disk.total)}, Free : {_bytes(disk.free)}.",
             "timerReadBehind": stats.get("timerReadBehindMs", 0),
             "timerOffsetBehind": stats.get("timerOffsetBehind", 0),
@@ -72,6 +76,8 @@ class RuntimeInfo:
             figures[f"msg{kind}TotalYesterdayMorning"] = days.yesterday_morning[place]
             figures[f"msg{kind}TotalTodayMorning"] = days.today_morning[place]
             figures[f"msg{kind}TotalTodayNow"] = days.now[place]
+        for path, ratio in log_ratios.items():
+            figures[f"commitLogDiskRatio_{path}"] = ratio
         for level, offset, until in store.delay_levels():
             figures[f"scheduleMessageOffset_{level}"] = f"{offset},{until}"
         for pool, capacity in CAPACITIES.items():
@@ -82,6 +88,26 @@ class RuntimeInfo:
         figures["EndTransactionQueueSize"] = figures.pop("EndTransactionThreadPoolQueueSize")
         del figures["EndTransactionThreadPoolQueueHeadWaitTimeMills"]
         return {name: str(value) for name, value in figures.items()}
+
+    def _disk_ratio(self, path: str) -> float:
+        """Return the used part of a file system as df counts it; -1.0 if the directory cannot be read."""
+        try:
+            disk = self._file_system.disk_usage(path)
+        except OSError:
+            return -1.0
+        used = disk.total - disk.free
+        return math.ceil(100 * used / (used + disk.usable)) / 100 if disk.total else 0.0
+
+
+def _percentile(counts: Iterable[int], part: float) -> float:
+    """Return the time, ms, that this part of the puts did not exceed, linear inside of a range."""
+    counts = list(counts)
+    place, before = part * sum(counts), 0
+    for low, high, count in zip((0, *PUT_LIMITS_MS), (*PUT_LIMITS_MS, PUT_LIMITS_MS[-1]), counts, strict=False):
+        if count and place <= before + count:
+            return low + (high - low) * (place - before) / count
+        before += count
+    return 0.0
 
 
 def _rates(values: Iterable[float]) -> str:

@@ -30,12 +30,14 @@ from tailrace.java_settings import java_settings
 from tailrace.logs import get_logger
 from tailrace.node.config_manager import DataVersion
 
-__all__ = ["RunningSettings", "SettingsFile", "settings_of", "with_values"]
+__all__ = ["RunningSettings", "SettingsFile", "settings_of", "with_values", "properties_in"]
 
 _log = get_logger(__name__)
 BLACK_LIST: Final = frozenset({
     "brokerConfigPath", "rocketmqHome", "configBlackList", "configStorePath", "kvConfigPath"})
 """Settings that the reference refuses to change."""
+BODY_MAX: Final = 256 * 1024
+"""Bytes of a properties text, which is read in one piece, some 5 ms."""
 CHANGES_MAX: Final = 200
 """Settings of one request."""
 FILE_MAX: Final = 1 << 20
@@ -74,6 +76,19 @@ def with_values(text: str, values: Mapping[str, str]) -> str:
     if left and kept and not kept[-1].endswith("\n"):
         kept[-1] += "\n"
     return "".join(kept) + "".join(f"{name}={value}\n" for name, value in left.items())
+
+
+def properties_in(body: bytes) -> dict[str, str]:
+    """Return the values of a properties text in a request. Raises RefusalError."""
+    if len(body) > BODY_MAX:
+        raise RefusalError(
+            ResponseCode.INVALID_PARAMETER, f"the body has {len(body)} bytes, over the limit of {BODY_MAX}")
+    try:
+        return parse_properties(body.decode())
+    except UnicodeDecodeError as error:
+        raise RefusalError(
+            ResponseCode.SYSTEM_ERROR,
+            f"string2Properties error: byte {error.start} of the body is not UTF-8") from None
 
 
 @final
@@ -122,12 +137,7 @@ class RunningSettings:
 
         Either all of them change or none. Raises RefusalError that names those that cannot.
         """
-        try:
-            values = parse_properties(body.decode())
-        except UnicodeDecodeError as error:
-            raise RefusalError(
-                ResponseCode.SYSTEM_ERROR,
-                f"string2Properties error: byte {error.start} of the body is not UTF-8") from None
+        values = properties_in(body)
         if len(values) > CHANGES_MAX:
             raise RefusalError(
                 ResponseCode.INVALID_PARAMETER,

@@ -88,6 +88,8 @@ class Traffic:
         self.user_arrived, self.user_out = Flow(), Flow()
         """As ``all_arrived`` and ``all_out``, without system topics."""
         self.dead_letters: Counter[str] = Counter()
+        self.get_time_max_ns = 0
+        """The longest time that messages for a consumer took, since the start."""
 
     def take_in(self, topic: str, kind: str, count: int, size: int) -> None:
         """Count ``count`` stored messages of together ``size`` bytes."""
@@ -112,6 +114,14 @@ class Traffic:
         if not self._is_system_topic(topic):
             self.user_arrived.add(count, size)
 
+    def arrivals(self, topic: str) -> int:
+        """Return how many messages of a topic have become readable since the start.
+
+        They are counted after they can be read, and before those who wait for them are notified.
+        """
+        flow = self.by_topic.get(LMQ_PREFIX if topic.startswith(LMQ_PREFIX) else topic)
+        return 0 if flow is None else flow.messages
+
     def hand_out(
         self, topic: str, group: str, count: int, size: int, queue_id: int = -1, took_ns: int = 0,
     ) -> None:
@@ -119,6 +129,7 @@ class Traffic:
         if topic.startswith(LMQ_PREFIX):
             topic = LMQ_PREFIX
         elif queue_id >= 0 and not group.startswith(LMQ_PREFIX):
+            self.get_time_max_ns = max(self.get_time_max_ns, took_ns)
             place = f"{queue_id}@{topic}@{group}" if self._by_queue else f"{topic}@{group}"
             self.counters.add("GROUP_GET_LATENCY", place, took_ns // 1_000_000)
         if group.startswith(LMQ_PREFIX):

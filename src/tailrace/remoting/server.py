@@ -45,6 +45,7 @@ from tailrace.formats.remoting import (
     decode_json_header,
     encode,
 )
+from tailrace.formats.requests.absent import why_not_supported
 from tailrace.logs import get_logger
 from tailrace.remoting.limits import STALLED_FRAME, UNREAD, ServerLimits
 
@@ -323,9 +324,7 @@ class Channel(asyncio.Protocol):
         try:
             if processor is None:
                 answer = request.answer(
-                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                    f" request type {request.code} not supported",
-                )
+                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED, why_not_supported(request.code))
             else:
                 answer = processor(self, request)
             if answer is None or request.flag & ONEWAY_FLAG:

@@ -9,10 +9,11 @@ from tailrace.env.clock import Clock
 from tailrace.logs import get_logger
 from tailrace.model import GetMessageResult, PutMessageResult, PutMessageStatus
 
-__all__ = ["StoreStatsService"]
+__all__ = ["PUT_LIMITS_MS", "StoreStatsService"]
 
 _log = get_logger(__name__)
-_LIMITS_MS: Final = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10000)
+PUT_LIMITS_MS: Final = (0, 10, 50, 100, 200, 500, 1000, 2000, 3000, 4000, 5000, 10000)
+"""Upper bounds of the ranges of put times; the last range has none."""
 _NAMES: Final = (
     "<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s", "1~2s",
     "2~3s", "3~4s", "4~5s", "5~10s", "10s~",
@@ -50,7 +51,7 @@ class StoreStatsService:
             return
         elapsed_ms = elapsed_ns // 1_000_000
         self.put_time_max_ms = max(self.put_time_max_ms, elapsed_ms)
-        for place, limit in enumerate(_LIMITS_MS):
+        for place, limit in enumerate(PUT_LIMITS_MS):
             if elapsed_ms <= limit:
                 self.put_distribution[place] += 1
                 return

@@ -183,7 +183,7 @@ def test_connections_and_subscriptions_are_shown(topics, admin, kit, channel, br
     )
     assert found["connectionSet"][0]["clientId"] == "c1"
     found = json.loads(admin.all_producers(channel, kit.request(328)).body)
-    assert found["data"]["pg"][0]["remoteIP"] == channel.peer
+    assert found["data"]["pg"][0]["remoteIP"] == f"/{channel.peer}"
     request = kit.request(345, {"group": "g", "topic": "orders"})
     found = json.loads(topics.subscription_of_group(channel, request).body)
     assert found["subscriptionData"]["subString"] == "a"
@@ -200,8 +200,23 @@ def test_every_runtime_figure_is_text(admin, kit, channel, store, monkeypatch):
         "putMessageTimesTotal": 9, "putMessageDistributeTime": {"<=0ms": 4},
     })
     table = json.loads(admin.runtime_info(channel, kit.request(28)).body)["table"]
+    assert "brokerVersion" not in table  # RocketMQ has the description only
     assert (table["putTps"], table["getTotalTps"]) == ("1.0000 2.5000 ", "3.0000 3.0000 ")
-    assert (table["putMessageTimesTotal"], table["putMessageDistributeTime"]) == ("9", "[<=0ms]:4")
+    assert (table["putMessageTimesTotal"], table["putMessageDistributeTime"]) == ("9", "[<=0ms]:4 ")
+
+
+def test_put_times_and_disks_are_shown_as_rocketmq_shows_them(admin, kit, channel, store, broker, monkeypatch):
+    broker.traffic.hand_out("orders", "g", 1, 100, 0, 30_900_000)
+    monkeypatch.setattr(store, "stats", lambda: {
+        "putMessageDistributeTime": {"<=0ms": 90, "0~10ms": 10, "10~50ms": 0}})
+    OsFileSystem().makedirs(f"{store.path}/commitlog")
+    table = json.loads(admin.runtime_info(channel, kit.request(28)).body)["table"]
+    assert (table["putLatency99"], table["putLatency999"]) == ("9.00", "9.90")
+    assert table["getMessageEntireTimeMax"] == "30"
+    assert table[f"commitLogDiskRatio_{store.path}/commitlog"] == table["commitLogDiskRatio"]
+    monkeypatch.setattr(store, "stats", dict)
+    table = json.loads(admin.runtime_info(channel, kit.request(28)).body)["table"]
+    assert (table["putLatency99"], table["putMessageDistributeTime"]) == ("0.00", "")
 
 
 def test_offset_tables_are_handed_out(admin, kit, channel, broker):

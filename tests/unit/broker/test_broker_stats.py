@@ -340,6 +340,7 @@ def test_208_and_317_show_topics_that_a_group_has_consumed(broker, store, channe
 
 
 def test_sizes_are_written_for_people(broker):
+    OsFileSystem().makedirs(f"{broker.store.path}/commitlog")
     table = RuntimeInfo(broker, OsFileSystem()).table()
     assert table["remainHowManyDataToFlush"] == "0 B"
     assert re.fullmatch(r"Total : [0-9.]+ [KMGT]iB, Free : [0-9.]+ [KMGT]iB\.", table["commitLogDirCapacity"])

@@ -10,7 +10,13 @@ import pytest
 from tailrace.broker.answers_later import RequestWorker
 from tailrace.broker.controller import BrokerController
 from tailrace.broker.processors.settings import SettingsProcessor
-from tailrace.broker.settings import RunningSettings, SettingsFile, settings_of, with_values
+from tailrace.broker.settings import (
+    RunningSettings,
+    SettingsFile,
+    properties_in,
+    settings_of,
+    with_values,
+)
 from tailrace.config import BrokerConfig, NameServerConfig, StoreConfig, parse_properties
 from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
@@ -164,3 +170,10 @@ def test_a_running_broker_and_its_name_server_change_settings_in_the_file(tmp_pa
         "brokerName": "b", "fileReservedTime": "48", "longPollingEnable": "true", "maxTopics": "7",
         "flushConsumerOffsetInterval": "1000", "enableTopicList": "false"}
     assert not NameServerConfig.from_properties(values).enable_topic_list
+
+
+def test_a_text_of_settings_that_would_hold_the_event_loop_is_refused():
+    assert properties_in(b"a=1\n" * 60_000) == {"a": "1"}
+    with pytest.raises(RefusalError, match="the body has 4000000 bytes, over the limit of 262144") as refused:
+        properties_in(bytes(4_000_000))
+    assert refused.value.code == 29

@@ -9,7 +9,7 @@ import pytest
 
 from tailrace import Message, MessageStore
 from tailrace.broker.client_manager import SubscriptionData
-from tailrace.broker.filters import consumer_filters
+from tailrace.broker.filters import compilation, consumer_filters
 from tailrace.broker.filters.consumer_filters import ConsumerFilterManager
 from tailrace.broker.filters.message_filters import MessageFilter, MessageFilters
 from tailrace.broker.processors.client_manage import ClientManageProcessor
@@ -17,6 +17,7 @@ from tailrace.broker.processors.pull import SUBSCRIPTION, SUSPEND, PullMessagePr
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import SystemClock
 from tailrace.env.filesystem import OsFileSystem
+from tailrace.errors import RefusalError
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.remoting import ResponseCode
 from tailrace.node.topic_config import TopicConfig
@@ -322,3 +323,61 @@ def test_expressions_are_bounded_and_dead_ones_make_way(manager, clock, monkeypa
     assert manager.find("orders", "g1") is None
     manager.registered("g4", [subscribed("a = 1", 1)])
     assert manager.find("orders", "g4") is None
+
+
+def test_long_expressions_of_a_heartbeat_and_of_a_check_are_compiled_beside_the_event_loop(
+    made_broker, channel, kit, loop, monkeypatch
+):
+    broker, _, clients = made_broker
+    text = " or ".join(f"price = {n}" for n in range(2000, 2300))
+    where, real = [], compilation._compile
+
+    def compiled(one):
+        where.append((one, asyncio._get_running_loop() is not None))
+        return real(one)
+
+    monkeypatch.setattr(compilation, "_compile", compiled)
+
+    async def ask(serve, request):
+        sent = len(channel.sent)
+        assert serve(channel, request) is None
+        while len(channel.sent) == sent:
+            await asyncio.sleep(0.001)
+        return channel.sent[-1].code
+
+    check = {"subscriptionData": {"topic": "orders", "expressionType": "SQL92", "subString": f"{text} or a = 1"}}
+    beat = {"clientID": "c", "consumerDataSet": [{"groupName": "g", "subscriptionDataSet": [
+        {"topic": "orders", "expressionType": "SQL92", "subString": text, "subVersion": 1}]}]}
+    for serve, code, value in ((clients.check_client_config, 46, check), (clients.heartbeat, 34, beat)):
+        where.clear()
+        request = kit.request(code, body=json.dumps(value).encode())
+        assert loop.run_until_complete(asyncio.wait_for(ask(serve, request), 20)) == 0
+        assert where[0][1] is False
+    assert broker.filters._consumer_filters.find("orders", "g").compiled is not None
+
+
+def test_more_expressions_than_are_remembered_are_refused(loop):
+    texts = [f"a = {n} or " + "a = 1 or " * 800 + "a = 2" for n in range(40)]
+
+    async def prepare():
+        with pytest.raises(RefusalError, match="characters, over the limit of 262144 for one request") as refused:
+            compilation.prepare_sql(texts)
+        assert refused.value.code == 23
+
+    loop.run_until_complete(prepare())
+
+
+def test_a_broker_that_filters_loads_the_parser_as_it_starts_and_others_when_it_is_needed(loop, tmp_path, monkeypatch):
+    loaded = []
+    monkeypatch.setattr(compilation, "_parser_is_loaded", lambda: bool(loaded))
+    monkeypatch.setattr(compilation, "_remembered", compilation._Remembered())
+    filters = ConsumerFilterManager(OsFileSystem(), str(tmp_path), CONFIG, SystemClock())
+
+    async def start():
+        MessageFilters(CONFIG, filters)
+        with pytest.raises(RefusalError, match="wait to be compiled"):
+            compilation.compile_sql("never_seen = 1")
+        loaded.append(1)
+        compilation.compile_sql("never_seen = 1")
+
+    loop.run_until_complete(start())

@@ -12,7 +12,7 @@ from typing import Any, Final, final
 
 from tailrace.broker.client_manager import SubscriptionData
 from tailrace.broker.filters.bloom import BloomFilter, BloomFilterData
-from tailrace.broker.filters.compilation import compile_filter
+from tailrace.broker.filters.compilation import compile_filter, prepare_sql
 from tailrace.broker.filters.sql_expression import SqlExpression
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
@@ -99,13 +99,17 @@ class ConsumerFilterManager(ConfigManager[str, dict[str, ConsumerFilterData]]):
 
     def of_group(self, group: str) -> list[ConsumerFilterData]:
         """Return all expressions of a group that can be compiled."""
-        found = (self.find(topic, group) for topic in tuple(self._table.get(group, ())))
+        topics = self._table.get(group, {})
+        prepare_sql(data.expression for data in topics.values() if data.compiled is None)
+        found = (self.find(topic, group) for topic in tuple(topics))
         return [data for data in found if data is not None and data.compiled is not None]
 
     # -- heartbeats
 
     def registered(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
         """Take over the expressions of a group's subscriptions. One that cannot be compiled is logged.
+
+        Long ones should have been compiled before (`prepare`), because they hold the event loop here.
 
         A version that is not newer than the known one changes nothing, as in the reference.
         """
@@ -140,7 +144,7 @@ class ConsumerFilterManager(ConfigManager[str, dict[str, ConsumerFilterData]]):
             self._dirty = True
             self._revive(old)
             return
-        compiled = self._compile(text, kind, topic, group)
+        compiled = self._compile(text, kind, topic, group, at_once=True)
         if old is not None:
             self._forget(old)
         if compiled is None or not self._has_room(group, topic, text):
@@ -151,9 +155,11 @@ class ConsumerFilterManager(ConfigManager[str, dict[str, ConsumerFilterData]]):
             bloom=self._bloom.data_of(group, topic), compiled=compiled))
         _log.info("consumer filter registered group=%s topic=%s expression=%s", group, topic, text)
 
-    def _compile(self, text: str, kind: str, topic: str, group: str) -> SqlExpression | None:
+    def _compile(
+        self, text: str, kind: str, topic: str, group: str, *, at_once: bool = False
+    ) -> SqlExpression | None:
         try:
-            return compile_filter(text, kind)
+            return compile_filter(text, kind, at_once=at_once)
         except FilterExpressionError as error:
             _log.error("consumer filter cannot be compiled group=%s topic=%s expression=%s reason=%s",
                        group, topic, text, error)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
 from tailrace.broker.client_manager import SubscriptionData
-from tailrace.broker.filters.compilation import SQL92, compile_filter
+from tailrace.broker.filters.compilation import SQL92, compile_filter, prepare_sql
 from tailrace.broker.filters.consumer_filters import ConsumerFilterManager
 from tailrace.broker.filters.sql_expression import SqlExpression
 from tailrace.config import BrokerConfig
@@ -75,13 +75,18 @@ class MessageFilters:
         self._support_retry = config.filter_support_retry
         self._consumer_filters = consumer_filters
         if self._enabled:
-            compile_filter("TRUE", SQL92)  # loads the parser, before the first client waits for it
+            compile_filter("TRUE", SQL92, at_once=True)  # loads the parser, before the first client waits for it
 
-    def of_request(self, subscription: SubscriptionData, group: str) -> MessageFilter:
-        """Return the filter of a request that says what it wants."""
+    def of_request(
+        self, subscription: SubscriptionData, group: str, *, always: bool = False
+    ) -> MessageFilter:
+        """Return the filter of a request that says what it wants.
+
+        ``always``: also with enablePropertyFilter=false, as RocketMQ serves pops and notifications.
+        """
         if subscription.is_tag:
             return MessageFilter(subscription.codes)
-        return self._filter(subscription, group, self.compile(subscription))
+        return self._filter(subscription, group, self.compile(subscription, always=always))
 
     def of_group(self, subscription: SubscriptionData, group: str, sub_version: int) -> MessageFilter:
         """Return the filter of a request that relies on its group's heartbeat, at least of a version."""
@@ -98,9 +103,10 @@ class MessageFilters:
                 ResponseCode.FILTER_DATA_NOT_LATEST, "the consumer's consumer filter data not latest")
         return self._filter(subscription, group, data.compiled)
 
-    def compile(self, subscription: SubscriptionData) -> SqlExpression:
+    def compile(self, subscription: SubscriptionData, *, always: bool = False) -> SqlExpression:
         """Return the compiled expression of a subscription that is not one by tags."""
-        self._check_enabled(subscription)
+        if not always:
+            self._check_enabled(subscription)
         try:
             return compile_filter(subscription.sub_string, subscription.expression_type)
         except FilterExpressionError as error:
@@ -109,6 +115,11 @@ class MessageFilters:
             raise RefusalError(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
                 f"parse the consumer's subscription failed: {error}") from error
+
+    def prepare(self, subscriptions: Iterable[tuple[str, str]]) -> None:
+        """Raise NotPreparedError if these expressions, each with its type, take long to compile."""
+        if self._enabled:
+            prepare_sql(text for text, kind in subscriptions if kind == SQL92)
 
     def _check_enabled(self, subscription: SubscriptionData) -> None:
         if not self._enabled:

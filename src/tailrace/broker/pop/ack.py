@@ -25,6 +25,7 @@ from tailrace.formats.pop import (
     ExtraInfo,
     PopCheckPoint,
     ack_offsets,
+    normal_topic,
     real_topic,
 )
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
@@ -39,6 +40,7 @@ from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["AckMessageProcessor"]
 
+LONG_MAX: Final = (1 << 63) - 1
 ACKS_MAX: Final = 1_000
 """Entries of a batch acknowledgement."""
 
@@ -115,6 +117,11 @@ class AckMessageProcessor:
         entry = {short: entry.get(short, entry.get(name)) for short, name in long.items()}
         group, flag = text_in(entry, "c"), text_in(entry, "r")
         numbers = [number_in(entry, name) for name in ("so", "pt", "it", "rq", "q")]
+        for name, least in (("so", -1), ("pt", 0), ("it", 0)):
+            if not least <= number_in(entry, name) <= LONG_MAX:
+                raise RefusalError(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"{name} is {number_in(entry, name)}, it may be {least} to {LONG_MAX}")
         start, pop_time, invisible_time, revive_queue_id, queue_id = numbers
         try:
             topic = real_topic(text_in(entry, "t"), group, flag)
@@ -134,10 +141,22 @@ class AckMessageProcessor:
             broker_name, batch=True)
         return ack, invisible_time, revive_queue_id
 
-    def _put_ack(self, ack: Ack, invisible_time: int, revive_queue_id: int) -> PutMessageResult:
+    def _put_ack(
+        self, ack: Ack, invisible_time: int, revive_queue_id: int, *, settles: bool = True
+    ) -> PutMessageResult:
         result = _stored(self._revive_log.put_ack(ack, invisible_time, revive_queue_id), "acknowledgement")
         self._broker.traffic.revive_log_put("ACK", ack.topic, ack.group, len(ack.offsets))
+        if settles:
+            self._settled(ack.topic, ack.group, ack.queue_id, len(ack.offsets), ack.pop_time)
         return result
+
+    def _settled(self, topic: str, group: str, queue_id: int, count: int, pop_time: int) -> None:
+        """Count messages that are not in flight any more; a queue that was over the limit is popped again."""
+        metrics, config, key = self._broker.pop_metrics, self._broker.config, (topic, group, queue_id)
+        metrics.settled(*key, count, pop_time)
+        if key in metrics.stopped and metrics.in_flight(*key) <= config.pop_inflight_message_threshold:
+            metrics.stopped.discard(key)
+            self._polling.notify_free(normal_topic(topic, group), group, queue_id)
 
     def _ack_in_order(self, topic: str, group: str, queue_id: int, offset: int, pop_time: int) -> None:
         offsets = self._broker.offsets
@@ -189,7 +208,7 @@ class AckMessageProcessor:
         self._broker.traffic.revive_log_put("CK", topic, group)
         result = self._put_ack(
             Ack((offset,), receipt.start_offset, receipt.pop_time, queue_id, topic, group, receipt.broker_name),
-            receipt.invisible_time, receipt.revive_queue_id)
+            receipt.invisible_time, receipt.revive_queue_id, settles=False)  # it stays in flight
         answer = request.answer(ext=_changed(now, invisible_time, receipt))
         return when_durable(self._durable, channel, request, answer, result.until)
 

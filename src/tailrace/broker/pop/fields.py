@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from tailrace.broker.client_manager import SUB_ALL, TAG, SubscriptionData
 from tailrace.broker.consumer_checks import check_allowed, consuming_group, readable_topic
 from tailrace.broker.context import BrokerContext
+from tailrace.broker.filters.message_filters import MessageFilter
+from tailrace.broker.heartbeat import EXPRESSION_MAX
 from tailrace.errors import RefusalError
 from tailrace.formats.pop import ExtraInfo
 from tailrace.formats.remoting import ResponseCode
 
-__all__ = ["check_names", "check_writable", "receipt_of"]
+__all__ = ["check_names", "check_writable", "filter_of", "receipt_of"]
 
 
 def check_names(broker: BrokerContext, group: str, topic: str, queue_id: int) -> None:
@@ -21,6 +24,27 @@ def check_names(broker: BrokerContext, group: str, topic: str, queue_id: int) ->
     check_allowed(broker, group, topic)
 
 
+def filter_of(
+    broker: BrokerContext, topic: str, group: str, expression_type: str | None, expression: str | None
+) -> MessageFilter:
+    """Return which messages of a topic a request wants. Those that came back are not filtered again.
+
+    Raises RefusalError, NotPreparedError if the expression is to be compiled first.
+    """
+    text = expression or SUB_ALL
+    if len(text) > EXPRESSION_MAX:
+        raise RefusalError(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"exp has {len(text)} characters, over the limit of {EXPRESSION_MAX}")
+    try:
+        wanted = SubscriptionData.parse(
+            topic, text, expression_type=(expression_type or TAG) if expression else TAG)
+    except ValueError as error:
+        raise RefusalError(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed") from error
+    return broker.filters.of_request(wanted, group, always=True)
+
+
 def check_writable(broker: BrokerContext) -> None:
     """Check that checkpoints can be stored. Raises RefusalError."""
     if broker.store.read_only:
@@ -28,7 +52,7 @@ def check_writable(broker: BrokerContext) -> None:
     if not broker.store.config.timer_wheel_enable:
         raise RefusalError(
             ResponseCode.SYSTEM_ERROR,
-            f"the broker[{broker.config.broker_ip1}] pop message is forbidden because timerWheelEnable is false")
+            f"the broker[{broker.address}] pop message is forbidden because timerWheelEnable is false")
 
 
 def receipt_of(extra_info: str, revive_queues: int) -> ExtraInfo:

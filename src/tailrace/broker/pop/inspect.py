@@ -8,8 +8,16 @@ from typing import Final, final
 
 from tailrace.broker.answers_later import Answer, answer_failure
 from tailrace.broker.context import BrokerContext
-from tailrace.broker.pop.fields import check_names
-from tailrace.broker.pop.polling import ALL_QUEUES, PollResult, PopLongPollingService, Waiting
+from tailrace.broker.filters.message_filters import MessageFilter
+from tailrace.broker.pop.fields import check_names, filter_of
+from tailrace.broker.pop.polling import (
+    ALL_QUEUES,
+    PollResult,
+    PopLongPollingService,
+    Waiting,
+    has_match,
+)
+from tailrace.broker.turns import in_turns
 from tailrace.errors import RefusalError
 from tailrace.formats.pop import POP_MAX, pop_retry_topic
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
@@ -29,6 +37,7 @@ __all__ = ["PopInspectProcessor"]
 
 MAX_BYTES: Final = 4 << 20
 READ_BYTES: Final = 256 * 1024
+_EVERYTHING: Final = MessageFilter()
 _Key = tuple[str, int]
 
 
@@ -46,7 +55,7 @@ class PopInspectProcessor:
         config = broker.config
         self.polling = PopLongPollingService(
             broker.loop, broker.clock, config.pop_polling_size, config.max_pop_polling_size, self.run_again,
-            notify_last=True)
+            notify_last=True, has_match=partial(has_match, broker.store))
         self._read_peek = broker.worker.in_thread(self._peeked)
 
     def register(self, server: RemotingServer) -> None:
@@ -104,25 +113,57 @@ class PopInspectProcessor:
     def _notification(self, channel: Channel, request: RemotingCommand) -> Answer:
         header = request.read(NotificationRequestHeader)
         group, topic, queue_id = self._named(header)
+        wanted = self._filter(header)
         if not header.born_time:
             header.born_time = self._broker.clock.now_ms()
             request.ext["bornTime"] = str(header.born_time)  # for the runs after this one
 
-        def has_message() -> bool:
-            return any(
-                self._store.max_offset_in_queue(*key) > self._offset(group, *key)
-                for key in self._queues(group, topic, queue_id)
-                if not (header.order and self._order.is_blocked(header.attempt_id, key[0], group, key[1], 0)))
+        found, arrivals = False, self._arrivals(group, topic)
 
-        found, full = has_message(), False
-        if not found and header.poll_time > 0:
-            result = self.polling.poll(
-                Waiting(channel, request, topic, group, queue_id, None),
-                header.born_time + header.poll_time, has_message)
-            if result is PollResult.WAITS:
-                return None
-            full = result is PollResult.FULL
-        return request.answer(ext=NotificationResponseHeader(found, full).to_ext())
+        def look() -> Iterator[None]:
+            nonlocal found
+            for key in self._queues(group, topic, queue_id):
+                if header.order and self._order.is_blocked(header.attempt_id, key[0], group, key[1], 0):
+                    continue
+                found = self._has_message(group, key, wanted if key[0] == topic else _EVERYTHING)
+                if found:
+                    return
+                yield
+
+        def answer() -> Answer:
+            full = False
+            if not found and header.poll_time > 0:
+                result = self.polling.poll(
+                    Waiting(channel, request, topic, group, queue_id, wanted),
+                    header.born_time + header.poll_time, lambda: self._arrivals(group, topic) != arrivals)
+                if result is PollResult.WAITS:
+                    return None
+                full = result is PollResult.FULL
+            return request.answer(ext=NotificationResponseHeader(found, full).to_ext())
+
+        return in_turns(self._broker.loop, channel, request, look(), answer)
+
+    def _filter(self, header: NotificationRequestHeader) -> MessageFilter:
+        if not (self._broker.config.use_message_filter_for_notification and header.exp_type and header.exp):
+            return _EVERYTHING
+        return filter_of(self._broker, header.topic, header.consumer_group, header.exp_type, header.exp)
+
+    def _has_message(self, group: str, key: _Key, wanted: MessageFilter) -> bool:
+        """Return whether a group has a message in a queue; of a short queue, one with the wanted tags.
+
+        As in RocketMQ, SQL92 is not evaluated here but when a message arrives.
+        """
+        offset = self._offset(group, *key)
+        rest = self._store.max_offset_in_queue(*key) - offset
+        if rest <= 0 or wanted.codes is None or rest >= self._broker.config.max_message_filter_num_for_notification:
+            return rest > 0
+        result = self._store.get_message(*key, offset, 1, max_bytes=1, codes=wanted.codes, only_cached=True)
+        return result.is_cold or result.status is not GetMessageStatus.NO_MATCHED_MESSAGE
+
+    def _arrivals(self, group: str, topic: str) -> int:
+        """Return how many messages have arrived since the start that a notification may be about."""
+        topics = topic, pop_retry_topic(topic, group), pop_retry_topic(topic, group, v2=True)
+        return sum(map(self._broker.traffic.arrivals, topics))
 
     def _polling_info(self, channel: Channel, request: RemotingCommand) -> Answer:
         group, topic, queue_id = self._named(request.read(PollingInfoRequestHeader))

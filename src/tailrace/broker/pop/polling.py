@@ -16,21 +16,44 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
+from tailrace.broker.filters.message_filters import MessageFilter
 from tailrace.broker.waiting import memory_of
 from tailrace.env.clock import Clock
 from tailrace.formats.pop import pop_retry_topic
 from tailrace.formats.remoting import RemotingCommand
+from tailrace.model import GetMessageStatus
+from tailrace.node.message_store import MessageStore
 from tailrace.remoting import Channel
 
-__all__ = ["ALL_QUEUES", "PollResult", "PopLongPollingService", "Waiting"]
+__all__ = ["ALL_QUEUES", "Arrival", "PollResult", "PopLongPollingService", "Waiting", "has_match"]
 
 ALL_QUEUES: Final = -1
 EARLY_MS: Final = 50
 """How long before its time a request is answered, so that the answer is there in time."""
+EVALUATED_MAX: Final = 8
+"""Expressions that are evaluated for one arrival, of the requests of one group and queue."""
 SERVED_AT_ONCE: Final = 64
 """Woken requests that run in one turn of the event loop."""
+
+
+class Arrival(NamedTuple):
+    """Messages that became visible in a queue: the offset after them, and their tags codes."""
+
+    topic: str
+    queue_id: int
+    next_offset: int
+    codes: Sequence[int]
+
+
+def has_match(store: MessageStore, wanted: MessageFilter, arrival: Arrival) -> bool:
+    """Return whether one of the messages has the wanted properties, or cannot be read without the disk."""
+    result = store.get_message(
+        arrival.topic, arrival.queue_id, arrival.next_offset - len(arrival.codes), 1, max_bytes=1,
+        property_filter=wanted.properties, only_cached=True)
+    return result.is_cold or result.status is not GetMessageStatus.NO_MATCHED_MESSAGE or (
+        result.next_begin_offset < arrival.next_offset)
 
 
 class PollResult(enum.Enum):
@@ -43,14 +66,14 @@ class PollResult(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A request that waits. ``codes`` are the tags it wants, None for all."""
+    """A request that waits for messages that it wants."""
 
     channel: Channel
     request: RemotingCommand
     topic: str
     group: str
     queue_id: int
-    codes: frozenset[int] | None
+    wanted: MessageFilter
     size: int = field(init=False)
     timer: asyncio.TimerHandle | None = None
 
@@ -65,6 +88,7 @@ class PopLongPollingService:
     def __init__(
         self, loop: asyncio.AbstractEventLoop, clock: Clock, of_key_max: int, all_max: int,
         run_again: Callable[[Channel, RemotingCommand], None], *, notify_last: bool = False,
+        has_match: Callable[[MessageFilter, Arrival], bool],
     ) -> None:
         self._loop = loop
         self._clock = clock
@@ -72,12 +96,13 @@ class PopLongPollingService:
         self._all_max = all_max
         self._run_again = run_again
         self._notify_last = notify_last
+        self._has_match = has_match
         self._count = 0
         self._held: dict[str, dict[str, dict[int, dict[Waiting, None]]]] = {}
         """By topic, group and queue, in the order in which they came."""
         self._retries: dict[str, tuple[str, str]] = {}
         """Topic and group of each retry topic that a waiting request reads as well."""
-        self._arrived: deque[tuple[str, int, Sequence[int]]] = deque()
+        self._arrived: deque[Arrival] = deque()
         self._drain_scheduled = False
         self._ready: deque[Waiting] = deque()
 
@@ -114,14 +139,24 @@ class PopLongPollingService:
         return PollResult.WAITS
 
     def notify(
-        self, topic: str, group: str, queue_id: int, codes: Sequence[int] | None = None
+        self, topic: str, group: str, queue_id: int, arrival: Arrival | None = None
     ) -> bool:
-        """Wake one request that waits for a queue, and for one of the tags; whether there was one."""
+        """Wake one request that waits for a queue, and wants one of the messages; whether there was one.
+
+        After EVALUATED_MAX expressions the next request is woken without a look: it looks itself.
+        """
         of_key = self._held.get(topic, {}).get(group, {}).get(queue_id, {})
+        evaluated = 0
         for waiting in reversed(of_key) if self._notify_last else of_key:
-            if codes is None or waiting.codes is None or not waiting.codes.isdisjoint(codes):
-                self._wake(waiting)
-                return True
+            wanted = waiting.wanted
+            if arrival is not None and not wanted.matches_codes(arrival.codes):
+                continue
+            if arrival is not None and wanted.properties is not None and evaluated < EVALUATED_MAX:
+                evaluated += 1
+                if not self._has_match(wanted, arrival):
+                    continue
+            self._wake(waiting)
+            return True
         return False
 
     def notify_free(self, topic: str, group: str, queue_id: int) -> None:
@@ -135,7 +170,7 @@ class PopLongPollingService:
         """Note messages that have become visible; from any thread."""
         if topic not in self._held and topic not in self._retries:
             return
-        self._arrived.append((topic, queue_id, tags_codes))
+        self._arrived.append(Arrival(topic, queue_id, next_offset, tags_codes))
         if not self._drain_scheduled:
             self._drain_scheduled = True
             try:
@@ -170,15 +205,16 @@ class PopLongPollingService:
     def _drain(self) -> None:
         self._drain_scheduled = False
         while self._arrived:
-            topic, queue_id, codes = self._arrived.popleft()
+            arrival = self._arrived.popleft()
+            topic, queue_id = arrival.topic, arrival.queue_id
             retried = self._retries.get(topic)
             if retried is not None:
                 for queue in (ALL_QUEUES, *self._held.get(retried[0], {}).get(retried[1], ())):
                     if self.notify(*retried, queue):
                         break
             for group in tuple(self._held.get(topic, ())):
-                self.notify(topic, group, ALL_QUEUES, codes)
-                self.notify(topic, group, queue_id, codes)
+                self.notify(topic, group, ALL_QUEUES, arrival)
+                self.notify(topic, group, queue_id, arrival)
 
     def _wake(self, waiting: Waiting) -> None:
         self._forget(waiting)

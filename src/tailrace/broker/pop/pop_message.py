@@ -1,9 +1,9 @@
 """Pops: request 200050 (PopMessageProcessor).
 
 A pop takes messages from several queues of a topic, and from the retry topics of its group. Of each queue it
-puts a checkpoint into the log and then moves the group's offset behind the messages: from then on the
-checkpoint alone makes them come back. Everything of a pop but reads from the disk happens in one turn of
-the event loop, so two pops never hand out the same message.
+puts a checkpoint into the log and then moves the group's offset past the messages: from then on the
+checkpoint alone makes them come back. All of this happens in one turn of the event loop for each queue, so
+two pops never hand out the same message. A pop of very many queues takes several turns.
 """
 
 from __future__ import annotations
@@ -14,16 +14,21 @@ from functools import partial
 from typing import Final, NamedTuple, final
 
 from tailrace.broker.answers_later import Answer, answer_failure
-from tailrace.broker.client_manager import SUB_ALL, TAG, SubscriptionData
 from tailrace.broker.cold_reads import ColdRead
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
 from tailrace.broker.filters.message_filters import MessageFilter
-from tailrace.broker.heartbeat import EXPRESSION_MAX
-from tailrace.broker.pop.fields import check_names, check_writable
-from tailrace.broker.pop.polling import ALL_QUEUES, PollResult, PopLongPollingService, Waiting
+from tailrace.broker.pop.fields import check_names, check_writable, filter_of
+from tailrace.broker.pop.polling import (
+    ALL_QUEUES,
+    PollResult,
+    PopLongPollingService,
+    Waiting,
+    has_match,
+)
 from tailrace.broker.pop.records import under_topic
 from tailrace.broker.pop.revive_log import ReviveLog
+from tailrace.broker.turns import in_turns
 from tailrace.errors import RefusalError
 from tailrace.formats import pop as formats
 from tailrace.formats.pop import (
@@ -89,9 +94,12 @@ class _Round:
     start_offsets: list[str] = field(default_factory=list)
     offsets: list[str] = field(default_factory=list)
     order_counts: list[str] = field(default_factory=list)
-    ends: dict[_Key, int] = field(default_factory=dict)
-    """Where the queues ended when they were read."""
+    looked_at: set[_Key] = field(default_factory=set)
+    arrivals: int = 0
+    """Messages of its topics that had arrived before it looked at them."""
     until: int = 0
+    stopped: int = 0
+    """Messages of queues of which too many are in flight."""
     refused: str = ""
     """Why a checkpoint was not put."""
 
@@ -112,7 +120,8 @@ class PopMessageProcessor:
         self._number = 0
         config = broker.config
         self.polling = PopLongPollingService(
-            broker.loop, broker.clock, config.pop_polling_size, config.max_pop_polling_size, self.run_again)
+            broker.loop, broker.clock, config.pop_polling_size, config.max_pop_polling_size, self.run_again,
+            has_match=partial(has_match, broker.store))
 
     def register(self, server: RemotingServer) -> None:
         """Take over the code of this processor."""
@@ -137,17 +146,25 @@ class PopMessageProcessor:
         if now - pop.born_time - pop.poll_time > LATE_MS:
             raise RefusalError(
                 ResponseCode.POLLING_TIMEOUT,
-                f"the broker[{self._broker.config.broker_ip1}] pop message is timeout too much")
+                f"the broker[{self._broker.address}] pop message is timeout too much")
         check_writable(self._broker)
         check_names(self._broker, pop.consumer_group, pop.topic, pop.queue_id)
-        wanted = self._filter(pop)
+        wanted = filter_of(self._broker, pop.topic, pop.consumer_group, pop.exp_type, pop.exp)
         revive_queue_id = ORDER_REVIVE_QUEUE
         if not pop.order:
             self._number += 1
             revive_queue_id = self._number % self._broker.config.revive_queue_num
-        made = _Round(pop, wanted, now, revive_queue_id, cold)
-        for topic, queue_id in self._queues(pop, cold):
+        made = _Round(pop, wanted, now, revive_queue_id, cold, arrivals=self._arrivals(pop))
+        return in_turns(
+            self._broker.loop, channel, request, self._look(made), partial(self._answer, channel, request, made))
+
+    def _look(self, made: _Round) -> Iterator[None]:
+        """Take messages from queue after queue."""
+        for topic, queue_id in self._queues(made.pop, made.cold):
             self._pop_queue(made, topic, queue_id)
+            yield
+
+    def _answer(self, channel: Channel, request: RemotingCommand, made: _Round) -> Answer:
         if made.count:
             return self._found(channel, request, made)
         if made.needs_disk is not None:
@@ -164,7 +181,7 @@ class PopMessageProcessor:
         if not 1 <= pop.max_msg_nums <= POP_MAX:
             raise RefusalError(
                 ResponseCode.INVALID_PARAMETER,
-                f"the broker[{self._broker.config.broker_ip1}] pop message's num is {pop.max_msg_nums}, it may be 1 to "
+                f"the broker[{self._broker.address}] pop message's num is {pop.max_msg_nums}, it may be 1 to "
                 f"{POP_MAX}")
         limit_ms = self._store.config.timer_max_delay_sec * 1000
         if not 0 < pop.invisible_time <= limit_ms:
@@ -176,21 +193,6 @@ class PopMessageProcessor:
             request.ext["bornTime"] = str(pop.born_time)  # for the runs after this one
         pop.queue_id = max(pop.queue_id, ALL_QUEUES)
         return pop
-
-    def _filter(self, pop: PopMessageRequestHeader) -> MessageFilter:
-        """Return which messages of the topic a pop wants. Those that came back are not filtered again."""
-        expression = pop.exp or SUB_ALL
-        if len(expression) > EXPRESSION_MAX:
-            raise RefusalError(
-                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-                f"the expression has {len(expression)} characters, over the limit of {EXPRESSION_MAX}")
-        try:
-            wanted = SubscriptionData.parse(
-                pop.topic, expression, expression_type=(pop.exp_type or TAG) if pop.exp else TAG)
-        except ValueError as error:
-            raise RefusalError(
-                ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed") from error
-        return self._broker.filters.of_request(wanted, pop.consumer_group)
 
     def _queues(self, pop: PopMessageRequestHeader, cold: _Cold | None) -> Iterator[_Key]:
         """Yield the queues to look at, in order."""
@@ -242,6 +244,7 @@ class PopMessageProcessor:
         reset = offsets.take_reset(pop.consumer_group, topic, queue_id)
         if reset is not None:
             self._order.clear(topic, pop.consumer_group, queue_id)
+            self._broker.pop_metrics.reset(topic, pop.consumer_group, queue_id)
             offsets.commit(pop.consumer_group, topic, queue_id, reset)
             return reset
         offset = offsets.query(pop.consumer_group, topic, queue_id)
@@ -263,15 +266,18 @@ class PopMessageProcessor:
 
     def _pop_queue(self, made: _Round, topic: str, queue_id: int) -> None:
         store, pop = self._store, made.pop
-        end = store.max_offset_in_queue(topic, queue_id)
-        if (topic, queue_id) in made.ends:  # one that was read from the disk came first
+        if (topic, queue_id) in made.looked_at:  # one that was read from the disk came first
             return
-        made.ends[topic, queue_id] = end
+        made.looked_at.add((topic, queue_id))
+        end = store.max_offset_in_queue(topic, queue_id)
         if not end and self._broker.topics.select(topic) is None:
             return
         offset = self._pop_offset(made, topic, queue_id)
         group = pop.consumer_group
         if pop.order and self._order.is_blocked(pop.attempt_id, topic, group, queue_id, pop.invisible_time):
+            return
+        if self._is_stopped(topic, group, queue_id):
+            made.stopped += max(0, end - offset)
             return
         if made.count >= pop.max_msg_nums or made.size >= MAX_BYTES:
             made.rest += max(0, end - offset)
@@ -281,6 +287,7 @@ class PopMessageProcessor:
             _log.info("pop offset is outside its queue group=%s topic=%s queue=%d offset=%d to=%d", group, topic,
                       queue_id, offset, result.next_begin_offset)
             offset = result.next_begin_offset
+            self._broker.pop_metrics.reset(topic, group, queue_id)
             self._broker.offsets.commit(group, topic, queue_id, offset)
             result = self._get(made, topic, queue_id, offset)
         if result is None:
@@ -291,6 +298,21 @@ class PopMessageProcessor:
             if result.status in _PASSED_OVER:
                 self._broker.offsets.commit(group, topic, queue_id, result.next_begin_offset)
             made.rest += max(0, result.max_offset - result.next_begin_offset)
+
+    def _is_stopped(self, topic: str, group: str, queue_id: int) -> bool:
+        """Return whether too many messages of a queue are in flight."""
+        config, metrics, key = self._broker.config, self._broker.pop_metrics, (topic, group, queue_id)
+        if not config.enable_pop_message_threshold or (
+            metrics.in_flight(*key) <= config.pop_inflight_message_threshold
+        ):
+            metrics.stopped.discard(key)
+            return False
+        if key not in metrics.stopped:
+            metrics.stopped.add(key)
+            _log.warning(
+                "pop is stopped, too many messages are in flight group=%s topic=%s queue=%d in_flight=%d limit=%d",
+                group, topic, queue_id, metrics.in_flight(*key), config.pop_inflight_message_threshold)
+        return True
 
     def _get(self, made: _Round, topic: str, queue_id: int, offset: int) -> GetMessageResult | None:
         """Return messages of a queue; None for those that are not in the page cache."""
@@ -327,6 +349,7 @@ class PopMessageProcessor:
             made.until = max(made.until, put.until)
             broker.traffic.revive_log_put("CK", pop.topic, group)
             broker.offsets.commit(group, topic, queue_id, result.next_begin_offset)
+            broker.pop_metrics.popped(topic, group, queue_id, len(result.ends))
         made.start_offsets.append(formats.start_offset_info(topic, queue_id, offset))
         made.offsets.append(formats.msg_offset_info(topic, queue_id, result.queue_offsets))
         made.rest += max(0, result.max_offset - result.next_begin_offset)
@@ -362,8 +385,9 @@ class PopMessageProcessor:
 
     def _header(self, made: _Round) -> dict[str, str]:
         return PopMessageResponseHeader(
-            made.pop_time, made.pop.invisible_time, made.revive_queue_id, made.rest, ";".join(made.start_offsets),
-            ";".join(made.offsets), ";".join(made.order_counts) if made.pop.order else None).to_ext()
+            made.pop_time, made.pop.invisible_time, made.revive_queue_id, made.rest + made.stopped,
+            ";".join(made.start_offsets), ";".join(made.offsets),
+            ";".join(made.order_counts) if made.pop.order else None).to_ext()
 
     def _found(self, channel: Channel, request: RemotingCommand, made: _Round) -> Answer:
         pop = made.pop
@@ -380,15 +404,17 @@ class PopMessageProcessor:
         pop, result = made.pop, PollResult.TIMEOUT
         if pop.poll_time > 0:
             result = self.polling.poll(
-                Waiting(channel, request, pop.topic, pop.consumer_group, pop.queue_id, made.wanted.codes),
-                pop.born_time + pop.poll_time, lambda: made.rest > 0 or self._has_grown(made))
+                Waiting(channel, request, pop.topic, pop.consumer_group, pop.queue_id, made.wanted),
+                pop.born_time + pop.poll_time, lambda: made.rest > 0 or self._arrivals(pop) != made.arrivals)
         if result is PollResult.WAITS:
             return None
         code = ResponseCode.POLLING_FULL if result is PollResult.FULL else ResponseCode.POLLING_TIMEOUT
         return request.answer(code, GetMessageStatus.NO_MESSAGE_IN_QUEUE.name, self._header(made))
 
-    def _has_grown(self, made: _Round) -> bool:
-        return any(self._store.max_offset_in_queue(*key) > end for key, end in made.ends.items())
+    def _arrivals(self, pop: PopMessageRequestHeader) -> int:
+        """Return how many messages of the topics of a pop have arrived since the start."""
+        topics = [pop.topic] if pop.order else [pop.topic, *self._retry_topics(pop, 0)]
+        return sum(map(self._broker.traffic.arrivals, topics))
 
     def _read_cold(self, channel: Channel, request: RemotingCommand, cold: _Cold) -> None:
         """Have messages read in a thread. Raises RefusalError if too many wait for that."""

@@ -20,6 +20,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Final, final
 
+from tailrace.broker.pop.pop_metrics import ACK, CHECKPOINT, PopMetrics, ReviveProgress
 from tailrace.broker.pop.revive_log import ReviveLog
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
@@ -84,7 +85,7 @@ class PopReviveService:
 
     def __init__(
         self, store: MessageStore, config: BrokerConfig, clock: Clock, offsets: ConsumerOffsetManager,
-        groups: SubscriptionGroupManager, revive_log: ReviveLog,
+        groups: SubscriptionGroupManager, revive_log: ReviveLog, metrics: PopMetrics,
     ) -> None:
         self._store = store
         self._config = config
@@ -92,6 +93,7 @@ class PopReviveService:
         self._offsets = offsets
         self._groups = groups
         self._revive_log = revive_log
+        self._metrics = metrics
         self._topic = revive_log.topic
         self._queues: dict[int, _Queue] = {}
         self._noted = (0, 0)
@@ -105,6 +107,16 @@ class PopReviveService:
     def pending(self) -> int:
         """Number of checkpoints in memory."""
         return sum(len(queue.checkpoints) for queue in list(self._queues.values()))
+
+    def progress(self) -> dict[int, ReviveProgress]:
+        """Return how far each queue is behind; from any thread."""
+        now, found = self._clock.now_ms(), {}
+        for queue_id in range(self._queue_count()):
+            done = self._offsets.query(REVIVE_GROUP, self._topic, queue_id) + 1
+            lag = max(0, self._store.max_offset_in_queue(self._topic, queue_id) - done)
+            stored = self._store.get_message_store_timestamp(self._topic, queue_id, done) if lag else 0
+            found[queue_id] = ReviveProgress(lag, max(0, now - stored) if stored > 0 else 0)
+        return found
 
     def step(self) -> bool:
         """Make a pass; True when there is more to do."""
@@ -171,9 +183,12 @@ class PopReviveService:
     def _take(self, queue: _Queue, offset: int, message: MessageExt) -> None:
         try:
             if message.tags == CK_TAG:
-                self._take_checkpoint(queue, offset, PopCheckPoint.decode(message.body, self._config.broker_name))
+                checkpoint = PopCheckPoint.decode(message.body, self._config.broker_name)
+                self._metrics.got(checkpoint.group, checkpoint.topic, queue.queue_id, CHECKPOINT)
+                self._take_checkpoint(queue, offset, checkpoint)
             elif message.tags in {ACK_TAG, BATCH_ACK_TAG}:
                 ack = Ack.decode(message.body, self._config.broker_name, batch=message.tags == BATCH_ACK_TAG)
+                self._metrics.got(ack.group, ack.topic, queue.queue_id, ACK)
                 found = queue.checkpoints.get(ack.merge_key)
                 if found is not None:
                     found[1].acknowledge(ack.offsets)
@@ -227,6 +242,7 @@ class PopReviveService:
             result = self._store.get_message(topic, checkpoint.queue_id, message_offset, 1)
             if not result.message_count or result.queue_offsets[0] != message_offset:
                 self.lost += 1
+                self._metrics.settled(topic, group, checkpoint.queue_id, 1, checkpoint.pop_time)
                 _log.warning(
                     "popped message does not come back, it is gone topic=%s queue=%d offset=%d status=%s", topic,
                     checkpoint.queue_id, message_offset, result.status.name)
@@ -278,11 +294,13 @@ class PopReviveService:
             if self._offsets.query(checkpoint.group, retry, copy.queue_id) < 0:
                 self._offsets.commit(checkpoint.group, retry, copy.queue_id, 0)
             result = self._store.put_inner(copy)
+            self._metrics.retried(checkpoint.group, checkpoint.topic, result.status.name)
         except StoreError as error:  # there are too many topics or offsets
             self._try_later(queue, checkpoint, offset, str(error))
             return
         if result.status.appended:
             self.revived += 1
+            self._metrics.settled(checkpoint.topic, checkpoint.group, checkpoint.queue_id, 1, checkpoint.pop_time)
         elif result.status in NEVER:
             self._try_later(queue, checkpoint, offset, f"{result.status.name} {result.remark}")
         else:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
+from tailrace.broker.pop.pop_metrics import ACK, CHECKPOINT, PopMetrics
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.formats.commitlog import encode_properties
@@ -25,20 +26,25 @@ AHEAD_MS: Final = 1000
 class ReviveLog:
     """Writes to the revive topic of a broker."""
 
-    def __init__(self, store: MessageStore, config: BrokerConfig, clock: Clock) -> None:
+    def __init__(self, store: MessageStore, config: BrokerConfig, clock: Clock, metrics: PopMetrics) -> None:
         self.topic = revive_topic(config.broker_cluster_name)
         self._store = store
         self._clock = clock
+        self._metrics = metrics
         self._needs_sync = False
 
     def put_checkpoint(self, checkpoint: PopCheckPoint, queue_id: int) -> PutMessageResult:
         """Put a checkpoint; waits for no sync and raises no refusal."""
-        return self._put(
+        result = self._put(
             CK_TAG, checkpoint.unique_key, checkpoint.encode(), queue_id, checkpoint.revive_time - AHEAD_MS)
+        self._metrics.put(checkpoint.group, checkpoint.topic, CHECKPOINT, result.status.name)
+        return result
 
     def put_ack(self, ack: Ack, invisible_time: int, queue_id: int) -> PutMessageResult:
         """Put an acknowledgement of what was popped for ``invisible_time`` ms."""
-        return self._put(ack.tag, ack.unique_key, ack.encode(), queue_id, ack.pop_time + invisible_time)
+        result = self._put(ack.tag, ack.unique_key, ack.encode(), queue_id, ack.pop_time + invisible_time)
+        self._metrics.put(ack.group, ack.topic, ACK, result.status.name)
+        return result
 
     def _put(self, tag: str, unique_key: str, body: bytes, queue_id: int, deliver_ms: int) -> PutMessageResult:
         store = self._store

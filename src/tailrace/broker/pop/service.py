@@ -34,7 +34,7 @@ class PopConsumption:
         self.order = ConsumerOrderInfoManager(file_system, store.config_dir, broker.clock)
         self.order.load()
         self._free_timers: dict[tuple[str, str, int], asyncio.TimerHandle] = {}
-        revive_log = ReviveLog(store, config, broker.clock)
+        revive_log = ReviveLog(store, config, broker.clock, broker.pop_metrics)
         broker.offsets.before_write = revive_log.sync
         self.pops = PopMessageProcessor(broker, revive_log, self.order, durable)
         self.polling = self.pops.polling
@@ -42,7 +42,10 @@ class PopConsumption:
         self.inspect = PopInspectProcessor(broker, self.order, self.polling)
         self._notifications = self.inspect.polling
         self.revive = PopReviveService(
-            store, config, broker.clock, broker.offsets, broker.groups, revive_log)
+            store, config, broker.clock, broker.offsets, broker.groups, revive_log,
+            broker.pop_metrics)
+        broker.pop_metrics.revive_progress = self.revive.progress
+        broker.pop_metrics.checkpoints = lambda: self.revive.pending
         self.order.when_free = self._notify_when_free
         for topic, group, queue_id, info in self.order.entries():
             free_at = info.visible_at(broker.clock.now_ms())

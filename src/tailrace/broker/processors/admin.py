@@ -105,7 +105,7 @@ class AdminProcessor:
             group: [
                 {
                     "clientId": m.client_id, "language": m.to_json()["language"],
-                    "lastUpdateTimestamp": m.last_update_ms, "remoteIP": m.channel.peer,
+                    "lastUpdateTimestamp": m.last_update_ms, "remoteIP": f"/{m.channel.peer}",
                     "version": m.version,
                 }
                 for m in members

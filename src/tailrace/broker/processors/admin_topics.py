@@ -184,6 +184,7 @@ class AdminTopicsProcessor:
             broker.store.delete_topics({name}, lambda note: broker.topics.delete(
                 name, lambda: broker.offsets.remove_topic(name, note)))
             broker.traffic.forget_topic(name)
+            broker.pop_metrics.forget_topic(name)
             broker.transactions.metrics.forget_topic(name)
             return request.answer()
 
@@ -304,6 +305,7 @@ class AdminTopicsProcessor:
         def delete(channel: Channel, request: RemotingCommand) -> RemotingCommand:
             broker.groups.delete(name, (lambda: broker.offsets.remove_group(name)) if clean else None)
             broker.traffic.forget_group(name)
+            broker.pop_metrics.forget_group(name)
             return request.answer()
 
         return broker.worker.in_thread(delete)(channel, request)

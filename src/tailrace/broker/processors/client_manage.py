@@ -83,6 +83,9 @@ class ClientManageProcessor:
             return None
         beat = read_heartbeat(request)
         self._check_created(beat)
+        self._broker.filters.prepare(
+            (subscription.get("subString") or "", subscription.get("expressionType") or TAG)
+            for consumer in beat.consumers for subscription in consumer.get("subscriptionDataSet") or ())
         for group in beat.producers:
             begun_ns = self._broker.clock.monotonic_ns()
             self._broker.producers.register(channel, request, beat.client_id, group)
@@ -184,6 +187,7 @@ class ClientManageProcessor:
             self._broker.consumers.unregister(channel, header.consumer_group, header.client_id)
         return request.answer()
 
+    @creates_missing
     def check_client_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Whether a subscription can be served: request 46."""
         found = object_in(json_object(request), "subscriptionData")

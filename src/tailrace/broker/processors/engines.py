@@ -7,6 +7,7 @@
 | 2001, 2002, 2003: cold data flow control | no thresholds exist; setting one is refused by name |
 | 2004 SET_COMMITLOG_READ_MODE | success for normal read-ahead, which the log has; random is refused |
 | 5001 SWITCH_TIMER_ENGINE | success for the timer wheel if it takes timers; RocksDB is refused |
+| 200056 POP_ROLLBACK | success: the records of POP are in the CommitLog, not in RocksDB |
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from typing import Final, final
 
 from tailrace.broker.context import BrokerContext
-from tailrace.config import parse_properties
+from tailrace.broker.settings import properties_in
 from tailrace.errors import RefusalError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
@@ -55,6 +56,7 @@ class EnginesProcessor:
         server.register(self.cold_data, code.GET_COLD_DATA_FLOW_CTR_INFO)
         server.register(self.set_read_mode, code.SET_COMMITLOG_READ_MODE)
         server.register(self.switch_timer_engine, code.SWITCH_TIMER_ENGINE)
+        server.register(self.export_pop_records, code.POP_ROLLBACK)
 
     def check_queues(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Whether queues in RocksDB agree with those in files: request 354.
@@ -78,11 +80,7 @@ class EnginesProcessor:
 
     def set_cold_threshold(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Limit the cold reads of groups: request 2001, which is refused."""
-        try:
-            groups = list(parse_properties(request.body.decode()))
-        except UnicodeDecodeError as error:
-            raise RefusalError(
-                ResponseCode.SYSTEM_ERROR, f"string2Properties error: byte {error.start} is not UTF-8") from None
+        groups = list(properties_in(request.body))
         if not groups:
             return request.answer()
         named = ", ".join(name[:120] for name in groups[:NAMED_MAX]) + (", ..." if len(groups) > NAMED_MAX else "")
@@ -128,3 +126,7 @@ class EnginesProcessor:
                 ResponseCode.SYSTEM_ERROR,
                 "switch timer engine error: timerStopEnqueue is true, set it to false with updateBrokerConfig")
         return request.answer(remark="switch timer engine success")
+
+    def export_pop_records(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Move what POP keeps in RocksDB to files: request 200056; there is nothing to move."""
+        return request.answer()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, final
 
-from tailrace.broker.answers_later import MissingConfigError
+from tailrace.broker.answers_later import MissingConfigError, NotPreparedError
 from tailrace.broker.client_manager import TAG, SubscriptionData
 from tailrace.broker.cold_reads import ColdRead
 from tailrace.broker.consumer_checks import (
@@ -71,7 +71,7 @@ class PullMessageProcessor:
         """Answer with messages, or wait for one."""
         try:
             return self._pull(channel, request, first=True)
-        except MissingConfigError as missing:
+        except (MissingConfigError, NotPreparedError) as missing:
             return self._broker.changes.serve_again(
                 channel, request, missing,
                 lambda channel, request: self._pull(channel, request, first=True))

@@ -23,6 +23,7 @@ __all__ = [
     "GetTopicStatsInfoRequestHeader",
     "PurgeTopicRequestHeader",
     "QueryConsumeQueueRequestHeader",
+    "ResetMasterFlushOffsetHeader",
     "SearchOffsetRequestHeader",
     "SearchOffsetResponseHeader",
     "SetCommitLogReadModeRequestHeader",
@@ -171,6 +172,12 @@ class SwitchTimerEngineRequestHeader(CustomHeader):
 
     engine: str | None = msgspec.field(name="E_T", default=None)
     """F the timer wheel, R RocksDB."""
+
+
+class ResetMasterFlushOffsetHeader(CustomHeader):
+    """Request 908."""
+
+    master_flush_offset: Int64 | None = None
 
 
 class GetBrokerConfigResponseHeader(CustomHeader):

@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
+from tailrace.broker.filters.message_filters import MessageFilter
 from tailrace.broker.pop.polling import PollResult, PopLongPollingService, Waiting
+from tailrace.broker.traffic import CountedArrivals
 from tailrace.config import BrokerConfig
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.remoting import RemotingCommand
@@ -73,6 +75,7 @@ def test_what_comes_back_wakes_a_pop_of_its_group_only(world, waiting_pop, turns
 
 
 def test_a_message_that_came_before_the_pop_was_parked_is_not_missed(world, loop, turns, monkeypatch):
+    world.store.set_message_arriving_listener(CountedArrivals(world.broker.traffic))
     polling = world.pop_part.polling
     poll = polling.poll
 
@@ -120,11 +123,11 @@ def test_a_stop_gives_up_all_that_wait(world, waiting_pop):
 
 def test_many_woken_pops_take_turns_with_other_requests(loop, clock, kit):
     served = []
-    polling = PopLongPollingService(loop, clock, 10_000, 10_000, lambda *_: served.append(1))
+    polling = PopLongPollingService(loop, clock, 10_000, 10_000, lambda *_: served.append(1), has_match=lambda *_: True)
     channel = kit.FakeChannel()
     for _ in range(1000):
         found = polling.poll(
-            Waiting(channel, RemotingCommand(1), "t", "g", -1, None), clock.now_ms() + 60_000, lambda: True)
+            Waiting(channel, RemotingCommand(1), "t", "g", -1, MessageFilter()), clock.now_ms() + 60_000, lambda: True)
         assert found is PollResult.WAITS
     loop.run_until_complete(asyncio.sleep(0))
     assert 0 < len(served) <= 256

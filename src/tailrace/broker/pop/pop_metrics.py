@@ -1,0 +1,121 @@
+"""Counts of POP consumption: messages in flight, and what was written to and read from the revive topic."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, final
+
+__all__ = ["ACK", "CHECKPOINT", "PopMetrics", "ReviveProgress"]
+
+CHECKPOINT: Final = "CK"
+ACK: Final = "ACK"
+_Key = tuple[str, str, int]
+_Table = Mapping[tuple[str, ...], int]
+
+
+class ReviveProgress(NamedTuple):
+    """How far the reading of a revive queue is behind."""
+
+    lag: int
+    """Records that are not done with."""
+    latency_ms: int
+    """Age of the oldest of them."""
+
+
+def _nothing() -> Mapping[int, ReviveProgress]:
+    return {}
+
+
+@final
+class PopMetrics:
+    """Counts since the start. The event loop and the revive thread add to them.
+
+    In flight is what was popped since the start, and was neither acknowledged nor brought back. A message that
+    is acknowledged twice counts twice, as in RocketMQ, so the number is at times too low and never below 0.
+    Messages popped in order are not counted: their offset shows them.
+    """
+
+    def __init__(self, started_ms: int) -> None:
+        self._started_ms = started_ms
+        self._lock = threading.Lock()
+        self._in_flight: dict[_Key, int] = {}
+        self._put: Counter[tuple[str, ...]] = Counter()
+        self._got: Counter[tuple[str, ...]] = Counter()
+        self._retried: Counter[tuple[str, ...]] = Counter()
+        self.stopped: set[_Key] = set()
+        """Queues that are not popped because too many of their messages are in flight."""
+        self.revive_progress: Callable[[], Mapping[int, ReviveProgress]] = _nothing
+        self.checkpoints: Callable[[], int] = int
+        """How many checkpoints are kept in memory."""
+
+    # -- in flight
+
+    def popped(self, topic: str, group: str, queue_id: int, count: int) -> None:
+        """Count messages that were handed out for the first time."""
+        if count > 0:
+            with self._lock:
+                key = topic, group, queue_id
+                self._in_flight[key] = self._in_flight.get(key, 0) + count
+
+    def settled(self, topic: str, group: str, queue_id: int, count: int, pop_time: int) -> None:
+        """Count messages that were acknowledged or brought back, if they were popped after the start."""
+        if pop_time < self._started_ms:
+            return
+        key = topic, group, queue_id
+        with self._lock:
+            left = self._in_flight.get(key, 0) - count
+            if left > 0:
+                self._in_flight[key] = left
+            else:
+                self._in_flight.pop(key, None)
+
+    def reset(self, topic: str, group: str, queue_id: int) -> None:
+        """Forget the messages in flight of a queue whose offset was set."""
+        with self._lock:
+            self._in_flight.pop((topic, group, queue_id), None)
+
+    def in_flight(self, topic: str, group: str, queue_id: int) -> int:
+        """Return how many messages of a queue a group has popped and not acknowledged."""
+        return self._in_flight.get((topic, group, queue_id), 0)
+
+    # -- the revive topic
+
+    def put(self, group: str, topic: str, kind: str, status: str) -> None:
+        """Count a record that was put for the revive topic."""
+        with self._lock:
+            self._put[group, topic, kind, status] += 1
+
+    def got(self, group: str, topic: str, queue_id: int, kind: str) -> None:
+        """Count a record that was read from the revive topic."""
+        with self._lock:
+            self._got[group, topic, str(queue_id), kind] += 1
+
+    def retried(self, group: str, topic: str, status: str) -> None:
+        """Count a message that was put into a retry topic."""
+        with self._lock:
+            self._retried[group, topic, status] += 1
+
+    def tables(self) -> tuple[_Table, _Table, _Table]:
+        """Return copies of what was put, got and retried."""
+        with self._lock:
+            return dict(self._put), dict(self._got), dict(self._retried)
+
+    # -- deletions
+
+    def forget_topic(self, topic: str) -> None:
+        """Drop what was counted of a topic that is deleted."""
+        self._forget(0, 1, topic)
+
+    def forget_group(self, group: str) -> None:
+        """Drop what was counted of a group that is deleted."""
+        self._forget(1, 0, group)
+
+    def _forget(self, in_flight_place: int, place: int, name: str) -> None:
+        with self._lock:
+            self._in_flight = {k: n for k, n in self._in_flight.items() if k[in_flight_place] != name}
+            self.stopped = {k for k in self.stopped if k[in_flight_place] != name}
+            self._put = Counter({k: n for k, n in self._put.items() if k[place] != name})
+            self._got = Counter({k: n for k, n in self._got.items() if k[place] != name})
+            self._retried = Counter({k: n for k, n in self._retried.items() if k[place] != name})

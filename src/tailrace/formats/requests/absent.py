@@ -1,0 +1,61 @@
+"""Requests of RocketMQ 5.5.0 that belong to features which Tailrace does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+__all__ = ["ABSENT", "why_not_supported"]
+
+_ACCESS: Final = "access control"
+_LITE: Final = "Lite topics"
+_CONTROLLER: Final = "a controller"
+_CONTAINER: Final = "a broker container"
+
+ABSENT: Final[Mapping[int, tuple[str, str]]] = {
+    513: ("UPDATE_AND_CREATE_STATIC_TOPIC", "static topics"),
+    902: ("ADD_BROKER", _CONTAINER),
+    903: ("REMOVE_BROKER", _CONTAINER),
+    905: ("NOTIFY_MIN_BROKER_ID_CHANGE", "slaves"),
+    906: ("EXCHANGE_BROKER_HA_INFO", "slaves"),
+    1001: ("CONTROLLER_ALTER_SYNC_STATE_SET", _CONTROLLER),
+    1002: ("CONTROLLER_ELECT_MASTER", _CONTROLLER),
+    1003: ("CONTROLLER_REGISTER_BROKER", _CONTROLLER),
+    1004: ("CONTROLLER_GET_REPLICA_INFO", _CONTROLLER),
+    1005: ("CONTROLLER_GET_METADATA_INFO", _CONTROLLER),
+    1006: ("CONTROLLER_GET_SYNC_STATE_DATA", _CONTROLLER),
+    1008: ("NOTIFY_BROKER_ROLE_CHANGED", _CONTROLLER),
+    1009: ("UPDATE_CONTROLLER_CONFIG", _CONTROLLER),
+    1010: ("GET_CONTROLLER_CONFIG", _CONTROLLER),
+    1011: ("CLEAN_BROKER_DATA", _CONTROLLER),
+    1012: ("CONTROLLER_GET_NEXT_BROKER_ID", _CONTROLLER),
+    1013: ("CONTROLLER_APPLY_BROKER_ID", _CONTROLLER),
+    3001: ("AUTH_CREATE_USER", _ACCESS),
+    3002: ("AUTH_UPDATE_USER", _ACCESS),
+    3003: ("AUTH_DELETE_USER", _ACCESS),
+    3004: ("AUTH_GET_USER", _ACCESS),
+    3005: ("AUTH_LIST_USER", _ACCESS),
+    3006: ("AUTH_CREATE_ACL", _ACCESS),
+    3007: ("AUTH_UPDATE_ACL", _ACCESS),
+    3008: ("AUTH_DELETE_ACL", _ACCESS),
+    3009: ("AUTH_GET_ACL", _ACCESS),
+    3010: ("AUTH_LIST_ACL", _ACCESS),
+    200_070: ("POP_LITE_MESSAGE", _LITE),
+    200_071: ("LITE_SUBSCRIPTION_CTL", _LITE),
+    200_072: ("ACK_LITE_MESSAGE", _LITE),
+    200_073: ("NOTIFY_UNSUBSCRIBE_LITE", _LITE),
+    200_074: ("GET_BROKER_LITE_INFO", _LITE),
+    200_075: ("GET_PARENT_TOPIC_INFO", _LITE),
+    200_076: ("GET_LITE_TOPIC_INFO", _LITE),
+    200_077: ("GET_LITE_CLIENT_INFO", _LITE),
+    200_078: ("GET_LITE_GROUP_INFO", _LITE),
+    200_079: ("TRIGGER_LITE_DISPATCH", _LITE),
+}
+"""Name of the request, and the feature that it needs, by code."""
+
+
+def why_not_supported(code: int) -> str:
+    """Return the remark that refuses a request of a code without a processor."""
+    remark = f" request type {code} not supported"
+    name, feature = ABSENT.get(code, ("", ""))
+    return f"{remark}: {name} needs {feature}, which this server does not have" if name else remark
