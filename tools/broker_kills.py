@@ -43,7 +43,7 @@ PERSIST_MS = 1000
 """flushConsumerOffsetInterval of the broker; the default is 5000."""
 SLACK_MS = 10_000
 """How late a service may be on a busy machine."""
-INVISIBLE_MS = (1000, 1500, 2500, 4000)
+INVISIBLE_MS = (1000, 1500, 2000)
 CONFIG = f"""flushConsumerOffsetInterval={PERSIST_MS}
 transactionTimeOut=1000
 transactionCheckInterval=500

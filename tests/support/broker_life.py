@@ -18,17 +18,15 @@ acknowledgement, or stand for another message that got the offset of a lost one.
 
 from __future__ import annotations
 
-import base64
 import collections
 from dataclasses import dataclass, field
 
-from broker_world import GROUP, PRODUCERS, QUEUES, TOPIC, BrokerWorld
+from broker_world import GROUP, QUEUES, TOPIC, BrokerWorld
 from pop_client import ack_fields, batch_ack_body, changed, pop_fields, popped
 
 from tailrace.env.entropy import SeededEntropy
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.remoting import RequestCode
-from tailrace.model import PutMessageStatus
 from tailrace.testing import CrashFileSystem, SimClock, SimulatedCrash
 
 PLAIN, COMMIT, ROLLBACK, OPEN_COMMIT, OPEN_ROLLBACK = "plain", "commit", "rollback", "open-commit", "open-rollback"
