@@ -274,7 +274,9 @@ class Clients:
     def live(self):
         """Pops that can be acknowledged in time."""
         now = self.clock.now_ms()
-        return [pop for pops in self.pops.values() for pop in pops if pop.ack is None and pop.is_usable and pop.due > now]
+        return [
+            pop for pops in self.pops.values() for pop in pops
+            if pop.ack is None and pop.is_usable and pop.due > now]
 
     def ack(self, world, pops, *, batch=False):
         ones = [pop.one for pop in pops]
@@ -335,7 +337,8 @@ class Clients:
         for sent in self.sent.values():
             times = found[sent.body]
             if times > sent.wanted:
-                raise ViolationError(f"{'T1' if sent.wanted else 'T2'}: {sent.body!r} ({sent.kind}) is there {times}x")
+                rule = "T1" if sent.wanted else "T2"
+                raise ViolationError(f"{rule}: {sent.body!r} ({sent.kind}) is there {times} times")
             stored = sent.fact is not None and sent.fact.held
             must = sent.committed is not None and sent.committed.held
             must |= stored and (sent.kind == PLAIN or (final and sent.wanted))

@@ -249,7 +249,7 @@ class Model:
         queue_id = self.entropy.randrange(QUEUES)
         offset = self.entropy.randrange(len(self.queues[queue_id]) + 1)
         if self.polling is None:
-            self.clock.advance(1)  # two pops of one millisecond from one offset would have one name
+            self.clock.advance(50)  # two pops of one millisecond from one offset would have one name
             self.world.broker.offsets.assign_reset(FREE, TOPIC, {queue_id: offset})
             self.known.offsets[TOPIC, queue_id] = offset
             self.written = copy.deepcopy(self.known)  # the whole table is written
