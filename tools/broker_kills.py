@@ -185,7 +185,7 @@ class Loop:
         self.start()
         asyncio.run(self._serve(0.4 + self.entropy.randrange(2000) / 1000))
         self.clients.crashed(power=False)
-        self.clients.floor = self.written_offsets()
+        self.clients.floor_at_open = self.written_offsets()
 
     async def _serve(self, seconds: float) -> None:
         remoting = RemotingClient()

@@ -209,6 +209,8 @@ class Model:
             one = changed(taken.one, answer)
             self.taken.append(Taken(one, one.due, self.counts["opens"]))
             self.counts["changed"] += 1
+            if self.counts["resets"]:
+                self.clock.advance(2)  # a pop of the same offset, after a reset, would get the name of this change
 
     def notification(self):
         answer = self.ask(self.world.pop_part.inspect.notification, RequestCode.NOTIFICATION, {
