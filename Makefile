@@ -60,6 +60,9 @@ crash: $(VENV)/.installed  ## The long crash sweep, faults and kills; SEED=n rep
 	SEED=$(SEED) $(PY) tools/rebuild_kills.py
 	SEED=$(SEED) $(PY) tools/pipeline_kills.py
 	SEED=$(SEED) $(PY) tools/timer_model.py
+	SEED=$(SEED) $(PY) tools/broker_sweep.py
+	SEED=$(SEED) $(PY) tools/broker_kills.py
+	SEED=$(SEED) $(PY) tools/pop_model.py
 	$(PY) tools/enospc_run.py
 
 sim: $(VENV)/.installed  ## Whole stores simulated from seeds; SEED=n runs and replays one

@@ -43,7 +43,7 @@ PERSIST_MS = 1000
 """flushConsumerOffsetInterval of the broker; the default is 5000."""
 SLACK_MS = 10_000
 """How late a service may be on a busy machine."""
-INVISIBLE_MS = (1000, 1500, 2500, 4000)
+INVISIBLE_MS = (1000, 1500, 2000)
 CONFIG = f"""flushConsumerOffsetInterval={PERSIST_MS}
 transactionTimeOut=1000
 transactionCheckInterval=500
@@ -185,7 +185,7 @@ class Loop:
         self.start()
         asyncio.run(self._serve(0.4 + self.entropy.randrange(2000) / 1000))
         self.clients.crashed(power=False)
-        self.clients.floor = self.written_offsets()
+        self.clients.floor_at_open = self.written_offsets()
 
     async def _serve(self, seconds: float) -> None:
         remoting = RemotingClient()

@@ -81,6 +81,11 @@ def plant_one_millisecond(monkeypatch):
     monkeypatch.setattr("tailrace.broker.pop.ack.max", lambda *values: values[0], raising=False)
 
 
+def run_seeds(seeds):
+    for seed in seeds:
+        pop_model.Model(seed).run()
+
+
 PLANTS = [value for name, value in list(globals().items()) if name.startswith("plant_")]
 
 
@@ -88,5 +93,4 @@ PLANTS = [value for name, value in list(globals().items()) if name.startswith("p
 def test_the_model_finds_a_planted_fault(monkeypatch, plant):
     plant(monkeypatch)
     with pytest.raises(pop_model.ViolationError):
-        for seed in range(1, 25):
-            pop_model.Model(seed).run()
+        run_seeds(range(1, 25))

@@ -18,17 +18,15 @@ acknowledgement, or stand for another message that got the offset of a lost one.
 
 from __future__ import annotations
 
-import base64
 import collections
 from dataclasses import dataclass, field
 
-from broker_world import GROUP, PRODUCERS, QUEUES, TOPIC, BrokerWorld
+from broker_world import GROUP, QUEUES, TOPIC, BrokerWorld
 from pop_client import ack_fields, batch_ack_body, changed, pop_fields, popped
 
 from tailrace.env.entropy import SeededEntropy
 from tailrace.formats.commitlog import decode_message
 from tailrace.formats.remoting import RequestCode
-from tailrace.model import PutMessageStatus
 from tailrace.testing import CrashFileSystem, SimClock, SimulatedCrash
 
 PLAIN, COMMIT, ROLLBACK, OPEN_COMMIT, OPEN_ROLLBACK = "plain", "commit", "rollback", "open-commit", "open-rollback"
@@ -101,6 +99,8 @@ class Clients:
     """By (topic, queue): the offset that was written."""
     has_holes: bool = False
     """Whether a power loss under ASYNC_FLUSH may have taken records from between others."""
+    floor_at_open: dict = field(default_factory=dict)
+    """The same when this life began."""
     is_writing: bool = False
     """Whether a crash would come while offsets are written."""
     unsure: list = field(default_factory=list)
@@ -162,6 +162,7 @@ class Clients:
 
     def opened(self, world):
         """P2: the offsets that were written are there."""
+        self.floor_at_open = dict(self.floor)
         found = world.persisted_offsets()
         for (topic, queue_id), offset in self.floor.items():
             have = found.get((topic, GROUP, queue_id), -1)
@@ -254,7 +255,7 @@ class Clients:
             raise ViolationError(f"T2: {body!r} is delivered, which {'was rolled back' if sent else 'nobody sent'}")
         if place in self.given_now:
             raise ViolationError(f"P2: {place} is popped twice in one life")
-        if place[2] < self.floor.get(place[:2], 0) and place in self.given:
+        if place[2] < self.floor_at_open.get(place[:2], 0) and place in self.given:
             raise ViolationError(f"P2: {place} is popped again although the offset after it was written")
         if self.given.get(place, body) != body:
             raise ViolationError(f"{place} was {self.given[place]!r} and is {body!r}")
@@ -276,7 +277,9 @@ class Clients:
     def live(self):
         """Pops that can be acknowledged in time."""
         now = self.clock.now_ms()
-        return [pop for pops in self.pops.values() for pop in pops if pop.ack is None and pop.is_usable and pop.due > now]
+        return [
+            pop for pops in self.pops.values() for pop in pops
+            if pop.ack is None and pop.is_usable and pop.due > now]
 
     def ack(self, world, pops, *, batch=False):
         ones = [pop.one for pop in pops]
@@ -337,7 +340,8 @@ class Clients:
         for sent in self.sent.values():
             times = found[sent.body]
             if times > sent.wanted:
-                raise ViolationError(f"{'T1' if sent.wanted else 'T2'}: {sent.body!r} ({sent.kind}) is there {times}x")
+                rule = "T1" if sent.wanted else "T2"
+                raise ViolationError(f"{rule}: {sent.body!r} ({sent.kind}) is there {times} times")
             stored = sent.fact is not None and sent.fact.held
             must = sent.committed is not None and sent.committed.held
             must |= stored and (sent.kind == PLAIN or (final and sent.wanted))

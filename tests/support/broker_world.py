@@ -36,9 +36,9 @@ from tailrace.timer.timer_message_store import TimerMessageStore
 ROOT = "/store"
 QUEUE_FILE_UNITS = 20
 _SIZES = {
-    "mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue": 20 * QUEUE_FILE_UNITS, "max_hash_slot_num": 64,
-    "max_index_num": 512, "commit_log_allocate_step": 1 << 13, "mapped_file_size_timer_log": 52 * 40,
-    "timer_max_delay_sec": 400}
+    "mapped_file_size_commit_log": 1 << 16, "mapped_file_size_consume_queue": 20 * QUEUE_FILE_UNITS,
+    "max_hash_slot_num": 64, "max_index_num": 512, "commit_log_allocate_step": 1 << 13,
+    "mapped_file_size_timer_log": 52 * 40, "timer_max_delay_sec": 400}
 WHEEL_SLOTS = 512
 TOPIC, GROUP, PRODUCERS, QUEUES = "orders", "g", "PG", 2
 
