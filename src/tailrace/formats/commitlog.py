@@ -10,7 +10,7 @@ import functools
 import ipaddress
 import struct
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Annotated, Final, NamedTuple
 
 from tailrace.errors import (
@@ -34,7 +34,7 @@ __all__ = [
     "BodyHead", "MessageHead", "RecordPart", "SysFlag",
     "create_message_id", "decode_batch", "decode_message",
     "decode_message_id", "decode_properties", "decompress_body", "encode_batch",
-    "encode_properties", "host_lengths", "java_string_hash", "pack_host", "plausible_size", "property_crc_digits",
+    "host_lengths", "java_string_hash", "pack_host", "plausible_size", "property_crc_digits",
     "record_size", "store_timestamp_of", "tags_code", "unpack_host",
 ]
 
@@ -188,14 +188,6 @@ def java_string_hash(text: str) -> int:
 def tags_code(tags: str | None) -> int:
     """What a queue unit stores for a tag."""
     return java_string_hash(tags) if tags else 0
-
-
-def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """Stored form of properties: ``name 0x01 value 0x02`` repeated."""
-    return "".join([
-        f"{name}{NAME_VALUE_SEPARATOR}{value}{PROPERTY_SEPARATOR}"
-        for name, value in properties.items()
-    ]).encode()
 
 
 def decode_properties(data: bytes) -> dict[str, str]:

@@ -11,9 +11,10 @@ import pytest
 from tailrace.broker.pop.service import PopConsumption
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.entropy import SeededEntropy
-from tailrace.formats.commitlog import decode_message, encode_properties
+from tailrace.formats.commitlog import decode_message
 from tailrace.formats.pop import ExtraInfo, revive_topic
 from tailrace.formats.remoting import RemotingCommand
+from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner
 from tailrace.node.message_store import MessageStore
 from tailrace.testing import SimClock
