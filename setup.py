@@ -1,7 +1,8 @@
 """Build the compiled twins of the kernels; everything else is in pyproject.toml.
 
 Each kernel is copied below ``build/kernels`` with the files of ``kernels/shared`` in the place of the
-lines that import them and the SHA-256 of its source put in, and compiled as
+lines that import them, numbers in the place of the names that ``NUMBERS`` files give them (a name would
+be a variable in C), and the SHA-256 of its source put in, and compiled as
 ``tailrace.kernels._compiled.<name>``. Without Cython or a C compiler the package
 installs all the same and the kernels run interpreted.
 """
@@ -21,6 +22,8 @@ KERNELS = (
     "timer_replay", "properties", "table_records", "unit_records",
 )
 SOURCES = Path("src/tailrace/kernels")
+INT_MAX = 0x7FFFFFFF
+NUMBERS = {"record_layout", "record_columns", "timer_columns"}
 SHARED = re.compile(
     r"^from tailrace\.kernels\.shared\.(\w+) import (?:[\w, ]+|\([\w,\s]+\))$", re.MULTILINE)
 
@@ -36,15 +39,32 @@ def with_shared(text: str, there: set[str]) -> str:
         if found[1] in there:
             return ""
         there.add(found[1])
+        if found[1] in NUMBERS:
+            return "\n".join(
+                f"{name} = cython.declare(cython.longlong, {number})"
+                for name, number in numbers_of({found[1]}).items() if int(number) > INT_MAX)
         return with_shared(shared_text(found[1]), there)
     return SHARED.sub(put, text)
+
+
+def numbers_of(files: set[str]) -> dict[str, str]:
+    """What files of ``NUMBERS`` name."""
+    text = "".join((SOURCES / "shared" / f"{name}.py").read_text() for name in sorted(files))
+    return dict(re.findall(r"^(\w+) = (\d+)", text, re.MULTILINE))
+
+
+def with_numbers(text: str, files: set[str]) -> str:
+    """A source with each number in the place of its name; larger ones are variables (Cython: objects)."""
+    numbers = {name: number for name, number in numbers_of(files).items() if int(number) <= INT_MAX}
+    return re.sub(r"\b(?:" + "|".join(numbers) + r")\b", lambda found: numbers[found[0]], text) if numbers else text
 
 
 def source_of(name: str) -> str:
     """What is compiled as a kernel."""
     paths = [*sorted((SOURCES / "shared").glob("*.py")), SOURCES / f"{name}.py"]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()  # as kernels/__init__.py
-    text = with_shared(paths[-1].read_text(), set())
+    there: set[str] = set()
+    text = with_numbers(with_shared(paths[-1].read_text(), there), there & NUMBERS)
     return text.replace('SOURCE_SHA256 = ""', f'SOURCE_SHA256 = "{digest}"', 1)
 
 

@@ -1,4 +1,4 @@
-"""Write docs/reference from the declarations in the code; ``--check`` only compares."""
+"""Write docs/reference, and the kernels' numbers, from the declarations in the code; ``--check`` only compares."""
 
 import ast
 import dataclasses
@@ -30,6 +30,7 @@ SOURCES = Path("src/tailrace")
 LEVELS = ("debug", "info", "warning", "error", "exception", "critical", "log")
 LAYOUTS = {
     "CommitLog record, fixed head": commitlog.MESSAGE_HEAD,
+    "CommitLog record, head of the body": commitlog.BODY_HEAD,
     "CommitLog blank record": commitlog.BLANK,
     "ConsumeQueue unit": consumequeue.CQ_UNIT,
     "Index file header": indexfile.INDEX_HEADER,
@@ -45,12 +46,43 @@ HEAD = "<!-- Written by `make gen` from the code; change it there. -->\n\n"
 
 
 def formats() -> str:
-    parts = ["# Formats\n\nEvery number is big-endian.\n"]
+    parts = [
+        "# Formats\n\nEvery number is big-endian.\n", "## CommitLog record\n\nThe parts of a record, in order.\n",
+        "\n".join((
+            "| bytes | part | meaning |", "|---|---|---|",
+            *(f"| {' or '.join(map(str, part.sizes))} | `{part.name}` | {part.about} |" for part in commitlog.RECORD),
+        )) + "\n",
+    ]
     for title, layout in LAYOUTS.items():
         about = (layout.record.__doc__ or "").strip()
         parts.append(f"## {title}\n\n{about} {layout.size} bytes.\n")
         parts.append("\n".join(layout.markdown()) + "\n")
     return HEAD + "\n".join(parts)
+
+
+def layout_numbers() -> str:
+    """The numbers of a record for the kernels."""
+    head, flags = commitlog.MESSAGE_HEAD, commitlog.SysFlag
+    numbers = {
+        **{f"AT_{name.upper()}": at for name, at in head.offsets.items() if at},
+        "HEAD_SIZE": head.size, "HOST_V4_SIZE": commitlog.HOST_V4_LENGTH, "HOST_V6_SIZE": commitlog.HOST_V6_LENGTH,
+        "BORNHOST_V6": flags.BORNHOST_V6, "STOREHOST_V6": flags.STOREHOST_V6,
+        "HOSTS_V6": flags.BORNHOST_V6 | flags.STOREHOST_V6, "STORE_TIME_SIZE": commitlog.STORE_TIME_LENGTH,
+        "AT_PREPARED": commitlog.BODY_HEAD.offsets["prepared_transaction_offset"],
+        "AT_BODY_LENGTH": commitlog.BODY_HEAD.offsets["body_length"], "BODY_HEAD_SIZE": commitlog.BODY_HEAD.size,
+        "MAX_TOPIC_V1": commitlog.MAX_TOPIC_LENGTH_V1, "PROPERTIES_LENGTH_SIZE": commitlog.PROPERTIES_LENGTH_LENGTH,
+        "MAX_PROPERTIES": commitlog.MAX_PROPERTIES_LENGTH,
+        "FIXED_SIZE": commitlog.MIN_RECORD_LENGTH - 2 * commitlog.HOST_V4_LENGTH,
+        "MIN_RECORD_SIZE": commitlog.MIN_RECORD_LENGTH, "BLANK_SIZE": commitlog.BLANK.size,
+        "MAGIC_V1": commitlog.MESSAGE_MAGIC_V1, "MAGIC_V2": commitlog.MESSAGE_MAGIC_V2,
+        "BLANK_MAGIC": commitlog.BLANK_MAGIC, "CRC_SIZE": commitlog.CRC_PROPERTY_LENGTH,
+        "CRC_NAME": int.from_bytes(commitlog.CRC_PROPERTY.encode(), "big"),
+    }
+    lines = "\n".join(f"{name} = {number}" for name, number in numbers.items())
+    return (
+        '"""Numbers of a record of the CommitLog, written by `make gen` from formats.commitlog; change them there.\n\n'
+        "The build puts each number in the place of its name. FIXED_SIZE is all but hosts, body, topic and\n"
+        f'properties; CRC_NAME the name of the checksum property as one number.\n"""\n\n{lines}\n')
 
 
 def protocol() -> str:
@@ -184,11 +216,11 @@ def metric_table() -> str:
 
 def main() -> int:
     stale = []
-    for name, text in (
-        ("formats.md", formats()), ("protocol.md", protocol()), ("config.md", settings()), ("errors.md", error_tree()),
-        ("events.md", events()), ("metrics.md", metric_table()),
+    for path, text in (
+        (OUT / "formats.md", formats()), (OUT / "protocol.md", protocol()), (OUT / "config.md", settings()),
+        (OUT / "errors.md", error_tree()), (OUT / "events.md", events()), (OUT / "metrics.md", metric_table()),
+        (SOURCES / "kernels/shared/record_layout.py", layout_numbers()),
     ):
-        path = OUT / name
         if "--check" in sys.argv:
             if not path.exists() or path.read_text() != text:
                 stale.append(str(path))

@@ -31,6 +31,7 @@ from tailrace.formats import (
 )
 from tailrace.formats._layout import Layout
 from tailrace.kernels import appender, index_entries, record
+from tailrace.kernels.properties import encode_properties
 
 GOLDEN = Path(__file__).resolve().parents[1] / "tests" / "golden"
 PER_LINE = 16
@@ -87,7 +88,7 @@ def encoded(topic: bytes = b"TopicA", ipv6: bool = False, crc: bool = False) -> 
     """A record, as a broker stores it."""
     out = bytearray(1024)
     born, store = ("fe80::1", "fe80::2") if ipv6 else ("10.1.2.3", "192.168.0.9")
-    properties = commitlog.encode_properties({"TAGS": "TagA", "KEYS": "k1 k2", "UNIQ_KEY": "U1"})
+    properties = encode_properties({"TAGS": "TagA", "KEYS": "k1 k2", "UNIQ_KEY": "U1"})
     size = appender.encode(
         out, 0, len(out), 4096, 3, 0, 7, 0, BORN, commitlog.pack_host(born, 4660), STORED,
         commitlog.pack_host(store, 10911), 0, 0, b"hello",
@@ -136,7 +137,7 @@ def samples() -> dict[str, list[Part]]:
             serialize_type=kind)
         for kind in (remoting.SerializeType.JSON, remoting.SerializeType.ROCKETMQ)
     ]
-    batch = commitlog.encode_batch([(0, b"yy", commitlog.encode_properties({"TAGS": "T"}))])
+    batch = commitlog.encode_batch([(0, b"yy", encode_properties({"TAGS": "T"}))])
     total, magic, crc, flag, body = struct.unpack_from(">iiiii", batch)
     return {
         "message-v1": list(message(encoded())),

@@ -25,7 +25,7 @@ from typing import Any
 
 from results import note, output_hash, report
 
-from tailrace.formats.commitlog import encode_properties
+from tailrace.kernels.properties import encode_properties
 from tailrace.model import Message, MessageExtBrokerInner
 from tailrace.node.message_store import MessageStore
 

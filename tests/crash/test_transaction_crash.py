@@ -16,7 +16,7 @@ from tailrace.broker.transactions.half_messages import HALF_TOPIC
 from tailrace.broker.transactions.service import TransactionService
 from tailrace.config import BrokerConfig
 from tailrace.env.entropy import SeededEntropy
-from tailrace.formats.commitlog import encode_properties
+from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.group_pins import TRANSACTION_GROUP

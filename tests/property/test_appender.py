@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tailrace import Message, kernels
 from tailrace.errors import MessageIllegalError
 from tailrace.formats.commitlog import encode_batch
+from tailrace.kernels.properties import message_properties
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
-from tailrace.node.put_forms import stored_properties
 from tailrace.store.multi_dispatch import MARK
 from tailrace.timer.put_hook import may_wait
 
@@ -153,7 +153,7 @@ def test_quick_properties_are_those_of_the_long_way(tags, keys, number):
     for module in PROPERTIES:
         quickly = module.plain_properties(message, "P" * 20, number)
         try:
-            expected = stored_properties(message, unique)
+            expected = message_properties(message, unique)
         except MessageIllegalError:
             assert quickly is None
         else:
@@ -200,7 +200,7 @@ def test_properties_of_rows_are_those_of_messages(rows):
             topic="T", body=b"", tags=tags, keys=keys, properties=properties,
             deliver_at=None if time == kernels.table_records.NO_TIME else time)
         try:
-            expected = stored_properties(message, f"{'P' * 20}{n:012X}")
+            expected = message_properties(message, f"{'P' * 20}{n:012X}")
         except MessageIllegalError:
             assert n == done
             return

@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tailrace import kernels
-from tailrace.formats.commitlog import encode_properties, java_string_hash
+from tailrace.formats.commitlog import java_string_hash
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK
+from tailrace.kernels.properties import encode_properties
 from tailrace.model import places_of
 
 ROOM = pathlib.Path(kernels.__file__).parent

@@ -26,8 +26,8 @@ from tailrace.broker.transactions.checks import TransactionChecks
 from tailrace.config import BrokerConfig, FlushDiskType, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import RefusalError
-from tailrace.formats.commitlog import encode_properties
 from tailrace.formats.remoting import RemotingCommand, RequestCode, decode_frame, encode
+from tailrace.kernels.properties import encode_properties
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_store import MessageStore
 from tailrace.node.subscription_group import SubscriptionGroupManager

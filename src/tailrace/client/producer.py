@@ -34,7 +34,7 @@ from tailrace.errors import (
     RemotingCommandError,
     RemotingError,
 )
-from tailrace.formats.commitlog import SysFlag, encode_batch, encode_properties
+from tailrace.formats.commitlog import SysFlag, encode_batch
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.formats.requests.broker_headers import CreateTopicRequestHeader
 from tailrace.formats.requests.message_headers import (
@@ -42,6 +42,7 @@ from tailrace.formats.requests.message_headers import (
     SendMessageRequestHeaderV2,
     SendMessageResponseHeader,
 )
+from tailrace.kernels.properties import encode_properties
 from tailrace.model import Message, whole_ms
 from tailrace.remoting.client import RemotingClient
 

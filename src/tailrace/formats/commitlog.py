@@ -1,7 +1,7 @@
 """The CommitLog record (RocketMQ's MessageExtEncoder and MessageDecoder), batches, ids, properties.
 
-A record is a fixed head of 48 bytes, then hosts of 8 or 20 bytes, body, topic and properties, each
-behind its length; the kernels walk it, this module declares it and decodes one at a time.
+``RECORD`` declares a whole record, its parts in order; the kernels have their numbers from here
+(``kernels/shared/record_layout.py``). This module decodes one record at a time.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import functools
 import ipaddress
 import struct
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Annotated, Final, NamedTuple
 
 from tailrace.errors import (
@@ -23,15 +23,18 @@ from tailrace.formats._layout import Layout
 from tailrace.model import MessageExt
 
 __all__ = [
-    "BLANK", "BLANK_MAGIC", "CRC_PROPERTY_LENGTH", "END_FILE_MIN_BLANK_LENGTH",
+    "BLANK", "BLANK_MAGIC", "BODY_HEAD", "CRC_PROPERTY", "CRC_PROPERTY_LENGTH",
+    "END_FILE_MIN_BLANK_LENGTH", "HOST_V4_LENGTH", "HOST_V6_LENGTH",
     "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "LMQ_DISPATCH_SEPARATOR", "LMQ_PREFIX",
     "LMQ_QUEUE_ID",
-    "MAX_PROPERTIES_LENGTH", "MESSAGE_HEAD", "MESSAGE_MAGIC_START", "MESSAGE_MAGIC_V1",
-    "MESSAGE_MAGIC_V2", "MIN_RECORD_LENGTH", "PLAUSIBLE_LENGTH", "STORE_TIME_HEAD", "Blank",
-    "MessageHead", "SysFlag",
+    "MAX_PROPERTIES_LENGTH", "MAX_TOPIC_LENGTH", "MAX_TOPIC_LENGTH_V1",
+    "MESSAGE_HEAD", "MESSAGE_MAGIC_START", "MESSAGE_MAGIC_V1",
+    "MESSAGE_MAGIC_V2", "MIN_RECORD_LENGTH", "PLAUSIBLE_LENGTH", "RECORD", "STORE_TIME_HEAD",
+    "STORE_TIME_LENGTH", "Blank",
+    "BodyHead", "MessageHead", "RecordPart", "SysFlag",
     "create_message_id", "decode_batch", "decode_message",
     "decode_message_id", "decode_properties", "decompress_body", "encode_batch",
-    "encode_properties", "java_string_hash", "pack_host", "plausible_size", "property_crc_digits",
+    "host_lengths", "java_string_hash", "pack_host", "plausible_size", "property_crc_digits",
     "record_size", "store_timestamp_of", "tags_code", "unpack_host",
 ]
 
@@ -75,6 +78,14 @@ class MessageHead(NamedTuple):
     born_timestamp: Annotated[int, "q", "i8", "the producer's time, ms"]
 
 
+class BodyHead(NamedTuple):
+    """What stands between store host and body of a record."""
+
+    reconsume_times: Annotated[int, "i", "i4", "how often consumers have sent the message back"]
+    prepared_transaction_offset: Annotated[int, "q", "i8", "of a half message that was committed: its position"]
+    body_length: Annotated[int, "i", "i4", "bytes of the body"]
+
+
 class Blank(NamedTuple):
     """The record that ends a file."""
 
@@ -83,12 +94,44 @@ class Blank(NamedTuple):
 
 
 MESSAGE_HEAD: Final = Layout(MessageHead, size=48)
+BODY_HEAD: Final = Layout(BodyHead, size=16)
 BLANK: Final = Layout(Blank, size=8)
-MIN_RECORD_LENGTH: Final = 91
+HOST_V4_LENGTH: Final = 8
+"""Bytes of a host, address and port, with an IPv4 address."""
+HOST_V6_LENGTH: Final = 20
+STORE_TIME_LENGTH: Final = 8
+PROPERTIES_LENGTH_LENGTH: Final = 2
+
+
+class RecordPart(NamedTuple):
+    """A part of a record; ``sizes`` are the bytes that it may have, none where a length field says."""
+
+    name: str
+    sizes: tuple[int, ...]
+    about: str
+
+
+RECORD: Final = (
+    RecordPart("head", (MESSAGE_HEAD.size,), "the fixed head, below"),
+    RecordPart("born_host", (HOST_V4_LENGTH, HOST_V6_LENGTH),
+               "address and port of the producer; an IPv6 address when sys_flag has BORNHOST_V6 (0x10)"),
+    RecordPart("store_timestamp", (STORE_TIME_LENGTH,), "the broker's time, ms"),
+    RecordPart("store_host", (HOST_V4_LENGTH, HOST_V6_LENGTH),
+               "address and port of the broker; an IPv6 address when sys_flag has STOREHOST_V6 (0x20)"),
+    RecordPart("body_head", (BODY_HEAD.size,), "below"),
+    RecordPart("body", (), "as many bytes as body_length says"),
+    RecordPart("topic_length", (1, 2), "two bytes in version 2"),
+    RecordPart("topic", (), "UTF-8"),
+    RecordPart("properties_length", (PROPERTIES_LENGTH_LENGTH,), "at most 32767"),
+    RecordPart("properties", (), "name 0x01 value 0x02, repeated; the last one may be `__CRC32#`, a checksum of "
+               "the record up to there in ten digits, the least significant first"),
+)
+"""The parts of a record, in order."""
+MIN_RECORD_LENGTH: Final = sum(part.sizes[0] for part in RECORD if part.sizes)
 """A version 1 record with IPv4 hosts and nothing in it."""
-PLAUSIBLE_LENGTH: Final = 36
+PLAUSIBLE_LENGTH: Final = MESSAGE_HEAD.offsets["sys_flag"]
 """So many bytes of a head say whether it was made for its place: up to its own position."""
-STORE_TIME_HEAD: Final = MESSAGE_HEAD.size + 20 + 8
+STORE_TIME_HEAD: Final = MESSAGE_HEAD.size + HOST_V6_LENGTH + STORE_TIME_LENGTH
 """So many bytes of a record hold its store time, whatever kind of address its born host is."""
 _BATCH_ITEM: Final = struct.Struct(">iiiii")
 
@@ -113,15 +156,24 @@ class SysFlag:
 def record_size(hosts: int, body: int, topic: int, properties: int) -> int:
     """Bytes of a record by those of both hosts, body, topic and properties; more than 127 of topic
     make it version 2."""
-    return MIN_RECORD_LENGTH - 16 + hosts + body + topic + (topic > 127) + properties
+    return (
+        MIN_RECORD_LENGTH - 2 * HOST_V4_LENGTH + hosts + body + topic + (topic > MAX_TOPIC_LENGTH_V1)
+        + properties)
 
 
 def store_timestamp_of(head: bytes) -> int | None:
     """Store time in ms by the first STORE_TIME_HEAD bytes of a record; None when there are fewer."""
     if len(head) < STORE_TIME_HEAD:
         return None
-    at = MESSAGE_HEAD.size + (20 if head[39] & SysFlag.BORNHOST_V6 else 8)
-    return int.from_bytes(head[at : at + 8], "big", signed=True)
+    at = MESSAGE_HEAD.size + host_lengths(head[MESSAGE_HEAD.offsets["sys_flag"] + 3])[0]
+    return int.from_bytes(head[at : at + STORE_TIME_LENGTH], "big", signed=True)
+
+
+def host_lengths(sys_flag: int) -> tuple[int, int]:
+    """Bytes of the born host and of the store host."""
+    return (
+        HOST_V6_LENGTH if sys_flag & SysFlag.BORNHOST_V6 else HOST_V4_LENGTH,
+        HOST_V6_LENGTH if sys_flag & SysFlag.STOREHOST_V6 else HOST_V4_LENGTH)
 
 
 def java_string_hash(text: str) -> int:
@@ -136,14 +188,6 @@ def java_string_hash(text: str) -> int:
 def tags_code(tags: str | None) -> int:
     """What a queue unit stores for a tag."""
     return java_string_hash(tags) if tags else 0
-
-
-def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """Stored form of properties: ``name 0x01 value 0x02`` repeated."""
-    return "".join([
-        f"{name}{NAME_VALUE_SEPARATOR}{value}{PROPERTY_SEPARATOR}"
-        for name, value in properties.items()
-    ]).encode()
 
 
 def decode_properties(data: bytes) -> dict[str, str]:
@@ -202,7 +246,8 @@ def plausible_size(head: bytes | memoryview, phy_offset: int) -> int:
     if len(head) < PLAUSIBLE_LENGTH:
         return 0
     size = int.from_bytes(head[:4], "big", signed=True)
-    magic, position = int.from_bytes(head[4:8], "big"), int.from_bytes(head[28:36], "big", signed=True)
+    magic = int.from_bytes(head[4:8], "big")
+    position = int.from_bytes(head[MESSAGE_HEAD.offsets["phy_offset"] : PLAUSIBLE_LENGTH], "big", signed=True)
     is_one = magic in {MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2} and position == phy_offset
     return size if is_one and size >= MIN_RECORD_LENGTH else 0
 
@@ -233,23 +278,23 @@ def decode_message(record: bytes | bytearray | memoryview, *, path: str = "") ->
 
 
 def _decode_variable_part(record: bytes, head: MessageHead) -> MessageExt:
-    born_length = 20 if head.sys_flag & SysFlag.BORNHOST_V6 else 8
-    store_length = 20 if head.sys_flag & SysFlag.STOREHOST_V6 else 8
+    born_length, store_length = host_lengths(head.sys_flag)
     at = MESSAGE_HEAD.size
     born_host = record[at : at + born_length]
     at += born_length
     (store_timestamp,) = struct.unpack_from(">q", record, at)
-    store_host = record[at + 8 : at + 8 + store_length]
-    at += 8 + store_length
-    reconsume_times, prepared, body_length = struct.unpack_from(">iqi", record, at)
-    at += 16
+    at += STORE_TIME_LENGTH
+    store_host = record[at : at + store_length]
+    at += store_length
+    reconsume_times, prepared, body_length = BODY_HEAD.struct.unpack_from(record, at)
+    at += BODY_HEAD.size
     body, at = record[at : at + body_length], at + body_length
     width = 2 if head.magic == MESSAGE_MAGIC_V2 else 1
     topic_length = int.from_bytes(record[at : at + width], "big")
     at += width
     topic, at = record[at : at + topic_length].decode(), at + topic_length
     (properties_length,) = struct.unpack_from(">h", record, at)
-    at += 2
+    at += PROPERTIES_LENGTH_LENGTH
     whole = at + properties_length == head.total_size <= len(record)
     if min(body_length, properties_length) < 0 or not whole:
         raise ValueError(f"{at + properties_length} bytes are used")

@@ -20,7 +20,7 @@ from tailrace.kernels.shared.record_encoding import (
     put_topic,
     size_of,
 )
-from tailrace.kernels.shared.record_parts import BLANK_SIZE
+from tailrace.kernels.shared.record_layout import BLANK_SIZE
 
 SOURCE_SHA256 = ""
 

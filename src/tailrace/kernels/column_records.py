@@ -11,9 +11,8 @@ import cython
 
 from tailrace.kernels.shared.big_endian import put32
 from tailrace.kernels.shared.copying import copy_bytes
+from tailrace.kernels.shared.record_layout import FIXED_SIZE, MAGIC_V2
 from tailrace.kernels.shared.record_parts import (
-    FIXED_SIZE,
-    MAGIC_V2,
     put_body_head,
     put_head,
     put_properties_length,

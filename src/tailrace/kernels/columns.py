@@ -10,19 +10,20 @@ import cython
 
 from tailrace.kernels.shared.copying import copy_bytes
 from tailrace.kernels.shared.fnv import queue_hash_of
+from tailrace.kernels.shared.record_columns import (
+    _C_KEYS_LEN,
+    _C_KEYS_POS,
+    _C_PHY,
+    _C_PROPS_LEN,
+    _C_PROPS_POS,
+    _C_STORE_HOST_POS,
+    _C_SYS_FLAG,
+    _COLUMNS,
+)
+from tailrace.kernels.shared.record_layout import HOST_V4_SIZE, HOST_V6_SIZE, STOREHOST_V6
 
 SOURCE_SHA256 = ""
 
-# Columns and bits of kernels.record; tests compare them.
-_C_PHY = cython.declare(cython.int, 0)
-_C_SYS_FLAG = cython.declare(cython.int, 4)
-_C_PROPS_POS = cython.declare(cython.int, 16)
-_C_PROPS_LEN = cython.declare(cython.int, 17)
-_C_STORE_HOST_POS = cython.declare(cython.int, 19)
-_C_KEYS_POS = cython.declare(cython.int, 22)
-_C_KEYS_LEN = cython.declare(cython.int, 23)
-_COLUMNS = cython.declare(cython.int, 32)
-_STORE_HOST_V6 = cython.declare(cython.longlong, 0x20)
 
 _NAME_POS = cython.declare(cython.int, 0)
 _NAME_LEN = cython.declare(cython.int, 1)
@@ -390,7 +391,7 @@ def message_ids(
     with cython.nogil:
         offsets[0] = 0
         for n in range(count):
-            size = 20 if rows[n, _C_SYS_FLAG] & _STORE_HOST_V6 else 8
+            size = HOST_V6_SIZE if rows[n, _C_SYS_FLAG] & STOREHOST_V6 else HOST_V4_SIZE
             if not _inside(rows[n, _C_STORE_HOST_POS], size, limit):
                 bad = n
                 break

@@ -9,22 +9,22 @@ import cython
 
 from tailrace.kernels.shared.big_endian import be32, be64, put32, put64
 from tailrace.kernels.shared.java_hash import index_hash_of, java_hash_on
+from tailrace.kernels.shared.record_columns import (
+    _C_KEYS_LEN,
+    _C_KEYS_POS,
+    _C_PHY,
+    _C_STORE_TIMESTAMP,
+    _C_SYS_FLAG,
+    _C_TAGS_LEN,
+    _C_TAGS_POS,
+    _C_TOPIC_LEN,
+    _C_TOPIC_POS,
+    _C_UNIQ_LEN,
+    _C_UNIQ_POS,
+    _COLUMNS,
+)
 
 SOURCE_SHA256 = ""
-
-# Columns of kernels.record; tests compare them.
-_C_PHY = cython.declare(cython.int, 0)
-_C_SYS_FLAG = cython.declare(cython.int, 4)
-_C_STORE_TIMESTAMP = cython.declare(cython.int, 5)
-_C_TOPIC_POS = cython.declare(cython.int, 14)
-_C_TOPIC_LEN = cython.declare(cython.int, 15)
-_C_KEYS_POS = cython.declare(cython.int, 22)
-_C_KEYS_LEN = cython.declare(cython.int, 23)
-_C_UNIQ_POS = cython.declare(cython.int, 24)
-_C_UNIQ_LEN = cython.declare(cython.int, 25)
-_C_TAGS_POS = cython.declare(cython.int, 26)
-_C_TAGS_LEN = cython.declare(cython.int, 27)
-_COLUMNS = cython.declare(cython.int, 32)
 
 _BLOCK = cython.declare(cython.Py_ssize_t, 256)  # keys whose slots are asked for together
 WORK = _BLOCK + 1

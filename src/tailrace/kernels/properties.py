@@ -1,9 +1,61 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Stored properties of messages of the usual shape: a tag, keys and a unique key."""
+"""Stored properties: every writer has them made here, from a dict or from the fields of a message."""
 
 import cython
 
+from tailrace.errors import MessageIllegalError
+from tailrace.model import whole_ms
+
 SOURCE_SHA256 = ""
+
+
+@cython.ccall
+def encode_properties(properties) -> bytes:
+    """Stored form of properties: ``name 0x01 value 0x02`` repeated."""
+    return "".join([f"{name}\x01{value}\x02" for name, value in properties.items()]).encode()
+
+
+def message_properties(message, unique_key: str) -> bytes:
+    """Stored form of a message's tag, keys and properties, with a unique key when it has none.
+
+    Raises MessageIllegalError for what cannot be stored.
+    """
+    fields: dict = {}
+    tags, keys, own = message.tags, message.keys, message.properties
+    if tags:
+        fields["TAGS"] = tags
+    if keys:
+        if isinstance(keys, str):
+            raise MessageIllegalError("keys", "must be a list of strings, not a string")
+        for key in keys:
+            if not key or " " in key:
+                raise MessageIllegalError("keys", f"{key!r} is empty or has a blank")
+        fields["KEYS"] = " ".join(keys)
+    for name, value in own.items():
+        if name in {"TAGS", "KEYS"} and name in fields:
+            continue
+        if not name or not value:
+            raise MessageIllegalError("properties", f"{name!r}: name and value must not be empty")
+        fields[name] = value
+    if message.deliver_at is not None:
+        fields["TIMER_DELIVER_MS"] = whole_ms("deliver_at", message.deliver_at)
+    if message.delay is not None:
+        fields["TIMER_DELAY_MS"] = whole_ms("delay", message.delay, 1000)
+    if message.delay_level:
+        if message.delay_level < 0 or "DELAY" in own:
+            raise MessageIllegalError("delay_level", f"{message.delay_level} is negative or given twice")
+        fields["DELAY"] = message.delay_level
+    if unique_key and "UNIQ_KEY" not in own:
+        fields["UNIQ_KEY"] = unique_key
+    if not message.wait_store_msg_ok and "WAIT" not in own:
+        fields["WAIT"] = "false"
+    try:
+        stored: bytes = encode_properties(fields)
+    except UnicodeEncodeError as error:
+        raise MessageIllegalError("properties", f"cannot be stored as UTF-8: {error}") from None
+    if stored.count(b"\x01") != len(fields) or stored.count(b"\x02") != len(fields):
+        raise MessageIllegalError("properties", "tag, keys, names and values must not hold 0x01 or 0x02")
+    return stored
 
 
 @cython.ccall

@@ -6,30 +6,30 @@ import cython
 from tailrace.kernels.shared.big_endian import be32, be64, put32, put64
 from tailrace.kernels.shared.copying import copy_bytes
 from tailrace.kernels.shared.fnv import queue_hash_of
+from tailrace.kernels.shared.record_columns import (
+    _C_KEYS_LEN,
+    _C_KEYS_POS,
+    _C_LMQ_LEN,
+    _C_LMQ_OFFSETS_LEN,
+    _C_LMQ_OFFSETS_POS,
+    _C_LMQ_POS,
+    _C_PHY,
+    _C_QUEUE_HASH,
+    _C_QUEUE_ID,
+    _C_QUEUE_OFFSET,
+    _C_SIZE,
+    _C_SYS_FLAG,
+    _C_TAGS_CODE,
+    _C_TAGS_LEN,
+    _C_TAGS_POS,
+    _C_TOPIC_LEN,
+    _C_TOPIC_POS,
+    _C_UNIQ_LEN,
+    _C_UNIQ_POS,
+    _COLUMNS,
+)
 
 SOURCE_SHA256 = ""
-
-# Columns of kernels.record; tests compare them.
-_C_PHY = cython.declare(cython.int, 0)
-_C_SIZE = cython.declare(cython.int, 1)
-_C_QUEUE_ID = cython.declare(cython.int, 2)
-_C_QUEUE_OFFSET = cython.declare(cython.int, 3)
-_C_SYS_FLAG = cython.declare(cython.int, 4)
-_C_TAGS_CODE = cython.declare(cython.int, 6)
-_C_TOPIC_POS = cython.declare(cython.int, 14)
-_C_TOPIC_LEN = cython.declare(cython.int, 15)
-_C_QUEUE_HASH = cython.declare(cython.int, 20)
-_C_KEYS_POS = cython.declare(cython.int, 22)
-_C_KEYS_LEN = cython.declare(cython.int, 23)
-_C_UNIQ_POS = cython.declare(cython.int, 24)
-_C_UNIQ_LEN = cython.declare(cython.int, 25)
-_C_TAGS_POS = cython.declare(cython.int, 26)
-_C_TAGS_LEN = cython.declare(cython.int, 27)
-_C_LMQ_POS = cython.declare(cython.int, 28)
-_C_LMQ_LEN = cython.declare(cython.int, 29)
-_C_LMQ_OFFSETS_POS = cython.declare(cython.int, 30)
-_C_LMQ_OFFSETS_LEN = cython.declare(cython.int, 31)
-_COLUMNS = cython.declare(cython.int, 32)
 
 _UNIT = cython.declare(cython.Py_ssize_t, 20)
 _PRE_BLANK_SIZE = cython.declare(cython.longlong, 0x7FFFFFFF)

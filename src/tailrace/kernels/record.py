@@ -13,6 +13,66 @@ from tailrace.kernels.shared.crc32 import crc32, crc_of, own_crc_is_wrong, use_c
 from tailrace.kernels.shared.fnv import queue_hash_of
 from tailrace.kernels.shared.java_hash import java_hash_of
 from tailrace.kernels.shared.lmq_names import is_dispatch, is_inner_multi, is_queue_offset
+from tailrace.kernels.shared.record_columns import (
+    _C_BODY_CRC,
+    _C_BODY_LEN,
+    _C_BODY_POS,
+    _C_BORN_HOST_POS,
+    _C_BORN_TIMESTAMP,
+    _C_DELAY_LEVEL,
+    _C_FLAG,
+    _C_KEYS_LEN,
+    _C_KEYS_POS,
+    _C_LMQ_LEN,
+    _C_LMQ_OFFSETS_LEN,
+    _C_LMQ_OFFSETS_POS,
+    _C_LMQ_POS,
+    _C_PHY,
+    _C_PREPARED,
+    _C_PROPS_LEN,
+    _C_PROPS_POS,
+    _C_QUEUE_HASH,
+    _C_QUEUE_ID,
+    _C_QUEUE_OFFSET,
+    _C_RECONSUME_TIMES,
+    _C_SIZE,
+    _C_STORE_HOST_POS,
+    _C_STORE_TIMESTAMP,
+    _C_SYS_FLAG,
+    _C_TAGS_CODE,
+    _C_TAGS_LEN,
+    _C_TAGS_POS,
+    _C_TOPIC_LEN,
+    _C_TOPIC_POS,
+    _C_UNIQ_LEN,
+    _C_UNIQ_POS,
+    _COLUMNS,
+)
+from tailrace.kernels.shared.record_layout import (
+    AT_BODY_CRC,
+    AT_BODY_LENGTH,
+    AT_BORN_TIMESTAMP,
+    AT_FLAG,
+    AT_MAGIC,
+    AT_PHY_OFFSET,
+    AT_PREPARED,
+    AT_QUEUE_ID,
+    AT_QUEUE_OFFSET,
+    AT_SYS_FLAG,
+    BLANK_MAGIC,
+    BLANK_SIZE,
+    BODY_HEAD_SIZE,
+    BORNHOST_V6,
+    HEAD_SIZE,
+    HOST_V4_SIZE,
+    HOST_V6_SIZE,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_RECORD_SIZE,
+    PROPERTIES_LENGTH_SIZE,
+    STORE_TIME_SIZE,
+    STOREHOST_V6,
+)
 
 SOURCE_SHA256 = ""
 
@@ -38,43 +98,7 @@ _CHECK_PHY_OFFSET = cython.declare(cython.int, 2)
 _CHECK_PROP_CRC = cython.declare(cython.int, 4)
 _LEAVE_PROPERTIES = cython.declare(cython.int, 8)  # rows say that there are none of the known ones
 
-_C_PHY = cython.declare(cython.int, 0)
-_C_SIZE = cython.declare(cython.int, 1)
-_C_QUEUE_ID = cython.declare(cython.int, 2)
-_C_QUEUE_OFFSET = cython.declare(cython.int, 3)
-_C_SYS_FLAG = cython.declare(cython.int, 4)
-_C_STORE_TIMESTAMP = cython.declare(cython.int, 5)
-_C_TAGS_CODE = cython.declare(cython.int, 6)
-_C_BORN_TIMESTAMP = cython.declare(cython.int, 7)
-_C_FLAG = cython.declare(cython.int, 8)
-_C_BODY_CRC = cython.declare(cython.int, 9)
-_C_RECONSUME_TIMES = cython.declare(cython.int, 10)
-_C_PREPARED = cython.declare(cython.int, 11)
-_C_BODY_POS = cython.declare(cython.int, 12)
-_C_BODY_LEN = cython.declare(cython.int, 13)
-_C_TOPIC_POS = cython.declare(cython.int, 14)
-_C_TOPIC_LEN = cython.declare(cython.int, 15)
-_C_PROPS_POS = cython.declare(cython.int, 16)
-_C_PROPS_LEN = cython.declare(cython.int, 17)
-_C_BORN_HOST_POS = cython.declare(cython.int, 18)
-_C_STORE_HOST_POS = cython.declare(cython.int, 19)
-_C_QUEUE_HASH = cython.declare(cython.int, 20)
-_C_DELAY_LEVEL = cython.declare(cython.int, 21)
-_C_KEYS_POS = cython.declare(cython.int, 22)
-_C_KEYS_LEN = cython.declare(cython.int, 23)
-_C_UNIQ_POS = cython.declare(cython.int, 24)
-_C_UNIQ_LEN = cython.declare(cython.int, 25)
-_C_TAGS_POS = cython.declare(cython.int, 26)
-_C_TAGS_LEN = cython.declare(cython.int, 27)
-_C_LMQ_POS = cython.declare(cython.int, 28)
-_C_LMQ_LEN = cython.declare(cython.int, 29)
-_C_LMQ_OFFSETS_POS = cython.declare(cython.int, 30)
-_C_LMQ_OFFSETS_LEN = cython.declare(cython.int, 31)
-_COLUMNS = cython.declare(cython.int, 32)
 
-_MAGIC_V1 = cython.declare(cython.longlong, 0xDAA320A7)
-_MAGIC_V2 = cython.declare(cython.longlong, 0xDAA320AB)
-_MAGIC_BLANK = cython.declare(cython.longlong, 0xCBD43194)
 _MASK_31 = cython.declare(cython.longlong, 0x7FFFFFFF)
 
 
@@ -205,21 +229,21 @@ def _walk_one(
 ) -> cython.int:
     """Fill row ``n`` from the record of ``size`` bytes at ``p``; 0 or a reason. All bytes exist."""
     end: cython.Py_ssize_t = p + cython.cast(cython.Py_ssize_t, size)
-    v2: cython.bint = be32u(b, p + 4) == _MAGIC_V2
-    sys_flag: cython.longlong = be32(b, p + 36)
-    q: cython.Py_ssize_t = p + 48
+    v2: cython.bint = be32u(b, p + AT_MAGIC) == MAGIC_V2
+    sys_flag: cython.longlong = be32(b, p + AT_SYS_FLAG)
+    q: cython.Py_ssize_t = p + HEAD_SIZE
     length: cython.longlong
     rows[n, _C_BORN_HOST_POS] = q
-    q += 20 if sys_flag & 0x10 else 8
-    rows[n, _C_STORE_HOST_POS] = q + 8
-    if q + 8 + (20 if sys_flag & 0x20 else 8) + 16 + 4 > end:
+    q += HOST_V6_SIZE if sys_flag & BORNHOST_V6 else HOST_V4_SIZE
+    rows[n, _C_STORE_HOST_POS] = q + STORE_TIME_SIZE
+    if q + STORE_TIME_SIZE + (HOST_V6_SIZE if sys_flag & STOREHOST_V6 else HOST_V4_SIZE) + BODY_HEAD_SIZE + 4 > end:
         return _REASON_BAD_LENGTH
     rows[n, _C_STORE_TIMESTAMP] = be64(b, q)
-    q += 8 + (20 if sys_flag & 0x20 else 8)
+    q += STORE_TIME_SIZE + (HOST_V6_SIZE if sys_flag & STOREHOST_V6 else HOST_V4_SIZE)
     rows[n, _C_RECONSUME_TIMES] = be32(b, q)
-    rows[n, _C_PREPARED] = be64(b, q + 4)
-    length = be32(b, q + 12)
-    q += 16
+    rows[n, _C_PREPARED] = be64(b, q + AT_PREPARED)
+    length = be32(b, q + AT_BODY_LENGTH)
+    q += BODY_HEAD_SIZE
     if length < 0 or length > end - q - 3 - v2:
         return _REASON_BAD_LENGTH
     rows[n, _C_BODY_POS] = q
@@ -233,15 +257,15 @@ def _walk_one(
     rows[n, _C_TOPIC_LEN] = length
     q += cython.cast(cython.Py_ssize_t, length)
     length = be16(b, q)
-    q += 2
+    q += PROPERTIES_LENGTH_SIZE
     if q + length != end:
         return _REASON_BAD_LENGTH
     rows[n, _C_PROPS_POS] = q
     rows[n, _C_PROPS_LEN] = length
     rows[n, _C_PHY] = base + p
-    if check & _CHECK_PHY_OFFSET and be64(b, p + 28) != base + p:
+    if check & _CHECK_PHY_OFFSET and be64(b, p + AT_PHY_OFFSET) != base + p:
         return _REASON_BAD_PHY_OFFSET
-    rows[n, _C_BODY_CRC] = be32(b, p + 8)
+    rows[n, _C_BODY_CRC] = be32(b, p + AT_BODY_CRC)
     if check & _CHECK_BODY_CRC and rows[n, _C_BODY_LEN] > 0:
         length = crc_of(b, rows[n, _C_BODY_POS], rows[n, _C_BODY_POS] + rows[n, _C_BODY_LEN])
         if (length & _MASK_31) != rows[n, _C_BODY_CRC]:
@@ -249,11 +273,11 @@ def _walk_one(
     if check & _CHECK_PROP_CRC and own_crc_is_wrong(b, p, q, end):
         return _REASON_BAD_PROP_CRC
     rows[n, _C_SIZE] = size
-    rows[n, _C_QUEUE_ID] = be32(b, p + 12)
-    rows[n, _C_FLAG] = be32(b, p + 16)
-    rows[n, _C_QUEUE_OFFSET] = be64(b, p + 20)
+    rows[n, _C_QUEUE_ID] = be32(b, p + AT_QUEUE_ID)
+    rows[n, _C_FLAG] = be32(b, p + AT_FLAG)
+    rows[n, _C_QUEUE_OFFSET] = be64(b, p + AT_QUEUE_OFFSET)
     rows[n, _C_SYS_FLAG] = sys_flag
-    rows[n, _C_BORN_TIMESTAMP] = be64(b, p + 40)
+    rows[n, _C_BORN_TIMESTAMP] = be64(b, p + AT_BORN_TIMESTAMP)
     rows[n, _C_QUEUE_HASH] = queue_hash_of(
         b, rows[n, _C_TOPIC_POS], rows[n, _C_TOPIC_POS] + rows[n, _C_TOPIC_LEN], rows[n, _C_QUEUE_ID]
     )
@@ -306,18 +330,18 @@ def scan(
             if n == room:
                 reason = _REASON_ROWS_FULL
                 break
-            if p + 8 > until:
+            if p + BLANK_SIZE > until:
                 reason = _REASON_SHORT
                 break
             size = be32(buf, p)
-            magic = be32u(buf, p + 4)
-            if magic == _MAGIC_BLANK:
-                reason = _REASON_BLANK if size >= 8 else _REASON_BAD_LENGTH
+            magic = be32u(buf, p + AT_MAGIC)
+            if magic == BLANK_MAGIC:
+                reason = _REASON_BLANK if size >= BLANK_SIZE else _REASON_BAD_LENGTH
                 break
-            if magic != _MAGIC_V1 and magic != _MAGIC_V2:
+            if magic != MAGIC_V1 and magic != MAGIC_V2:
                 reason = _REASON_ZERO if magic == 0 and size == 0 else _REASON_BAD_MAGIC
                 break
-            if size < 91:
+            if size < MIN_RECORD_SIZE:
                 reason = _REASON_BAD_LENGTH
                 break
             if size > until - p:
@@ -351,7 +375,7 @@ def fill_rows(
     with cython.nogil:
         for n in range(count):
             if (
-                places[n, 1] < 91 or places[n, 0] < 0 or places[n, 0] > limit - places[n, 1]
+                places[n, 1] < MIN_RECORD_SIZE or places[n, 0] < 0 or places[n, 0] > limit - places[n, 1]
                 or _walk_one(buf, cython.cast(cython.Py_ssize_t, places[n, 0]), places[n, 1], base, 0, rows, n)
             ):
                 bad = n

@@ -12,11 +12,8 @@ from tailrace.kernels.shared.big_endian import put32
 from tailrace.kernels.shared.copying import copy_bytes, copy_object
 from tailrace.kernels.shared.crc32 import crc32, crc_of, use_crc32
 from tailrace.kernels.shared.record_encoding import CRC_31_BITS, crc_room, end_record
+from tailrace.kernels.shared.record_layout import BLANK_SIZE, FIXED_SIZE, MAGIC_V1, MAGIC_V2
 from tailrace.kernels.shared.record_parts import (
-    BLANK_SIZE,
-    FIXED_SIZE,
-    MAGIC_V1,
-    MAGIC_V2,
     host_bits,
     put_body_head,
     put_head,

@@ -8,10 +8,21 @@ import cython
 
 from tailrace.kernels.shared.big_endian import be32, be64, put32
 from tailrace.kernels.shared.copying import copy_bytes
-from tailrace.kernels.shared.record_parts import (
+from tailrace.kernels.shared.record_layout import (
+    AT_BODY_CRC,
+    AT_BORN_TIMESTAMP,
+    AT_FLAG,
+    AT_SYS_FLAG,
     BLANK_SIZE,
     FIXED_SIZE,
+    HEAD_SIZE,
+    HOST_V4_SIZE,
+    HOST_V6_SIZE,
     MAGIC_V1,
+    STORE_TIME_SIZE,
+    STOREHOST_V6,
+)
+from tailrace.kernels.shared.record_parts import (
     host_bits,
     put_body_head,
     put_head,
@@ -19,23 +30,23 @@ from tailrace.kernels.shared.record_parts import (
     put_store_time,
     put_topic_length,
 )
+from tailrace.kernels.shared.timer_columns import (
+    _COLUMNS,
+    _T_BODY_LEN,
+    _T_BODY_POS,
+    _T_BORN_LEN,
+    _T_PLAIN,
+    _T_POS,
+    _T_PROPS_LEN,
+    _T_PROPS_POS,
+    _T_QUEUE,
+    _T_QUEUE_ID,
+    _T_TOPIC_LEN,
+    _T_TOPIC_POS,
+    _T_WROTE,
+)
 
 SOURCE_SHA256 = ""
-
-# Columns of kernels.timer_records; tests compare them.
-_T_PLAIN = cython.declare(cython.int, 0)
-_T_QUEUE_ID = cython.declare(cython.int, 3)
-_T_POS = cython.declare(cython.int, 6)
-_T_BORN_LEN = cython.declare(cython.int, 7)
-_T_BODY_POS = cython.declare(cython.int, 8)
-_T_BODY_LEN = cython.declare(cython.int, 9)
-_T_PROPS_POS = cython.declare(cython.int, 10)
-_T_PROPS_LEN = cython.declare(cython.int, 11)
-_T_TOPIC_POS = cython.declare(cython.int, 12)
-_T_TOPIC_LEN = cython.declare(cython.int, 13)
-_T_WROTE = cython.declare(cython.int, 16)
-_T_QUEUE = cython.declare(cython.int, 17)
-_COLUMNS = cython.declare(cython.int, 18)
 
 _NAMES: bytes = b"TIMER_ENQUEUE_MSTIMER_DEQUEUE_MS"
 
@@ -95,14 +106,16 @@ def _put_one(
     size: cython.Py_ssize_t = (
         FIXED_SIZE + born_length + host_length + body_length + topic_length + props_length + added)
     q: cython.Py_ssize_t
-    times: cython.Py_ssize_t = p + 48 + born_length + 8 + (20 if b[p + 39] & 0x20 else 8)
+    times: cython.Py_ssize_t = (
+        p + HEAD_SIZE + born_length + STORE_TIME_SIZE
+        + (HOST_V6_SIZE if b[p + AT_SYS_FLAG + 3] & STOREHOST_V6 else HOST_V4_SIZE))
     if size + BLANK_SIZE > limit - start:
         return -1
     q = put_head(
-        out, start, MAGIC_V1, be32(b, p + 8),  # the body's checksum, which was compared
-        rows[r, _T_QUEUE_ID], be32(b, p + 16), queue_offset, phy_offset,
-        host_bits(be32(b, p + 36), born_length, host_length), be64(b, p + 40))
-    q = put_store_time(out, copy_bytes(out, q, b, p + 48, born_length), now_ms)
+        out, start, MAGIC_V1, be32(b, p + AT_BODY_CRC),  # the body's checksum, which was compared
+        rows[r, _T_QUEUE_ID], be32(b, p + AT_FLAG), queue_offset, phy_offset,
+        host_bits(be32(b, p + AT_SYS_FLAG), born_length, host_length), be64(b, p + AT_BORN_TIMESTAMP))
+    q = put_store_time(out, copy_bytes(out, q, b, p + HEAD_SIZE, born_length), now_ms)
     q = copy_bytes(out, q, store_host, 0, host_length)
     q = put_body_head(out, q, be32(b, times), 0, body_length)
     q = copy_bytes(out, q, b, rows[r, _T_BODY_POS], body_length)

@@ -13,42 +13,59 @@ from tailrace.kernels.shared.big_endian import be32, be32u, be64
 from tailrace.kernels.shared.crc32 import crc32, crc_of, use_crc32
 from tailrace.kernels.shared.fnv import FNV_MASK, FNV_PRIME, FNV_START, fnv_on
 from tailrace.kernels.shared.java_hash import java_hash_of
+from tailrace.kernels.shared.record_layout import (
+    AT_BODY_CRC,
+    AT_BODY_LENGTH,
+    AT_MAGIC,
+    AT_PHY_OFFSET,
+    AT_SYS_FLAG,
+    BODY_HEAD_SIZE,
+    BORNHOST_V6,
+    HEAD_SIZE,
+    HOST_V4_SIZE,
+    HOST_V6_SIZE,
+    MAGIC_V1,
+    MAX_PROPERTIES,
+    MIN_RECORD_SIZE,
+    STORE_TIME_SIZE,
+    STOREHOST_V6,
+)
+from tailrace.kernels.shared.timer_columns import (
+    _COLUMNS,
+    _E_KIND,
+    _E_OUT,
+    _E_TOPIC,
+    _E_TOPIC_HASH,
+    _E_TOPIC_LEN,
+    _E_TOPIC_POS,
+    _ENQUEUE_COLUMNS,
+    _T_BODY_LEN,
+    _T_BODY_POS,
+    _T_BORN_LEN,
+    _T_DUE,
+    _T_IDENTITY,
+    _T_KEY_LEN,
+    _T_KEY_POS,
+    _T_OUT,
+    _T_PLAIN,
+    _T_POS,
+    _T_PROPS_LEN,
+    _T_PROPS_POS,
+    _T_QUEUE,
+    _T_QUEUE_HASH,
+    _T_QUEUE_ID,
+    _T_TOPIC_LEN,
+    _T_TOPIC_POS,
+    _T_WROTE,
+)
 
 SOURCE_SHA256 = ""
 
-_T_PLAIN = cython.declare(cython.int, 0)  # 1: all other columns hold
-_T_OUT = cython.declare(cython.int, 1)  # TIMER_OUT_MS
-_T_DUE = cython.declare(cython.int, 2)  # the millisecond at which it is due
-_T_QUEUE_ID = cython.declare(cython.int, 3)  # REAL_QID
-_T_IDENTITY = cython.declare(cython.int, 4)  # hash of REAL_TOPIC, UNIQ_KEY and TIMER_OUT_MS, above 0
-_T_QUEUE_HASH = cython.declare(cython.int, 5)  # hash of REAL_TOPIC and REAL_QID
-_T_POS = cython.declare(cython.int, 6)
-_T_BORN_LEN = cython.declare(cython.int, 7)
-_T_BODY_POS = cython.declare(cython.int, 8)
-_T_BODY_LEN = cython.declare(cython.int, 9)
-_T_PROPS_POS = cython.declare(cython.int, 10)
-_T_PROPS_LEN = cython.declare(cython.int, 11)
-_T_TOPIC_POS = cython.declare(cython.int, 12)  # of REAL_TOPIC
-_T_TOPIC_LEN = cython.declare(cython.int, 13)
-_T_KEY_POS = cython.declare(cython.int, 14)  # of UNIQ_KEY
-_T_KEY_LEN = cython.declare(cython.int, 15)
-_T_WROTE = cython.declare(cython.int, 16)  # the unit's write time; filled by the caller
-_T_QUEUE = cython.declare(cython.int, 17)  # which queue offset counts it; filled by the caller
-_COLUMNS = cython.declare(cython.int, 18)
 
-_E_KIND = cython.declare(cython.int, 0)  # ODD, TIMER or DELETE
-_E_OUT = cython.declare(cython.int, 1)  # TIMER_OUT_MS
-_E_TOPIC_HASH = cython.declare(cython.int, 2)  # Java's, of REAL_TOPIC
-_E_TOPIC = cython.declare(cython.int, 3)  # another hash of REAL_TOPIC, an odd number
-_E_TOPIC_POS = cython.declare(cython.int, 4)
-_E_TOPIC_LEN = cython.declare(cython.int, 5)
-_ENQUEUE_COLUMNS = cython.declare(cython.int, 6)
 _TIMER = cython.declare(cython.int, 1)
 _DELETE = cython.declare(cython.int, 2)
 
 _TAIL = cython.declare(cython.int, 96)  # at most, of the two properties that are added
-_MAX_PROPERTIES = cython.declare(cython.int, 32767)
-_MAGIC_V1 = cython.declare(cython.longlong, 0xDAA320A7)
 _MASK_32 = cython.declare(cython.longlong, 0xFFFFFFFF)
 _MASK_31 = cython.declare(cython.longlong, 0x7FFFFFFF)
 _MASK_62 = cython.declare(cython.ulonglong, 0x3FFFFFFFFFFFFFFF)
@@ -277,16 +294,17 @@ def _body_at(
     phy_offset: cython.longlong,
 ) -> cython.Py_ssize_t:
     """Where the body of the record ``b[p:end]`` begins, behind its length, or -1 when it is none."""
-    q: cython.Py_ssize_t = p + 48
+    q: cython.Py_ssize_t = p + HEAD_SIZE
     length: cython.longlong
-    if end - p < 91 or be32(b, p) != end - p or be64(b, p + 28) != phy_offset:
+    if end - p < MIN_RECORD_SIZE or be32(b, p) != end - p or be64(b, p + AT_PHY_OFFSET) != phy_offset:
         return -1
-    if be32u(b, p + 4) != _MAGIC_V1:
+    if be32u(b, p + AT_MAGIC) != MAGIC_V1:
         return -1
-    q += 20 if b[p + 39] & 0x10 else 8
-    if q + 8 + (20 if b[p + 39] & 0x20 else 8) + 16 + 3 > end:
+    q += HOST_V6_SIZE if b[p + AT_SYS_FLAG + 3] & BORNHOST_V6 else HOST_V4_SIZE
+    q += STORE_TIME_SIZE + (HOST_V6_SIZE if b[p + AT_SYS_FLAG + 3] & STOREHOST_V6 else HOST_V4_SIZE)
+    if q + BODY_HEAD_SIZE + 3 > end:
         return -1
-    q += 8 + (20 if b[p + 39] & 0x20 else 8) + 12
+    q += AT_BODY_LENGTH
     length = be32(b, q)
     return -1 if length < 0 or length > end - q - 4 - 22 else q + 4
 
@@ -325,25 +343,25 @@ def _record(
     q: cython.Py_ssize_t = _body_at(b, p, end, phy_offset)
     if q < 0:
         return False
-    sys_flag = be32(b, p + 36)
+    sys_flag = be32(b, p + AT_SYS_FLAG)
     if sys_flag & 0x8:  # of a transaction, not counted in its queue or waiting for its end
         return False
     if sys_flag & 0x4:
         return False
     rows[n, _T_POS] = p
-    rows[n, _T_BORN_LEN] = 20 if sys_flag & 0x10 else 8
+    rows[n, _T_BORN_LEN] = HOST_V6_SIZE if sys_flag & BORNHOST_V6 else HOST_V4_SIZE
     length = be32(b, q - 4)
     rows[n, _T_BODY_POS] = q
     rows[n, _T_BODY_LEN] = length
-    if length and (crc_of(b, q, q + cython.cast(cython.Py_ssize_t, length)) & _MASK_31) != be32(b, p + 8):
+    if length and (crc_of(b, q, q + cython.cast(cython.Py_ssize_t, length)) & _MASK_31) != be32(b, p + AT_BODY_CRC):
         return False
     q = _properties_at(b, q, end, names)
-    if q < 0 or end - q + _TAIL > _MAX_PROPERTIES:
+    if q < 0 or end - q + _TAIL > MAX_PROPERTIES:
         return False
     rows[n, _T_PROPS_POS] = q
     rows[n, _T_PROPS_LEN] = end - q
     return _properties(
-        b, q, end, be64(b, p + 48 + rows[n, _T_BORN_LEN]), precision_ms, names, rows, n)
+        b, q, end, be64(b, p + HEAD_SIZE + rows[n, _T_BORN_LEN]), precision_ms, names, rows, n)
 
 
 def read(

@@ -19,11 +19,27 @@ if cython.compiled:
 
 from tailrace.kernels.shared.big_endian import be16, be32, be32u, be64
 from tailrace.kernels.shared.crc32 import crc32, crc_of, own_crc_is_wrong, use_crc32
+from tailrace.kernels.shared.record_layout import (
+    AT_BODY_CRC,
+    AT_BODY_LENGTH,
+    AT_MAGIC,
+    AT_PHY_OFFSET,
+    AT_QUEUE_ID,
+    AT_QUEUE_OFFSET,
+    AT_SYS_FLAG,
+    BORNHOST_V6,
+    HEAD_SIZE,
+    HOST_V4_SIZE,
+    HOST_V6_SIZE,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_RECORD_SIZE,
+    STORE_TIME_SIZE,
+    STOREHOST_V6,
+)
 
 SOURCE_SHA256 = ""
 
-_MAGIC_V1 = cython.declare(cython.longlong, 0xDAA320A7)
-_MAGIC_V2 = cython.declare(cython.longlong, 0xDAA320AB)
 _MASK_31 = cython.declare(cython.longlong, 0x7FFFFFFF)
 _PRE_BLANK_SIZE = cython.declare(cython.longlong, 0x7FFFFFFF)
 _PAGE = cython.declare(cython.Py_ssize_t, 4096)
@@ -60,8 +76,10 @@ PLACE_COLUMNS = _PLACE_COLUMNS
 @cython.exceptval(check=False)
 def _body_at(b: cython.const[cython.uchar][::1], at: cython.Py_ssize_t) -> cython.Py_ssize_t:
     """Return the place of the length of the body in the record at ``at``."""
-    sys_flag: cython.longlong = be32(b, at + 36)
-    return at + 48 + (20 if sys_flag & 0x10 else 8) + 8 + (20 if sys_flag & 0x20 else 8) + 12
+    sys_flag: cython.longlong = be32(b, at + AT_SYS_FLAG)
+    return (
+        at + HEAD_SIZE + (HOST_V6_SIZE if sys_flag & BORNHOST_V6 else HOST_V4_SIZE) + STORE_TIME_SIZE
+        + (HOST_V6_SIZE if sys_flag & STOREHOST_V6 else HOST_V4_SIZE) + AT_BODY_LENGTH)
 
 
 @cython.cfunc
@@ -87,10 +105,10 @@ def _properties_at(
     k: cython.Py_ssize_t
     length: cython.longlong
     v2: cython.bint
-    if size < 91 or be32(b, at) != size or be64(b, at + 28) != phy_offset:
+    if size < MIN_RECORD_SIZE or be32(b, at) != size or be64(b, at + AT_PHY_OFFSET) != phy_offset:
         return -1
-    v2 = be32u(b, at + 4) == _MAGIC_V2
-    if not v2 and be32u(b, at + 4) != _MAGIC_V1:
+    v2 = be32u(b, at + AT_MAGIC) == MAGIC_V2
+    if not v2 and be32u(b, at + AT_MAGIC) != MAGIC_V1:
         return -1
     p = _body_at(b, at)
     if p + 7 + v2 > end:
@@ -105,7 +123,7 @@ def _properties_at(
     if n > end - k - 2 or k + n + 2 + be16(b, k + n) != end:
         return -1
     if len(topic):
-        if n != len(topic) or be32(b, at + 12) != queue_id or be64(b, at + 20) != queue_offset:
+        if n != len(topic) or be32(b, at + AT_QUEUE_ID) != queue_id or be64(b, at + AT_QUEUE_OFFSET) != queue_offset:
             return -1
         for p in range(n):
             if b[k + p] != topic[p]:
@@ -122,7 +140,7 @@ def _checksums_are_right(
     """Whether a record whose lengths are right has the body and the properties it was made with."""
     p: cython.Py_ssize_t = _body_at(b, at)
     length: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, be32(b, p))
-    if length and (crc_of(b, p + 4, p + 4 + length) & _MASK_31) != be32(b, at + 8):
+    if length and (crc_of(b, p + 4, p + 4 + length) & _MASK_31) != be32(b, at + AT_BODY_CRC):
         return False
     return not own_crc_is_wrong(b, at, properties, end)
 

@@ -30,7 +30,7 @@ from tailrace.errors import (
 )
 from tailrace.formats import filenames
 from tailrace.formats.commitlog import create_message_id, decode_message_id
-from tailrace.kernels.properties import plain_properties
+from tailrace.kernels.properties import message_properties, plain_properties
 from tailrace.logs import get_logger
 from tailrace.model import (
     BoundaryType,
@@ -60,7 +60,6 @@ from tailrace.node.put_forms import (
     many_writers,
     raise_partial,
     raise_refused,
-    stored_properties,
     wait_durable,
 )
 from tailrace.node.put_table import PutTableResult, TablePut
@@ -376,7 +375,7 @@ class MessageStore:
         result = self.put_inner(MessageExtBrokerInner(
             message.topic, queue_id, message.body,
             plain_properties(message, self._unique_prefix, next(self._unique_number))
-            or stored_properties(message, self._unique_key()), message.flag, 0, self._clock.now_ms(),
+            or message_properties(message, self._unique_key()), message.flag, 0, self._clock.now_ms(),
             store.store_host))
         if result.status is not PutMessageStatus.PUT_OK:
             raise_refused(result)

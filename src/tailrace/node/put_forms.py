@@ -22,20 +22,19 @@ from tailrace.formats.commitlog import (
     INNER_MULTI_QUEUE_OFFSET,
     create_message_id,
 )
-from tailrace.kernels.properties import plain_items
+from tailrace.kernels.properties import message_properties, plain_items
 from tailrace.model import (
     Message,
     MessageExtBrokerInner,
     PutMessageResult,
     PutMessageStatus,
-    whole_ms,
 )
 from tailrace.store.commit_log import RecordWriter
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.properties import DELAY, DELIVER_PROPERTIES
 
 __all__ = [
-    "PutResults", "goes_alone", "many_writers", "raise_partial", "raise_refused", "stored_properties", "wait_durable",
+    "PutResults", "goes_alone", "many_writers", "raise_partial", "raise_refused", "wait_durable",
 ]
 
 
@@ -70,62 +69,12 @@ def many_writers(
             return None
         if items is None:
             items = [
-                (one.flag, one.body, stored_properties(one, f"{prefix}{next(number):012X}"))
+                (one.flag, one.body, message_properties(one, f"{prefix}{next(number):012X}"))
                 for one in part
             ]
         writers.append(store.items_writer(MessageExtBrokerInner(
             topic, queue_id, b"", born_timestamp=now_ms, born_host=store.store_host), items))
     return writers
-
-
-def stored_properties(message: Message, unique_key: str) -> bytes:
-    """Stored form of a message's tag, keys and properties, with a unique key when it has none."""
-    text, count = "", 0
-    if message.tags:
-        text, count = f"TAGS\x01{message.tags}\x02", 1
-    if message.keys:
-        if isinstance(message.keys, str):
-            raise MessageIllegalError("keys", "must be a list of strings, not a string")
-        for key in message.keys:
-            if not key or " " in key:
-                raise MessageIllegalError("keys", f"{key!r} is empty or has a blank")
-        text += f"KEYS\x01{' '.join(message.keys)}\x02"
-        count += 1
-    if message.properties:
-        own = {
-            name: value for name, value in message.properties.items()
-            if not ((name == "TAGS" and message.tags) or (name == "KEYS" and message.keys))
-        }
-        for name, value in own.items():
-            if not name or not value:
-                raise MessageIllegalError("properties", f"{name!r}: name and value must not be empty")
-            text += f"{name}\x01{value}\x02"
-        count += len(own)
-        if "UNIQ_KEY" in own:
-            unique_key = ""
-    if message.deliver_at is not None:
-        text += f"TIMER_DELIVER_MS\x01{whole_ms('deliver_at', message.deliver_at)}\x02"
-        count += 1
-    if message.delay is not None:
-        text += f"TIMER_DELAY_MS\x01{whole_ms('delay', message.delay, 1000)}\x02"
-        count += 1
-    if message.delay_level:
-        if message.delay_level < 0 or "DELAY" in message.properties:
-            raise MessageIllegalError("delay_level", f"{message.delay_level} is negative or given twice")
-        text += f"DELAY\x01{message.delay_level}\x02"
-        count += 1
-    if unique_key:
-        text += f"UNIQ_KEY\x01{unique_key}\x02"
-        count += 1
-    if not message.wait_store_msg_ok and "WAIT" not in message.properties:
-        text += "WAIT\x01false\x02"
-        count += 1
-    if text.count("\x01") != count or text.count("\x02") != count:
-        raise MessageIllegalError("properties", "tag, keys, names and values must not hold 0x01 or 0x02")
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise MessageIllegalError("properties", f"cannot be stored as UTF-8: {error}") from None
 
 
 @final

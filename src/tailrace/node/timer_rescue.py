@@ -13,13 +13,8 @@ from typing import Final, Protocol, final
 
 from tailrace.env.clock import Clock
 from tailrace.errors import CorruptionError
-from tailrace.formats.commitlog import (
-    MAX_PROPERTIES_LENGTH,
-    SysFlag,
-    decode_message,
-    encode_properties,
-    pack_host,
-)
+from tailrace.formats.commitlog import MAX_PROPERTIES_LENGTH, SysFlag, decode_message, pack_host
+from tailrace.kernels.properties import encode_properties
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt, MessageExtBrokerInner
 from tailrace.store.default_message_store import DefaultMessageStore

@@ -22,7 +22,8 @@ from typing import Any, Final, final
 from tailrace.config import FlushDiskType, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import StoreError
-from tailrace.formats.commitlog import decode_message, encode_batch, encode_properties
+from tailrace.formats.commitlog import decode_message, encode_batch
+from tailrace.kernels.properties import encode_properties
 from tailrace.logs import get_logger
 from tailrace.model import (
     Message,

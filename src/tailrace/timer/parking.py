@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final, final
 
-from tailrace.formats.commitlog import SysFlag, encode_properties, pack_host
+from tailrace.formats.commitlog import SysFlag, pack_host
+from tailrace.kernels.properties import encode_properties
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt, MessageExtBrokerInner, PutMessageStatus
 from tailrace.store.default_message_store import DefaultMessageStore

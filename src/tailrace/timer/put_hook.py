@@ -8,12 +8,8 @@ from typing import Final, NamedTuple, final
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.env.entropy import Entropy
-from tailrace.formats.commitlog import (
-    MAX_PROPERTIES_LENGTH,
-    SysFlag,
-    decode_properties,
-    encode_properties,
-)
+from tailrace.formats.commitlog import MAX_PROPERTIES_LENGTH, SysFlag, decode_properties
+from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.store.dispatch import SCHEDULE_TOPIC
 from tailrace.timer.properties import (

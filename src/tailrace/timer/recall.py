@@ -11,7 +11,7 @@ import binascii
 from typing import Final, NamedTuple
 
 from tailrace.errors import MessageIllegalError
-from tailrace.formats.commitlog import encode_properties
+from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner
 from tailrace.timer.properties import TIMER_DEL_UNIQKEY, TIMER_DELIVER_MS, UNIQ_KEY, delete_keys
 

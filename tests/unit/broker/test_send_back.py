@@ -3,8 +3,9 @@
 import pytest
 
 from tailrace.broker.processors.send_back import SendBackProcessor
-from tailrace.formats.commitlog import decode_message, encode_properties
+from tailrace.formats.commitlog import decode_message
 from tailrace.formats.remoting import decode_frame
+from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner, PutMessageStatus
 from tailrace.node.subscription_group import SubscriptionGroupConfig
 

@@ -20,8 +20,8 @@ from tailrace.broker.transactions.half_queue import (
     HalfQueue,
 )
 from tailrace.broker.transactions.operations import OperationBatch
-from tailrace.formats.commitlog import encode_properties
 from tailrace.formats.remoting import RemotingCommand
+from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExt
 
 HOUR_MS = 3_600_000

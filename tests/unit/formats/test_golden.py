@@ -15,6 +15,7 @@ from tailrace.errors import (
 )
 from tailrace.formats import commitlog, consumequeue, filenames, indexfile, remoting
 from tailrace.kernels import appender, record
+from tailrace.kernels.properties import encode_properties
 from tailrace.store.walk.scan import is_record
 
 RECORD = bytes.fromhex(
@@ -32,7 +33,7 @@ def encoded(**changes):
         "born_timestamp": 1700000000000, "born_host": commitlog.pack_host("10.1.2.3", 4660),
         "store_timestamp": 0x1A1FB699D08, "store_host": commitlog.pack_host("192.168.0.9", 10911),
         "reconsume_times": 0, "prepared": 0, "body": b"hello", "body_crc": 907060870,
-        "topic": b"TopicA", "props": commitlog.encode_properties(PROPERTIES),
+        "topic": b"TopicA", "props": encode_properties(PROPERTIES),
         "append_prop_crc": False, **changes,
     }
     out = bytearray(4096)
@@ -98,8 +99,8 @@ def test_an_ipv6_message_id():
 
 def test_a_batch_body_is_written_byte_for_byte():
     items = [
-        (0, b"x", commitlog.encode_properties({"WAIT": "true"})),
-        (0, b"yy", commitlog.encode_properties({"WAIT": "true", "TAGS": "T"})),
+        (0, b"x", encode_properties({"WAIT": "true"})),
+        (0, b"yy", encode_properties({"WAIT": "true", "TAGS": "T"})),
     ]
     body = commitlog.encode_batch(items)
     assert body.hex() == (
@@ -110,7 +111,7 @@ def test_a_batch_body_is_written_byte_for_byte():
 
 def test_the_record_checksum_property():
     data = encoded(
-        props=commitlog.encode_properties({"TAGS": "TagA"}), append_prop_crc=True)
+        props=encode_properties({"TAGS": "TagA"}), append_prop_crc=True)
     crc = record.crc32(data, 0, len(data) - 20) & 0x7FFFFFFF
     assert data.endswith(b"__CRC32#\x01" + commitlog.property_crc_digits(crc) + b"\x02")
     assert commitlog.property_crc_digits(433119027) == b"7209113340"

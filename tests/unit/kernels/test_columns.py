@@ -9,13 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tailrace import kernels
-from tailrace.formats.commitlog import (
-    create_message_id,
-    decode_properties,
-    encode_properties,
-    unpack_host,
-)
+from tailrace.formats.commitlog import create_message_id, decode_properties, unpack_host
 from tailrace.kernels import appender, record
+from tailrace.kernels.properties import encode_properties
 
 
 def interpreted():
@@ -168,13 +164,6 @@ def test_room_is_compared(module):
     ):
         with pytest.raises(ValueError):
             call()
-
-
-def test_numbers_are_those_of_the_record_kernel():
-    source = (pathlib.Path(kernels.__file__).parent / "columns.py").read_text()
-    for name in ("C_PHY", "C_SYS_FLAG", "C_PROPS_POS", "C_PROPS_LEN", "C_STORE_HOST_POS",
-                 "C_KEYS_POS", "C_KEYS_LEN", "COLUMNS"):
-        assert f"_{name} = cython.declare(cython.int, {getattr(record, name)})" in source
 
 
 def test_a_walk_may_leave_properties_alone():

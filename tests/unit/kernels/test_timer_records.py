@@ -9,10 +9,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tailrace import kernels
-from tailrace.formats.commitlog import decode_message, encode_properties, java_string_hash
+from tailrace.formats.commitlog import decode_message, java_string_hash
 from tailrace.formats.timerlog import TIMER_UNIT, TimerUnit
 from tailrace.kernels import appender, record, timer_lists, timer_put_back
 from tailrace.kernels import timer_records as compiled
+from tailrace.kernels.properties import encode_properties
 from tailrace.timer.properties import due_ms, identity_of, out_ms, put_back_properties
 
 quick = settings(
@@ -205,14 +206,6 @@ def test_the_enqueue_sees_damage_the_same_in_both_and_reads_nothing_outside(made
     odd = np.array([-1, len(data), len(data) + 5, 0])
     for module in TWINS:
         assert not read_enqueued(module, data, odd, np.array([91, 91, 1, -4])).any()
-
-
-def test_the_columns_are_those_of_the_other_kernel():
-    reads, puts = vars(TWINS[0]), vars(PUTS[0])
-    columns = [name for name in puts if name.startswith("_T_")]
-    assert len(columns) == 12
-    assert {name: puts[name] for name in [*columns, "_COLUMNS"]} == {
-        name: reads[name] for name in [*columns, "_COLUMNS"]}
 
 
 @pytest.mark.parametrize(

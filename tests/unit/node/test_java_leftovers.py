@@ -6,7 +6,7 @@ import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.errors import MessageIllegalError
-from tailrace.formats.commitlog import encode_properties
+from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner
 from tailrace.node import foreign_engines
 from tailrace.node.topic_config import TopicConfig

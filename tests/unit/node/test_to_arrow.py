@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.errors import MissingPackageError
-from tailrace.formats.commitlog import encode_properties
+from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner
 from tailrace.store import queue_scan
 

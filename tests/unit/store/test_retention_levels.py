@@ -8,7 +8,8 @@ import pytest
 from retention_place import Place
 
 from tailrace import Message
-from tailrace.formats.commitlog import decode_message, encode_properties
+from tailrace.formats.commitlog import decode_message
+from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.store.dispatch import parse_delay_levels
 from tailrace.store.forced_deletions import ForcedDeletions

@@ -8,9 +8,9 @@ import pytest
 from timer_world import CONFIG, START, World
 
 from tailrace.errors import DiskFullError
-from tailrace.formats.commitlog import encode_properties
 from tailrace.formats.timerlog import TIMER_UNIT
 from tailrace.kernels import timer_put_back, timer_records
+from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner
 from tailrace.timer.slots import Later
 

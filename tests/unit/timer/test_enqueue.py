@@ -8,8 +8,9 @@ from timer_world import START, World
 
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import CorruptionError
-from tailrace.formats.commitlog import decode_message, encode_properties, java_string_hash
+from tailrace.formats.commitlog import decode_message, java_string_hash
 from tailrace.formats.timerlog import MAGIC_DELETE, MAGIC_ROLL, TIMER_UNIT, TimerUnit
+from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner
 from tailrace.timer.enqueue import Enqueue
 

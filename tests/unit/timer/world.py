@@ -2,7 +2,8 @@
 
 from tailrace.config import StoreConfig
 from tailrace.env.entropy import SeededEntropy
-from tailrace.formats.commitlog import decode_message, encode_properties
+from tailrace.formats.commitlog import decode_message
+from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner, PutMessageResult
 from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.store.default_message_store import DefaultMessageStore

@@ -5,18 +5,20 @@ from __future__ import annotations
 from typing import Final
 
 from tailrace.formats.commitlog import (
+    BODY_HEAD,
     MAX_PROPERTIES_LENGTH,
+    MAX_TOPIC_LENGTH_V1,
     MESSAGE_HEAD,
     MESSAGE_MAGIC_V1,
     MESSAGE_MAGIC_V2,
-    SysFlag,
+    STORE_TIME_LENGTH,
+    host_lengths,
 )
+from tailrace.kernels.properties import encode_properties
 
 __all__ = ["POP_CK", "under_topic"]
 
 POP_CK: Final = "POP_CK"
-_TIMES: Final = 4 + 8
-"""Bytes of the number of deliveries and the transaction offset, after the hosts."""
 
 
 def under_topic(record: bytes, topic: str, receipt: str) -> bytes:
@@ -26,8 +28,7 @@ def under_topic(record: bytes, topic: str, receipt: str) -> bytes:
     the answer, as they do for other topics.
     """
     head = MESSAGE_HEAD.unpack_from(record)
-    at = MESSAGE_HEAD.size + (20 if head.sys_flag & SysFlag.BORNHOST_V6 else 8) + 8
-    at += (20 if head.sys_flag & SysFlag.STOREHOST_V6 else 8) + _TIMES
+    at = MESSAGE_HEAD.size + sum(host_lengths(head.sys_flag)) + STORE_TIME_LENGTH + BODY_HEAD.offsets["body_length"]
     at += 4 + int.from_bytes(record[at : at + 4], "big")
     until_topic = at
     width = 2 if head.magic == MESSAGE_MAGIC_V2 else 1
@@ -35,9 +36,9 @@ def under_topic(record: bytes, topic: str, receipt: str) -> bytes:
     properties = record[at + 2 : head.total_size]
     if properties and not properties.endswith(b"\x02"):
         properties += b"\x02"
-    properties += f"{POP_CK}\x01{receipt}\x02".encode()
+    properties += encode_properties({POP_CK: receipt})
     name = topic.encode()
-    if len(properties) > MAX_PROPERTIES_LENGTH or len(name) > 127:
+    if len(properties) > MAX_PROPERTIES_LENGTH or len(name) > MAX_TOPIC_LENGTH_V1:
         return record
     made = b"".join((
         record[MESSAGE_HEAD.size : until_topic], bytes((len(name),)), name,

@@ -11,8 +11,8 @@ from typing import Final, final
 from tailrace.broker.pop.pop_metrics import ACK, CHECKPOINT, PopMetrics
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
-from tailrace.formats.commitlog import encode_properties
 from tailrace.formats.pop import CK_TAG, Ack, PopCheckPoint, revive_topic
+from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner, PutMessageResult
 from tailrace.node.message_store import MessageStore
 

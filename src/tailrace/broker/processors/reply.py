@@ -25,13 +25,14 @@ from tailrace.broker.processors.send import (
 from tailrace.broker.traffic import message_type
 from tailrace.broker.waiting import WaitingRequests, memory_of
 from tailrace.errors import RefusalError, RemotingConnectError, RemotingTimeoutError
-from tailrace.formats.commitlog import decode_properties, encode_properties
+from tailrace.formats.commitlog import decode_properties
 from tailrace.formats.remoting import MQ_VERSION, RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import (
     ReplyMessageRequestHeader,
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
 )
+from tailrace.kernels.properties import encode_properties
 from tailrace.logs import get_logger
 from tailrace.model import MessageExtBrokerInner
 from tailrace.remoting import Channel, RemotingServer

@@ -15,7 +15,7 @@ from tailrace.broker.durable_answers import DurableAnswers
 from tailrace.broker.traffic import NORMAL, message_type, type_of
 from tailrace.broker.transactions.half_messages import HALF_TOPIC, is_transactional
 from tailrace.errors import RefusalError
-from tailrace.formats.commitlog import decode_properties, encode_properties
+from tailrace.formats.commitlog import decode_properties
 from tailrace.formats.remoting import (
     BINARY_HEAD,
     INT32,
@@ -33,6 +33,7 @@ from tailrace.formats.requests.message_headers import (
     SendMessageRequestHeader,
     SendMessageRequestHeaderV2,
 )
+from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.node.topic_config import (
     DLQ_GROUP_TOPIC_PREFIX,

@@ -13,11 +13,11 @@ from tailrace.formats.commitlog import (
     MAX_PROPERTIES_LENGTH,
     SysFlag,
     decode_properties,
-    encode_properties,
     record_size,
 )
 from tailrace.formats.remoting import ResponseCode
 from tailrace.kernels.appender import encode
+from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExt, MessageExtBrokerInner
 from tailrace.node.group_pins import HALF_TOPIC
 from tailrace.timer.parking import inner_message

@@ -5,6 +5,8 @@ import zlib
 
 import cython
 
+from tailrace.kernels.shared.record_layout import CRC_SIZE
+
 if cython.compiled:
     _TABLE = cython.declare(cython.uint[4096])
 
@@ -117,7 +119,7 @@ def own_crc_is_wrong(
     end: cython.Py_ssize_t,
 ) -> cython.bint:
     """Whether a record ends in a checksum of itself that does not fit."""
-    at: cython.Py_ssize_t = end - 20
+    at: cython.Py_ssize_t = end - CRC_SIZE
     value: cython.longlong = 0
     k: cython.Py_ssize_t
     if at < props or b[end - 1] != 2 or b[at + 8] != 1:

@@ -6,11 +6,16 @@ import cython
 from tailrace.kernels.shared.big_endian import put32, put64
 from tailrace.kernels.shared.copying import copy_object
 from tailrace.kernels.shared.crc32 import crc_of
-from tailrace.kernels.shared.record_parts import (
+from tailrace.kernels.shared.record_layout import (
     BLANK_SIZE,
+    CRC_NAME,
+    CRC_SIZE,
     FIXED_SIZE,
     MAGIC_V1,
     MAGIC_V2,
+    MAX_TOPIC_V1,
+)
+from tailrace.kernels.shared.record_parts import (
     host_bits,
     put_body_head,
     put_head,
@@ -20,8 +25,6 @@ from tailrace.kernels.shared.record_parts import (
 )
 
 CRC_31_BITS = cython.declare(cython.longlong, 0x7FFFFFFF)
-_CRC_LENGTH = cython.declare(cython.Py_ssize_t, 20)
-_CRC_NAME = cython.declare(cython.longlong, 0x5F5F435243333223)  # "__CRC32#"
 
 
 @cython.cclass
@@ -51,7 +54,7 @@ def crc_room(
     """Return the size of the checksum property, with the separator before it if one is needed."""
     if not append_crc:
         return 0
-    return _CRC_LENGTH + (1 if props_length and last != 2 else 0)
+    return CRC_SIZE + (1 if props_length and last != 2 else 0)
 
 
 @cython.cfunc
@@ -63,7 +66,7 @@ def size_of(
     topic_length: cython.Py_ssize_t = len(common.topic)
     return (
         FIXED_SIZE + len(common.born_host) + len(common.store_host) + body_length + topic_length
-        + (topic_length > 127) + props_length + crc_room(common.append_crc, props_length, last)
+        + (topic_length > MAX_TOPIC_V1) + props_length + crc_room(common.append_crc, props_length, last)
     )
 
 
@@ -77,7 +80,7 @@ def begin_record(
     born: cython.Py_ssize_t = len(common.born_host)
     store: cython.Py_ssize_t = len(common.store_host)
     q: cython.Py_ssize_t = put_head(
-        out, pos, MAGIC_V2 if len(common.topic) > 127 else MAGIC_V1, body_crc, common.queue_id, flag,
+        out, pos, MAGIC_V2 if len(common.topic) > MAX_TOPIC_V1 else MAGIC_V1, body_crc, common.queue_id, flag,
         queue_offset, phy_offset, host_bits(common.sys_flag, born, store), common.born_timestamp)
     q = put_store_time(out, copy_object(out, q, common.born_host), common.now)
     q = copy_object(out, q, common.store_host)
@@ -90,7 +93,7 @@ def put_topic(
 ) -> cython.Py_ssize_t:
     """Write the topic and the length of the properties; return the place of the properties."""
     length: cython.Py_ssize_t = len(common.topic)
-    q = copy_object(out, put_topic_length(out, q, length, length > 127), common.topic)
+    q = copy_object(out, put_topic_length(out, q, length, length > MAX_TOPIC_V1), common.topic)
     return put_properties_length(out, q, props_length)
 
 
@@ -105,17 +108,17 @@ def end_record(
     k: cython.Py_ssize_t
     put32(out, pos, q + room - pos)
     if room:
-        if room > _CRC_LENGTH:
+        if room > CRC_SIZE:
             out[q] = 2
             q += 1
         crc = crc_of(out, pos, q) & CRC_31_BITS
-        put64(out, q, _CRC_NAME)
+        put64(out, q, CRC_NAME)
         out[q + 8] = 1
         for k in range(10):
             out[q + 9 + k] = 48 + crc % 10
             crc = crc // 10
-        out[q + 19] = 2
-        q += 20
+        out[q + CRC_SIZE - 1] = 2
+        q += CRC_SIZE
     return q - pos
 
 

@@ -1,20 +1,33 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Parts of a record of the CommitLog. Each function writes one; the caller has checked the room.
 
-In order: head (``formats.commitlog.MESSAGE_HEAD``), born host, store time, store host, body head, body,
-topic, properties. The total size is the first field. Write it last, so that an interrupted write never
-leaves a record that looks complete.
+Their order is that of ``formats.commitlog.RECORD``. The total size is the first field. Write it last, so
+that an interrupted write never leaves a record that looks complete.
 """
 
 import cython
 
 from tailrace.kernels.shared.big_endian import put32, put64
-
-FIXED_SIZE = cython.declare(cython.Py_ssize_t, 75)  # all but hosts, body, topic, properties
-BLANK_SIZE = cython.declare(cython.Py_ssize_t, 8)
-MAGIC_V1 = cython.declare(cython.longlong, 0xDAA320A7)
-MAGIC_V2 = cython.declare(cython.longlong, 0xDAA320AB)
-_HOSTS_V6 = cython.declare(cython.longlong, 0x30)
+from tailrace.kernels.shared.record_layout import (
+    AT_BODY_CRC,
+    AT_BODY_LENGTH,
+    AT_BORN_TIMESTAMP,
+    AT_FLAG,
+    AT_MAGIC,
+    AT_PHY_OFFSET,
+    AT_PREPARED,
+    AT_QUEUE_ID,
+    AT_QUEUE_OFFSET,
+    AT_SYS_FLAG,
+    BODY_HEAD_SIZE,
+    BORNHOST_V6,
+    HEAD_SIZE,
+    HOST_V6_SIZE,
+    HOSTS_V6,
+    PROPERTIES_LENGTH_SIZE,
+    STORE_TIME_SIZE,
+    STOREHOST_V6,
+)
 
 
 @cython.cfunc
@@ -26,7 +39,8 @@ def host_bits(
 ) -> cython.longlong:
     """Return ``sys_flag`` with both IPv6 bits set according to the lengths of the hosts."""
     return (
-        (sys_flag & ~_HOSTS_V6) | (0x10 if born_length == 20 else 0) | (0x20 if store_length == 20 else 0))
+        (sys_flag & ~HOSTS_V6) | (BORNHOST_V6 if born_length == HOST_V6_SIZE else 0)
+        | (STOREHOST_V6 if store_length == HOST_V6_SIZE else 0))
 
 
 @cython.cfunc
@@ -39,15 +53,15 @@ def put_head(
     phy_offset: cython.longlong, sys_flag: cython.longlong, born_timestamp: cython.longlong,
 ) -> cython.Py_ssize_t:
     """Write everything before the born host except the size; return the place of that host."""
-    put32(out, pos + 4, magic)
-    put32(out, pos + 8, body_crc)
-    put32(out, pos + 12, queue_id)
-    put32(out, pos + 16, flag)
-    put64(out, pos + 20, queue_offset)
-    put64(out, pos + 28, phy_offset)
-    put32(out, pos + 36, sys_flag)
-    put64(out, pos + 40, born_timestamp)
-    return pos + 48
+    put32(out, pos + AT_MAGIC, magic)
+    put32(out, pos + AT_BODY_CRC, body_crc)
+    put32(out, pos + AT_QUEUE_ID, queue_id)
+    put32(out, pos + AT_FLAG, flag)
+    put64(out, pos + AT_QUEUE_OFFSET, queue_offset)
+    put64(out, pos + AT_PHY_OFFSET, phy_offset)
+    put32(out, pos + AT_SYS_FLAG, sys_flag)
+    put64(out, pos + AT_BORN_TIMESTAMP, born_timestamp)
+    return pos + HEAD_SIZE
 
 
 @cython.cfunc
@@ -59,7 +73,7 @@ def put_store_time(
 ) -> cython.Py_ssize_t:
     """Write the store time; return the place of the store host."""
     put64(out, q, store_timestamp)
-    return q + 8
+    return q + STORE_TIME_SIZE
 
 
 @cython.cfunc
@@ -72,9 +86,9 @@ def put_body_head(
 ) -> cython.Py_ssize_t:
     """Write what is between store host and body; return the place of the body."""
     put32(out, q, reconsume_times)
-    put64(out, q + 4, prepared)
-    put32(out, q + 12, body_length)
-    return q + 16
+    put64(out, q + AT_PREPARED, prepared)
+    put32(out, q + AT_BODY_LENGTH, body_length)
+    return q + BODY_HEAD_SIZE
 
 
 @cython.cfunc
@@ -102,4 +116,4 @@ def put_properties_length(
     """Write the length of the properties; return their place."""
     out[q] = (length >> 8) & 255
     out[q + 1] = length & 255
-    return q + 2
+    return q + PROPERTIES_LENGTH_SIZE

@@ -10,9 +10,9 @@ from pop_client import ack_fields, batch_ack_body, changed, pop_fields, popped
 from tailrace.broker.pop.service import PopConsumption
 from tailrace.config import BrokerConfig, StoreConfig
 from tailrace.env.entropy import SeededEntropy
-from tailrace.formats.commitlog import encode_properties
 from tailrace.formats.pop import revive_topic
 from tailrace.formats.remoting import RemotingCommand
+from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner
 from tailrace.node.message_store import MessageStore
 from tailrace.testing import SimClock

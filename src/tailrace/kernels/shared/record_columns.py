@@ -1,0 +1,35 @@
+"""Columns of the rows that ``kernels.record.scan`` fills; the build puts each number in the place of its name."""
+
+_C_PHY = 0
+_C_SIZE = 1
+_C_QUEUE_ID = 2
+_C_QUEUE_OFFSET = 3
+_C_SYS_FLAG = 4
+_C_STORE_TIMESTAMP = 5
+_C_TAGS_CODE = 6
+_C_BORN_TIMESTAMP = 7
+_C_FLAG = 8
+_C_BODY_CRC = 9
+_C_RECONSUME_TIMES = 10
+_C_PREPARED = 11
+_C_BODY_POS = 12
+_C_BODY_LEN = 13
+_C_TOPIC_POS = 14
+_C_TOPIC_LEN = 15
+_C_PROPS_POS = 16
+_C_PROPS_LEN = 17
+_C_BORN_HOST_POS = 18
+_C_STORE_HOST_POS = 19
+_C_QUEUE_HASH = 20
+_C_DELAY_LEVEL = 21
+_C_KEYS_POS = 22
+_C_KEYS_LEN = 23
+_C_UNIQ_POS = 24
+_C_UNIQ_LEN = 25
+_C_TAGS_POS = 26
+_C_TAGS_LEN = 27
+_C_LMQ_POS = 28
+_C_LMQ_LEN = 29
+_C_LMQ_OFFSETS_POS = 30
+_C_LMQ_OFFSETS_LEN = 31
+_COLUMNS = 32
