@@ -158,7 +158,8 @@ class DefaultMessageStore:
         """Start the services."""
         self._pid = pid
         config = self.config
-        self._reput_handle = scheduler.every("ReputMessageService", _REPUT_MS * 50, self.reput.step)
+        self._reput_handle = scheduler.every(
+            "ReputMessageService", _REPUT_MS * 50, self.reput.step, rest_ms=_REPUT_MS)
         self.flush_commit_log.handle = scheduler.every(
             "GroupCommitService" if self.flush_commit_log.sync else "FlushRealTimeService",
             lambda: config.flush_interval_commit_log, self._flush_step)

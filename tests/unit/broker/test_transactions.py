@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tailrace.broker.durable_answers import DurableAnswers
 from tailrace.broker.processors.send import SendMessageProcessor
 from tailrace.broker.transactions.checks import TransactionChecks, Verdict
-from tailrace.broker.transactions.half_messages import is_transactional, settled_offsets
+from tailrace.broker.transactions.half_messages import settled_offsets, transactional_properties
 from tailrace.broker.transactions.half_queue import (
     COMMITTED,
     ENDED,
@@ -125,7 +125,7 @@ def test_producers_of_a_group_are_asked_in_turn(broker, kit):
     ({"TRAN_MSG": "true", "DELAY": "3"}, 1, False), ({"TRAN_MSG": "true"}, 1, True),
 ])
 def test_what_a_producer_sends_and_what_a_consumer_sends_back(properties, times, expected):
-    assert is_transactional(encode_properties(properties), times) is expected
+    assert (transactional_properties(encode_properties(properties), times) is not None) is expected
 
 
 @pytest.mark.parametrize(("tags", "body", "offsets"), [
