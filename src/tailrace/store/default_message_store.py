@@ -126,6 +126,8 @@ class DefaultMessageStore:
         if read_only:
             self.flags.set(NOT_WRITEABLE, read_only)
         self.reput.start_from(self.commit_log.max_offset, recovery.position)
+        if self.index is not None:
+            self.index.unmap()
 
     def check_mode(
         self, *, last_exit_ok: bool, rebuild: bool = False, scan: LogScanner | None = None

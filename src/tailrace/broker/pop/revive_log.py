@@ -10,7 +10,6 @@ from typing import Final, final
 
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
-from tailrace.formats.commitlog import encode_properties
 from tailrace.formats.pop import CK_TAG, Ack, PopCheckPoint, revive_topic
 from tailrace.model import MessageExtBrokerInner, PutMessageResult
 from tailrace.node.message_store import MessageStore
@@ -42,11 +41,10 @@ class ReviveLog:
 
     def _put(self, tag: str, unique_key: str, body: bytes, queue_id: int, deliver_ms: int) -> PutMessageResult:
         store = self._store
-        properties = encode_properties(
-            {"TAGS": tag, "UNIQ_KEY": unique_key, "TIMER_DELIVER_MS": str(deliver_ms)})
-        result = store.put_inner(MessageExtBrokerInner(
+        properties = f"TAGS\1{tag}\2UNIQ_KEY\1{unique_key}\2TIMER_DELIVER_MS\1{deliver_ms}\2".encode()
+        result = store.put_due(MessageExtBrokerInner(
             self.topic, queue_id, body, properties, born_timestamp=self._clock.now_ms(),
-            born_host=store.store_host, wait_store_msg_ok=False))
+            born_host=store.store_host, wait_store_msg_ok=False), deliver_ms, unique_key)
         self._put_since_sync = True
         return result
 

@@ -31,7 +31,7 @@ from tailrace.broker.transactions.service import Found
 from tailrace.broker.waiting import WaitingRequests, memory_of
 from tailrace.errors import MessageIllegalError, RefusalError
 from tailrace.formats.commitlog import SysFlag, decode_message_id
-from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode, encode_success
 from tailrace.formats.requests.message_headers import (
     EndTransactionRequestHeader,
     ResumeCheckHalfMessageRequestHeader,
@@ -156,12 +156,14 @@ class EndTransactionProcessor:
         except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
             answer_failure(one.channel, one.request, error)
             return
-        if answer is not None:
+        if isinstance(answer, RemotingCommand):
             one.channel.answer(one.request, answer)
+        elif answer is not None and not one.request.is_oneway:
+            one.channel.write(answer)
 
     def _end(
         self, channel: Channel, request: RemotingCommand, header: EndTransactionRequestHeader, found: Found
-    ) -> RemotingCommand | None:
+    ) -> Answer:
         half = found.half
         reason = ""
         if half.queue_offset != header.tran_state_table_offset:
@@ -176,7 +178,7 @@ class EndTransactionProcessor:
 
     def _end_in_memory(
         self, channel: Channel, request: RemotingCommand, header: EndTransactionRequestHeader, half: FreshHalf
-    ) -> RemotingCommand | None:
+    ) -> Answer:
         """End a half message whose record need not be read."""
         self._check(header, half.group, half.immunity, half.committed.born_timestamp)
         result = self._service.end_in_memory(
@@ -187,18 +189,18 @@ class EndTransactionProcessor:
     def _answer(
         self, channel: Channel, request: RemotingCommand, header: EndTransactionRequestHeader, topic: str,
         result: PutMessageResult | None,
-    ) -> RemotingCommand | None:
+    ) -> Answer:
         """Return the answer after a put of the committed message, which may be None; None if it comes later."""
         if result is None:  # a commit may be one that has been served and is not durable yet
             commit = header.commit_or_rollback == SysFlag.TRANSACTION_COMMIT
             until = self._broker.store.max_phy_offset if commit else 0
-            return when_durable(self._durable, channel, request, request.answer(), until)
+            return when_durable(self._durable, channel, request, encode_success(request), until)
         if not result.status.appended:
             remark = result.remark or REMARKS.get(result.status, result.status.name)
             _log.warning("half message not committed topic=%s queue_offset=%d reason=%s",
                          topic, header.tran_state_table_offset, remark)
             return request.answer(CODES.get(result.status, ResponseCode.SYSTEM_ERROR), remark)
-        return when_durable(self._durable, channel, request, request.answer(), result.until)
+        return when_durable(self._durable, channel, request, encode_success(request), result.until)
 
     def _check(
         self, header: EndTransactionRequestHeader, group: str, immunity_text: str | None, born_ms: int,

@@ -111,7 +111,7 @@ def make_half(
     committed = MessageExtBrokerInner(
         message.topic, message.queue_id, message.body, kept, message.flag,
         sys_flag & ~_HOSTS | SysFlag.TRANSACTION_COMMIT, message.born_timestamp, message.born_host,
-        message.reconsume_times, 0, False)  # noqa: FBT003 - nobody waits for its sync
+        message.reconsume_times, 0, False)
     message.properties = stored
     message.sys_flag = sys_flag
     message.topic, message.queue_id = HALF_TOPIC, QUEUE_ID
