@@ -9,7 +9,7 @@ CODE := src tests tools benchmarks setup.py
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check fmt golden crash sim soak mutants interop bench bench-peer \
-	bench-recovery bench-retention bench-timers gen dist clean
+	bench-recovery bench-requests bench-retention bench-timers gen dist clean
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +86,9 @@ bench-peer: $(VENV)/.installed  ## The same beside the reference in one run: nee
 
 bench-timers: $(VENV)/.installed  ## Timers beside the reference: needs Maven and a JDK
 	$(PY) benchmarks/macro/timers.py
+
+bench-requests: $(VENV)/.installed  ## Transactions, POP and filters beside the reference: needs Maven and a JDK
+	$(PY) benchmarks/macro/broker_requests.py
 
 bench-retention: $(VENV)/.installed  ## Deletion beside traffic and the reference: needs Maven, a JDK and 50 GB
 	$(PY) benchmarks/macro/retention.py

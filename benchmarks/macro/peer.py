@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def reference_broker(
-    scratch: Path, flush: str, ready_s: float = 60
+    scratch: Path, flush: str, ready_s: float = 60, extra: Sequence[str] = ()
 ) -> Iterator[tuple[list[subprocess.Popen[bytes]], str, str, float]]:
     """A Java name server and broker: processes, name server, broker, seconds until it served."""
     namesrv, listen = free_port(), free_port()
@@ -96,7 +96,7 @@ def reference_broker(
         "brokerClusterName=DefaultCluster", "brokerName=broker-a", "brokerId=0",
         "brokerIP1=127.0.0.1", f"listenPort={listen}", f"namesrvAddr=127.0.0.1:{namesrv}",
         f"storePathRootDir={scratch}/java", f"storePathCommitLog={scratch}/java/commitlog",
-        "autoCreateTopicEnable=true", f"flushDiskType={flush}", "")))
+        "autoCreateTopicEnable=true", f"flushDiskType={flush}", *extra, "")))
     began = time.perf_counter()
     processes = [
         subprocess.Popen([str(REFERENCE), *map(str, arguments)], stdout=subprocess.DEVNULL,

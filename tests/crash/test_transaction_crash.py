@@ -69,13 +69,13 @@ class Broker:
         store.topics.create_if_missing("orders", 1)
 
     def half(self, key, born_ms):
+        properties = {"TRAN_MSG": "true", "PGROUP": "G", "UNIQ_KEY": key}
         message = MessageExtBrokerInner(
-            "orders", 0, key.encode(), encode_properties({"TRAN_MSG": "true", "PGROUP": "G", "UNIQ_KEY": key}),
-            born_timestamp=born_ms)
-        self.service.prepare(message)
+            "orders", 0, key.encode(), encode_properties(properties), born_timestamp=born_ms)
+        half = self.service.prepare(message, properties)
         result = self.store.put_inner(message)
         assert result.status.appended
-        self.service.prepared(message, result)
+        self.service.prepared(half, result)
         return result
 
     def end(self, phy_offset, *, commit):

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol, final
+from typing import Final, Protocol, TypeVar, final
 
 from tailrace.errors import StoreError
 from tailrace.formats.remoting import RemotingCommand, ResponseCode, decode_frame, encode
@@ -102,17 +102,20 @@ class DurableAnswers:
             channel.write(b"".join(answers))
 
 
+A = TypeVar("A", bound=RemotingCommand | bytes)
+
+
 def when_durable(
     durable: DurableAnswers | None, channel: Channel, request: RemotingCommand,
-    answer: RemotingCommand, until: int,
-) -> RemotingCommand | None:
+    answer: A, until: int,
+) -> A | None:
     """The answer, or None when it goes out later, once the log is durable up to ``until``.
 
     Without ``durable`` answers wait for nothing, and a oneway request has none.
     """
     if durable is None or request.is_oneway:
         return answer
-    durable.add(channel, encode(answer), until)
+    durable.add(channel, answer if isinstance(answer, bytes) else encode(answer), until)
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Protocol, final
 
@@ -45,8 +46,12 @@ class ServiceHandle(Protocol):
 class Scheduler(Protocol):
     """Runs steps. A step that raises is logged by name, counted, and run again at the next time."""
 
-    def every(self, name: str, period_ms: Period, step: Step) -> ServiceHandle:
-        """Run ``step`` every ``period_ms``, and when it is woken."""
+    def every(self, name: str, period_ms: Period, step: Step, *, rest_ms: int = 0) -> ServiceHandle:
+        """Run ``step`` every ``period_ms``, and when it is woken.
+
+        A service that is woken within ``rest_ms`` of its last step runs when they are over: under load one
+        step then does the work of many. A scheduler without threads may ignore this.
+        """
         ...
 
     def stop_all(self) -> None:
@@ -56,9 +61,10 @@ class Scheduler(Protocol):
 
 @final
 class _ThreadService:
-    def __init__(self, name: str, period_ms: Period, step: Step) -> None:
+    def __init__(self, name: str, period_ms: Period, step: Step, rest_ms: int = 0) -> None:
         self.name = name
         self.failures = 0
+        self._rest_s = rest_ms / 1000
         self._period_ms = period_ms
         self._step = step
         self._woken = threading.Event()
@@ -68,15 +74,19 @@ class _ThreadService:
 
     def _run(self) -> None:
         again = short = False
+        ended = 0.0
         while True:
             if not again:
-                self._woken.wait(period_of(self._period_ms) / 1000)
+                if self._woken.wait(period_of(self._period_ms) / 1000) and self._rest_s:
+                    time.sleep(max(0.0, ended + self._rest_s - time.monotonic()))
                 self._woken.clear()
             if self._stopped:
                 return
             try:
                 again = bool(self._step())
                 short = False
+                if self._rest_s:
+                    ended = time.monotonic()
             except LockLostError:
                 self.failures += 1  # whoever looks at the lock has said it
                 return
@@ -118,9 +128,9 @@ class ThreadScheduler:
     def __init__(self) -> None:
         self._services: list[_ThreadService] = []
 
-    def every(self, name: str, period_ms: Period, step: Step) -> ServiceHandle:
+    def every(self, name: str, period_ms: Period, step: Step, *, rest_ms: int = 0) -> ServiceHandle:
         """Run ``step`` every ``period_ms`` in a thread of its own, and when it is woken."""
-        service = _ThreadService(name, period_ms, step)
+        service = _ThreadService(name, period_ms, step, rest_ms)
         self._services.append(service)
         return service
 

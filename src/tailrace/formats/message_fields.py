@@ -19,7 +19,7 @@ from tailrace.formats.commitlog import (
 )
 from tailrace.model import DecodedWhenUsed, MessageExt
 
-__all__ = ["decode_when_used"]
+__all__ = ["body_of", "decode_when_used", "stored_properties"]
 
 _Field = Callable[[bytes], Any]
 _COUNTS: Final = struct.Struct(">iqi")
@@ -65,7 +65,8 @@ def _counts_at(record: bytes) -> int:
         20 if flags & SysFlag.STOREHOST_V6 else 8)
 
 
-def _body(record: bytes) -> bytes:
+def body_of(record: bytes) -> bytes:
+    """Return the body of a verified record."""
     at = _counts_at(record) + _COUNTS.size
     return record[at : at + _SIZE.unpack_from(record, at - _SIZE.size)[0]]
 
@@ -84,9 +85,13 @@ def _topic(record: bytes) -> str:
     return record[start:end].decode()
 
 
+def stored_properties(record: bytes) -> bytes:
+    """Return the properties of a verified record as they are stored."""
+    return record[_topic_at(record)[1] + 2 :]  # after their length: they go up to the end of the record
+
+
 def _properties(record: bytes) -> dict[str, str]:
-    start = _topic_at(record)[1] + 2  # behind their length: they go up to the end of the record
-    return decode_properties(record[start:])
+    return decode_properties(stored_properties(record))
 
 
 _magic: Final = _head("magic")
@@ -97,7 +102,7 @@ DecodedWhenUsed.decoders = {
     "queue_offset": _head("queue_offset"),
     "phy_offset": _phy_offset,
     "store_size": _head("total_size"),
-    "body": _body,
+    "body": body_of,
     "flag": _head("flag"),
     "sys_flag": _sys_flag,
     "body_crc": _head("body_crc"),

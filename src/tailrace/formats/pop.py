@@ -10,11 +10,16 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from sys import intern
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
 
 from tailrace.formats import fastjson
+from tailrace.formats.requests.custom_header import Int64
 
 __all__ = [
     "ACK_TAG", "BATCH_ACK_TAG", "CK_TAG", "ORDER_REVIVE_QUEUE", "POP_MAX", "REVIVE_GROUP", "Ack", "ExtraInfo",
@@ -37,6 +42,9 @@ _RETRY: Final = "%RETRY%"
 _NORMAL, _RETRY_V1, _RETRY_V2 = "0", "1", "2"
 _INT64: Final = 1 << 63
 _DIGITS_MAX: Final = 20
+_PLAIN_RECEIPT: Final = re.compile(
+    r"([0-9]{1,18}) ([0-9]{1,18}) ([0-9]{1,18}) ([0-9]{1,9}) ([012]) ([!-~]+) ([0-9]{1,9}) ([0-9]{1,18})")
+"""A receipt whose fields are in their ranges, as all but broken clients send it."""
 
 
 def revive_topic(cluster: str) -> str:
@@ -103,6 +111,10 @@ class ExtraInfo(NamedTuple):
     @classmethod
     def decode(cls, text: str) -> ExtraInfo:
         """Read a receipt; older clients leave the last two fields out. Raises ValueError."""
+        if found := _PLAIN_RECEIPT.fullmatch(text):
+            start, pop_time, invisible, revive_queue, flag, name, queue_id, offset = found.groups()
+            return cls(int(start), int(pop_time), int(invisible), int(revive_queue), flag, name, int(queue_id),
+                       int(offset))
         parts = text.split(" ")
         if len(parts) < 6:
             raise ValueError(f"extraInfo has {len(parts)} fields, at least 6 are needed: {text[:100]!r}")
@@ -213,6 +225,11 @@ class PopCheckPoint:
     @classmethod
     def decode(cls, body: bytes, own_broker: str) -> PopCheckPoint:
         """Read the body of a checkpoint. Raises ValueError for what cannot be one."""
+        plain = _plain(_CHECKPOINT, body)
+        if plain is not None and 0 <= plain.n <= POP_MAX and plain.n <= len(plain.d) and plain.t and plain.c:
+            return cls(
+                plain.so, plain.pt, plain.it, plain.q, intern(plain.t), intern(plain.c),
+                intern(plain.bn or own_broker), _diffs(plain.d), plain.n, plain.bm & 0xFFFFFFFF, plain.rp, plain.sp)
         value = _object(body)
         diffs = value.get("d") or []
         num, bits = _integer(value, "n"), _integer(value, "bm")
@@ -278,6 +295,11 @@ class Ack:
     @classmethod
     def decode(cls, body: bytes, own_broker: str, *, batch: bool) -> Ack:
         """Read the body of an acknowledgement, also with the long names of old brokers. Raises ValueError."""
+        plain = _plain(_ACK, body)
+        if plain is not None and (plain.aol is not None) is batch and plain.t and plain.c:
+            return cls(
+                plain.aol if plain.aol is not None else (plain.ao,), plain.so, plain.pt, plain.q, plain.t, plain.c,
+                plain.bn or own_broker, batch)
         value = _object(body)
         offsets: Any = [_integer(value, "ao", "ackOffset")]
         if batch:
@@ -288,6 +310,58 @@ class Ack:
             tuple(offsets), _integer(value, "so", "startOffset"), _integer(value, "pt", "popTime"),
             _integer(value, "q", "queueId"), _text(value, "t", "topic"), _text(value, "c", "consumerGroup"),
             str(value.get("bn") or value.get("brokerName") or own_broker), batch)
+
+
+class _CheckpointBody(msgspec.Struct, gc=False):
+    """A checkpoint as brokers of today write it; any other body is read member by member."""
+
+    so: Int64
+    pt: Int64
+    it: Int64
+    q: Int64
+    t: str
+    c: str
+    d: list[Int64]
+    n: Int64
+    bn: str | None = None
+    bm: Int64 = 0
+    sp: bool = False
+    rp: str | None = None
+
+
+class _AckBody(msgspec.Struct, gc=False):
+    """An acknowledgement as brokers of today write it."""
+
+    ao: Int64
+    so: Int64
+    pt: Int64
+    q: Int64
+    t: str
+    c: str
+    bn: str | None = None
+    aol: tuple[Int64, ...] | None = None
+
+
+_CHECKPOINT: Final = msgspec.json.Decoder(_CheckpointBody)
+_ACK: Final = msgspec.json.Decoder(_AckBody)
+_Body = TypeVar("_Body")
+
+
+def _plain(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body | None:
+    """Return a body of the usual form; None for another one, or one with a reference of fastjson."""
+    try:
+        return None if b"$ref" in body else decoder.decode(body)
+    except msgspec.MsgspecError:
+        return None
+
+
+_IN_A_ROW: Final = tuple(tuple(range(count)) for count in range(POP_MAX + 1))
+
+
+def _diffs(diffs: list[int]) -> tuple[int, ...]:
+    """Return offsets less the first one; those of messages in a row are the same object for all checkpoints."""
+    made = tuple(diffs)
+    return _IN_A_ROW[len(made)] if len(made) <= POP_MAX and made == _IN_A_ROW[len(made)] else made
 
 
 def ack_offsets(start_offset: int, bit_set: str) -> list[int]:

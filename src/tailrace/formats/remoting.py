@@ -36,6 +36,7 @@ __all__ = [
     "encode",
     "encode_binary_header",
     "encode_json_header",
+    "encode_success",
 ]
 
 FRAME_MAX: Final = 16 * 1024 * 1024
@@ -468,6 +469,18 @@ def encode_json_header(
     if remark is not None:
         header["remark"] = remark
     return orjson.dumps(header)
+
+
+def encode_success(request: RemotingCommand) -> bytes:
+    """The frame of a successful answer without fields, what ``encode(request.answer())`` returns."""
+    if request.serialize_type == SerializeType.ROCKETMQ:
+        return encode(request.answer())
+    header = _PLAIN_ANSWER % request.opaque
+    return PREFIX.pack(4 + len(header), len(header)) + header
+
+
+_PLAIN_ANSWER: Final = encode_json_header(
+    0, LANGUAGE_JAVA, MQ_VERSION, 7_000_007, RESPONSE_FLAG, None, {}).replace(b"7000007", b"%d")
 
 
 def encode(command: RemotingCommand) -> bytes:

@@ -451,6 +451,12 @@ class MessageStore:
         writer = store.plain_writer(message)
         return store.append(writer) if writer is not None else self._timers.put(message)
 
+    def put_due(self, message: MessageExtBrokerInner, deliver_ms: int, unique_key: str) -> PutMessageResult:
+        """Do what ``put_inner`` does for a timer of the broker's own: see ``TimerPutHook.handle_due``."""
+        if self._closed or os.getpid() != self._pid:
+            self._check_open()
+        return self._timers.put_due(message, deliver_ms, unique_key)
+
     def recall(self, handle: str) -> None:
         """Take back a timer message that is not due, by the ``recall_handle`` of its put.
 

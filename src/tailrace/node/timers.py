@@ -23,6 +23,7 @@ from tailrace.node.timer_rescue import PendingTimers
 from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX, TopicConfigManager
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.dispatch import SCHEDULE_TOPIC, parse_delay_levels
+from tailrace.store.multi_dispatch import MARK
 from tailrace.timer.pending import PendingTimer, pending_levels, pending_timers
 from tailrace.timer.put_hook import TimerPutHook, Waiting
 from tailrace.timer.recall import build_handle, parse_handle, recall_messages
@@ -171,6 +172,18 @@ class Timers:
         """Put a message, which waits on the timer topic when it has a delivery time."""
         waiting = self.waiting(message)
         return waiting if isinstance(waiting, PutMessageResult) else self.put_prepared(message, waiting)
+
+    def put_due(
+        self, message: MessageExtBrokerInner, deliver_ms: int, unique_key: str
+    ) -> PutMessageResult:
+        """Put a message of the broker's own as a timer: see ``TimerPutHook.handle_due``.
+
+        The result has no handle to take the message back, and names the queue where it waits.
+        """
+        if MARK in message.properties:
+            return self.put(message)
+        waiting = self._hook.handle_due(message, deliver_ms, unique_key)
+        return waiting if isinstance(waiting, PutMessageResult) else self._store.put(message)
 
     def waiting(self, message: MessageExtBrokerInner) -> PutMessageResult | Waiting | None:
         """Change a message that has to wait; where it is to go then, or why it is refused."""

@@ -202,6 +202,19 @@ class MappedFile:
         finally:
             self._lock.release()
 
+    def unmap(self) -> None:
+        """Close the mapping until the next use, unless a lease or a writer uses it.
+
+        Its pages stay in the page cache, changed ones too. They no longer count as memory of this process.
+        """
+        with self._lock:
+            if self._mapping is None or not self.is_full() or self.leased:
+                return
+            self._mapping.close()
+            self._mapping = None
+        if self._open_files is not None and self._file is not None:
+            self._open_files.used(self, 1)
+
     def sync_and_give_up_descriptors(self) -> bool:
         """Do the same after a sync through this descriptor; ``flush`` raises a sync that failed here."""
         try:

@@ -131,6 +131,8 @@ class DefaultMessageStore:
         if read_only:
             self.flags.set(NOT_WRITEABLE, read_only)
         self.reput.start_from(self.commit_log.max_offset, recovery.position)
+        if self.index is not None:
+            self.index.unmap()
 
     def check_mode(
         self, *, last_exit_ok: bool, rebuild: bool = False, scan: LogScanner | None = None
@@ -163,7 +165,8 @@ class DefaultMessageStore:
         """Start the services."""
         self._pid = pid
         config = self.config
-        self._reput_handle = scheduler.every("ReputMessageService", _REPUT_MS * 50, self.reput.step)
+        self._reput_handle = scheduler.every(
+            "ReputMessageService", _REPUT_MS * 50, self.reput.step, rest_ms=_REPUT_MS)
         self.flush_commit_log.handle = scheduler.every(
             "GroupCommitService" if self.flush_commit_log.sync else "FlushRealTimeService",
             lambda: config.flush_interval_commit_log, self._flush_step)

@@ -397,6 +397,11 @@ class IndexService:
         for file in self.files:
             file.close()
 
+    def unmap(self) -> None:
+        """Take pages that recovery has read out of this process, until a file is used again."""
+        for file in self.files:
+            file.unmap()
+
     def flush(self) -> None:
         """Sync every file that changed."""
         for file in self.files:

@@ -29,7 +29,7 @@ class ManualScheduler:
     def __init__(self) -> None:
         self.steps: dict[str, Step] = {}
 
-    def every(self, name: str, period_ms: Period, step: Step) -> ServiceHandle:
+    def every(self, name: str, period_ms: Period, step: Step, *, rest_ms: int = 0) -> ServiceHandle:
         """Keep ``step`` by its name; ``period_ms`` plays no part."""
         del period_ms
         self.steps[name] = step

@@ -68,7 +68,7 @@ class SimScheduler:
         self._entropy = entropy
         self._services: list[_SimService] = []
 
-    def every(self, name: str, period_ms: Period, step: Step) -> ServiceHandle:
+    def every(self, name: str, period_ms: Period, step: Step, *, rest_ms: int = 0) -> ServiceHandle:
         """Run ``step`` every ``period_ms`` of the clock, and when it is woken."""
         service = _SimService(name, period_ms, step, self._now_ms())
         self._services.append(service)

@@ -31,6 +31,9 @@ __all__ = ["TimerPutHook", "Waiting", "may_wait"]
 
 _PUT_BACK_ROOM: Final = 128
 """More than a put-back adds: its two times, the number of rolls and the due time of a rolled one."""
+_OUT_MS: Final = TIMER_OUT_MS.encode()
+_REAL_TOPIC: Final = REAL_TOPIC.encode()
+_REAL_QID: Final = REAL_QID.encode()
 
 
 class Waiting(NamedTuple):
@@ -79,9 +82,7 @@ class TimerPutHook:
         if TIMER_OUT_MS in properties or not any(name in properties for name in DELIVER_PROPERTIES):
             return None
         if not self._config.timer_wheel_enable:
-            return PutMessageResult(
-                PutMessageStatus.WHEEL_TIMER_NOT_ENABLE,
-                remark="accurate timer message is not enabled, timerWheelEnable is false")
+            return self._not_enabled()
         return self._transform(message, properties)
 
     @staticmethod
@@ -99,10 +100,29 @@ class TimerPutHook:
         message.topic, message.queue_id = SCHEDULE_TOPIC, level - 1
         return waiting
 
+    def handle_due(
+        self, message: MessageExtBrokerInner, deliver_ms: int, unique_key: str
+    ) -> PutMessageResult | Waiting | None:
+        """Do what ``handle`` does for a message of the broker's own, without decoding its properties.
+
+        Its properties have been encoded by the broker, the last one is TIMER_DELIVER_MS=``deliver_ms``, and no
+        other one is about timers.
+        """
+        if not self._config.timer_wheel_enable:
+            return self._not_enabled()
+        refused = self._refusal(deliver_ms, self._clock.now_ms())
+        if refused is not None or deliver_ms <= self._clock.now_ms():
+            return refused
+        out = slot_ms(deliver_ms, self._config.timer_precision_ms)
+        topic, queue_id = message.topic, message.queue_id
+        stored = b"%b%b\x01%d\x02%b\x01%b\x02%b\x01%d\x02" % (
+            message.properties, _OUT_MS, out, _REAL_TOPIC, topic.encode(), _REAL_QID, queue_id)
+        return self._moved(message, stored, Waiting(topic, queue_id, out, unique_key))
+
     def _transform(
         self, message: MessageExtBrokerInner, properties: dict[str, str]
     ) -> PutMessageResult | Waiting | None:
-        now, config = self._clock.now_ms(), self._config
+        now = self._clock.now_ms()
         try:
             deliver = _deliver_ms(properties, now)
         except ValueError:
@@ -111,30 +131,52 @@ class TimerPutHook:
             if TIMER_DEL_UNIQKEY in properties:
                 return self._illegal("the timer to delete is due already")
             return None
+        refused = self._refusal(deliver, now)
+        if refused is not None:
+            return refused
+        out = slot_ms(deliver, self._config.timer_precision_ms)
+        properties[TIMER_OUT_MS] = str(out)
+        properties[REAL_TOPIC] = message.topic
+        properties[REAL_QID] = str(message.queue_id)
+        return self._moved(message, encode_properties(properties), Waiting(
+            message.topic, message.queue_id, out, properties.get(UNIQ_KEY, "")))
+
+    def _refusal(self, deliver: int, now: int) -> PutMessageResult | None:
+        """Return why a message that is due at ``deliver`` cannot wait; None if it can."""
+        config = self._config
+        if deliver <= now:
+            return None
         if deliver - now > config.timer_max_delay_sec * 1000:
             return self._illegal(
                 f"the delay of {deliver - now} ms is longer than timerMaxDelaySec allows, "
                 f"{config.timer_max_delay_sec} s")
-        out = slot_ms(deliver, config.timer_precision_ms)
-        if self._is_reject(out):
+        if self._is_reject(slot_ms(deliver, config.timer_precision_ms)):
             limit = config.timer_congest_num_each_slot
             return PutMessageResult(
                 PutMessageStatus.WHEEL_TIMER_FLOW_CONTROL,
                 remark=f"timer message is under flow control, max num limit is {2 * limit} or the "
                 f"current value is greater than {limit} and less than {2 * limit}, trigger random "
                 "flow control")
-        properties[TIMER_OUT_MS] = str(out)
-        properties[REAL_TOPIC] = message.topic
-        properties[REAL_QID] = str(message.queue_id)
-        stored = encode_properties(properties)
+        return None
+
+    @staticmethod
+    def _moved(
+        message: MessageExtBrokerInner, stored: bytes, waiting: Waiting
+    ) -> PutMessageResult | Waiting:
+        """Change a message to one of the timer topic with these stored properties."""
         if len(stored) + _PUT_BACK_ROOM > MAX_PROPERTIES_LENGTH:
             return PutMessageResult(
                 PutMessageStatus.PROPERTIES_SIZE_EXCEEDED,
                 remark=f"properties: {len(stored)} bytes, a timer message may have "
                 f"{MAX_PROPERTIES_LENGTH - _PUT_BACK_ROOM}")
-        waiting = Waiting(message.topic, message.queue_id, out, properties.get(UNIQ_KEY, ""))
         message.properties, message.topic, message.queue_id = stored, TIMER_TOPIC, 0
         return waiting
+
+    @staticmethod
+    def _not_enabled() -> PutMessageResult:
+        return PutMessageResult(
+            PutMessageStatus.WHEEL_TIMER_NOT_ENABLE,
+            remark="accurate timer message is not enabled, timerWheelEnable is false")
 
     @staticmethod
     def _illegal(why: str) -> PutMessageResult:

@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from tailrace.broker.durable_answers import DurableAnswers
 from tailrace.broker.processors.send import SendMessageProcessor
 from tailrace.broker.transactions.checks import TransactionChecks, Verdict
-from tailrace.broker.transactions.half_messages import is_transactional, settled_offsets
+from tailrace.broker.transactions.half_messages import (
+    committed_message,
+    make_half,
+    settled_offsets,
+    transactional_properties,
+)
 from tailrace.broker.transactions.half_queue import (
     COMMITTED,
     ENDED,
@@ -20,9 +25,10 @@ from tailrace.broker.transactions.half_queue import (
     HalfQueue,
 )
 from tailrace.broker.transactions.operations import OperationBatch
+from tailrace.formats.commitlog import SysFlag, decode_properties
 from tailrace.formats.remoting import RemotingCommand
 from tailrace.kernels.properties import encode_properties
-from tailrace.model import MessageExt
+from tailrace.model import MessageExt, MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 
 HOUR_MS = 3_600_000
 
@@ -125,7 +131,7 @@ def test_producers_of_a_group_are_asked_in_turn(broker, kit):
     ({"TRAN_MSG": "true", "DELAY": "3"}, 1, False), ({"TRAN_MSG": "true"}, 1, True),
 ])
 def test_what_a_producer_sends_and_what_a_consumer_sends_back(properties, times, expected):
-    assert is_transactional(encode_properties(properties), times) is expected
+    assert (transactional_properties(encode_properties(properties), times) is not None) is expected
 
 
 @pytest.mark.parametrize(("tags", "body", "offsets"), [
@@ -146,3 +152,50 @@ def test_half_messages_are_refused_before_those_of_the_log_are_known(broker, cha
     broker.topics.create_if_missing("orders", 4)
     assert send.send_v2(channel, request).code == 2
     assert broker.store.log == []
+
+
+@pytest.mark.parametrize("stored", [
+    b"TRAN_MSG\1true\2PGROUP\1G\2UNIQ_KEY\1K\2", b"PGROUP\1G\2TRAN_MSG\1true\2", b"TRAN_MSG\1true\2PGROUP\1G",
+    b"REAL_TOPIC\1x\2TRAN_MSG\1true\2PGROUP\1G\2", b"TRAN_MSG\1true\2REAL_QID\0017\2PGROUP\1G\2UNIQ_KEY\1K\2",
+    b"__transactionId__\1other\2TRAN_MSG\1true\2PGROUP\1G\2UNIQ_KEY\1K\2",
+    b"TRAN_MSG\1true\2\2PGROUP\1G\2UNIQ_KEY\1K\2", b"TRAN_MSG\1true\2odd\2PGROUP\1G\2",
+    b"PGROUP\1F\2TRAN_MSG\1true\2PGROUP\1G\2",
+    b"TRAN_MSG\1true\2empty\1\2PGROUP\1G\2", b"a\1b\1c\2TRAN_MSG\1true\2PGROUP\1G\2",
+    "TRAN_MSG\1true\2PGROUP\1\u00e4\2".encode(),
+])
+def test_a_message_committed_from_memory_is_the_one_that_the_log_would_give(stored):
+    message = MessageExtBrokerInner(
+        "T", 3, b"body", stored, 7, SysFlag.TRANSACTION_PREPARED, 5, b"\x7f\0\0\1\0\0\0\x50")
+    fresh = make_half(message, transactional_properties(stored, 0), multi_dispatch=False)
+    assert message.properties == encode_properties(decode_properties(message.properties))
+    read = MessageExt(
+        topic=message.topic, queue_id=message.queue_id, queue_offset=9, phy_offset=1000, body=message.body,
+        flag=message.flag, sys_flag=message.sys_flag, born_timestamp=5, born_host=("127.0.0.1", 80),
+        store_size=200, body_crc=0, store_timestamp=6, store_host=("127.0.0.1", 90), reconsume_times=0,
+        prepared_transaction_offset=0, properties=decode_properties(message.properties))
+    fresh.committed.prepared_transaction_offset = 1000
+    assert fresh.committed == committed_message(read)
+    assert (fresh.group, fresh.unique_key) == (read.properties["PGROUP"], read.properties.get("UNIQ_KEY"))
+
+
+def test_half_messages_in_memory_are_bounded_and_leave_it_once_settled(broker, monkeypatch):
+    service = broker.transactions
+    service.is_loaded = True
+    monkeypatch.setattr("tailrace.broker.transactions.service.FRESH_MAX", 3)
+
+    def put(offset):
+        stored = b"TRAN_MSG\1true\2PGROUP\1G\2"
+        half = service.prepare(MessageExtBrokerInner("T", 0, b"body", stored), decode_properties(stored))
+        service.prepared(half, PutMessageResult(PutMessageStatus.PUT_OK, 100 * offset, 100 * offset + 90, 0, offset))
+
+    for offset in range(5):
+        put(offset)
+    kept = [offset for offset in range(5) if service.in_memory(offset, 100 * offset)]
+    assert kept == [2, 3, 4]
+    assert service.in_memory(3, 999) is None, "the request names another position"
+    service.settle(3, COMMITTED)
+    assert service.in_memory(3, 300) is None
+    monkeypatch.setattr("tailrace.broker.transactions.service.FRESH_BYTES_MAX", 1)
+    put(5)
+    assert service.in_memory(5, 500) is None
+    assert service._fresh_bytes == 0

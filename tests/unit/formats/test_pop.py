@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
+
 import pytest
 
 from tailrace.formats.pop import (
@@ -116,3 +119,49 @@ def test_a_bit_set_of_java():
     for bad in ("?", "A" * 20_000, "////////"):
         with pytest.raises(ValueError, match="bit set"):
             ack_offsets(0, bad)
+
+
+@pytest.mark.parametrize("text", [
+    "7 1700000000123 60000 3 0 broker-a 2 9", "7 1700000000123 60000 3 0 broker-a", "-1 1 1 999 2 b 0 0",
+    "7 1700000000123 60000 3 0 b 2 9 more", "1 9223372036854775807 1 0 0 b 0 0", "1 1 1 0 3 b 0 0",
+    "1 1 1 0 0 b\x01 0 0", "1 1 1 0 0  0 0", "\u0661 1 1 0 0 b 0 0", "1 1 1 0 0 br\u00f6ker 0 0",
+    "0001 1 1 0 0 b 0 0", "1 1 1 0 0",
+])
+def test_a_plain_receipt_is_read_as_every_other_one(text, monkeypatch):
+    def read():
+        try:
+            return ExtraInfo.decode(text)
+        except ValueError as error:
+            return str(error)
+
+    found = read()
+    monkeypatch.setattr("tailrace.formats.pop._PLAIN_RECEIPT", re.compile("(?!)"))
+    assert read() == found
+
+
+@pytest.mark.parametrize("body", [
+    GOLDEN_CK, GOLDEN_CK_AGAIN, GOLDEN_ACK, GOLDEN_BATCH, GOLDEN_CK.replace(b"[0,2]", b"[0,1]"),
+    GOLDEN_CK.replace(b'"n":2', b'"n":3'), GOLDEN_CK.replace(b'"n":2', b'"n":33'), GOLDEN_CK.replace(b"[0,2]", b"[]"),
+    GOLDEN_CK.replace(b"60000", b"true"), GOLDEN_CK.replace(b'"bm":0', b'"bm":-1'),
+    GOLDEN_CK.replace(b'"t":"topic"', b'"t":""'),
+    GOLDEN_CK.replace(b'"n":2', b'"n":1e0'), GOLDEN_CK.replace(b'"so":7', b'"so":9223372036854775808'),
+    GOLDEN_CK.replace(b'"broker-a"', b"null"), GOLDEN_CK.replace(b"topic", b"$ref"),
+    GOLDEN_CK.replace(b'"sp":false', b'"sp":1'),
+    GOLDEN_BATCH.replace(b"[7,9]", b"[]"), GOLDEN_BATCH.replace(b"[7,9]", b"null"), GOLDEN_ACK.replace(b'"so":7,', b""),
+    GOLDEN_ACK.replace(b'"c":"group"', b'"consumerGroup":"group"'), b"[]", b"{", b"\xff",
+])
+def test_a_plain_body_is_read_as_every_other_one(body, monkeypatch):
+    def read():
+        found = []
+        for decode in (
+            PopCheckPoint.decode, partial(Ack.decode, batch=False), partial(Ack.decode, batch=True),
+        ):
+            try:
+                found.append(decode(body, "own"))
+            except ValueError as error:
+                found.append(str(error))
+        return found
+
+    found = read()
+    monkeypatch.setattr("tailrace.formats.pop._plain", lambda *_: None)
+    assert read() == found

@@ -21,6 +21,7 @@ from tailrace.formats.remoting import (
     decode_frame,
     encode,
     encode_binary_header,
+    encode_success,
 )
 
 text = st.text(st.characters(codec="utf-8"), max_size=20)
@@ -179,3 +180,10 @@ def test_golden_bytes_of_a_binary_request():
         "000000250100002100690001df000000020000000000000000"
         "0000000c0005746f7069630000000154"
     )
+
+
+@pytest.mark.parametrize("kind", list(SerializeType))
+@pytest.mark.parametrize("opaque", [0, 7, -1, 0x7FFFFFFF, -0x80000000])
+def test_a_success_without_fields_is_the_frame_of_any_answer(kind, opaque):
+    request = RemotingCommand(10, opaque=opaque, serialize_type=kind)
+    assert encode_success(request) == encode(request.answer())

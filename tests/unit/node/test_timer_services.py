@@ -32,7 +32,7 @@ class Only:
     def __init__(self, inner, *names):
         self.inner, self.names, self.periods = inner, names, {}
 
-    def every(self, name, period_ms, step):
+    def every(self, name, period_ms, step, *, rest_ms=0):
         assert name not in self.periods, "two services have one name"
         self.periods[name] = period_of(period_ms)
         return self.inner.every(name, period_ms, step) if name in self.names else IdleService()

@@ -222,7 +222,7 @@ def test_waiting_for_dispatch_wakes_it_and_does_not_wait_for_its_period():
     class Woken:
         """A scheduler whose services do nothing but what they are woken for."""
 
-        def every(self, _name, _period_ms, step):
+        def every(self, _name, _period_ms, step, **_more):
             return SimpleNamespace(wake=step, stop=lambda: None)
 
         def stop_all(self):

@@ -67,6 +67,20 @@ def test_every_key_has_one_entry(index):
     assert entries(index) == WANTED
 
 
+def test_an_unmapped_index_is_mapped_again_when_it_is_used():
+    index = IndexService(
+        SimClock(), CrashFileSystem(), StoreConfig(max_hash_slot_num=SLOTS, max_index_num=ENTRIES), "/index")
+    index.put(batch_of(0, 8))
+    last = index.files[-1]
+    with last.select(0, 1, mapped=True):
+        index.unmap()
+        assert last._mapping is not None, "a lease uses it"
+    index.unmap()
+    assert all(file._mapping is None for file in index.files)
+    index.put(batch_of(8, 4))
+    assert entries(index) == WANTED
+
+
 @pytest.mark.parametrize("file", [1, 2, 3])
 def test_after_a_file_that_could_not_be_made_it_goes_on_at_that_key(index, monkeypatch, file):
     """What is done again may begin before that record, or with it."""

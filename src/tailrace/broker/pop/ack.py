@@ -28,7 +28,7 @@ from tailrace.formats.pop import (
     normal_topic,
     real_topic,
 )
-from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode, encode_success
 from tailrace.formats.requests.message_headers import (
     AckMessageRequestHeader,
     ChangeInvisibleTimeRequestHeader,
@@ -84,7 +84,7 @@ class AckMessageProcessor:
         result = self._put_ack(
             Ack((offset,), receipt.start_offset, receipt.pop_time, queue_id, topic, group, receipt.broker_name),
             receipt.invisible_time, receipt.revive_queue_id)
-        return when_durable(self._durable, channel, request, request.answer(), result.until)
+        return when_durable(self._durable, channel, request, encode_success(request), result.until)
 
     def ack_batch(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Acknowledge messages of several checkpoints: request 200151."""
@@ -108,7 +108,7 @@ class AckMessageProcessor:
                 until = max(until, self._put_ack(ack, invisible_time, revive_queue_id).until)
         if until < 0:
             return request.answer()
-        return when_durable(self._durable, channel, request, request.answer(), until)
+        return when_durable(self._durable, channel, request, encode_success(request), until)
 
     def _batch_entry(self, entry: Mapping[str, Any], broker_name: str) -> tuple[Ack, int, int]:
         """Return the acknowledgement of an entry, its invisible time and its revive queue."""

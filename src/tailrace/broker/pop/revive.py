@@ -26,6 +26,7 @@ from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.errors import StoreError
 from tailrace.formats.commitlog import decode_message
+from tailrace.formats.message_fields import body_of, stored_properties
 from tailrace.formats.pop import (
     ACK_TAG,
     BATCH_ACK_TAG,
@@ -36,6 +37,7 @@ from tailrace.formats.pop import (
     normal_topic,
     pop_retry_topic,
 )
+from tailrace.kernels.unit_records import property_values
 from tailrace.logs import get_logger
 from tailrace.model import GetMessageStatus, MessageExt, PutMessageStatus
 from tailrace.node.consumer_offset import ConsumerOffsetManager
@@ -48,6 +50,7 @@ from tailrace.timer.properties import DELAY, TIMER_TOPIC
 __all__ = ["PopReviveService"]
 
 _log = get_logger(__name__)
+_TAGS: Final = (b"TAGS",)
 FIRST_POP_TIME: Final = "1ST_POP_TIME"
 ORIGIN_GROUP: Final = "ORIGIN_GROUP"
 CHECKPOINTS_MAX: Final = 20_000
@@ -176,18 +179,19 @@ class PopReviveService:
                 queue.next_offset = result.next_begin_offset
                 continue
             for record, offset in zip(result.records, result.queue_offsets, strict=True):
-                self._take(queue, offset, decode_message(record))
+                self._take(queue, offset, record)
             queue.next_offset = result.next_begin_offset
         return False
 
-    def _take(self, queue: _Queue, offset: int, message: MessageExt) -> None:
+    def _take(self, queue: _Queue, offset: int, record: bytes) -> None:
+        tag = property_values(stored_properties(record), _TAGS)[0]
         try:
-            if message.tags == CK_TAG:
-                checkpoint = PopCheckPoint.decode(message.body, self._config.broker_name)
+            if tag == CK_TAG:
+                checkpoint = PopCheckPoint.decode(body_of(record), self._config.broker_name)
                 self._metrics.got(checkpoint.group, checkpoint.topic, queue.queue_id, CHECKPOINT)
                 self._take_checkpoint(queue, offset, checkpoint)
-            elif message.tags in {ACK_TAG, BATCH_ACK_TAG}:
-                ack = Ack.decode(message.body, self._config.broker_name, batch=message.tags == BATCH_ACK_TAG)
+            elif tag in {ACK_TAG, BATCH_ACK_TAG}:
+                ack = Ack.decode(body_of(record), self._config.broker_name, batch=tag == BATCH_ACK_TAG)
                 self._metrics.got(ack.group, ack.topic, queue.queue_id, ACK)
                 found = queue.checkpoints.get(ack.merge_key)
                 if found is not None:

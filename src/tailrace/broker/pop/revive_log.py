@@ -50,9 +50,9 @@ class ReviveLog:
         store = self._store
         properties = encode_properties(
             {"TAGS": tag, "UNIQ_KEY": unique_key, "TIMER_DELIVER_MS": str(deliver_ms)})
-        result = store.put_inner(MessageExtBrokerInner(
+        result = store.put_due(MessageExtBrokerInner(
             self.topic, queue_id, body, properties, born_timestamp=self._clock.now_ms(),
-            born_host=store.store_host, wait_store_msg_ok=False))
+            born_host=store.store_host, wait_store_msg_ok=False), deliver_ms, unique_key)
         self._needs_sync = True
         return result
 

@@ -15,11 +15,13 @@ from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
 from tailrace.broker.processors.send import BUSY, CODES, REMARKS
 from tailrace.broker.transactions.half_messages import (
+    CHECK_IMMUNITY_TIME_IN_SECONDS,
     CHECK_MAX_TIME_TOPIC,
     HALF_TOPIC,
     PRODUCER_GROUP,
     REAL_TOPIC,
     TRANSACTION_CHECK_TIMES,
+    FreshHalf,
     immunity_ms,
     real_queue_id,
     renewed_message,
@@ -29,12 +31,13 @@ from tailrace.broker.transactions.service import Found
 from tailrace.broker.waiting import WaitingRequests, memory_of
 from tailrace.errors import MessageIllegalError, RefusalError
 from tailrace.formats.commitlog import SysFlag, decode_message_id
-from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode, encode_success
 from tailrace.formats.requests.message_headers import (
     EndTransactionRequestHeader,
     ResumeCheckHalfMessageRequestHeader,
 )
 from tailrace.logs import get_logger
+from tailrace.model import PutMessageResult
 from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["EndTransactionProcessor"]
@@ -101,6 +104,9 @@ class EndTransactionProcessor:
                 ResponseCode.SYSTEM_BUSY, "the broker is still reading its half messages; try again later")
         if self._durable is not None and self._durable.full:
             raise RefusalError(ResponseCode.SYSTEM_BUSY, BUSY)
+        half = self._service.in_memory(header.tran_state_table_offset, header.commit_log_offset)
+        if half is not None:
+            return self._end_in_memory(channel, request, header, half)
         if (
             self._service.queue.state(header.tran_state_table_offset) == FRESH
             and self._service.is_recent(header.commit_log_offset)
@@ -150,41 +156,68 @@ class EndTransactionProcessor:
         except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
             answer_failure(one.channel, one.request, error)
             return
-        if answer is not None:
+        if isinstance(answer, RemotingCommand):
             one.channel.answer(one.request, answer)
+        elif answer is not None and not one.request.is_oneway:
+            one.channel.write(answer)
 
     def _end(
         self, channel: Channel, request: RemotingCommand, header: EndTransactionRequestHeader, found: Found
-    ) -> RemotingCommand | None:
-        self._check(header, found)
-        commit = header.commit_or_rollback == SysFlag.TRANSACTION_COMMIT
-        result = self._service.end(found, commit=commit)
-        if result is None:  # a commit may be one that has been served and is not durable yet
-            until = self._broker.store.max_phy_offset if commit else 0
-            return when_durable(self._durable, channel, request, request.answer(), until)
-        if not result.status.appended:
-            remark = result.remark or REMARKS.get(result.status, result.status.name)
-            _log.warning("half message not committed topic=%s queue_offset=%d reason=%s",
-                         found.half.properties[REAL_TOPIC], found.half.queue_offset, remark)
-            return request.answer(CODES.get(result.status, ResponseCode.SYSTEM_ERROR), remark)
-        return when_durable(self._durable, channel, request, request.answer(), result.until)
-
-    def _check(self, header: EndTransactionRequestHeader, found: Found) -> None:
-        """Raise RefusalError unless a request is about its half message and comes in time."""
+    ) -> Answer:
         half = found.half
         reason = ""
-        if half.properties[PRODUCER_GROUP] != header.producer_group:
-            reason = "The producer group wrong"
-        elif half.queue_offset != header.tran_state_table_offset:
+        if half.queue_offset != header.tran_state_table_offset:
             reason = "The transaction state table offset wrong"
         elif half.phy_offset != header.commit_log_offset:
             reason = "The commit log offset wrong"
+        self._check(
+            header, half.properties[PRODUCER_GROUP], half.properties.get(CHECK_IMMUNITY_TIME_IN_SECONDS),
+            half.born_timestamp, reason)
+        result = self._service.end(found, commit=header.commit_or_rollback == SysFlag.TRANSACTION_COMMIT)
+        return self._answer(channel, request, header, half.properties[REAL_TOPIC], result)
+
+    def _end_in_memory(
+        self, channel: Channel, request: RemotingCommand, header: EndTransactionRequestHeader, half: FreshHalf
+    ) -> Answer:
+        """End a half message whose record need not be read."""
+        self._check(header, half.group, half.immunity, half.committed.born_timestamp)
+        result = self._service.end_in_memory(
+            header.tran_state_table_offset, half,
+            commit=header.commit_or_rollback == SysFlag.TRANSACTION_COMMIT)
+        return self._answer(channel, request, header, half.committed.topic, result)
+
+    def _answer(
+        self, channel: Channel, request: RemotingCommand, header: EndTransactionRequestHeader, topic: str,
+        result: PutMessageResult | None,
+    ) -> Answer:
+        """Return the answer after a put of the committed message, which may be None; None if it comes later."""
+        if result is None:  # a commit may be one that has been served and is not durable yet
+            commit = header.commit_or_rollback == SysFlag.TRANSACTION_COMMIT
+            until = self._broker.store.max_phy_offset if commit else 0
+            return when_durable(self._durable, channel, request, encode_success(request), until)
+        if not result.status.appended:
+            remark = result.remark or REMARKS.get(result.status, result.status.name)
+            _log.warning("half message not committed topic=%s queue_offset=%d reason=%s",
+                         topic, header.tran_state_table_offset, remark)
+            return request.answer(CODES.get(result.status, ResponseCode.SYSTEM_ERROR), remark)
+        return when_durable(self._durable, channel, request, encode_success(request), result.until)
+
+    def _check(
+        self, header: EndTransactionRequestHeader, group: str, immunity_text: str | None, born_ms: int,
+        reason: str = "",
+    ) -> None:
+        """Raise RefusalError unless a request is about its half message and comes in time.
+
+        ``reason`` says what else is wrong with the request.
+        """
+        if group != header.producer_group:
+            reason = "The producer group wrong"
         if reason:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, reason)
-        if header.from_transaction_check:
+        if immunity_text is None or header.from_transaction_check:
             return
-        immunity = immunity_ms(half, self._broker.config.transaction_time_out)
-        age_ms = self._broker.clock.now_ms() - half.born_timestamp
+        immunity = immunity_ms(immunity_text, self._broker.config.transaction_time_out)
+        age_ms = self._broker.clock.now_ms() - born_ms
         if immunity is not None and age_ms > immunity:
             raise RefusalError(
                 ResponseCode.ILLEGAL_OPERATION,

@@ -13,7 +13,7 @@ from tailrace.broker.answers_later import Change, MissingConfigError
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers
 from tailrace.broker.traffic import NORMAL, message_type, type_of
-from tailrace.broker.transactions.half_messages import HALF_TOPIC, is_transactional
+from tailrace.broker.transactions.half_messages import FreshHalf, transactional_properties
 from tailrace.errors import RefusalError
 from tailrace.formats.commitlog import decode_properties
 from tailrace.formats.remoting import (
@@ -143,7 +143,7 @@ class SendMessageProcessor:
             return request.answer(ResponseCode.SYSTEM_BUSY, BUSY, dict(self._common_ext))
         batch = header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE
         try:
-            message, unique_key = self._message(channel, request, header, batch=batch)
+            message, unique_key, half = self._message(channel, request, header, batch=batch)
         except RefusalError as refusal:
             return request.answer(refusal.code, refusal.remark, dict(self._common_ext))
         except MissingConfigError as missing:
@@ -153,8 +153,8 @@ class SendMessageProcessor:
         result = store.put_batch_inner(message, request.body) if batch else store.put_inner(message)
         if result.until < 0 or not result.status.appended:
             return self._refused(request, result)
-        if message.topic == HALF_TOPIC:
-            self._broker.transactions.prepared(message, result)
+        if half is not None:
+            self._broker.transactions.prepared(half, result)
         kind = NORMAL if batch else message_type(header.properties or "")
         self._traffic.take_in(
             message.topic, kind, result.msg_num, result.until - result.phy_offset)
@@ -181,7 +181,8 @@ class SendMessageProcessor:
 
     def _message(
         self, channel: Channel, request: RemotingCommand, header: SendMessageRequestHeader, *, batch: bool
-    ) -> tuple[MessageExtBrokerInner, str]:
+    ) -> tuple[MessageExtBrokerInner, str, FreshHalf | None]:
+        """Return the message to put, its unique key, and the half message that it became."""
         topic, times = header.topic, header.reconsume_times or 0
         config, queue_id = self.place(channel, header)
         sys_flag = header.sys_flag
@@ -200,17 +201,18 @@ class SendMessageProcessor:
         if PRIORITY in properties and not batch:
             properties, queue_id = _prioritised(properties, queue_id, config)
         stored = properties.encode()
-        transactional = not batch and is_transactional(stored, times)
-        if transactional:
+        transactional = None if batch else transactional_properties(stored, times)
+        if transactional is not None:
             sys_flag &= ~TRANSACTION_BITS
         message = MessageExtBrokerInner(
             topic, queue_id, request.body, stored, header.flag, plain_sys_flag(sys_flag), header.born_timestamp,
             channel.born_host, times, 0,
             "WAIT\x01false\x02" not in properties or _waits(properties),
         )
-        if transactional:
-            self._broker.transactions.prepare(message)
-        return message, unique_key
+        half = None
+        if transactional is not None:
+            half = self._broker.transactions.prepare(message, transactional)
+        return message, unique_key, half
 
     def place(self, channel: Channel, header: SendMessageRequestHeader) -> tuple[TopicConfig, int]:
         """Return the topic and the queue that a request may write to.

@@ -12,6 +12,7 @@ import enum
 from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 from tailrace.broker.transactions.half_messages import (
+    CHECK_IMMUNITY_TIME_IN_SECONDS,
     CHECK_MAX_TIME_TOPIC,
     HALF_TOPIC,
     PRODUCER_GROUP,
@@ -176,7 +177,7 @@ class TransactionChecks:
         ):
             return Verdict.GIVE_UP
         timeout_ms = config.transaction_time_out
-        immunity = immunity_ms(half, timeout_ms)
+        immunity = immunity_ms(half.properties.get(CHECK_IMMUNITY_TIME_IN_SECONDS), timeout_ms)
         if immunity is not None:
             return Verdict.IMMUNE if age_ms <= immunity else Verdict.ASK
         return Verdict.YOUNG if 0 <= age_ms <= timeout_ms else Verdict.ASK

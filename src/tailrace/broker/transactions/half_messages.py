@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from tailrace.config import whole_number
 from tailrace.errors import RefusalError
@@ -27,8 +27,9 @@ from tailrace.timer.put_hook import may_wait
 __all__ = [
     "CHECK_IMMUNITY_TIME_IN_SECONDS", "CHECK_MAX_TIME_TOPIC", "HALF_TOPIC", "OP_TOPIC",
     "PRODUCER_GROUP", "QUEUE_ID", "REAL_QUEUE_ID", "REAL_TOPIC", "TRANSACTION_CHECK_TIMES", "UNIQ_KEY", "check_times",
-    "committed_message", "given_up_message", "immunity_ms", "is_half", "is_transactional", "make_half",
+    "committed_message", "given_up_message", "immunity_ms", "is_half", "make_half",
     "operation_message", "real_queue_id", "record_for_producer", "renewed_message", "settled_offsets",
+    "transactional_properties",
 ]
 
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -45,28 +46,49 @@ CHECK_IMMUNITY_TIME_IN_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 REMOVE_TAG: Final = "d"
 CHECKS_ROOM: Final = 48
 """Bytes of properties that later copies of a half message may add: the number of its checks."""
+FRESH_ROOM: Final = 500
+"""Bytes that the objects of a half message in memory take, besides its body and properties."""
+_TRANSACTION_ID: Final = TRANSACTION_ID.encode()
 _HOSTS: Final = SysFlag.BORNHOST_V6 | SysFlag.STOREHOST_V6
 
 
-def is_transactional(stored: bytes, reconsume_times: int) -> bool:
-    """Whether a message with these stored properties is sent as a half message.
+def transactional_properties(stored: bytes, reconsume_times: int) -> dict[str, str] | None:
+    """Return the properties of a message that is sent as a half message; None for another message.
 
     A message that a consumer sends back keeps TRAN_MSG, and is an ordinary one.
     """
     if b"TRAN_MSG\x01" not in stored:
-        return False
+        return None
     properties = decode_properties(stored)
     if properties.get(TRAN_MSG, "").lower() != "true":
-        return False
-    return not (reconsume_times > 0 and (whole_number(properties.get("DELAY", "")) or 0) > 0)
+        return None
+    if reconsume_times > 0 and (whole_number(properties.get("DELAY", "")) or 0) > 0:
+        return None
+    return properties
 
 
-def make_half(message: MessageExtBrokerInner, *, multi_dispatch: bool) -> None:
-    """Change a message of a producer to its half message.
+class FreshHalf(NamedTuple):
+    """A half message that this process puts, with what settles it without reading the log."""
+
+    committed: MessageExtBrokerInner
+    """What consumers get; its position of the half message is set when the half message has one."""
+    group: str
+    unique_key: str | None
+    immunity: str | None
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory, roughly."""
+        return len(self.committed.body) + len(self.committed.properties) + FRESH_ROOM
+
+
+def make_half(
+    message: MessageExtBrokerInner, properties: dict[str, str], *, multi_dispatch: bool
+) -> FreshHalf:
+    """Change a message of a producer, which has these properties, to its half message.
 
     Raises RefusalError for a message that could not be delivered as its producer wants.
     """
-    properties = decode_properties(message.properties)
     if not properties.get(PRODUCER_GROUP):
         raise RefusalError(
             ResponseCode.MESSAGE_ILLEGAL, f"a transactional message has no property {PRODUCER_GROUP}")
@@ -78,19 +100,45 @@ def make_half(message: MessageExtBrokerInner, *, multi_dispatch: bool) -> None:
         raise RefusalError(
             ResponseCode.MESSAGE_ILLEGAL,
             f"a transactional message cannot have the property {INNER_MULTI_DISPATCH}")
-    if unique_key := properties.get(UNIQ_KEY):
-        properties[TRANSACTION_ID] = unique_key
-    properties[REAL_TOPIC] = message.topic
-    properties[REAL_QUEUE_ID] = str(message.queue_id)
-    stored = encode_properties(properties)
+    unique_key = properties.get(UNIQ_KEY)
+    kept, stored = _half_properties(message, properties, unique_key)
     if len(stored) > MAX_PROPERTIES_LENGTH - CHECKS_ROOM:
         raise RefusalError(
             ResponseCode.MESSAGE_ILLEGAL,
             f"the properties of the transactional message take {len(stored)} bytes, over the limit of "
             f"{MAX_PROPERTIES_LENGTH - CHECKS_ROOM}")
+    sys_flag = message.sys_flag & ~SysFlag.TRANSACTION_MASK
+    committed = MessageExtBrokerInner(
+        message.topic, message.queue_id, message.body, kept, message.flag,
+        sys_flag & ~_HOSTS | SysFlag.TRANSACTION_COMMIT, message.born_timestamp, message.born_host,
+        message.reconsume_times, 0, False)
     message.properties = stored
-    message.sys_flag &= ~SysFlag.TRANSACTION_MASK
+    message.sys_flag = sys_flag
     message.topic, message.queue_id = HALF_TOPIC, QUEUE_ID
+    return FreshHalf(committed, properties[PRODUCER_GROUP], unique_key,
+                     properties.get(CHECK_IMMUNITY_TIME_IN_SECONDS))
+
+
+def _half_properties(
+    message: MessageExtBrokerInner, properties: dict[str, str], unique_key: str | None
+) -> tuple[bytes, bytes]:
+    """Return the stored properties of a committed message and of its half message."""
+    stored = message.properties
+    if (
+        stored[-1:] == b"\x02" and stored.count(b"\x01") == stored.count(b"\x02") == len(properties)
+        and not (REAL_TOPIC in properties or REAL_QUEUE_ID in properties or TRANSACTION_ID in properties)
+    ):  # they are what encoding them again would make
+        kept = b"%b%b\x01%b\x02" % (stored, _TRANSACTION_ID, unique_key.encode()) if unique_key else stored
+        return kept, b"%bREAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02" % (
+            kept, message.topic.encode(), message.queue_id)
+    half = dict(properties)
+    if unique_key:
+        half[TRANSACTION_ID] = unique_key
+    half[REAL_TOPIC] = message.topic
+    half[REAL_QUEUE_ID] = str(message.queue_id)
+    return encode_properties(
+        {name: value for name, value in half.items() if name not in {REAL_TOPIC, REAL_QUEUE_ID}}
+    ), encode_properties(half)
 
 
 def is_half(message: MessageExt) -> bool:
@@ -155,9 +203,11 @@ def check_times(half: MessageExt) -> int:
     return whole_number(half.properties.get(TRANSACTION_CHECK_TIMES, "")) or 0
 
 
-def immunity_ms(half: MessageExt, timeout_ms: int) -> int | None:
-    """Return the time before the first check that the producer asks for, at least ``timeout_ms``; or None."""
-    text = half.properties.get(CHECK_IMMUNITY_TIME_IN_SECONDS)
+def immunity_ms(text: str | None, timeout_ms: int) -> int | None:
+    """Return the time before the first check that a producer asks for, at least ``timeout_ms``; or None.
+
+    ``text`` is the property CHECK_IMMUNITY_TIME_IN_SECONDS.
+    """
     if text is None:
         return None
     return max((whole_number(text) or 0) * 1000, timeout_ms)

@@ -8,17 +8,18 @@ runs on the event loop, where the transactions that were committed during the se
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final, NamedTuple, final
 
 from tailrace.broker.transactions.half_messages import (
     HALF_TOPIC,
     OP_TOPIC,
     QUEUE_ID,
-    REAL_QUEUE_ID,
     REAL_TOPIC,
     UNIQ_KEY,
+    FreshHalf,
     committed_message,
     is_half,
     make_half,
@@ -40,7 +41,7 @@ from tailrace.config import BrokerConfig
 from tailrace.env.clock import Clock
 from tailrace.env.entropy import Entropy
 from tailrace.errors import CorruptionError, RefusalError, StoreError
-from tailrace.formats.commitlog import SysFlag, decode_message, decode_properties
+from tailrace.formats.commitlog import SysFlag, decode_message
 from tailrace.formats.remoting import ResponseCode
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt, MessageExtBrokerInner, PutMessageResult
@@ -57,7 +58,10 @@ __all__ = ["Found", "TransactionService"]
 _log = get_logger(__name__)
 
 RECENT_BYTES: Final = 64 << 20
-"""A record within this distance of the end of the log has just been written: it is in memory."""
+"""A record within this distance of the end of the log has just been written: it is in the page cache."""
+FRESH_MAX: Final = 16_384
+FRESH_BYTES_MAX: Final = 16 << 20
+"""Half messages that are kept to be committed without reading the log, the latest ones."""
 RECENT_COMMITS: Final = 16_384
 """Transactions that are known to be committed without a search, the latest ones."""
 COPIES_MAX: Final = 64
@@ -100,8 +104,11 @@ class TransactionService:
         self.events: Counter[str] = Counter(asked=0, given_up=0, duplicate=0)
         """Names and meanings are those of the metric tailrace_transaction_events_total."""
         self._commits = 0
-        self._recent: dict[tuple[str, str], None] = {}
+        self._recent: OrderedDict[tuple[str, str], None] = OrderedDict()
         """Real topic and unique key of the transactions that were committed last."""
+        self._fresh: OrderedDict[int, FreshHalf] = OrderedDict()
+        """By queue offset, oldest first."""
+        self._fresh_bytes = 0
         self._unique_prefix = f"{entropy.u64():016X}"
         self._unique_number = 0
 
@@ -148,7 +155,7 @@ class TransactionService:
 
     # -- half messages of producers
 
-    def prepare(self, message: MessageExtBrokerInner) -> None:
+    def prepare(self, message: MessageExtBrokerInner, properties: dict[str, str]) -> FreshHalf:
         """Change a message of a producer to its half message. Raises RefusalError."""
         if self._config.reject_transaction_message:
             raise RefusalError(
@@ -157,14 +164,29 @@ class TransactionService:
         if not self.is_loaded:
             raise RefusalError(
                 ResponseCode.SYSTEM_BUSY, "the broker is still reading its half messages; try again later")
-        make_half(message, multi_dispatch=self._store.config.multi_dispatch)
+        return make_half(message, properties, multi_dispatch=self._store.config.multi_dispatch)
 
-    def prepared(self, half: MessageExtBrokerInner, result: PutMessageResult) -> None:
+    def prepared(self, half: FreshHalf, result: PutMessageResult) -> None:
         """Note a half message that is in the log; the answer names the queue that it is for."""
-        properties = decode_properties(half.properties)
+        committed = half.committed
+        committed.prepared_transaction_offset = result.phy_offset
         self.queue.put(result.queue_offset, FRESH)
-        self.metrics.add(properties[REAL_TOPIC], 1)
-        result.queue_id = int(properties[REAL_QUEUE_ID])
+        self.metrics.add(committed.topic, 1)
+        result.queue_id = committed.queue_id
+        self._fresh[result.queue_offset] = half
+        self._fresh_bytes += half.size
+        while len(self._fresh) > FRESH_MAX or self._fresh_bytes > FRESH_BYTES_MAX:
+            self._fresh_bytes -= self._fresh.popitem(last=False)[1].size
+
+    def in_memory(self, offset: int, phy_offset: int) -> FreshHalf | None:
+        """Return the half message at these places if it is pending and was put by this process lately."""
+        half = self._fresh.get(offset)
+        if (
+            half is None or half.committed.prepared_transaction_offset != phy_offset
+            or self.queue.state(offset) != FRESH
+        ):
+            return None
+        return half
 
     # -- what the log says
 
@@ -235,43 +257,60 @@ class TransactionService:
         if self.queue.state(half.queue_offset) == PASSED and found.latest is not None:
             half = found.latest
         offset, state = half.queue_offset, self.queue.state(half.queue_offset)
-        topic = half.properties[REAL_TOPIC]
         if not self.queue.is_pending(offset):
-            self._refuse_settled(state, found, commit=commit)
+            self._refuse_settled(state, offset, is_committed=found.is_committed, commit=commit)
             return None
-        name = topic, half.properties.get(UNIQ_KEY, str(half.phy_offset))
-        if found.is_committed or name in self._recent:
+        name = half.properties[REAL_TOPIC], half.properties.get(UNIQ_KEY, str(half.phy_offset))
+        return self._end(
+            offset, name, half.born_timestamp, partial(committed_message, half), commit=commit,
+            is_committed=found.is_committed, since=found.since)
+
+    def end_in_memory(self, offset: int, half: FreshHalf, *, commit: bool) -> PutMessageResult | None:
+        """Do what ``end`` does for a half message that is ``in_memory``."""
+        message = half.committed
+        name = message.topic, half.unique_key or str(message.prepared_transaction_offset)
+        return self._end(
+            offset, name, message.born_timestamp, lambda: message, commit=commit, is_committed=False,
+            since=self._commits)
+
+    def _end(
+        self, offset: int, name: tuple[str, str], born_ms: int, message: Callable[[], MessageExtBrokerInner], *,
+        commit: bool, is_committed: bool, since: int,
+    ) -> PutMessageResult | None:
+        """Settle a pending half message. ``name`` is its real topic and unique key."""
+        topic = name[0]
+        if is_committed or name in self._recent:
             self.settle(offset, COMMITTED)
             self.metrics.add(topic, -1)
-            self._refuse_settled(COMMITTED, found, commit=commit)
+            self._refuse_settled(COMMITTED, offset, is_committed=is_committed, commit=commit)
             return None
-        if self._commits - found.since > RECENT_COMMITS:
+        if self._commits - since > RECENT_COMMITS:
             raise RefusalError(ResponseCode.SYSTEM_BUSY, "too many commits during the search; try again later")
         if self.operations.full:
             raise RefusalError(ResponseCode.SYSTEM_BUSY, f"{len(self.operations)} operations cannot be written")
         if not commit:
             self.settle(offset, ROLLED_BACK)
-            self.metrics.settled(topic, half.born_timestamp, commit=False)
+            self.metrics.settled(topic, born_ms, commit=False)
             return None
         if self._topics.select(topic) is None:
             raise RefusalError(
                 ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, the half message stays pending")
-        result = self._store.put_inner(committed_message(half))
+        result = self._store.put_inner(message())
         if result.status.appended:
             self._remember(name)
             self.settle(offset, COMMITTED)
-            self.metrics.settled(topic, half.born_timestamp, commit=True)
+            self.metrics.settled(topic, born_ms, commit=True)
         return result
 
     def _remember(self, name: tuple[str, str]) -> None:
         self._commits += 1
         self._recent[name] = None
         if len(self._recent) > RECENT_COMMITS:
-            del self._recent[next(iter(self._recent))]
+            self._recent.popitem(last=False)
 
-    def _refuse_settled(self, state: int, found: Found, *, commit: bool) -> None:
+    def _refuse_settled(self, state: int, offset: int, *, is_committed: bool, commit: bool) -> None:
         """Raise unless a settled half message is as a request wants it, as far as that is known."""
-        was_committed = found.is_committed or state == COMMITTED
+        was_committed = is_committed or state == COMMITTED
         self.events["duplicate"] += commit and was_committed
         if state == ENDED or (was_committed if commit else state == ROLLED_BACK):
             return
@@ -282,11 +321,12 @@ class TransactionService:
         else:
             why = "is settled, or was given up after too many checks"
         raise RefusalError(
-            ResponseCode.ILLEGAL_OPERATION, f"the half message at offset {found.half.queue_offset} {why}")
+            ResponseCode.ILLEGAL_OPERATION, f"the half message at offset {offset} {why}")
 
     def settle(self, offset: int, state: int) -> None:
         """Note that a half message is settled, and write its operation, now or with the next ones."""
         self.queue.put(offset, state)
+        self._forget(offset)
         self.operations.add(offset, self._clock.now_ms())
         self.write_operations_if_due()
 
@@ -296,7 +336,14 @@ class TransactionService:
         if result.status.appended:
             self.queue.put(offset, PASSED)
             self.queue.put(result.queue_offset, UNKNOWN)
+            self._forget(offset)
         return result
+
+    def _forget(self, offset: int) -> None:
+        """Drop from memory what nobody commits any more."""
+        half = self._fresh.pop(offset, None)
+        if half is not None:
+            self._fresh_bytes -= half.size
 
     def write_operations_if_due(self) -> None:
         """Write operations that have waited for long enough, or that are enough."""
