@@ -99,6 +99,8 @@ class ClientInstance:
         self._known: set[str] = set()
         """Addresses of brokers that have got a heartbeat."""
         self._lost: set[str] = set()
+        self._failing: set[str] = set()
+        """Brokers that did not take their last heartbeat."""
         self._wake = asyncio.Event()
         self._beats: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -196,12 +198,14 @@ class ClientInstance:
             if answer.code != ResponseCode.SUCCESS:
                 raise RemotingCommandError(answer.code, answer.remark or "", address)
         except RemotingError as error:
-            if address not in self._lost:
+            if address not in self._failing:
+                self._failing.add(address)
                 _log.warning("heartbeat failed broker=%s reason=%s", address, error)
             self._lost.add(address)
             self._wake.set()
             return error
         self._known.add(address)
+        self._failing.discard(address)
         if address in self._lost:
             self._lost.discard(address)
             for member in self._members:
