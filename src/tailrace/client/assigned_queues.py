@@ -130,6 +130,7 @@ class AssignedQueues:
 
     async def restart(self, one: ProcessQueue, offset: int) -> None:
         """Consume a queue from another offset, and commit that offset; messages at hand are dropped."""
+        one.restarting = True
         self.drop(one)
         if self._in_order:
             await self.idle(one, AGAIN_MAX_S)

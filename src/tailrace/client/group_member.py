@@ -214,7 +214,8 @@ class GroupMember:
                 queues, members = await self._share(topic)
                 self._failing.discard(topic)
             except RemotingError as error:
-                if self._failed(topic):
+                # The broker creates the retry topic of a new group with its first heartbeat.
+                if self._failed(topic) and not topic.startswith(RETRY_PREFIX):
                     _log.warning("queues of a topic are not known, asked again group=%s topic=%s reason=%s",
                                  self.group, topic, error)
                 balanced = False
@@ -223,13 +224,14 @@ class GroupMember:
             shared = shared or members > 1
         lost = [
             one for one in self._queues.all()
-            if one.queue.topic not in self._wanted
+            if (one.dropped and not one.restarting)  # a worker had it when it was given up
+            or one.queue.topic not in self._wanted
             or (one.queue.topic in mine and one.queue not in mine[one.queue.topic])]
         have = {one.queue for one in self._queues.all()}
         new = [queue for queues in mine.values() for queue in sorted(queues) if queue not in have]
         given, taken = await asyncio.gather(self._give_up(lost), self._take_over(new, shared=shared))
-        dropped = any(one.dropped and one.queue in mine.get(one.queue.topic, ()) for one in self._queues.all())
-        return balanced and given and taken and not dropped
+        back = any(one.queue in mine.get(one.queue.topic, ()) for one in lost)  # taken over by the next pass
+        return balanced and given and taken and not back
 
     async def _share(self, topic: str) -> tuple[set[MessageQueue], int]:
         """Return this member's queues of a topic, and the number of members."""

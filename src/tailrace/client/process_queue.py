@@ -27,6 +27,8 @@ class ProcessQueue:
         """The offset that was committed last."""
         self.dropped = False
         """The queue is another member's, or a new ProcessQueue has taken over."""
+        self.restarting = False
+        """Whether it was dropped to be consumed from another offset."""
         self.paused = False
         self.offered = False
         """Whether it waits for a worker."""

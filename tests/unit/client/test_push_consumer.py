@@ -9,7 +9,13 @@ import pytest
 from fake_brokers import FakeBroker, FakeRemoting, LoopClock, run
 
 from tailrace import client
-from tailrace.client import AsyncProducer, AsyncPullConsumer, AsyncPushConsumer, RetryLater, instance
+from tailrace.client import (
+    AsyncProducer,
+    AsyncPullConsumer,
+    AsyncPushConsumer,
+    RetryLater,
+    instance,
+)
 from tailrace.client.routes import MessageQueue
 from tailrace.errors import ConfigError, RemotingError
 from tailrace.formats import fastjson
@@ -266,7 +272,11 @@ def test_close_waits_for_running_listeners_and_commits_what_they_consumed():
 def test_a_queue_changes_hands_after_its_running_listener_has_ended():
     async def test():
         fake = broker(t=2)
-        first, second = [], []
+        first, second, ids = [], [], []
+
+        def strategy(me, queues, members):
+            ids.extend(members if len(members) == 1 else ())
+            return list(queues if len(members) == 1 else queues[:1] if me == ids[0] else queues[1:])
 
         def slow(seen):
             async def listen(message):
@@ -274,11 +284,11 @@ def test_a_queue_changes_hands_after_its_running_listener_has_ended():
                 seen.append(int(message.body))
             return listen
 
-        async with consumer(slow(first), concurrency=1) as one:
+        async with consumer(slow(first), concurrency=1, strategy=strategy) as one:
             for number in range(4):
                 fake.put("t", 1, b"%d" % number)
             await asyncio.sleep(0.3)  # the second message runs
-            async with consumer(slow(second), concurrency=1) as two:
+            async with consumer(slow(second), concurrency=1, strategy=strategy) as two:
                 await until(lambda: len(second) == 2, 10)
                 assert len(await one.assignment()) == len(await two.assignment()) == 1
         assert (first, second) == ([0, 1], [2, 3])
@@ -404,6 +414,53 @@ def test_in_order_nothing_is_consumed_without_the_lock_and_a_dead_letter_goes_af
             [back] = [ext for code, ext in fake.asked if code == Code.CONSUMER_SEND_MSG_BACK]
             assert back["delayLevel"] == "-1"
             assert (await member.positions())[QUEUE] == 3
+
+    run(test)
+
+
+def test_a_queue_that_comes_back_while_its_listener_still_runs_is_consumed_again():
+    async def test():
+        fake = broker(t=1)
+        mine, ended = [True], []
+
+        async def listen(message):
+            await asyncio.sleep(10 if message.body == b"0" else 0)
+            ended.append(message.body)
+
+        async with consumer(listen, in_order=True, strategy=lambda me, queues, _: queues if mine[0] else []):
+            fake.put("t", 0, b"0")
+            fake.put("t", 0, b"1")
+            await asyncio.sleep(1)
+            mine[0] = False
+            fake.notify("g")
+            await asyncio.sleep(2)
+            mine[0] = True
+            fake.notify("g")
+            await asyncio.sleep(20)
+        assert ended == [b"0", b"1"]
+
+    run(test)
+
+
+def test_a_seek_in_order_waits_for_the_running_listener_also_when_the_group_changes():
+    async def test():
+        fake = broker(t=1)
+        ended = []
+
+        async def listen(message):
+            await asyncio.sleep(5)
+            ended.append(int(message.body))
+
+        async with consumer(listen, in_order=True) as member:
+            for number in range(4):
+                fake.put("t", 0, b"%d" % number)
+            await asyncio.sleep(1)
+            seek = asyncio.create_task(member.seek(QUEUE, 3))
+            await asyncio.sleep(1)
+            fake.notify("g")
+            await seek
+            await asyncio.sleep(30)
+        assert ended == [0, 3]
 
     run(test)
 
