@@ -9,7 +9,7 @@ import time
 from collections import Counter, defaultdict
 
 import pytest
-from java_peer import java_broker, java_name_server
+from java_peer import START_S, java_broker, java_name_server
 
 from tailrace import Message, Producer, PullConsumer, PushConsumer, RetryLater
 from tailrace.errors import RemotingError
@@ -43,7 +43,7 @@ def java_member(reference, *arguments):
     thread = threading.Thread(target=read)
     thread.start()
     try:
-        assert ready.wait(60), "the Java consumer did not start"
+        assert ready.wait(START_S), "the Java consumer did not start"
         yield lines
     finally:
         process.stdin.close()

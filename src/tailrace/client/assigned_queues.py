@@ -274,7 +274,7 @@ class AssignedQueues:
 
     async def _pull(self, one: ProcessQueue) -> None:
         failures = 0
-        while not one.dropped:
+        while not one.dropped and not self._stopped:
             if self._full(one):
                 one.changed.clear()
                 await one.changed.wait()
@@ -289,6 +289,8 @@ class AssignedQueues:
                     await self.restart(one, moved)
                     return
             except (RemotingError, CorruptionError) as error:
+                if self._stopped:  # the connection was closed by the client itself
+                    return
                 failures += 1
                 if self._raise_refusals and isinstance(error, RemotingCommandError) and error.code in _FINAL:
                     self._error = error

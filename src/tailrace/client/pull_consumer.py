@@ -280,8 +280,8 @@ class AsyncPullConsumer:
                 yield taken[1]
                 reading.queues.done(*taken)
         finally:
-            self._followed_now.discard(reading)
             await reading.close()
+            self._followed_now.discard(reading)
 
     async def _to_the_end(
         self, wanted: Subscription, start: str | int, wait_ms: int, *, commit: bool
@@ -405,12 +405,12 @@ class _Reading:
 
     async def close(self) -> None:
         self.consumed()
+        self.queues.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._member is not None:
             await self._member.stop()
-        self.queues.stop()
         if self._member is not None:
             await self._member.leave()
         elif self._auto_commit:
@@ -498,15 +498,17 @@ class PullConsumer:
         """As ``AsyncPullConsumer.messages``."""
         source = self._consumer.messages(
             topic, start=start, tags=tags, sql=sql, follow=follow, commit=commit, wait_ms=wait_ms)
-        try:
-            while True:
-                try:
-                    yield self._loop.run(_next(source))
-                except StopAsyncIteration:
-                    return
-        finally:
-            if not self._loop.closed:
-                self._loop.run(source.aclose())
+        while True:
+            try:
+                message = self._loop.run(_next(source))
+            except StopAsyncIteration:
+                return
+            try:
+                yield message
+            except GeneratorExit:
+                with contextlib.suppress(RuntimeError, RemotingError):  # thrown away on the loop's own thread
+                    self._loop.run(source.aclose())
+                raise
 
     def min_offset(self, queue: MessageQueue) -> int:
         """As ``AsyncPullConsumer.min_offset``."""

@@ -82,11 +82,14 @@ class EventLoopThread:
             raise RuntimeError(
                 "a blocking client is called on the event loop that serves it; in an async function use the "
                 "class whose name begins with Async, or asyncio.to_thread")
+        future = self.submit(coroutine)
         try:
-            result: _T = self.submit(coroutine).result()
+            return future.result()
         except CancelledError:
             raise RemotingError("the client is closed") from None
-        return result
+        except BaseException:
+            future.cancel()  # a wait that is interrupted, as by Ctrl-C, ends the coroutine
+            raise
 
     def submit(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
         """Start a coroutine in the loop; a future of its result."""

@@ -502,6 +502,28 @@ def test_requests_of_the_broker_reset_ask_and_deliver():
     run(test)
 
 
+def test_a_pull_consumer_that_is_closed_while_it_follows_logs_nothing(caplog):
+    async def test():
+        fake = broker(t=4)
+        reader = AsyncPullConsumer(namesrv="n:1", group="g", clock=LoopClock())
+        seen = []
+
+        async def follow():
+            async for message in reader.messages("t"):
+                seen.append(message.body)
+
+        following = asyncio.create_task(follow())
+        fake.put("t", 2, b"1")
+        await asyncio.sleep(20)
+        assert seen == [b"1"]
+        following.cancel()
+        await reader.close()
+        await asyncio.gather(following, return_exceptions=True)
+        assert not [r for r in caplog.records if r.levelname == "WARNING"]
+
+    run(test)
+
+
 def test_a_strategy_that_raises_changes_nothing_and_is_logged_once(caplog):
     async def test():
         fake = broker(t=1)
