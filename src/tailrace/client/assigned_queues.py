@@ -101,7 +101,8 @@ class AssignedQueues:
         made.locked_until = locked_until
         made.paused = self._all_paused or queue in self._paused
         self._queues[queue] = made
-        made.pulling = asyncio.create_task(self._pull(made))
+        if not self._stopped:
+            made.pulling = asyncio.create_task(self._pull(made))
 
     def drop(self, one: ProcessQueue) -> None:
         """Hand out no further message of a queue; those that workers have run on."""
@@ -274,7 +275,7 @@ class AssignedQueues:
 
     async def _pull(self, one: ProcessQueue) -> None:
         failures = 0
-        while not one.dropped and not self._stopped:
+        while not one.dropped:
             if self._full(one):
                 one.changed.clear()
                 await one.changed.wait()
