@@ -18,17 +18,37 @@ from typing import TYPE_CHECKING, Any
 from tailrace.errors import StoreError
 
 if TYPE_CHECKING:
+    from tailrace.client import (
+        AsyncProducer,
+        AsyncPullConsumer,
+        AsyncPushConsumer,
+        MessageQueue,
+        Producer,
+        PullConsumer,
+        PushConsumer,
+        RetryLater,
+        Sql,
+    )
     from tailrace.config import FlushDiskType, StoreConfig
     from tailrace.model import Message, MessageExt, PutMessageResult, PutMessageStatus
     from tailrace.node.message_store import MessageStore
 
 __all__ = [
+    "AsyncProducer",
+    "AsyncPullConsumer",
+    "AsyncPushConsumer",
     "FlushDiskType",
     "Message",
     "MessageExt",
+    "MessageQueue",
     "MessageStore",
+    "Producer",
+    "PullConsumer",
+    "PushConsumer",
     "PutMessageResult",
     "PutMessageStatus",
+    "RetryLater",
+    "Sql",
     "StoreConfig",
     "StoreError",
     "__version__",
@@ -39,6 +59,15 @@ __version__ = "0.1.0"
 # Where the names are. The store brings NumPy, settings and messages build their classes: who only
 # wants one of them, or the package of a command, need not wait for the others.
 _HOMES = {
+    "AsyncProducer": "tailrace.client",
+    "AsyncPullConsumer": "tailrace.client",
+    "AsyncPushConsumer": "tailrace.client",
+    "MessageQueue": "tailrace.client",
+    "Producer": "tailrace.client",
+    "PullConsumer": "tailrace.client",
+    "PushConsumer": "tailrace.client",
+    "RetryLater": "tailrace.client",
+    "Sql": "tailrace.client",
     "FlushDiskType": "tailrace.config",
     "Message": "tailrace.model",
     "MessageExt": "tailrace.model",

@@ -310,10 +310,59 @@ _CLIENT: Final = (
            "The function `check` of a producer raised; the broker asks again."),
     _event("warning", "check of a transaction cannot be read", "broker reason",
            "A broker asked about a half message with fields or a record that cannot be read."),
-    _event("warning", "check of a transaction left for later", "group under_way",
-           "Too many checks are under way in this producer; the broker asks again."),
-    _event("warning", "heartbeat failed", "group broker reason",
-           "A broker may forget a producer group that sends in transactions; tried again after 30 s."),
+    _event("warning", "heartbeat failed", "broker reason",
+           "A broker may forget the groups of this client; tried again every second. Logged once until it works."),
+    _event("warning", "request of a broker left for later", "group under_way",
+           "Too many requests of brokers are under way in this client, such as check-backs; the broker asks again."),
+    _event("warning", "request of a broker failed", "broker code reason",
+           "A client could not serve a request of a broker, or its answer could not be sent."),
+    _event("info", "consumer started", "group client",
+           "A push consumer has joined its group and has its first queues."),
+    _event("info", "consumer closed", "group",
+           "A push consumer has committed its offsets and left its group."),
+    _event("warning", "consumer closed before its listeners ended", "group listeners",
+           "Listeners ran longer than close_timeout_s; their messages are not committed and are delivered again."),
+    _event("info", "queue assigned", "group topic broker queue offset",
+           "The rebalance gave this member a queue, which it consumes from this offset."),
+    _event("info", "queue given up", "group topic broker queue offset",
+           "The rebalance gave a queue of this member to another one; this offset was committed before."),
+    _event("warning", "rebalance failed, it is tried again", "group reason",
+           "A rebalance pass raised, for example a strategy of the program; queues stay as they are. Tried again "
+           "every second, logged once until it works."),
+    _event("warning", "queues of a topic are not known, asked again", "group topic reason",
+           "The topic has no route yet, or no broker of it can be reached. Queues stay as they are. Tried again every "
+           "second, logged once until it works. Check the name of the topic."),
+    _event("warning", "offset of a queue is not known, asked again", "group reason",
+           "A queue that this member gets is not consumed until its committed offset can be read; tried again every "
+           "second."),
+    _event("warning", "queue lock lost, another member may have it", "group topic broker queue",
+           "A queue that is consumed in order waits until it is locked again."),
+    _event("warning", "offsets not committed, tried again", "group queues topic queue reason",
+           "Tried again with the next commit; logged once until it works. If the consumer ends before, what it has "
+           "consumed since the last commit is delivered again."),
+    _event("info", "offset reset by the broker", "group topic broker queue offset",
+           "An administrator has reset the offset of this group; the queue is consumed from there."),
+    _event("warning", "offset of a queue is corrected", "topic broker queue offset to",
+           "The offset to pull lies outside of the queue, because messages have expired or an administrator has "
+           "reset it. The queue is consumed from the offset that the broker names."),
+    _event("warning", "pull failed, it is tried again", "topic broker queue offset reason",
+           "Tried again after 1 s, later 30 s; logged once until it works."),
+    _event("info", "pull works again", "topic broker queue", "A queue is pulled again after failures."),
+    _event("error", "listener failed, the message is delivered again", "group topic queue offset key reason",
+           "The listener raised; a traceback follows. The message comes again at the next delay level, or in order "
+           "after suspend_s; after max_reconsume_times it is a dead letter in %DLQ%group."),
+    _event("error", "listener takes too long, the message is delivered again",
+           "group topic queue offset key seconds",
+           "The listener ran longer than consume_timeout_s. A coroutine is cancelled; a thread goes on and is not "
+           "available for other messages."),
+    _event("error", "message not consumed, tried again", "group topic queue offset reason",
+           "A fault of the client; the message is delivered again after 5 s. Please report it."),
+    _event("warning", "message not sent back, consumed again here", "group topic queue offset key reason",
+           "The broker did not take back a message whose listener failed; it is delivered to this member again after "
+           "5 s, and the offset of its queue stays before it."),
+    _event("warning", "message of a broadcasting consumer is dropped after a failure",
+           "group topic queue offset key",
+           "The listener failed. Broadcasting consumers have no retries, as in RocketMQ."),
 )
 
 _REMOTING: Final = (

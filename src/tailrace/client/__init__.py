@@ -1,4 +1,4 @@
-"""Our RocketMQ client: producers and pull consumers, blocking and asyncio.
+"""Our RocketMQ client: producers, push consumers and pull consumers, blocking and asyncio.
 
     from tailrace import Message
     from tailrace.client import Producer, PullConsumer
@@ -14,19 +14,26 @@ The target is one or more name servers (``namesrv``, separated by ``;``) or one 
 
 from __future__ import annotations
 
+from tailrace.client.listening import RetryLater
 from tailrace.client.producer import AsyncProducer, Producer
 from tailrace.client.pull_consumer import AsyncPullConsumer, PullConsumer, PullResult
+from tailrace.client.push_consumer import AsyncPushConsumer, PushConsumer
 from tailrace.client.routes import MessageQueue
 from tailrace.client.send_result import SendResult
+from tailrace.client.subscription import Sql
 from tailrace.client.transactions import TransactionSendResult
 
 __all__ = [
     "AsyncProducer",
     "AsyncPullConsumer",
+    "AsyncPushConsumer",
     "MessageQueue",
     "Producer",
     "PullConsumer",
     "PullResult",
+    "PushConsumer",
+    "RetryLater",
     "SendResult",
+    "Sql",
     "TransactionSendResult",
 ]

@@ -9,8 +9,9 @@ import itertools
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, Self, final
+from typing import Final, Self, final
 
+from tailrace.client.instance import InstanceShare, Target
 from tailrace.client.routes import (
     AUTO_CREATE_TOPIC,
     DEFAULT_QUEUES,
@@ -76,14 +77,14 @@ class AsyncProducer:
         self._timeout_ms = timeout_ms
         self._retries = retries
         self._clock = clock or SystemClock()
-        self._remoting = RemotingClient(connect_timeout_ms=timeout_ms)
-        self._routes = Routes(self._remoting, self._clock, namesrv, broker)
+        self._share = InstanceShare(
+            Target(namesrv, broker, timeout_ms, clock), None if check is None else (group, False))
         # Programs that send one message each must not all take the first queue.
         self._turn = itertools.count(SystemEntropy().randrange(1 << 16))
         self._ids = itertools.count()
         self._id_base = f"{os.getpid() & 0xFFFF:04X}{SystemEntropy().u64():016X}"
         self._transactions = None if check is None else Transactions(
-            self._remoting, group, f"tailrace@{self._id_base}", check, timeout_ms)
+            self._share, group, check, timeout_ms)
 
     async def __aenter__(self) -> Self:
         return self
@@ -92,10 +93,18 @@ class AsyncProducer:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections that no other client of this event loop uses."""
         if self._transactions is not None:
             await self._transactions.close()
-        await self._remoting.close()
+        await self._share.close()
+
+    @property
+    def _routes(self) -> Routes:
+        return self._share.instance.routes
+
+    @property
+    def _remoting(self) -> RemotingClient:
+        return self._share.instance.remoting
 
     async def send(
         self, message: Message, *, queue_id: int | None = None, selector: QueueSelector | None = None
@@ -133,8 +142,7 @@ class AsyncProducer:
         if message.deliver_at is not None or message.delay is not None or message.delay_level:
             raise MessageIllegalError("delay", "a message of a transaction cannot be delayed")
         route = await self._routes.of(message.topic, for_write=True)
-        for address in sorted(set(route.addresses.values())):
-            await transactions.join(address)
+        await transactions.join(message.topic, set(route.addresses.values()))
         unique_key, stored = self._properties(message, TRAN_MSG="true", PGROUP=self._group)
         header = self._header(message.topic, message.flag, stored.decode())
         header.sys_flag = int(SysFlag.TRANSACTION_PREPARED)
@@ -284,13 +292,16 @@ class AsyncProducer:
 class Producer:
     """The blocking face of ``AsyncProducer``; any thread may call it."""
 
-    def __init__(self, **options: Any) -> None:
-        self._loop = EventLoopThread("tailrace-producer")
-        try:
-            self._producer = self._loop.run(_made(AsyncProducer, options))
-        except BaseException:
-            self._loop.close()
-            raise
+    def __init__(
+        self, *, namesrv: str = "", broker: str = "", group: str = "DEFAULT_PRODUCER",
+        timeout_ms: int = 3000, retries: int = 2, check: CheckTransaction | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """As ``AsyncProducer``."""
+        self._producer = AsyncProducer(
+            namesrv=namesrv, broker=broker, group=group, timeout_ms=timeout_ms, retries=retries, check=check,
+            clock=clock)
+        self._loop = EventLoopThread()
 
     def __enter__(self) -> Self:
         return self
@@ -299,7 +310,7 @@ class Producer:
         self.close()
 
     def close(self) -> None:
-        """Close the connections and the thread; a second call does nothing."""
+        """Close what no other client of the process uses; a second call does nothing."""
         if not self._loop.closed:
             self._loop.run(self._producer.close())
             self._loop.close()
@@ -320,9 +331,7 @@ class Producer:
 
     def send_async(self, message: Message, *, queue_id: int | None = None) -> Future[SendResult]:
         """Start a send; the future has its result or error."""
-        future: Future[SendResult] = self._loop.submit(
-            self._producer.send(message, queue_id=queue_id))
-        return future
+        return self._loop.submit(self._producer.send(message, queue_id=queue_id))
 
     def send_oneway(self, message: Message, *, queue_id: int | None = None) -> None:
         """As ``AsyncProducer.send_oneway``."""
@@ -343,7 +352,3 @@ class Producer:
     ) -> None:
         """As ``AsyncProducer.create_topic``."""
         self._loop.run(self._producer.create_topic(topic, queues, attributes))
-
-
-async def _made(kind: type[Any], options: dict[str, Any]) -> Any:
-    return kind(**options)

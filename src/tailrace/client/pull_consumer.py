@@ -1,93 +1,200 @@
-"""Pull consumers: who asks decides what is read, and from where."""
+"""Pull consumers: the program decides what is read, and from where."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, replace
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from typing import Any, Final, Self, final
 
-from tailrace.client.routes import MessageQueue, Routes
+from tailrace.client.allocation import Strategy, strategy_of
+from tailrace.client.assigned_queues import AssignedQueues, Limits
+from tailrace.client.broker_calls import BrokerCalls, PullResult, decode_all
+from tailrace.client.group_member import GroupMember, MemberSettings, Start
+from tailrace.client.instance import InstanceShare, Target
+from tailrace.client.offset_store import BrokerOffsets
+from tailrace.client.process_queue import ProcessQueue
+from tailrace.client.routes import MessageQueue
+from tailrace.client.subscription import Sql, Subscription, Topics, expressions
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.loop_thread import EventLoopThread
-from tailrace.errors import ConfigError, CorruptionError, RemotingCommandError
+from tailrace.errors import ConfigError, RemotingCommandError, RemotingError
 from tailrace.formats import fastjson
-from tailrace.formats.commitlog import SysFlag, decode_message, decompress_body
-from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
-from tailrace.formats.requests.broker_headers import (
-    GetAllTopicConfigRequestHeader,
-    GetMaxOffsetRequestHeader,
-    GetMaxOffsetResponseHeader,
-    GetMinOffsetRequestHeader,
-    GetMinOffsetResponseHeader,
-    SearchOffsetRequestHeader,
-    SearchOffsetResponseHeader,
-)
-from tailrace.formats.requests.consumer_headers import (
-    GetSubscriptionGroupConfigRequestHeader,
-    QueryConsumerOffsetRequestHeader,
-    QueryConsumerOffsetResponseHeader,
-    UpdateConsumerOffsetRequestHeader,
-)
-from tailrace.formats.requests.custom_header import CustomHeader
-from tailrace.formats.requests.message_headers import (
-    PullMessageRequestHeader,
-    PullMessageResponseHeader,
-    QueryMessageRequestHeader,
-)
+from tailrace.formats.remoting import RequestCode, ResponseCode
+from tailrace.formats.requests.broker_headers import GetAllTopicConfigRequestHeader
+from tailrace.formats.requests.message_headers import QueryMessageRequestHeader
 from tailrace.model import BoundaryType, MessageExt
-from tailrace.remoting.client import RemotingClient
 
 __all__ = ["AsyncPullConsumer", "PullConsumer", "PullResult"]
 
-_SUSPEND, _SUBSCRIPTION = 2, 4
-_STATUS: Final = {
-    ResponseCode.SUCCESS: "FOUND",
-    ResponseCode.PULL_NOT_FOUND: "NO_NEW_MSG",
-    ResponseCode.PULL_RETRY_IMMEDIATELY: "NO_MATCHED_MSG",
-    ResponseCode.PULL_OFFSET_MOVED: "OFFSET_ILLEGAL",
-}
-MAX_BODY: Final = 64 << 20
-"""Longest body after decompression."""
-
-
-@dataclass(slots=True)
-class PullResult:
-    """``status`` is FOUND, NO_NEW_MSG, NO_MATCHED_MSG or OFFSET_ILLEGAL."""
-
-    status: str
-    next_begin_offset: int
-    min_offset: int
-    max_offset: int
-    messages: list[MessageExt]
+NEW_QUEUES_S: Final = 30.0
+"""Between looks for new queues of a topic that is followed."""
 
 
 @final
 class AsyncPullConsumer:
-    """Reads queues; use it in one event loop, as an asynchronous context manager."""
+    """Reads queues; use it in one event loop, as an asynchronous context manager.
+
+    `messages` reads a topic. `subscribe` or `assign`, then `poll`, read queues that are shared with other members
+    of the group, or chosen ones. `pull` reads one queue once.
+    """
 
     def __init__(
         self, *, namesrv: str = "", broker: str = "", group: str = "DEFAULT_CONSUMER",
-        timeout_ms: int = 3000, clock: Clock | None = None,
+        timeout_ms: int = 3000, auto_commit: bool = True, commit_interval_s: float = 1.0,
+        max_cached_messages: int = 1_000, max_cached_bytes: int = 64 << 20, clock: Clock | None = None,
     ) -> None:
+        """``auto_commit`` and the arguments after it are for `poll`; docs/how-to/consume.md describes them."""
         self._group = group
         self._timeout_ms = timeout_ms
         self._broker = broker
-        self._remoting = RemotingClient(connect_timeout_ms=timeout_ms)
-        self._routes = Routes(self._remoting, clock or SystemClock(), namesrv, broker)
+        self._auto_commit = auto_commit
+        self._commit_interval_s = commit_interval_s
+        self._limits = Limits(max_cached_messages, max_cached_bytes)
+        self._clock = clock or SystemClock()
+        self._target = Target(namesrv, broker, timeout_ms, clock)
+        self._share = InstanceShare(self._target)
+        self._reading: _Reading | None = None
+        self._followed_now: set[_Reading] = set()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        if kind is not None and self._reading is not None:
+            self._reading.handed.clear()  # the program has failed: what it had is delivered again
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections."""
-        await self._remoting.close()
+        """Commit what `poll` has returned if ``auto_commit``, leave the group, and close the connections."""
+        await self._stop_reading()
+        for reading in list(self._followed_now):
+            await reading.close()
+        await self._share.close()
+
+    @property
+    def _calls(self) -> BrokerCalls:
+        return BrokerCalls(self._share.instance, self._group)
+
+    # --- queues that are subscribed to or assigned
+
+    async def subscribe(
+        self, topics: Topics, *, start: str = "first", strategy: Strategy | str = "AVG",
+    ) -> None:
+        """Join the group and share the queues of topics with its other members; `poll` reads them.
+
+        ``topics`` is a topic, several, or topics with a tag expression or `Sql` each. A queue is read from the
+        committed offset, or without one from ``start``: "first" or "last". Replaces an earlier `subscribe`
+        or `assign`.
+        """
+        wanted = {}
+        for topic, expression in expressions(topics):
+            wanted[topic] = Subscription.of(topic, sql=expression.expression) if isinstance(expression, Sql) else (
+                Subscription.of(topic, expression))
+            wanted[topic].version = self._clock.now_ms()
+        if not wanted or start not in {"first", "last"}:
+            raise ConfigError(f"subscribe needs a topic, and start 'first' or 'last', not {start!r}")
+        share = strategy_of(strategy)
+        await self._stop_reading()
+        reading = self._reading = _Reading(self, wanted, InstanceShare(self._target, (self._group, True)))
+        try:
+            await reading.join(Start(start), share)
+        except BaseException:
+            await self._stop_reading()
+            raise
+
+    async def assign(self, queues: Iterable[MessageQueue], *, start: str | int = "first", tags: str = "*") -> None:
+        """Read these queues with `poll`, whoever else reads them.
+
+        A queue is read from the committed offset, or without one from ``start``: "first", "last" or an offset.
+        Replaces an earlier `subscribe` or `assign`.
+        """
+        queues = list(queues)
+        wanted = {queue.topic: Subscription.of(queue.topic, tags) for queue in queues}
+        await self._stop_reading()
+        reading = self._reading = _Reading(self, wanted, None)
+        for queue in queues:
+            committed = await self.committed(queue)
+            offset = await self._offset(queue, start) if committed is None else committed
+            reading.queues.add(queue, offset, written=committed)
+        reading.commit_regularly()
+
+    async def poll(self, max_count: int = 32, timeout_ms: int = 1000) -> list[MessageExt]:
+        """Return messages, waiting for the first one; an empty list if none came in time.
+
+        The messages of the call before count as consumed now: only they are committed.
+        """
+        reading = self._running()
+        reading.consumed()
+        found: list[MessageExt] = []
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                taken = await reading.queues.take()
+        except TimeoutError:
+            return found
+        while taken is not None:
+            reading.handed.append(taken)
+            found.append(taken[1])
+            if len(found) >= max_count:
+                break
+            taken = reading.queues.take_now()
+        return found
+
+    async def assignment(self) -> list[MessageQueue]:
+        """Return the queues that `poll` reads."""
+        return sorted(one.queue for one in self._running().queues.all() if not one.dropped)
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Have `poll` go on at an offset of a queue. Raises ValueError if it does not read the queue."""
+        reading = self._running()
+        one = reading.queues.find(queue)
+        if one is None or one.dropped:
+            raise ValueError(f"{queue} is not assigned to this consumer; see assignment()")
+        reading.consumed()
+        await reading.queues.restart(one, offset)
+
+    async def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Have `poll` return no messages of these queues, or of none."""
+        self._running().queues.pause(queues)
+
+    async def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Undo `pause`."""
+        self._running().queues.resume(queues)
+
+    async def commit(self, queue: MessageQueue | None = None, offset: int | None = None) -> None:
+        """Set the group's offset of a queue; without arguments, commit all that `poll` has returned.
+
+        The broker writes offsets to disk every few seconds. It takes offsets of known groups only. A group
+        without a pull so far is created first, if the broker allows it. Raises RemotingCommandError otherwise.
+        """
+        if (queue is None) != (offset is None):
+            raise ValueError("commit takes a queue and its offset, or neither")
+        if queue is not None and offset is not None:
+            await self._calls.commit(queue, offset)
+            return
+        reading = self._running()
+        reading.consumed()
+        if failed := await reading.queues.commit():
+            place, error = next(iter(failed.items()))
+            raise RemotingError(f"offsets of {len(failed)} queues are not committed, {place}: {error}")
+
+    def _running(self) -> _Reading:
+        if self._share.closed:
+            raise RemotingError("the client is closed")
+        if self._reading is None:
+            raise RemotingError("nothing is read yet; call subscribe or assign first")
+        return self._reading
+
+    async def _stop_reading(self) -> None:
+        if self._reading is not None:
+            reading, self._reading = self._reading, None
+            await reading.close()
+
+    # --- one queue
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Queues that can be read; raises RemotingCommandError when there is no such topic."""
-        return list((await self._routes.of(topic)).read_queues)
+        return await self._calls.queues(topic)
 
     async def pull(
         self, queue: MessageQueue, offset: int, *, max_count: int = 32, tags: str = "*",
@@ -100,132 +207,122 @@ class AsyncPullConsumer:
         evaluates with enablePropertyFilter=true. ``wait_ms`` is how long the broker may wait for a
         first message. Bodies are decompressed. Raises ValueError if both expressions are given.
         """
-        if sql and tags != "*":
-            raise ValueError("tags and sql are both given; TAGS is a property in sql, too")
-        header = PullMessageRequestHeader(
-            self._group, queue.topic, queue.queue_id, offset, max_count,
-            sys_flag=_SUBSCRIPTION | (_SUSPEND if wait_ms else 0), commit_offset=0,
-            suspend_timeout_millis=wait_ms, sub_version=0, subscription=sql or tags,
-            expression_type="SQL92" if sql else "TAG")
-        answer = await self._call(
-            queue, RequestCode.PULL_MESSAGE, header, ok=tuple(_STATUS), extra_ms=wait_ms)
-        wanted = None if tags == "*" else {tag.strip() for tag in tags.split("||")}
-        messages = [
-            message for message in _decode_all(answer.body)
-            if wanted is None or message.tags in wanted
-        ]
-        found = answer.read(PullMessageResponseHeader)
-        return PullResult(
-            _STATUS[ResponseCode(answer.code)], found.next_begin_offset, found.min_offset,
-            found.max_offset, messages)
-
-    async def messages(
-        self, topic: str, *, start: str | int = "first", tags: str = "*", sql: str = "",
-        follow: bool = True, wait_ms: int = 1000,
-    ) -> AsyncIterator[MessageExt]:
-        """Messages of all queues of a topic, in order within each queue; ``tags`` and ``sql`` as in `pull`.
-
-        ``start`` is "first", "last" or an offset; without ``follow`` it ends where the queues ended
-        when it began: with all that was acknowledged by then, also when the broker of it cannot
-        serve it for some ms yet (a Java broker ends where it can).
-        """
-        positions: dict[MessageQueue, int] = {}
-        ends: dict[MessageQueue, int] = {}
-        for queue in await self.queues(topic):
-            low = await self.min_offset(queue)
-            high = await self._max_offset(queue, committed=follow)
-            positions[queue] = low if start == "first" else high if start == "last" else int(start)
-            ends[queue] = high
-        while positions:
-            idle = True
-            for queue in list(positions):
-                if not follow and positions[queue] >= ends[queue]:
-                    del positions[queue]
-                    continue
-                found = await self.pull(queue, positions[queue], tags=tags, sql=sql, wait_ms=(
-                    wait_ms if not follow else wait_ms // len(positions) if idle else 0))
-                if not follow and found.next_begin_offset <= positions[queue]:
-                    del positions[queue]  # what lies before its end cannot be read any more
-                else:
-                    positions[queue] = found.next_begin_offset
-                idle = idle and not found.messages
-                for message in found.messages:
-                    if follow or message.queue_offset < ends[queue]:
-                        yield message
+        return await self._calls.pull(
+            Subscription.of(queue.topic, tags, sql), queue, offset, max_count=max_count, wait_ms=wait_ms)
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """Offset of the first message."""
-        answer = await self._call(
-            queue, RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader(queue.topic, queue.queue_id))
-        return answer.read(GetMinOffsetResponseHeader).offset
+        return await self._calls.min_offset(queue)
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """Offset that the next message will get."""
-        return await self._max_offset(queue, committed=True)
-
-    async def _max_offset(self, queue: MessageQueue, *, committed: bool) -> int:
-        answer = await self._call(
-            queue, RequestCode.GET_MAX_OFFSET,
-            GetMaxOffsetRequestHeader(queue.topic, queue.queue_id, committed))
-        return answer.read(GetMaxOffsetResponseHeader).offset
+        return await self._calls.max_offset(queue)
 
     async def offset_by_time(
         self, queue: MessageQueue, timestamp_ms: int, boundary: BoundaryType = BoundaryType.LOWER
     ) -> int:
         """Offset of the first message stored at or after a time."""
-        answer = await self._call(
-            queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
-            SearchOffsetRequestHeader(
-                queue.topic, queue.queue_id, timestamp_ms, boundary_type=boundary.value))
-        return answer.read(SearchOffsetResponseHeader).offset
+        return await self._calls.offset_by_time(queue, timestamp_ms, boundary)
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The group's offset of a queue, None when it has none."""
-        answer = await self._call(
-            queue, RequestCode.QUERY_CONSUMER_OFFSET,
-            QueryConsumerOffsetRequestHeader(
-                self._group, queue.topic, queue.queue_id, set_zero_if_not_found=False),
-            ok=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND))
-        if answer.code != ResponseCode.SUCCESS:
-            return None
-        return answer.read(QueryConsumerOffsetResponseHeader).offset
+        return await self._calls.committed(queue)
 
-    async def commit(self, queue: MessageQueue, offset: int) -> None:
-        """Set the group's offset of a queue; the broker writes it to disk every few seconds.
+    async def _offset(self, queue: MessageQueue, start: str | int, *, end: int | None = None) -> int:
+        """Return the offset that ``start`` means."""
+        if start == "committed":
+            found = await self.committed(queue)
+            start = "first" if found is None else found
+        if start == "first":
+            return await self.min_offset(queue)
+        if start == "last":
+            return await self.max_offset(queue) if end is None else end
+        return int(start)
 
-        A broker takes offsets of known groups only. A group without a pull so far is created first,
-        if the broker allows it. Raises RemotingCommandError otherwise.
+    # --- a topic
+
+    async def messages(
+        self, topic: str, *, start: str | int = "committed", tags: str = "*", sql: str = "",
+        follow: bool = True, commit: bool = False, wait_ms: int = 1000,
+    ) -> AsyncGenerator[MessageExt, None]:
+        """Messages of all queues of a topic, in order within each queue; ``tags`` and ``sql`` as in `pull`.
+
+        ``start`` is "committed" (the group's committed offset of each queue; without one its first message),
+        "first", "last" or an offset. With ``commit`` a message is committed once the next one is asked for.
+
+        With ``follow`` all queues are polled at a time, and lost connections are made again. Without it the
+        iterator ends where the queues ended when it began: with all that was acknowledged by then, also when
+        the broker of it cannot serve it for some ms yet (a Java broker ends where it can); ``wait_ms`` is how
+        long the broker may wait for that.
         """
-        header = UpdateConsumerOffsetRequestHeader(self._group, queue.topic, queue.queue_id, offset)
-        unknown = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-        answer = await self._call(
-            queue, RequestCode.UPDATE_CONSUMER_OFFSET, header, ok=(ResponseCode.SUCCESS, unknown))
-        if answer.code == unknown:
-            await self._call(
-                queue, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
-                GetSubscriptionGroupConfigRequestHeader(self._group))
-            await self._call(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+        wanted = Subscription.of(topic, tags, sql)
+        source = self._followed(wanted, start, commit=commit) if follow else (
+            self._to_the_end(wanted, start, wait_ms, commit=commit))
+        try:
+            async for message in source:
+                yield message
+        finally:
+            await source.aclose()
+
+    async def _followed(
+        self, wanted: Subscription, start: str | int, *, commit: bool
+    ) -> AsyncGenerator[MessageExt, None]:
+        found = await self.queues(wanted.topic)
+        offsets = await asyncio.gather(*(self._offset(queue, start) for queue in found))
+        reading = _Reading(self, {wanted.topic: wanted}, None, auto_commit=commit)
+        self._followed_now.add(reading)
+        try:
+            for queue, offset in zip(found, offsets, strict=True):
+                reading.queues.add(queue, offset, written=None if commit else offset)
+            reading.commit_regularly()
+            reading.add_new_queues(wanted.topic)
+            while (taken := await reading.queues.take()) is not None:
+                yield taken[1]
+                reading.queues.done(*taken)
+        finally:
+            await reading.close()
+            self._followed_now.discard(reading)
+
+    async def _to_the_end(
+        self, wanted: Subscription, start: str | int, wait_ms: int, *, commit: bool
+    ) -> AsyncGenerator[MessageExt, None]:
+        places = []
+        for queue in await self.queues(wanted.topic):
+            end = await self._calls.max_offset(queue, committed=False)
+            places.append((queue, await self._offset(queue, start, end=end), end))
+        for queue, begin, end in places:
+            at = begin
+            while at < end:
+                found = await self._calls.pull(wanted, queue, at, max_count=32, wait_ms=wait_ms)
+                for message in found.messages:
+                    if message.queue_offset < end:
+                        yield message
+                if found.next_begin_offset <= at:
+                    break  # what lies before its end cannot be read any more
+                at = found.next_begin_offset
+                if commit:
+                    await self.commit(queue, min(at, end))
 
     async def query(
         self, topic: str, key: str, *, max_count: int = 32
     ) -> list[MessageExt]:
         """Messages of a topic with a key or unique key, from every broker that has the topic."""
-        route = await self._routes.of(topic)
+        route = await self._share.instance.routes.of(topic)
         found: list[MessageExt] = []
         for name in route.addresses:
-            answer = await self._call(
+            answer = await self._calls.call(
                 MessageQueue(topic, name, 0), RequestCode.QUERY_MESSAGE,
                 QueryMessageRequestHeader(
                     topic, key, max_count, begin_timestamp=0, end_timestamp=(1 << 63) - 1),
                 ok=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND))
-            found += _decode_all(answer.body)
+            found += decode_all(answer.body)
         return [m for m in found if key in m.keys or key == m.unique_key]
 
     async def topic_configs(self) -> list[dict[str, Any]]:
         """Topics of the broker that was named; needs ``broker``."""
         if not self._broker:
             raise ConfigError("topics can be listed of a broker, not of a name server")
-        answer = await self._remoting.invoke(
+        answer = await self._share.instance.remoting.invoke(
             self._broker, RequestCode.GET_ALL_TOPIC_CONFIG,
             GetAllTopicConfigRequestHeader(topic_seq=0).to_ext(),
             timeout_ms=self._timeout_ms)
@@ -237,68 +334,150 @@ class AsyncPullConsumer:
     async def runtime_info(self, topic: str) -> dict[str, dict[str, str]]:
         """Figures of every broker that has a topic, as its administration tools see them."""
         found = {}
-        for name, address in (await self._routes.of(topic)).addresses.items():
-            answer = await self._remoting.invoke(
+        for name, address in (await self._share.instance.routes.of(topic)).addresses.items():
+            answer = await self._share.instance.remoting.invoke(
                 address, RequestCode.GET_BROKER_RUNTIME_INFO, {}, timeout_ms=self._timeout_ms)
             if answer.code != ResponseCode.SUCCESS:
                 raise RemotingCommandError(answer.code, answer.remark or "", address)
             found[name] = dict(fastjson.loads(answer.body)["table"])
         return found
 
-    async def _call(
-        self, queue: MessageQueue, code: int, header: CustomHeader, *,
-        ok: tuple[int, ...] = (ResponseCode.SUCCESS,), extra_ms: int = 0,
-    ) -> RemotingCommand:
-        route = await self._routes.of(queue.topic)
-        address = route.addresses.get(queue.broker_name)
-        if address is None:
-            raise RemotingCommandError(
-                ResponseCode.TOPIC_NOT_EXIST, f"no broker {queue.broker_name} has {queue.topic}")
-        answer = await self._remoting.invoke(
-            address, code, header.to_ext(), timeout_ms=self._timeout_ms + extra_ms)
-        if answer.code not in ok:
-            raise RemotingCommandError(answer.code, answer.remark or "", address)
-        return answer
 
+@final
+class _Reading:
+    """Queues that are read at a time, and the messages that the program has."""
 
-def _decode_all(body: bytes) -> list[MessageExt]:
-    found = []
-    at = 0
-    while at < len(body):
-        size = int.from_bytes(body[at : at + 4], "big")
-        if size <= 0:
-            raise CorruptionError("a pull answer holds no record where one should be", file_pos=at)
-        message = decode_message(body[at : at + size])
-        if message.sys_flag & SysFlag.COMPRESSED:
-            message = replace(message, body=decompress_body(message.body, message.sys_flag, MAX_BODY))
-        found.append(message)
-        at += size
-    return found
+    def __init__(
+        self, consumer: AsyncPullConsumer, wanted: dict[str, Subscription], share: InstanceShare | None, *,
+        auto_commit: bool | None = None,
+    ) -> None:
+        self._share = share
+        self._auto_commit = consumer._auto_commit if auto_commit is None else auto_commit
+        self._interval_s = consumer._commit_interval_s
+        self._wanted = wanted
+        self._calls = BrokerCalls(share.instance, consumer._group) if share else consumer._calls
+        self._offsets = BrokerOffsets(self._calls)
+        self._member: GroupMember | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self.handed: list[tuple[ProcessQueue, MessageExt]] = []
+        """What the last `poll` has returned."""
+        self.queues = AssignedQueues(
+            self._calls, self._offsets, wanted, consumer._limits, consumer._clock,
+            auto_commit=self._auto_commit, raise_refusals=True, register=self._register if share else None)
+
+    async def _register(self) -> None:
+        if self._member is not None:
+            await self._member.register()
+
+    async def join(self, start: Start, strategy: Strategy) -> None:
+        for one in self._wanted.values():
+            if one.is_sql:
+                await self._calls.check_filter(one)
+        self._member = GroupMember(self._calls, self.queues, self._offsets, self._wanted, MemberSettings(
+            strategy, start, pulls_itself=True, auto_commit=self._auto_commit, commit_interval_s=self._interval_s), {})
+        await self._member.start()
+
+    def commit_regularly(self) -> None:
+        if self._auto_commit:
+            self._tasks.append(asyncio.create_task(self._commit_always()))
+
+    async def _commit_always(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            await self.queues.commit()  # one that failed is tried again with the next
+
+    def add_new_queues(self, topic: str) -> None:
+        self._tasks.append(asyncio.create_task(self._look_for_queues(topic)))
+
+    async def _look_for_queues(self, topic: str) -> None:
+        while True:
+            await asyncio.sleep(NEW_QUEUES_S)
+            with contextlib.suppress(RemotingError):
+                for queue in await self._calls.queues(topic):
+                    if self.queues.find(queue) is None:
+                        self.queues.add(queue, await self._calls.min_offset(queue), written=None)
+
+    def consumed(self) -> None:
+        """Count what the program has as consumed."""
+        for one, message in self.handed:
+            self.queues.done(one, message)
+        self.handed.clear()
+
+    async def close(self) -> None:
+        self.consumed()
+        self.queues.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._member is not None:
+            await self._member.stop()
+        if self._member is not None:
+            await self._member.leave()
+        elif self._auto_commit:
+            await self.queues.commit()
+        if self._share is not None:
+            await self._share.close()
 
 
 @final
 class PullConsumer:
     """The blocking face of ``AsyncPullConsumer``; any thread may call it."""
 
-    def __init__(self, **options: Any) -> None:
-        self._loop = EventLoopThread("tailrace-consumer")
-        try:
-            self._consumer = self._loop.run(_made(options))
-        except BaseException:
-            self._loop.close()
-            raise
+    def __init__(
+        self, *, namesrv: str = "", broker: str = "", group: str = "DEFAULT_CONSUMER",
+        timeout_ms: int = 3000, auto_commit: bool = True, commit_interval_s: float = 1.0,
+        max_cached_messages: int = 1_000, max_cached_bytes: int = 64 << 20, clock: Clock | None = None,
+    ) -> None:
+        """As ``AsyncPullConsumer``."""
+        self._consumer = AsyncPullConsumer(
+            namesrv=namesrv, broker=broker, group=group, timeout_ms=timeout_ms, auto_commit=auto_commit,
+            commit_interval_s=commit_interval_s, max_cached_messages=max_cached_messages,
+            max_cached_bytes=max_cached_bytes, clock=clock)
+        self._loop = EventLoopThread()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, *error: object) -> None:
+        if not self._loop.closed:
+            self._loop.run(self._consumer.__aexit__(*error))
+            self._loop.close()
 
     def close(self) -> None:
-        """Close the connections and the thread; a second call does nothing."""
+        """As ``AsyncPullConsumer.close``; a second call does nothing."""
         if not self._loop.closed:
             self._loop.run(self._consumer.close())
             self._loop.close()
+
+    def subscribe(
+        self, topics: Topics, *, start: str = "first", strategy: Strategy | str = "AVG",
+    ) -> None:
+        """As ``AsyncPullConsumer.subscribe``."""
+        self._loop.run(self._consumer.subscribe(topics, start=start, strategy=strategy))
+
+    def assign(self, queues: Iterable[MessageQueue], *, start: str | int = "first", tags: str = "*") -> None:
+        """As ``AsyncPullConsumer.assign``."""
+        self._loop.run(self._consumer.assign(queues, start=start, tags=tags))
+
+    def poll(self, max_count: int = 32, timeout_ms: int = 1000) -> list[MessageExt]:
+        """As ``AsyncPullConsumer.poll``."""
+        return self._loop.run(self._consumer.poll(max_count, timeout_ms))
+
+    def assignment(self) -> list[MessageQueue]:
+        """As ``AsyncPullConsumer.assignment``."""
+        return self._loop.run(self._consumer.assignment())
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """As ``AsyncPullConsumer.seek``."""
+        self._loop.run(self._consumer.seek(queue, offset))
+
+    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """As ``AsyncPullConsumer.pause``."""
+        self._loop.run(self._consumer.pause(queues))
+
+    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """As ``AsyncPullConsumer.resume``."""
+        self._loop.run(self._consumer.resume(queues))
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """As ``AsyncPullConsumer.queues``."""
@@ -313,16 +492,23 @@ class PullConsumer:
             queue, offset, max_count=max_count, tags=tags, sql=sql, wait_ms=wait_ms))
 
     def messages(
-        self, topic: str, *, start: str | int = "first", tags: str = "*", sql: str = "",
-        follow: bool = True,
+        self, topic: str, *, start: str | int = "committed", tags: str = "*", sql: str = "",
+        follow: bool = True, commit: bool = False, wait_ms: int = 1000,
     ) -> Iterator[MessageExt]:
         """As ``AsyncPullConsumer.messages``."""
-        source = self._consumer.messages(topic, start=start, tags=tags, sql=sql, follow=follow)
+        source = self._consumer.messages(
+            topic, start=start, tags=tags, sql=sql, follow=follow, commit=commit, wait_ms=wait_ms)
         while True:
             try:
-                yield self._loop.run(_next(source))
+                message = self._loop.run(_next(source))
             except StopAsyncIteration:
                 return
+            try:
+                yield message
+            except GeneratorExit:
+                with contextlib.suppress(RuntimeError, RemotingError):  # thrown away on the loop's own thread
+                    self._loop.run(source.aclose())
+                raise
 
     def min_offset(self, queue: MessageQueue) -> int:
         """As ``AsyncPullConsumer.min_offset``."""
@@ -342,7 +528,7 @@ class PullConsumer:
         """As ``AsyncPullConsumer.committed``."""
         return self._loop.run(self._consumer.committed(queue))
 
-    def commit(self, queue: MessageQueue, offset: int) -> None:
+    def commit(self, queue: MessageQueue | None = None, offset: int | None = None) -> None:
         """As ``AsyncPullConsumer.commit``."""
         self._loop.run(self._consumer.commit(queue, offset))
 
@@ -357,10 +543,6 @@ class PullConsumer:
     def topic_configs(self) -> list[dict[str, Any]]:
         """As ``AsyncPullConsumer.topic_configs``."""
         return self._loop.run(self._consumer.topic_configs())
-
-
-async def _made(options: dict[str, Any]) -> AsyncPullConsumer:
-    return AsyncPullConsumer(**options)
 
 
 async def _next(source: AsyncIterator[MessageExt]) -> MessageExt:

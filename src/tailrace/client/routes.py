@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Final, final
 
 from tailrace.env.clock import Clock
 from tailrace.errors import ConfigError, RemotingCommandError, RemotingError
@@ -23,6 +24,7 @@ DEFAULT_QUEUES = 4
 QUEUES_MAX = 1 << 31
 REFRESH_NS = 30_000_000_000
 _READ, _WRITE = 4, 2
+_BROKER_NAME: Final = re.compile(r"^brokerName=(\S+)\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -32,6 +34,18 @@ class MessageQueue:
     topic: str
     broker_name: str
     queue_id: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the members by RocketMQ's names."""
+        return {"brokerName": self.broker_name, "queueId": self.queue_id, "topic": self.topic}
+
+    @classmethod
+    def from_json(cls, value: Any) -> MessageQueue:
+        """Return the queue in an object of JSON. Raises ValueError."""
+        try:
+            return cls(str(value["topic"]), str(value["brokerName"]), int(value["queueId"]))
+        except (KeyError, TypeError, ValueError):
+            raise ValueError(f"{str(value)[:100]!r} is not a queue") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +68,7 @@ class Routes:
         self._clock = clock
         self._namesrv = [address.strip() for address in namesrv.split(";") if address.strip()]
         self._broker = broker
+        self._broker_name = ""
         self._kept: dict[str, tuple[int, Route]] = {}
 
     async def of(self, topic: str, *, for_write: bool = False) -> Route:
@@ -111,10 +126,21 @@ class Routes:
         reads, writes = int(config["readQueueNums"]), int(config["writeQueueNums"])
         if asked != topic:
             reads, writes = min(reads, DEFAULT_QUEUES), min(writes, DEFAULT_QUEUES)
+        name = self._broker_name or await self._ask_name()
         return Route(
-            tuple(MessageQueue(topic, self._broker, n) for n in range(writes)),
-            tuple(MessageQueue(topic, self._broker, n) for n in range(reads)),
-            {self._broker: self._broker})
+            tuple(MessageQueue(topic, name, n) for n in range(writes)),
+            tuple(MessageQueue(topic, name, n) for n in range(reads)),
+            {name: self._broker})
+
+    async def _ask_name(self) -> str:
+        """Return the name of the one broker, by which all members of a group name its queues.
+
+        A broker that does not show its settings is named by its address.
+        """
+        answer = await self._remoting.invoke(self._broker, RequestCode.GET_BROKER_CONFIG, {})
+        found = _BROKER_NAME.search(answer.body.decode(errors="replace"))
+        self._broker_name = found[1] if found and answer.code == ResponseCode.SUCCESS else self._broker
+        return self._broker_name
 
 
 def _route(data: dict[str, Any], topic: str, most: int) -> Route:

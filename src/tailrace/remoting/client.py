@@ -111,6 +111,7 @@ class _Connection(asyncio.Protocol):
         for future in waiting.values():
             if not future.done():
                 future.set_exception(RemotingError(f"the connection to {self.address} was closed"))
+        self._client.on_lost(self.address)
 
     def close(self) -> None:
         if self.transport is not None:
@@ -138,6 +139,8 @@ class RemotingClient:
         self._numbers = itertools.count(1)
         self.on_request: Callable[[str, RemotingCommand], None] = _ignore
         """Called with the address of a peer and a request of it; must not raise."""
+        self.on_lost: Callable[[str], None] = _no_matter
+        """Called with the address of a peer when a connection to it was closed; must not raise."""
 
     def _open(self, address: str) -> _Connection | None:
         """The connection to an address, when it has one that can be used."""
@@ -218,6 +221,14 @@ class RemotingClient:
         await connection.write(
             self._request(code, ext, body, next(self._numbers) & 0x7FFFFFFF, ONEWAY_FLAG))
 
+    async def answer(self, address: str, response: RemotingCommand) -> None:
+        """Answer a request of a peer. Raises RemotingError if the connection has gone."""
+        connection = self._open(address)
+        if connection is None:
+            raise RemotingError(f"the connection to {address} was closed")
+        response.language = LANGUAGE_PYTHON
+        await connection.write(encode(response))
+
     async def close(self) -> None:
         """Close every connection; requests under way fail, and so do later ones."""
         self._closed = True
@@ -229,3 +240,7 @@ class RemotingClient:
 
 def _ignore(address: str, request: RemotingCommand) -> None:
     """Leave a peer's request without an answer."""
+
+
+def _no_matter(address: str) -> None:
+    """Open the connection again with the next request."""

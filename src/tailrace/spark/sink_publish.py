@@ -78,14 +78,15 @@ class Publisher:
     """A producer and a consumer of one broker or cluster; use it as a context manager."""
 
     def __init__(self, options: WriteOptions, sleep: Sleep) -> None:
-        place = {"broker": options.broker, "namesrv": options.namesrv}
         self._sleep = sleep
         # No retries: a request without an answer may have been stored.
         self._producer = Producer(
-            group=options.group, timeout_ms=options.timeout_ms, retries=0, **place)
+            namesrv=options.namesrv, broker=options.broker, group=options.group, timeout_ms=options.timeout_ms,
+            retries=0)
         try:
             self._consumer = PullConsumer(
-                group=options.group, timeout_ms=options.timeout_ms, **place)
+                namesrv=options.namesrv, broker=options.broker, group=options.group,
+                timeout_ms=options.timeout_ms)
         except BaseException:
             self._producer.close()
             raise

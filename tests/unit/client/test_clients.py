@@ -243,6 +243,10 @@ def test_a_success_without_its_fields_is_an_error_and_not_sent_again():
     run(test)
 
 
+def never_committed(channel, request):
+    return request.answer(ResponseCode.QUERY_NOT_FOUND)
+
+
 def test_reading_to_the_end_waits_for_what_was_acknowledged_and_not_dispatched():
     async def test():
         asked, pulled = [], []
@@ -257,7 +261,7 @@ def test_reading_to_the_end_waits_for_what_was_acknowledged_and_not_dispatched()
                 "suggestWhichBrokerId": "0", "nextBeginOffset": "1", "minOffset": "0", "maxOffset": "1"})
 
         server, address = await server_with(
-            c11=not_yet, c30=end, c31=lambda _, request: request.answer(ext={"offset": "0"}),
+            c11=not_yet, c14=never_committed, c30=end, c31=lambda _, request: request.answer(ext={"offset": "0"}),
             c351=lambda _, request: request.answer(
                 body=b'{"readQueueNums":1,"writeQueueNums":1,"perm":6}'))
         async with AsyncPullConsumer(broker=address, group="c") as consumer:
@@ -276,7 +280,7 @@ def test_reading_to_the_end_ends_although_the_last_messages_cannot_be_read():
                 "minOffset": "0", "maxOffset": "9"})
 
         server, address = await server_with(
-            c11=nothing, c30=lambda _, request: request.answer(ext={"offset": "9"}),
+            c11=nothing, c14=never_committed, c30=lambda _, request: request.answer(ext={"offset": "9"}),
             c31=lambda _, request: request.answer(ext={"offset": "0"}),
             c351=lambda _, request: request.answer(
                 body=b'{"readQueueNums":1,"writeQueueNums":1,"perm":6}'))
@@ -288,7 +292,7 @@ def test_reading_to_the_end_ends_although_the_last_messages_cannot_be_read():
 
 
 def test_a_close_ends_calls_of_other_threads_and_later_ones_are_told():
-    loop = EventLoopThread("test")
+    loop = EventLoopThread()
     failed = []
 
     def waits():

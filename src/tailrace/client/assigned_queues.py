@@ -1,0 +1,345 @@
+"""The queues that a consumer has at a time: one long poll for each, messages to take, offsets to commit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, final
+
+from tailrace.client.broker_calls import BrokerCalls
+from tailrace.client.offset_store import OffsetStore
+from tailrace.client.process_queue import ProcessQueue
+from tailrace.client.routes import MessageQueue
+from tailrace.client.subscription import Subscription
+from tailrace.env.clock import Clock
+from tailrace.errors import CorruptionError, RemotingCommandError, RemotingError
+from tailrace.formats.remoting import ResponseCode
+from tailrace.logs import get_logger
+from tailrace.model import MessageExt
+
+__all__ = ["AssignedQueues", "Limits"]
+
+_log = get_logger(__name__)
+
+POLL_MS: Final = 15_000
+"""For how long a broker holds a pull without a message, as the reference's clients ask for."""
+AGAIN_S: Final = 1.0
+AGAIN_MAX_S: Final = 30.0
+"""Between pulls that fail, doubled each time."""
+SPAN_MAX: Final = 2_000
+"""Offsets between the first unfinished message of a queue and the last, when messages are consumed at a time."""
+_NOT_REGISTERED: Final = frozenset({
+    ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST})
+
+_FINAL: Final = frozenset({
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED, ResponseCode.NO_PERMISSION, ResponseCode.INVALID_PARAMETER,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.TOPIC_NOT_EXIST})
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Flow control: a queue over a limit is not pulled."""
+
+    messages: int = 1_000
+    """Of one queue."""
+    bytes: int = 64 << 20
+    """Of all queues; a queue without a message may still be pulled once."""
+    pull: int = 32
+    """Messages of one pull."""
+
+
+@final
+class AssignedQueues:
+    """Pulls queues and hands their messages out.
+
+    With ``in_order`` a queue hands out one message at a time. ``register`` is called when a broker does not
+    know the subscriptions of the group; without it each pull says what it wants.
+    """
+
+    def __init__(
+        self, calls: BrokerCalls, offsets: OffsetStore, wanted: dict[str, Subscription], limits: Limits,
+        clock: Clock, *, in_order: bool = False, auto_commit: bool = True, retry_topic: str = "",
+        commit_in_pulls: bool = False, raise_refusals: bool = False,
+        register: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._calls = calls
+        self._offsets = offsets
+        self._wanted = wanted
+        self._limits = limits
+        self._clock = clock
+        self._in_order = in_order
+        self._auto_commit = auto_commit
+        self._retry_topic = retry_topic
+        self._commit_in_pulls = commit_in_pulls and auto_commit
+        self._raise_refusals = raise_refusals
+        self._error: RemotingCommandError | None = None
+        self._register = register
+        self._queues: dict[MessageQueue, ProcessQueue] = {}
+        self._offered: asyncio.Queue[ProcessQueue | None] = asyncio.Queue()
+        self._stopped = False
+        self._bytes = 0
+        self._waiting: set[ProcessQueue] = set()
+        """Queues whose pull waits for the limit of bytes."""
+        self._paused: set[MessageQueue] = set()
+        self._all_paused = False
+
+    def all(self) -> list[ProcessQueue]:
+        """Return the queues that are assigned."""
+        return list(self._queues.values())
+
+    def find(self, queue: MessageQueue) -> ProcessQueue | None:
+        """Return a queue if it is assigned."""
+        return self._queues.get(queue)
+
+    # --- queues come and go
+
+    def add(self, queue: MessageQueue, offset: int, *, written: int | None, locked_until: float = 0.0) -> None:
+        """Consume a queue from ``offset``; ``written`` is its committed offset."""
+        made = ProcessQueue(queue, offset)
+        made.written = written
+        made.locked_until = locked_until
+        made.paused = self._all_paused or queue in self._paused
+        self._queues[queue] = made
+        if not self._stopped:
+            made.pulling = asyncio.create_task(self._pull(made))
+
+    def drop(self, one: ProcessQueue) -> None:
+        """Hand out no further message of a queue; those that workers have run on."""
+        if not one.dropped:
+            self._bytes -= one.bytes
+        one.drop()
+        if one.pulling is not None and one.pulling is not asyncio.current_task():
+            one.pulling.cancel()
+        self._wake_waiting()
+
+    async def idle(self, one: ProcessQueue, timeout_s: float) -> bool:
+        """Wait until no worker has a message of a dropped queue; return whether that is so."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while one.running:
+                    one.changed.clear()
+                    await one.changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def forget(self, one: ProcessQueue) -> None:
+        """Take a dropped queue out."""
+        if self._queues.get(one.queue) is one:
+            del self._queues[one.queue]
+
+    async def restart(self, one: ProcessQueue, offset: int) -> None:
+        """Consume a queue from another offset, and commit that offset; messages at hand are dropped."""
+        one.restarting = True
+        self.drop(one)
+        if self._in_order:
+            await self.idle(one, AGAIN_MAX_S)
+        if self._queues.get(one.queue) is not one:
+            return  # it has become another member's
+        self.add(one.queue, offset, written=None, locked_until=one.locked_until)
+        if self._auto_commit:
+            await self.commit([self._queues[one.queue]])
+
+    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Hand out no messages of queues, None for all, also when they are assigned later."""
+        self._all_paused |= queues is None
+        self._paused.update(queues or ())
+        self._apply_pauses()
+
+    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Undo `pause` for queues; None undoes all of it. After a pause of all, name none."""
+        if queues is None:
+            self._all_paused = False
+            self._paused.clear()
+        else:
+            self._paused.difference_update(queues)
+        self._apply_pauses()
+
+    def _apply_pauses(self) -> None:
+        for one in self._queues.values():
+            one.paused = self._all_paused or one.queue in self._paused
+            if not one.paused:
+                one.changed.set()
+                self._offer(one)
+
+    # --- messages
+
+    async def take(self) -> tuple[ProcessQueue, MessageExt] | None:
+        """Wait for a message; queues take turns. None after `stop`.
+
+        The caller calls `done` or `put_back` for it. With ``raise_refusals`` a pull that a broker refuses for good
+        raises RemotingCommandError here; otherwise all pulls are tried again.
+        """
+        while not self._stopped:
+            one = await self._offered.get()
+            if one is None or self._stopped:
+                break
+            found = self._of(one)
+            if found is not None:
+                return one, found
+        self._offered.put_nowait(None)  # for the next caller
+        if self._error is not None:
+            raise self._error
+        return None
+
+    def take_now(self) -> tuple[ProcessQueue, MessageExt] | None:
+        """Return a message if one is there."""
+        while not self._stopped and not self._offered.empty():
+            one = self._offered.get_nowait()
+            if one is not None and (found := self._of(one)) is not None:
+                return one, found
+        return None
+
+    def _of(self, one: ProcessQueue) -> MessageExt | None:
+        one.offered = False
+        if one.dropped or one.paused or one.held or not one.ready or (self._in_order and one.running):
+            return None
+        message = one.ready.popleft()
+        one.running += 1
+        if not self._in_order:
+            self._offer(one)
+        return message
+
+    def done(self, one: ProcessQueue, message: MessageExt, *, consumed: bool = True) -> None:
+        """Note that a worker has ended with a message; one that is not ``consumed`` stays unfinished."""
+        one.running -= 1
+        one.last_consume_ms = self._clock.now_ms()
+        if consumed:  # also of a dropped queue, whose offset is committed once its workers have ended
+            size = one.finish(message)
+            self._bytes -= 0 if one.dropped else size
+            self._wake_waiting()
+        one.changed.set()
+        self._offer(one)
+
+    def put_back(self, one: ProcessQueue, message: MessageExt, after_s: float) -> None:
+        """Hand a message out again after a while; in order, its queue hands out no other one until then."""
+        one.running -= 1
+        one.changed.set()
+        one.held = self._in_order
+        asyncio.get_running_loop().call_later(after_s, self._again, one, message)
+
+    def _again(self, one: ProcessQueue, message: MessageExt) -> None:
+        one.held = False
+        if not one.dropped:
+            one.ready.appendleft(message)
+            self._offer(one)
+
+    def _offer(self, one: ProcessQueue) -> None:
+        if one.ready and not (one.offered or one.dropped or one.paused or one.held):
+            one.offered = True
+            self._offered.put_nowait(one)
+
+    def stop(self) -> None:
+        """End the pulls, and `take` for all callers; offsets can still be committed."""
+        self._stopped = True
+        for one in self._queues.values():
+            if one.pulling is not None and one.pulling is not asyncio.current_task():
+                one.pulling.cancel()
+        self._offered.put_nowait(None)
+
+    # --- offsets
+
+    async def commit(self, queues: Iterable[ProcessQueue] | None = None) -> dict[MessageQueue, Exception]:
+        """Commit what is consumed; return the queues for which that failed."""
+        offsets = {}
+        chosen = list(self._queues.values() if queues is None else queues)
+        for one in chosen:
+            if one.commit_offset != one.written:
+                offsets[one.queue] = one.commit_offset
+        if not offsets:
+            return {}
+        failed = await self._offsets.write(offsets)
+        for one in chosen:
+            if one.queue in offsets and one.queue not in failed:
+                one.written = offsets[one.queue]
+        return failed
+
+    # --- pulls
+
+    def _full(self, one: ProcessQueue) -> bool:
+        if one.paused or one.count >= self._limits.messages:
+            return True
+        if not self._in_order and one.span > SPAN_MAX:
+            return True
+        if self._bytes >= self._limits.bytes and one.count:
+            self._waiting.add(one)
+            return True
+        return False
+
+    def _wake_waiting(self) -> None:
+        if self._waiting and self._bytes < self._limits.bytes:
+            for one in self._waiting:
+                one.changed.set()
+            self._waiting.clear()
+
+    async def _pull(self, one: ProcessQueue) -> None:
+        failures = 0
+        while not one.dropped:
+            if self._full(one):
+                one.changed.clear()
+                await one.changed.wait()
+                continue
+            try:
+                moved = await self._pull_once(one)
+                if failures:
+                    _log.info("pull works again topic=%s broker=%s queue=%d", one.queue.topic,
+                              one.queue.broker_name, one.queue.queue_id)
+                failures = 0
+                if moved is not None:
+                    await self.restart(one, moved)
+                    return
+            except (RemotingError, CorruptionError) as error:
+                if self._stopped:  # the connection was closed by the client itself
+                    return
+                failures += 1
+                if self._raise_refusals and isinstance(error, RemotingCommandError) and error.code in _FINAL:
+                    self._error = error
+                    self.stop()
+                    return
+                if await self._register_again(error):
+                    if failures > 1:
+                        await asyncio.sleep(AGAIN_S)
+                    continue
+                if failures == 1:
+                    _log.warning("pull failed, it is tried again topic=%s broker=%s queue=%d offset=%d reason=%s",
+                                 one.queue.topic, one.queue.broker_name, one.queue.queue_id, one.next_offset, error)
+                await asyncio.sleep(min(AGAIN_S * 2 ** min(failures - 1, 10), AGAIN_MAX_S))
+
+    async def _register_again(self, error: Exception) -> bool:
+        if self._register is None or not (
+            isinstance(error, RemotingCommandError) and error.code in _NOT_REGISTERED
+        ):
+            return False
+        try:
+            await self._register()
+        except RemotingError:
+            return False
+        return True
+
+    async def _pull_once(self, one: ProcessQueue) -> int | None:
+        """Pull, and add what was found; return the offset to go on from if the broker names another one."""
+        commit = one.commit_offset if self._commit_in_pulls and one.commit_offset != one.written else None
+        wanted = self._wanted.get(one.queue.topic)
+        if wanted is None:
+            wanted = Subscription(one.queue.topic)
+        found = await self._calls.pull(
+            wanted, one.queue, one.next_offset, max_count=self._limits.pull, wait_ms=POLL_MS, commit=commit,
+            registered=self._register is not None)
+        one.last_pull_ms = self._clock.now_ms()
+        if one.dropped:
+            return None
+        if commit is not None:
+            one.written = max(commit, one.written or 0)
+        if found.status == "OFFSET_ILLEGAL":
+            _log.warning("offset of a queue is corrected topic=%s broker=%s queue=%d offset=%d to=%d",
+                         one.queue.topic, one.queue.broker_name, one.queue.queue_id, one.next_offset,
+                         found.next_begin_offset)
+            return found.next_begin_offset
+        for message in found.messages:
+            if message.topic == self._retry_topic:  # consumers know it by the topic it was sent to
+                message.topic = message.properties.get("RETRY_TOPIC", message.topic)
+        one.add(found.messages, found.next_begin_offset)
+        self._bytes += sum(message.store_size for message in found.messages)
+        self._offer(one)
+        return None

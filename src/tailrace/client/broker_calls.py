@@ -1,0 +1,267 @@
+"""Requests of a consumer group to brokers, one method each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Final, final
+
+from tailrace.client.instance import ClientInstance
+from tailrace.client.routes import MessageQueue
+from tailrace.client.subscription import Subscription
+from tailrace.errors import CorruptionError, RemotingCommandError, RemotingError
+from tailrace.formats import fastjson
+from tailrace.formats.commitlog import SysFlag, decode_message, decompress_body
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.broker_headers import (
+    GetMaxOffsetRequestHeader,
+    GetMaxOffsetResponseHeader,
+    GetMinOffsetRequestHeader,
+    GetMinOffsetResponseHeader,
+    SearchOffsetRequestHeader,
+    SearchOffsetResponseHeader,
+)
+from tailrace.formats.requests.consumer_headers import (
+    GetConsumerListByGroupRequestHeader,
+    GetSubscriptionGroupConfigRequestHeader,
+    QueryConsumerOffsetRequestHeader,
+    QueryConsumerOffsetResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from tailrace.formats.requests.custom_header import CustomHeader
+from tailrace.formats.requests.message_headers import (
+    ConsumerSendMsgBackRequestHeader,
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+)
+from tailrace.model import BoundaryType, MessageExt
+
+__all__ = ["BrokerCalls", "PullResult", "decode_all"]
+
+_COMMIT, _SUSPEND, _SUBSCRIPTION = 1, 2, 4
+_STATUS: Final = {
+    ResponseCode.SUCCESS: "FOUND",
+    ResponseCode.PULL_NOT_FOUND: "NO_NEW_MSG",
+    ResponseCode.PULL_RETRY_IMMEDIATELY: "NO_MATCHED_MSG",
+    ResponseCode.PULL_OFFSET_MOVED: "OFFSET_ILLEGAL",
+}
+MAX_BODY: Final = 64 << 20
+"""Longest body after decompression."""
+
+
+@dataclass(slots=True)
+class PullResult:
+    """``status`` is FOUND, NO_NEW_MSG, NO_MATCHED_MSG or OFFSET_ILLEGAL."""
+
+    status: str
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    messages: list[MessageExt]
+
+
+@final
+class BrokerCalls:
+    """Calls for one group. Each raises RemotingCommandError if a broker refuses, or another RemotingError."""
+
+    def __init__(self, instance: ClientInstance, group: str) -> None:
+        self.instance = instance
+        self.group = group
+        self._timeout_ms = instance.target.timeout_ms
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues of a topic that can be read."""
+        return list((await self.instance.routes.of(topic)).read_queues)
+
+    async def pull(
+        self, wanted: Subscription, queue: MessageQueue, offset: int, *, max_count: int, wait_ms: int = 0,
+        commit: int | None = None, registered: bool = False,
+    ) -> PullResult:
+        """Pull messages of a queue from ``offset``, with bodies decompressed.
+
+        ``commit`` is an offset to commit in the same request. With ``registered`` the broker takes the
+        subscription from the heartbeats of the group, otherwise from this request.
+        """
+        flag = _SUSPEND if wait_ms else 0
+        flag |= 0 if commit is None else _COMMIT
+        header = PullMessageRequestHeader(
+            self.group, queue.topic, queue.queue_id, offset, max_count, sys_flag=flag,
+            commit_offset=commit or 0, suspend_timeout_millis=wait_ms,
+            sub_version=wanted.version if registered else 0, expression_type=wanted.kind)
+        if not registered:
+            header.sys_flag |= _SUBSCRIPTION
+            header.subscription = wanted.expression
+        answer = await self.call(queue, RequestCode.PULL_MESSAGE, header, ok=tuple(_STATUS), extra_ms=wait_ms)
+        found = answer.read(PullMessageResponseHeader)
+        return PullResult(
+            _STATUS[ResponseCode(answer.code)], found.next_begin_offset, found.min_offset, found.max_offset,
+            wanted.keep(decode_all(answer.body)))
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """Return the offset of the first message."""
+        answer = await self.call(
+            queue, RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader(queue.topic, queue.queue_id))
+        return answer.read(GetMinOffsetResponseHeader).offset
+
+    async def max_offset(self, queue: MessageQueue, *, committed: bool = True) -> int:
+        """Return the offset that the next message will get."""
+        answer = await self.call(
+            queue, RequestCode.GET_MAX_OFFSET, GetMaxOffsetRequestHeader(queue.topic, queue.queue_id, committed))
+        return answer.read(GetMaxOffsetResponseHeader).offset
+
+    async def offset_by_time(
+        self, queue: MessageQueue, timestamp_ms: int, boundary: BoundaryType = BoundaryType.LOWER
+    ) -> int:
+        """Return the offset of the first message stored at or after a time."""
+        answer = await self.call(
+            queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+            SearchOffsetRequestHeader(
+                queue.topic, queue.queue_id, timestamp_ms, boundary_type=boundary.value))
+        return answer.read(SearchOffsetResponseHeader).offset
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """Return the group's offset of a queue, None when it has none."""
+        answer = await self.call(
+            queue, RequestCode.QUERY_CONSUMER_OFFSET,
+            QueryConsumerOffsetRequestHeader(
+                self.group, queue.topic, queue.queue_id, set_zero_if_not_found=False),
+            ok=(ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND))
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        return answer.read(QueryConsumerOffsetResponseHeader).offset
+
+    async def commit(self, queue: MessageQueue, offset: int) -> None:
+        """Set the group's offset of a queue; the broker writes it to disk every few seconds.
+
+        A broker takes offsets of known groups only. A group without a pull so far is created first,
+        if the broker allows it.
+        """
+        header = UpdateConsumerOffsetRequestHeader(self.group, queue.topic, queue.queue_id, offset)
+        unknown = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        answer = await self.call(
+            queue, RequestCode.UPDATE_CONSUMER_OFFSET, header, ok=(ResponseCode.SUCCESS, unknown))
+        if answer.code == unknown:
+            await self.call(
+                queue, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
+                GetSubscriptionGroupConfigRequestHeader(self.group))
+            await self.call(queue, RequestCode.UPDATE_CONSUMER_OFFSET, header)
+
+    async def members(self, topic: str) -> list[str]:
+        """Return the client ids of the group, as a broker of the topic knows them."""
+        header = GetConsumerListByGroupRequestHeader(self.group)
+        route = await self.instance.routes.of(topic)
+        last: RemotingError = RemotingCommandError(
+            ResponseCode.TOPIC_NOT_EXIST, f"no broker of topic {topic} can be reached")
+        for address in sorted(set(route.addresses.values())):
+            try:
+                answer = await self.instance.remoting.invoke(
+                    address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, header.to_ext(),
+                    timeout_ms=self._timeout_ms)
+            except RemotingError as error:
+                last = error
+                continue
+            if answer.code == ResponseCode.SUCCESS:
+                return list(fastjson.loads(answer.body)["consumerIdList"])
+            return []  # so says a broker that knows no member
+        raise last
+
+    async def send_back(
+        self, queue: MessageQueue, message: MessageExt, delay_level: int, max_reconsume_times: int
+    ) -> None:
+        """Have a broker deliver a message again: at the delay level, 0 for the next one; -1 makes it a dead letter."""
+        header = ConsumerSendMsgBackRequestHeader(
+            message.phy_offset, self.group, delay_level, origin_msg_id=message.msg_id,
+            origin_topic=message.topic, max_reconsume_times=max_reconsume_times)
+        await self.call(queue, RequestCode.CONSUMER_SEND_MSG_BACK, header)
+
+    async def lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
+        """Lock queues for this client id, or renew the locks; return those that are locked now.
+
+        A broker that cannot be reached locks none.
+        """
+        locked: set[MessageQueue] = set()
+        for address, answer in await self._locks(RequestCode.LOCK_BATCH_MQ, queues):
+            if answer.code != ResponseCode.SUCCESS:
+                raise RemotingCommandError(answer.code, answer.remark or "", address)
+            found = fastjson.loads(answer.body)
+            locked |= {MessageQueue.from_json(one) for one in found.get("lockOKMQSet") or ()}
+        return locked
+
+    async def unlock(self, queues: Iterable[MessageQueue]) -> None:
+        """Free locks of this client id; those of a broker that cannot be reached end with their term."""
+        await self._locks(RequestCode.UNLOCK_BATCH_MQ, queues)
+
+    async def _locks(
+        self, code: int, queues: Iterable[MessageQueue]
+    ) -> list[tuple[str, RemotingCommand]]:
+        by_address: dict[str, list[dict[str, Any]]] = {}
+        for queue in queues:
+            route = await self.instance.routes.of(queue.topic)
+            if address := route.addresses.get(queue.broker_name):
+                by_address.setdefault(address, []).append(queue.to_json())
+        found = []
+        for address, members in by_address.items():
+            body = fastjson.dumps({
+                "clientId": self.instance.client_id, "consumerGroup": self.group, "mqSet": members,
+                "onlyThisBroker": False})
+            try:
+                found.append((address, await self.instance.remoting.invoke(
+                    address, code, {}, body, timeout_ms=self._timeout_ms)))
+            except RemotingError:
+                continue
+        return found
+
+    async def check_filter(self, wanted: Subscription) -> None:
+        """Have a broker of the topic compile an expression of SQL92; its refusal says what is wrong."""
+        body = fastjson.dumps({
+            "clientId": self.instance.client_id, "group": self.group,
+            "subscriptionData": wanted.to_json()})
+        route = await self.instance.routes.of(wanted.topic)
+        for address in sorted(set(route.addresses.values())):
+            answer = await self.instance.remoting.invoke(
+                address, RequestCode.CHECK_CLIENT_CONFIG, {}, body, timeout_ms=self._timeout_ms)
+            if answer.code != ResponseCode.SUCCESS:
+                raise RemotingCommandError(answer.code, answer.remark or "", address)
+
+    async def call(
+        self, queue: MessageQueue, code: int, header: CustomHeader, *,
+        ok: tuple[int, ...] = (ResponseCode.SUCCESS,), extra_ms: int = 0,
+    ) -> RemotingCommand:
+        """Ask the broker of a queue; ``ok`` are the codes that are returned and not raised."""
+        routes = self.instance.routes
+        route = await routes.of(queue.topic)
+        address = route.addresses.get(queue.broker_name)
+        if address is None:
+            routes.forget(queue.topic)
+            raise RemotingCommandError(
+                ResponseCode.TOPIC_NOT_EXIST, f"no broker {queue.broker_name} has {queue.topic}")
+        try:
+            answer = await self.instance.remoting.invoke(
+                address, code, header.to_ext(), timeout_ms=self._timeout_ms + extra_ms)
+        except RemotingError:
+            routes.forget(queue.topic)  # the broker may be at another address
+            raise
+        if answer.code not in ok:
+            raise RemotingCommandError(answer.code, answer.remark or "", address)
+        return answer
+
+
+def decode_all(body: bytes) -> list[MessageExt]:
+    """Return the messages of an answer. Raises CorruptionError."""
+    found = []
+    at = 0
+    while at < len(body):
+        size = int.from_bytes(body[at : at + 4], "big")
+        if size <= 0:
+            raise CorruptionError("a pull answer holds no record where one should be", file_pos=at)
+        found.append(decode_one(body[at : at + size]))
+        at += size
+    return found
+
+
+def decode_one(record: bytes) -> MessageExt:
+    """Return the message in a record, with its body decompressed. Raises CorruptionError."""
+    message = decode_message(record)
+    if message.sys_flag & SysFlag.COMPRESSED:
+        message = replace(message, body=decompress_body(message.body, message.sys_flag, MAX_BODY))
+    return message

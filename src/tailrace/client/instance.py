@@ -1,0 +1,305 @@
+"""What the clients of a process share: connections, routes, and one client id with its heartbeats.
+
+Clients on one event loop that name the same servers share an instance (RocketMQ's MQClientInstance). A
+broker knows a member of a group by its connection, so two consumers of one group are on two instances.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, final
+
+from tailrace.client.routes import Routes
+from tailrace.env.clock import Clock, SystemClock
+from tailrace.env.entropy import SystemEntropy
+from tailrace.errors import ConfigError, RemotingCommandError, RemotingError
+from tailrace.formats import fastjson
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.consumer_headers import UnregisterClientRequestHeader
+from tailrace.logs import get_logger
+from tailrace.remoting.client import RemotingClient
+
+__all__ = ["ClientInstance", "InstanceShare", "Member", "Target"]
+
+_log = get_logger(__name__)
+
+HEARTBEAT_S: Final = 30.0
+"""As the reference's heartbeatBrokerInterval; a broker forgets a client after two minutes."""
+AGAIN_S: Final = 1.0
+"""Until the next heartbeat to a broker whose connection was lost."""
+REQUESTS_MAX: Final = 1_000
+"""Requests of brokers under way; those beyond are not answered, and the broker asks again."""
+
+
+class Member(Protocol):
+    """A client that is in a group; ``group`` and ``is_consumer`` tell its instance which."""
+
+    group: str
+    is_consumer: bool
+
+    def heartbeat_data(self) -> dict[str, Any]:
+        """Return ProducerData or ConsumerData of RocketMQ's heartbeat."""
+        ...
+
+    def members_changed(self) -> None:
+        """Take note that the members of the group have changed, or what brokers know of them."""
+        ...
+
+    def topics(self) -> set[str]:
+        """Return the topics whose brokers get the heartbeats."""
+        ...
+
+    def wants(self, request: RemotingCommand) -> bool:
+        """Return whether a request of a broker is for this member."""
+        ...
+
+    async def serve(self, address: str, request: RemotingCommand) -> RemotingCommand | None:
+        """Serve it; return the answer if it has one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a client connects to: name servers, or one broker."""
+
+    namesrv: str
+    broker: str
+    timeout_ms: int
+    clock: Clock | None = None
+
+    def __post_init__(self) -> None:
+        if bool(self.namesrv) == bool(self.broker):
+            raise ConfigError("say either namesrv or broker, as HOST:PORT")
+
+
+Role = tuple[str, bool]
+"""A group, and whether it is one of consumers; each client id has a role once."""
+
+_instances: dict[int, list[ClientInstance]] = {}
+"""By the id of an event loop, which its instances keep alive."""
+
+
+@final
+class ClientInstance:
+    """One client id on one event loop. Clients get it from an `InstanceShare`."""
+
+    def __init__(self, target: Target, remoting: RemotingClient | None = None) -> None:
+        self.target = target
+        self.loop = asyncio.get_running_loop()
+        self.client_id = f"{os.uname().nodename}@{os.getpid()}#{SystemEntropy().u64():016x}"
+        self.remoting = remoting or RemotingClient(connect_timeout_ms=target.timeout_ms)
+        self.routes = Routes(self.remoting, target.clock or SystemClock(), target.namesrv, target.broker)
+        self.remoting.on_request = self._on_request
+        self.remoting.on_lost = self._on_lost
+        self._users: list[Role | None] = []
+        self._members: list[Member] = []
+        self._known: set[str] = set()
+        """Addresses of brokers that have got a heartbeat."""
+        self._lost: set[str] = set()
+        self._failing: set[str] = set()
+        """Brokers that did not take their last heartbeat."""
+        self._wake = asyncio.Event()
+        self._beats: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    def acquire(cls, target: Target, role: Role | None) -> ClientInstance:
+        """Return an instance of the running loop in which no other client has this role."""
+        loop = asyncio.get_running_loop()
+        for key, found in list(_instances.items()):
+            if found and found[0].loop.is_closed():  # its clients were not closed
+                _instances.pop(key, None)
+        shared = _instances.setdefault(id(loop), [])
+        for one in shared:
+            if one.target == target and (role is None or role not in one._users):
+                break
+        else:
+            one = cls(target)
+            shared.append(one)
+        one._users.append(role)
+        return one
+
+    async def release(self, role: Role | None) -> None:
+        """Close the connections if no other client uses them."""
+        self._users.remove(role)
+        if self._users:
+            return
+        shared = _instances.get(id(self.loop), [])
+        if self in shared:
+            shared.remove(self)
+            if not shared:
+                _instances.pop(id(self.loop), None)
+        tasks = [*self._tasks, *([self._beats] if self._beats else [])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.remoting.close()
+
+    # --- groups
+
+    async def join(self, member: Member, addresses: set[str] | None = None) -> None:
+        """Add a member, and send the first heartbeats. Raises RemotingError if no broker took one.
+
+        ``addresses`` are the brokers if they are not those of the member's topics.
+        """
+        if member not in self._members:
+            self._members.append(member)
+        if self._beats is None:
+            self._beats = asyncio.create_task(self._beat())
+        await self.heartbeat(await self.brokers_of(member) if addresses is None else addresses)
+
+    async def leave(self, member: Member) -> None:
+        """Take a member out of its group, at all brokers that know it."""
+        if member not in self._members:
+            return
+        self._members.remove(member)
+        header = UnregisterClientRequestHeader(self.client_id)
+        if member.is_consumer:
+            header.consumer_group = member.group
+        else:
+            header.producer_group = member.group
+        for address in sorted(self._known):
+            with contextlib.suppress(RemotingError):  # then it notices the end of the connection
+                await self.remoting.invoke(
+                    address, RequestCode.UNREGISTER_CLIENT, header.to_ext(), timeout_ms=self.target.timeout_ms)
+
+    async def brokers_of(self, member: Member) -> set[str]:
+        """Return the addresses of the brokers of a member's topics. Raises RemotingError."""
+        if self.target.broker:
+            return {self.target.broker}
+        found: set[str] = set()
+        for topic in member.topics():
+            try:
+                found.update((await self.routes.of(topic)).addresses.values())
+            except RemotingCommandError as error:
+                if error.code != ResponseCode.TOPIC_NOT_EXIST:
+                    raise
+        return found
+
+    # --- heartbeats
+
+    async def heartbeat(self, addresses: set[str]) -> None:
+        """Tell brokers about all members. Raises RemotingError if none of them took it."""
+        failed = await asyncio.gather(*map(self._beat_one, sorted(addresses)))
+        if failed and all(failed):
+            raise next(error for error in failed if error)
+
+    async def _beat_one(self, address: str) -> RemotingError | None:
+        body = fastjson.dumps({
+            "clientID": self.client_id,
+            "consumerDataSet": [m.heartbeat_data() for m in self._members if m.is_consumer],
+            "producerDataSet": [m.heartbeat_data() for m in self._members if not m.is_consumer]})
+        try:
+            answer = await self.remoting.invoke(
+                address, RequestCode.HEART_BEAT, {}, body, timeout_ms=self.target.timeout_ms)
+            if answer.code != ResponseCode.SUCCESS:
+                raise RemotingCommandError(answer.code, answer.remark or "", address)
+        except RemotingError as error:
+            if address not in self._failing:
+                self._failing.add(address)
+                _log.warning("heartbeat failed broker=%s reason=%s", address, error)
+            self._lost.add(address)
+            self._wake.set()
+            return error
+        self._known.add(address)
+        self._failing.discard(address)
+        if address in self._lost:
+            self._lost.discard(address)
+            for member in self._members:
+                member.members_changed()
+        return None
+
+    def _on_lost(self, address: str) -> None:
+        if address in self._known and self._members:
+            self._lost.add(address)
+            self._wake.set()
+
+    async def _beat(self) -> None:
+        while True:
+            if self._lost:
+                await asyncio.sleep(AGAIN_S)
+                addresses = set(self._lost)
+            else:
+                try:
+                    await asyncio.wait_for(self._wake.wait(), HEARTBEAT_S)
+                    self._wake.clear()
+                    continue
+                except TimeoutError:
+                    addresses = await self._addresses()
+            self._wake.clear()
+            await asyncio.gather(*map(self._beat_one, sorted(addresses)))
+            if self._lost:
+                self._lost &= await self._addresses()
+
+    async def _addresses(self) -> set[str]:
+        """Return the brokers of all members' topics, as far as routes are known."""
+        found: set[str] = set()
+        for member in list(self._members):
+            try:
+                found |= await self.brokers_of(member)
+            except RemotingError:
+                return found | self._known
+        return found
+
+    # --- requests of brokers
+
+    def _on_request(self, address: str, request: RemotingCommand) -> None:
+        if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            for member in self._members:
+                if member.is_consumer and member.group == request.ext.get("consumerGroup"):
+                    member.members_changed()
+            return
+        for member in self._members:
+            if member.wants(request):
+                break
+        else:
+            return
+        if len(self._tasks) >= REQUESTS_MAX:
+            _log.warning("request of a broker left for later group=%s under_way=%d", member.group, REQUESTS_MAX)
+            return
+        task = asyncio.create_task(self._serve(member, address, request))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, member: Member, address: str, request: RemotingCommand) -> None:
+        try:
+            answer = await member.serve(address, request)
+        except Exception as error:  # noqa: BLE001 - the outermost step of a request
+            _log.warning("request of a broker failed broker=%s code=%d reason=%r", address, request.code, error)
+            answer = request.answer(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+        if answer is None or request.is_oneway:
+            return
+        try:
+            await self.remoting.answer(address, answer)
+        except RemotingError as error:
+            _log.warning("request of a broker failed broker=%s code=%d reason=%r", address, request.code, error)
+
+
+@final
+class InstanceShare:
+    """What one client has of an instance: from its first use on, until it is closed."""
+
+    def __init__(self, target: Target, role: Role | None = None) -> None:
+        self._target = target
+        self._role = role
+        self._instance: ClientInstance | None = None
+        self.closed = False
+
+    @property
+    def instance(self) -> ClientInstance:
+        """The instance. Raises RemotingError after `close`."""
+        if self.closed:
+            raise RemotingError("the client is closed")
+        if self._instance is None:
+            self._instance = ClientInstance.acquire(self._target, self._role)
+        return self._instance
+
+    async def close(self) -> None:
+        """Give the share back; a second call does nothing."""
+        self.closed = True
+        if self._instance is not None:
+            instance, self._instance = self._instance, None
+            await instance.release(self._role)

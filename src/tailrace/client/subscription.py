@@ -1,0 +1,78 @@
+"""What a consumer wants of a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+from tailrace.formats.commitlog import java_string_hash
+from tailrace.model import MessageExt
+
+__all__ = ["Sql", "Subscription", "Topics", "expressions"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Sql:
+    """An expression of SQL92 over properties, such as ``Sql("price > 100 AND region IN ('eu', 'us')")``."""
+
+    expression: str
+
+
+Topics = str | Iterable[str] | Mapping[str, str | Sql]
+"""One topic, several, or topics with a tag expression or `Sql` each."""
+
+
+@final
+@dataclass(slots=True)
+class Subscription:
+    """A topic with a tag expression (``"new || paid"``, ``"*"`` for all) or an expression of SQL92."""
+
+    topic: str
+    expression: str = "*"
+    is_sql: bool = False
+    version: int = 0
+
+    @classmethod
+    def of(cls, topic: str, tags: str = "*", sql: str = "") -> Subscription:
+        """Return the subscription. Raises ValueError if both expressions are given, or no tag is named."""
+        if sql and tags != "*":
+            raise ValueError("tags and sql are both given; TAGS is a property in sql, too")
+        made = cls(topic, sql or tags, bool(sql))
+        if not sql and tags != "*" and not made.tags:
+            raise ValueError(f"tags={tags!r} names no tag; \"*\" takes all messages")
+        return made
+
+    @property
+    def kind(self) -> str:
+        """Type of the expression as the protocol names it."""
+        return "SQL92" if self.is_sql else "TAG"
+
+    @property
+    def tags(self) -> list[str]:
+        """Tags that are wanted; empty for all messages and for SQL92."""
+        if self.is_sql or self.expression == "*":
+            return []
+        return [tag.strip() for tag in self.expression.split("||") if tag.strip()]
+
+    def keep(self, messages: list[MessageExt]) -> list[MessageExt]:
+        """Return the messages that are wanted; a broker compares hashes of tags only."""
+        wanted = set(self.tags)
+        return [message for message in messages if message.tags in wanted] if wanted else messages
+
+    def to_json(self) -> dict[str, Any]:
+        """Return RocketMQ's SubscriptionData."""
+        return {
+            "classFilterMode": False, "codeSet": sorted({java_string_hash(tag) for tag in self.tags}),
+            "expressionType": self.kind, "subString": self.expression, "subVersion": self.version,
+            "tagsSet": self.tags, "topic": self.topic}
+
+
+def expressions(topics: Topics) -> list[tuple[str, str | Sql]]:
+    """Return topics and their expressions, ``"*"`` for those without one."""
+    if isinstance(topics, str):
+        return [(topics, "*")]
+    if isinstance(topics, Mapping):
+        return list(topics.items())
+    return [(topic, "*") for topic in topics]

@@ -1,0 +1,157 @@
+"""Our push consumer in one group with the reference's, and against the reference's broker."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import threading
+import time
+from collections import Counter, defaultdict
+
+import pytest
+from java_peer import START_S, java_broker, java_name_server
+
+from tailrace import Message, Producer, PullConsumer, PushConsumer, RetryLater
+from tailrace.errors import RemotingError
+
+pytestmark = [pytest.mark.slow, pytest.mark.interop, pytest.mark.integration]
+
+
+def until(condition, seconds=40):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come true"
+        time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def java_member(reference, *arguments):
+    """A Java push consumer: the lines that it prints for messages, as (queue, number)."""
+    process = subprocess.Popen(
+        [reference, "member", *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True)
+    lines, ready = [], threading.Event()
+
+    def read():
+        for line in process.stdout:
+            words = line.split()
+            if words == ["ready"]:
+                ready.set()
+            elif len(words) == 2 and words[0].isdigit():
+                lines.append((int(words[0]), int(words[1])))
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        assert ready.wait(START_S), "the Java consumer did not start"
+        yield lines
+    finally:
+        process.stdin.close()
+        try:
+            process.wait(30)
+        finally:
+            process.kill()
+            process.wait()
+            thread.join(10)
+            process.stdout.close()
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_a_java_member_and_ours_share_queues_and_all_is_consumed_once(reference, tailrace_broker, in_order):
+    topic, ours = "mixed", []
+    order = defaultdict(list)
+
+    def listen(message):
+        ours.append(int(message.body))
+        order[message.queue_id].append(int(message.body))
+
+    with Producer(namesrv=tailrace_broker.namesrv, timeout_ms=10_000) as producer:
+        producer.create_topic(topic, queues=4)
+
+        def send(numbers):
+            for number in numbers:
+                producer.send(Message(topic=topic, body=str(number).encode()), queue_id=number % 4)
+
+        with PushConsumer("mixed", listen, namesrv=tailrace_broker.namesrv, topics=topic, start="first",
+                          in_order=in_order) as member:
+            send(range(40))
+            until(lambda: len(ours) == 40)
+            time.sleep(1.2)  # a Java member reads the committed offset at once
+            with java_member(reference, tailrace_broker.namesrv, "mixed", topic, *(["orderly"] * in_order)) as theirs:
+                until(lambda: len(member.assignment()) == 2)
+                send(range(40, 120))
+                until(lambda: len(ours) + len(theirs) >= 120)
+                assert len(theirs) == 40
+                time.sleep(1)
+            until(lambda: len(member.assignment()) == 4)
+            send(range(120, 160))
+            until(lambda: len(ours) + len(theirs) >= 160)
+            time.sleep(0.3)
+    counted = Counter([*ours, *(number for _, number in theirs)])
+    assert sorted(counted) == list(range(160))
+    assert max(counted.values()) == 1
+    if in_order:
+        for queue, number in theirs:
+            order[-1 - queue].append(number)
+        assert all(numbers == sorted(numbers) for numbers in order.values())
+
+
+def test_ours_work_against_a_java_broker(reference, tmp_path):
+    with java_name_server(reference, tmp_path) as namesrv, java_broker(reference, tmp_path / "store", {
+        "namesrvAddr": namesrv, "autoCreateTopicEnable": "true", "brokerIP1": "127.0.0.1",
+        "messageDelayLevel": "1s 1s 1s 1s",
+    }), Producer(namesrv=namesrv, timeout_ms=10_000) as producer:
+        until(lambda: created(producer), 60)
+        seen, again = [], []
+
+        def listen(message):
+            if int(message.body) == 7:
+                again.append((message.topic, message.reconsume_times))
+                raise RetryLater
+            seen.append(int(message.body))
+
+        def made(**more):
+            return PushConsumer("ours", listen, namesrv=namesrv, topics="java", start="first",
+                                max_reconsume_times=1, timeout_ms=10_000, **more)
+
+        with made() as one, made() as two:
+            until(lambda: len(one.assignment()) == len(two.assignment()) == 2)
+            for number in range(20):
+                producer.send(Message(topic="java", body=str(number).encode()))
+            until(lambda: len(seen) == 19 and len(again) == 2)
+            assert again == [("java", 0), ("java", 1)]
+            until(lambda: sum(one.positions().values()) + sum(two.positions().values()) == 20)
+        assert sorted(seen) == [n for n in range(20) if n != 7]
+        with PullConsumer(namesrv=namesrv, group="undertaker", timeout_ms=10_000) as reader:
+            dead = []
+            until(lambda: dead or dead.extend(dead_letters(reader)), 40)
+            assert [m.body for m in dead] == [b"7"]
+        ordered = []
+        with PushConsumer("in-order", lambda m: ordered.append((m.queue_id, int(m.body))), namesrv=namesrv,
+                          topics="java", start="first", in_order=True, timeout_ms=10_000) as member:
+            until(lambda: len(ordered) == 20)
+            assert len(member.assignment()) == 4
+        assert sorted(n for _, n in ordered) == list(range(20))
+        for queue in range(4):
+            numbers = [n for q, n in ordered if q == queue]
+            assert numbers == sorted(numbers)
+        with PullConsumer(namesrv=namesrv, group="ours", timeout_ms=10_000) as reader:
+            assert list(reader.messages("java", follow=False)) == []  # all was committed
+            reader.subscribe("java")
+            producer.send(Message(topic="java", body=b"20"))
+            assert [m.body for m in reader.poll(timeout_ms=10_000)] == [b"20"]
+
+
+def created(producer):
+    try:
+        producer.create_topic("java", queues=4)
+        return len(producer.queues("java")) == 4
+    except RemotingError:  # the broker has not registered yet
+        return False
+
+
+def dead_letters(reader):
+    try:
+        return list(reader.messages("%DLQ%ours", start="first", follow=False))
+    except RemotingError:
+        return []
