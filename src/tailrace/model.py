@@ -249,11 +249,13 @@ class GetMessageResult:
     queue_offsets: list[int] = field(default_factory=list)
     is_cold: bool = False
     """Whether nothing was read because the next message is not in the page cache."""
+    inner_messages: int = 0
+    """Messages of inner batches, but for one of each record."""
 
     @property
     def message_count(self) -> int:
-        """Number of messages that were found."""
-        return len(self.ends)
+        """Number of messages that were found, those of inner batches counted each."""
+        return len(self.ends) + self.inner_messages
 
     @property
     def buffer_total_size(self) -> int:

@@ -12,6 +12,7 @@ from tailrace.env.loop_thread import EventLoopThread
 from tailrace.errors import ConfigError, CorruptionError, RemotingCommandError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import SysFlag, decode_message, decompress_body
+from tailrace.formats.inner_batch import unwrapped
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.broker_headers import (
     GetAllTopicConfigRequestHeader,
@@ -112,7 +113,7 @@ class AsyncPullConsumer:
         wanted = None if tags == "*" else {tag.strip() for tag in tags.split("||")}
         messages = [
             message for message in _decode_all(answer.body)
-            if wanted is None or message.tags in wanted
+            if (wanted is None or message.tags in wanted) and message.queue_offset >= offset
         ]
         found = answer.read(PullMessageResponseHeader)
         return PullResult(
@@ -157,7 +158,7 @@ class AsyncPullConsumer:
         """Offset of the first message."""
         answer = await self._call(
             queue, RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader(queue.topic, queue.queue_id))
-        return answer.read(GetMinOffsetResponseHeader).offset
+        return max(0, answer.read(GetMinOffsetResponseHeader).offset)  # -1 of an empty batch queue
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """Offset that the next message will get."""
@@ -262,7 +263,7 @@ class AsyncPullConsumer:
 
 
 def _decode_all(body: bytes) -> list[MessageExt]:
-    found = []
+    found: list[MessageExt] = []
     at = 0
     while at < len(body):
         size = int.from_bytes(body[at : at + 4], "big")
@@ -271,7 +272,7 @@ def _decode_all(body: bytes) -> list[MessageExt]:
         message = decode_message(body[at : at + size])
         if message.sys_flag & SysFlag.COMPRESSED:
             message = replace(message, body=decompress_body(message.body, message.sys_flag, MAX_BODY))
-        found.append(message)
+        found += unwrapped(message)
         at += size
     return found
 

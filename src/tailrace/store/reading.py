@@ -24,8 +24,10 @@ from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
 from tailrace.kernels import unit_records
 from tailrace.logs import get_logger
 from tailrace.model import BoundaryType, GetMessageResult, GetMessageStatus, MessageExt
+from tailrace.store.batch_consume_queue import BatchConsumeQueue
 from tailrace.store.commit_log import CommitLog
-from tailrace.store.consume_queue import ConsumeQueue, ConsumeQueueStore
+from tailrace.store.consume_queue import ConsumeQueue
+from tailrace.store.consume_queue_store import ConsumeQueueStore
 from tailrace.store.hooks import PropertyFilter
 from tailrace.store.index_service import IndexService
 from tailrace.store.multi_dispatch import holds_unit
@@ -102,19 +104,25 @@ class MessageReader:
         count = most * 2 if codes is None else max(self._look, max_msg_nums)
         if property_filter is not None:
             count = max(1, min(max(self._look, max_msg_nums), _WORK // property_filter.cost))
-        units = queue.units_cached(offset, count) if only_cached else queue.units(offset, count)
+        wanted = np.fromiter(codes, np.int64) if codes is not None else _ANY_CODE
+        window = None
+        if isinstance(queue, BatchConsumeQueue):
+            window = queue.window(offset, count, most, wanted, only_cached=only_cached)
+            offset, units = (window.begin, window.units) if window is not None else (offset, None)
+        else:
+            units = queue.units_cached(offset, count) if only_cached else queue.units(offset, count)
         if units is None:
             result.is_cold = True
             return result
         if not units:
-            per_file = queue.files.file_size // _UNIT
             result.status = GetMessageStatus.OFFSET_FOUND_NULL
-            result.next_begin_offset = offset + per_file - offset % per_file
+            result.next_begin_offset = queue.behind_file(offset)
             return result
-        wanted = np.fromiter(codes, np.int64) if codes is not None else _ANY_CODE
         room = min(max_bytes, self._room)
         self._read_units(
             queue, units, wanted, offset, most, room, result, keep=property_filter, only_cached=only_cached)
+        if window is not None:
+            window.take_whole(result)
         return result
 
     def _read_units(
@@ -180,6 +188,10 @@ class MessageReader:
         elif removed:
             result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
 
+    def has_batch_queues(self, topic: str) -> bool:
+        """Return whether the queues of a topic are batch queues."""
+        return self._queues.has_batch_queues(topic)
+
     def scan(
         self, topic: str, queue_id: int, offset: int, until: int, count: int
     ) -> Generator[tuple[memoryview, Rows], None, None]:
@@ -236,7 +248,7 @@ class MessageReader:
         if boundary is BoundaryType.LOWER:
             return self._first_not_before(queue, timestamp_ms)
         after = self._first_not_before(queue, timestamp_ms + 1)
-        return max(after - 1, queue.min_offset)
+        return max(queue.begin_of(after - 1), queue.min_offset)
 
     def _first_not_before(self, queue: ConsumeQueue, timestamp_ms: int) -> int:
         return first_stored(queue, queue.min_offset, timestamp_ms, self._time_of)

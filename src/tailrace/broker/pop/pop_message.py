@@ -139,7 +139,10 @@ class PopMessageProcessor:
                 ResponseCode.POLLING_TIMEOUT,
                 f"the broker[{self._broker.config.broker_ip1}] pop message is timeout too much")
         check_writable(self._broker)
-        topic_of(self._broker, pop.topic, pop.queue_id)
+        if topic_of(self._broker, pop.topic, pop.queue_id).has_batch_queues:
+            raise RefusalError(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{pop.topic}] is one of queue.type=BatchCQ, whose messages are pulled; pop is refused")
         group_of(self._broker, pop.consumer_group, pop.topic)
         wanted = self._filter(pop)
         revive_queue_id = ORDER_REVIVE_QUEUE
