@@ -225,9 +225,12 @@ class BatchConsumeQueue(ConsumeQueue):
         return True
 
     def follows(self, phy_offset: int) -> bool:
-        """Whether the unit on disk behind the end names the record at a position."""
+        """Whether the unit on disk behind the end names the record at a position as the next one."""
         data = self.files.read(self._end, UNIT)
-        return len(data) == UNIT and BATCH_CQ_UNIT.unpack_from(data).phy_offset == phy_offset
+        if len(data) < UNIT:
+            return False
+        unit = BATCH_CQ_UNIT.unpack_from(data)
+        return unit.phy_offset == phy_offset and unit.msg_base_offset == self.max_offset
 
     # -- writing
 
@@ -246,9 +249,9 @@ class BatchConsumeQueue(ConsumeQueue):
         self._end += len(units)
         self.max_offset = last.msg_base_offset + last.batch_size
 
-    def write_one(self, offset: int, unit: bytes) -> None:
-        """Write the unit, of 20 bytes, of one message behind the end."""
-        self.write(offset, batch_unit(CQ_UNIT.unpack_from(unit), self.last_store_timestamp, offset))
+    def write_one(self, offset: int, unit: bytes, count: int = 1) -> None:
+        """Write the unit, of 20 bytes, of a record with ``count`` messages behind the end."""
+        self.write(offset, batch_unit(CQ_UNIT.unpack_from(unit), self.last_store_timestamp, offset, count))
 
     def go_on_at(self, offset: int) -> None:
         """Have the next message come at ``offset``; a unit without a message says so."""

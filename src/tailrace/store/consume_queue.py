@@ -345,8 +345,9 @@ class ConsumeQueue:
             self._extend(self.max_offset, gap * (offset - self.max_offset))
         self._extend(offset, units)
 
-    def write_one(self, offset: int, unit: bytes) -> None:
-        """Write the unit, of 20 bytes, of one message behind the end."""
+    def write_one(self, offset: int, unit: bytes, count: int = 1) -> None:
+        """Write the unit, of 20 bytes, of one record behind the end; ``count`` is for batch queues."""
+        del count
         self.write(offset, unit)
 
     def go_on_at(self, offset: int) -> None:

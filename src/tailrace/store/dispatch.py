@@ -136,7 +136,7 @@ class Dispatcher:
         if claim is not None and claim.has_unit:
             queue = self._queues.get(claim.topic, claim.queue_id)
             if queue is not None and queue.files.files and queue.max_offset == claim.queue_offset:
-                queue.write_one(claim.queue_offset, damaged_unit(damage))
+                queue.write_one(claim.queue_offset, damaged_unit(damage), claim.count)
                 queue.last_phy_offset = damage.phy_offset
                 self._queues.dirty.add(queue)
 

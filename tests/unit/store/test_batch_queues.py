@@ -299,3 +299,30 @@ def test_a_topic_that_was_deleted_comes_back_with_another_type(path):
     with opened(path) as store:
         assert [one.body for one in store.read("B")] == [b"plain"]
         assert (path / "consumequeue" / "B").exists()
+
+
+@pytest.mark.parametrize("number", [6, 36, len(SIZES) - 1], ids=["first segment", "later", "last of its queue"])
+@pytest.mark.parametrize("part", ["head", "body"])
+def test_a_damaged_record_keeps_the_places_of_its_messages(path, number, part):
+    with opened(path) as store:
+        put(store, 0, 2, queue_id=1)  # a record behind the last one, so that it is damage and no end
+        put(store, 1, 2, queue_id=1)
+        store.wait_dispatched()
+        at = store._store.queues.get("B", 0).unit(sum(SIZES[:number])).phy_offset
+        file = store._store.commit_log.queue.find(at)
+        name, inside = file.path, at - file.file_from_offset
+    with open(name, "r+b") as changed:
+        changed.seek(inside + (20 if part == "head" else 95))
+        changed.write(b"\xff\xfe")
+    shutil.rmtree(path / "tailrace")
+    shutil.rmtree(path / "batchconsumequeue")
+    (path / "abort").write_text("1")
+    lost = range(sum(SIZES[:number]), sum(SIZES[: number + 1]))
+    is_known = part == "body" or number < len(SIZES) - 1  # a later record of the queue tells, or the record itself
+    for _ in range(2):
+        with opened(path) as store:
+            found = list(store.read("B"))
+            assert [one.queue_offset for one in found] == [n for n in range(sum(SIZES)) if n not in lost]
+            assert [one.body for one in found] == [body for n, body in enumerate(bodies()) if n not in lost]
+            if is_known:
+                assert store.max_offset_in_queue("B", 0) == sum(SIZES)
