@@ -162,9 +162,12 @@ class Dispatcher:
                 if queue is not None and not queue.is_batch:
                     following = int(offsets[last]) if last < bounds[number + 1] else -1
                     part = view[first * CQ_UNIT.size : last * CQ_UNIT.size]
+                    count = batch.inner_counts.get(int(order[last - 1]), 1) if queue.record_topic else 1
+                    end = int(offsets[last - 1]) + count
                     self._write_run(
-                        queue, rows, _Run(order[first:last], offsets[first:last], int(offsets[last - 1]) + 1, part),
-                        following)
+                        queue, rows, _Run(order[first:last], offsets[first:last], end, part), following)
+                    if count > 1 and queue.max_offset == end - count + 1:
+                        queue.go_on_at(end)  # nothing says that these are batch queues: its places are kept here, too
             for number, queue in enumerate(queues):
                 if queue is not None and queue.is_batch:
                     self._write_batches(queue, batch, order[bounds[number] : bounds[number + 1]])
@@ -221,7 +224,7 @@ class Dispatcher:
                 return  # so many were never there, or its unit has another place: the offset rotted
         rebuilds = self._next_offset is not None
         if rebuilds and start == queue.max_offset and queue.is_written(start, units):
-            queue.set_end(run.end)
+            queue.set_end(run.end if queue.is_batch else start + len(units) // queue.unit_size)
         else:
             queue.write(start, units, gap=gap)
         self._queues.dirty.add(queue)

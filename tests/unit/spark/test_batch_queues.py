@@ -47,10 +47,10 @@ def test_recovery_by_tasks_makes_the_same_units(one_process, path, tmp_path):
 
 
 def test_source_and_archive_refuse_such_topics(one_process, path, tmp_path):
-    from tailrace.spark.schema import column_names
     from tailrace.spark.archive_job import ArchiveJob
     from tailrace.spark.offsets import open_directories, queues_of
     from tailrace.spark.options import parse_options
+    from tailrace.spark.schema import column_names
 
     def chosen(**wanted):
         options = parse_options({"path": str(path), **wanted}, column_names)

@@ -326,3 +326,26 @@ def test_a_damaged_record_keeps_the_places_of_its_messages(path, number, part):
             assert [one.body for one in found] == [body for n, body in enumerate(bodies()) if n not in lost]
             if is_known:
                 assert store.max_offset_in_queue("B", 0) == sum(SIZES)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_without_topics_and_queues_messages_stay_where_they_are(path, killed):
+    """Nothing says the type then: the queue is a plain one with the same places, as a Java broker opens it, too."""
+    for file in (path / "config").glob("topics.json*"):
+        file.unlink()
+    shutil.rmtree(path / "batchconsumequeue")
+    shutil.rmtree(path / "tailrace")
+    if killed:
+        (path / "abort").write_text("1")
+    sizes = [*SIZES, 1]
+    for round_ in range(3):
+        with opened(path, rebuild=round_ == 2) as store:
+            assert not store.topics.has_batch_queues("B")
+            if not round_:
+                assert put(store, len(SIZES), 1).queue_offset == sum(SIZES)
+            store.wait_dispatched()
+            records = [
+                offset for at in range(sum(sizes)) for offset in store.get_message("B", 0, at, 1).queue_offsets[:1]]
+            assert sorted(set(records)) == [sum(sizes[:n]) for n in range(len(sizes))]
+            assert store.max_offset_in_queue("B", 0) == sum(sizes)
+    assert [line for line in verify(str(path), config=CONFIG) if "finding" in line] == []
