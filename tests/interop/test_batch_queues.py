@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
-from java_peer import properties
+from inner_batches import TOPIC, read_all, send_batch
+from java_peer import java_broker, properties
 
 from tailrace import Message, MessageStore, StoreConfig
+from tailrace.client import Producer
+from tailrace.errors import RemotingError
 from tailrace.formats.commitlog import encode_batch, encode_properties
 from tailrace.model import MessageExtBrokerInner
 from tailrace.node.topic_config import TopicConfig
+from tailrace.pytest_plugin import TailraceBroker
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop]
-TOPIC = "Batches"
 CONFIG = StoreConfig(
     mapped_file_size_commit_log=1 << 16, mapped_file_size_consume_queue=2000, max_hash_slot_num=1000,
     max_index_num=4000, mapper_file_size_batch_consume_queue=46 * 50)
@@ -141,3 +145,34 @@ def test_both_go_on_at_the_right_queue_offsets(reference, tmp_path):
     with MessageStore.open(path, config=CONFIG, services=False):
         pass
     assert units(path) == before
+
+
+def test_a_java_broker_and_ours_take_turns_on_one_directory(reference, tmp_path):
+    conf, sent = properties(tmp_path / "ours.conf", CONF), 0
+    ours = TailraceBroker(tmp_path / "s", "--config", str(conf))
+    ours.start()
+    with Producer(broker=ours.broker) as producer:
+        producer.create_topic(TOPIC, 1, {"queue.type": "BatchCQ"})
+    for count in (5, 1, 9):
+        assert send_batch(ours.broker, sent, count).ext["queueOffset"] == str(sent)
+        sent += count
+    ours.kill()
+    for _ in range(2):
+        with java_broker(reference, tmp_path / "s", CONF) as address:
+            until = time.monotonic() + 90
+            while True:
+                try:
+                    answer = send_batch(address, sent, 4)
+                    break
+                except (RemotingError, OSError):
+                    assert time.monotonic() < until
+                    time.sleep(0.5)
+            assert (answer.code, answer.ext["queueOffset"]) == (0, str(sent))
+            sent += 4
+            time.sleep(1)
+            assert read_all(address) == list(range(sent))
+        ours.start()
+        assert send_batch(ours.broker, sent, 3).ext["queueOffset"] == str(sent)
+        sent += 3
+        assert read_all(ours.broker) == list(range(sent))
+        ours.kill()
