@@ -33,6 +33,7 @@ LAYOUTS = {
     "CommitLog record, head of the body": commitlog.BODY_HEAD,
     "CommitLog blank record": commitlog.BLANK,
     "ConsumeQueue unit": consumequeue.CQ_UNIT,
+    "Batch ConsumeQueue unit": consumequeue.BATCH_CQ_UNIT,
     "Index file header": indexfile.INDEX_HEADER,
     "Index file slot": indexfile.INDEX_SLOT,
     "Index file entry": indexfile.INDEX_ENTRY,

@@ -153,6 +153,8 @@ def samples() -> dict[str, list[Part]]:
             (batch[24:], "properties", str(commitlog.decode_properties(batch[24:]))),
         ],
         "queue-unit": list(fields(consumequeue.CQ_UNIT, consumequeue.CQ_UNIT.pack(*unit))),
+        "batch-queue-unit": list(fields(consumequeue.BATCH_CQ_UNIT, consumequeue.BATCH_CQ_UNIT.pack(
+            *unit, STORED, 7, 3, consumequeue.INVALID_POS, 0))),
         "queue-pre-blank": list(fields(consumequeue.CQ_UNIT, consumequeue.PRE_BLANK)),
         "index-file": list(index_file()),
         "checkpoint": list(fields(

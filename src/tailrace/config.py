@@ -248,6 +248,9 @@ class StoreConfig(_Config):
     mapped_file_size_consume_queue: int = _option(
         300_000 * 20, "Length of a ConsumeQueue file, rounded up to whole units.", unit="bytes",
         low=20, high=2 * GIB - 1)
+    mapper_file_size_batch_consume_queue: int = _option(
+        300_000 * 46, "Length of a file of a batch ConsumeQueue, rounded up to whole units.", unit="bytes",
+        low=46, high=2 * GIB - 1)
     max_hash_slot_num: int = _option(
         5_000_000, "Hash slots of an index file.", low=1, high=100_000_000)
     max_index_num: int = _option(

@@ -252,7 +252,7 @@ class GetMessageResult:
     max_offset: int = 0
     data: bytes = b""
     """The records as they are stored; a pull sends these bytes."""
-    message_count: int = 0
+    record_count: int = 0
     """Number of records in ``data``."""
     places: bytes = b""
     """Two native 64-bit numbers a record: its end in ``data`` and its queue offset.
@@ -261,6 +261,13 @@ class GetMessageResult:
     """
     is_cold: bool = False
     """Whether nothing was read because the next message is not in the page cache."""
+    inner_messages: int = 0
+    """Messages of inner batches, but for one of each record."""
+
+    @property
+    def message_count(self) -> int:
+        """Number of messages that were found, those of inner batches counted each."""
+        return self.record_count + self.inner_messages
 
     @property
     def ends(self) -> list[int]:

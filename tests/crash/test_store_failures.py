@@ -247,7 +247,7 @@ def test_the_sweep_catches_progress_that_is_ahead_of_its_units(monkeypatch):
         self.dirty.clear()
         return True
 
-    monkeypatch.setattr("tailrace.store.consume_queue.ConsumeQueueStore.flush", lies)
+    monkeypatch.setattr("tailrace.store.consume_queue_store.ConsumeQueueStore.flush", lies)
     # The comparison with the queues' last units and the coverage of the log would both notice.
     monkeypatch.setattr("tailrace.store.recovery.start.RecoveryStart._queue_mismatch", lambda *_: "")
     monkeypatch.setattr("tailrace.store.recovery.start.Coverage.first_gap", lambda _, until: until)

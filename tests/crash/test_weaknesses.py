@@ -394,7 +394,7 @@ def test_w29_a_stop_on_a_full_disk_costs_no_replay():
         assert is_right(store, range(203))
 
 
-@pytest.mark.parametrize("name", ["consumequeue_ext", "batchconsumequeue"])
+@pytest.mark.parametrize("name", ["consumequeue_ext"])
 def test_w30_queues_of_a_kind_that_we_do_not_read_are_refused(path, name):
     """Truncation usually forgets the extension files. Ours has none, and does not half-read them."""
     make(path, 3)

@@ -145,6 +145,7 @@ def create_topic(
     from tailrace.node.topic_config import (  # noqa: PLC0415
         TopicConfig,
         check_attribute,
+        check_unchangeable,
         validate_topic,
     )
 
@@ -158,12 +159,16 @@ def create_topic(
     if store:
         try:
             with _opened_or_made(store, create=create) as opened:
+                present = opened.topics.select(name)
+                check_unchangeable(present, attributes)
                 made = replace(
-                    opened.topics.select(name) or TopicConfig(topic_name=name),
+                    present or TopicConfig(topic_name=name),
                     read_queue_nums=queues, write_queue_nums=queues)
                 made.attributes = {**made.attributes, **attributes}
                 opened.topics.update(made)
                 return made.to_json()
+        except ValueError as error:
+            raise StoreError(str(error)) from None
         except StoreLockedError as error:
             broker = _server_of(store, error)
     from tailrace.client import Producer  # noqa: PLC0415 - asyncio and sockets

@@ -12,6 +12,7 @@ from tailrace.client.subscription import Subscription
 from tailrace.errors import CorruptionError, RemotingCommandError, RemotingError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import SysFlag, decode_message, decompress_body
+from tailrace.formats.inner_batch import unwrapped
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.broker_headers import (
     GetMaxOffsetRequestHeader,
@@ -95,13 +96,13 @@ class BrokerCalls:
         found = answer.read(PullMessageResponseHeader)
         return PullResult(
             _STATUS[ResponseCode(answer.code)], found.next_begin_offset, found.min_offset, found.max_offset,
-            wanted.keep(decode_all(answer.body)))
+            [message for message in wanted.keep(decode_all(answer.body)) if message.queue_offset >= offset])
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the first message."""
         answer = await self.call(
             queue, RequestCode.GET_MIN_OFFSET, GetMinOffsetRequestHeader(queue.topic, queue.queue_id))
-        return answer.read(GetMinOffsetResponseHeader).offset
+        return max(0, answer.read(GetMinOffsetResponseHeader).offset)  # -1 of an empty batch queue
 
     async def max_offset(self, queue: MessageQueue, *, committed: bool = True) -> int:
         """Return the offset that the next message will get."""
@@ -247,14 +248,14 @@ class BrokerCalls:
 
 
 def decode_all(body: bytes) -> list[MessageExt]:
-    """Return the messages of an answer. Raises CorruptionError."""
-    found = []
+    """Return the messages of an answer, those of an inner batch one by one. Raises CorruptionError."""
+    found: list[MessageExt] = []
     at = 0
     while at < len(body):
         size = int.from_bytes(body[at : at + 4], "big")
         if size <= 0:
             raise CorruptionError("a pull answer holds no record where one should be", file_pos=at)
-        found.append(decode_one(body[at : at + size]))
+        found += unwrapped(decode_one(body[at : at + size]))
         at += size
     return found
 

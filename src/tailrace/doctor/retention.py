@@ -13,7 +13,6 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.errors import CorruptionError
 from tailrace.formats import filenames
 from tailrace.formats.commitlog import BLANK, decode_message
-from tailrace.formats.consumequeue import CQ_UNIT
 from tailrace.node.archive_pins import ArchivePins
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.delay_offset import DelayOffsetManager
@@ -96,7 +95,7 @@ def explain_directory(
     log_bytes = sum(
         file_system.stat(path).allocated for _, path in segment_files(file_system, log_directories))
     size = log_bytes
-    size += sum(q.max_offset - q.min_offset for q in directory.queues()) * CQ_UNIT.size
+    size += sum(q.unit_bytes() for q in directory.queues())
     size += sum(
         file_system.stat(f"{root}/{filenames.INDEX}/{name}").allocated
         for name in file_system.list(f"{root}/{filenames.INDEX}"))

@@ -147,6 +147,8 @@ class SysFlag:
     TRANSACTION_ROLLBACK: Final = 0xC
     BORNHOST_V6: Final = 0x10
     STOREHOST_V6: Final = 0x20
+    NEED_UNWRAP: Final = 0x40
+    INNER_BATCH: Final = 0x80
     COMPRESSION_MASK: Final = 0x700
     COMPRESSION_LZ4: Final = 0x100
     COMPRESSION_ZSTD: Final = 0x200

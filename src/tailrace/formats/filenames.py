@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 __all__ = [
-    "ABORT", "CHECKPOINT", "COMMITLOG", "CONFIG", "CONSUMEQUEUE", "FLUSHED", "FORCED_DELETIONS",
+    "ABORT", "BATCHCONSUMEQUEUE", "CHECKPOINT", "COMMITLOG", "CONFIG", "CONSUMEQUEUE", "FLUSHED", "FORCED_DELETIONS",
     "GEOMETRY", "INDEX", "LOCK", "MIN_OFFSETS", "OWN", "PROGRESS", "QUARANTINE", "SEGMENT_TRASH", "SERVE",
     "SETTINGS", "STAGING",
     "TIMERCHECK", "TIMERLOG", "TIMERMETRICS", "TIMERWHEEL", "TRANSACTIONMETRICS", "TRASH",
@@ -15,6 +15,8 @@ __all__ = [
 
 COMMITLOG: Final = "commitlog"
 CONSUMEQUEUE: Final = "consumequeue"
+BATCHCONSUMEQUEUE: Final = "batchconsumequeue"
+"""Queues of topics with ``queue.type=BatchCQ``."""
 INDEX: Final = "index"
 CHECKPOINT: Final = "checkpoint"
 ABORT: Final = "abort"

@@ -11,6 +11,8 @@ import numpy as np
 from tailrace.arrow import pyarrow
 from tailrace.arrow.columns import Columns
 from tailrace.arrow.schema import COLUMN_NAMES, arrow_schema
+from tailrace.errors import ConfigError
+from tailrace.store.queue_types import BATCH_CQ, QUEUE_TYPE
 from tailrace.store.reading import MessageReader
 
 if TYPE_CHECKING:
@@ -26,8 +28,10 @@ def arrow_table(
     """Return at most ``count`` messages of a queue with offsets in [``offset``, ``until``).
 
     ``label`` is the value of the column ``store``. A record batch has up to 8 MiB of records, so the call
-    needs the memory of its result and little more.
+    needs the memory of its result and little more. Raises ConfigError for a topic with batch queues.
     """
+    if reader.has_batch_queues(topic):
+        raise ConfigError(f"{topic} is a topic of {QUEUE_TYPE}={BATCH_CQ}, which no table is made of; use read")
     memory = _ArrowMemory()
     batches = []
     with contextlib.closing(reader.scan(topic, queue_id, offset, until, count)) as parts:

@@ -20,6 +20,7 @@ from tailrace.node.topic_retention import remove_deleted
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.log_paths import log_paths, segment_files
 from tailrace.store.multi_dispatch import is_lmq, queue_count
+from tailrace.store.queue_types import BATCH_CQ, QUEUE_TYPE, check_queue_types
 
 __all__ = [
     "DEFAULT_QUEUES", "cause_of_read_only", "check_directory", "has_log", "load_topics",
@@ -27,7 +28,7 @@ __all__ = [
 ]
 
 _log = get_logger(__name__)
-_UNKNOWN_DIRECTORIES: Final = ("batchconsumequeue", "consumequeue_ext")
+_UNKNOWN_DIRECTORIES: Final = ("consumequeue_ext",)
 _FILES: Final = (
     filenames.ABORT, filenames.CHECKPOINT, filenames.LOCK, filenames.TIMERWHEEL,
     f"{filenames.CONFIG}/{filenames.TIMERCHECK}", f"{filenames.CONFIG}/{filenames.TIMERMETRICS}",
@@ -68,6 +69,7 @@ def check_directory(
     for name in _UNKNOWN_DIRECTORIES:
         if file_system.list(f"{root}/{name}"):
             raise NotAStoreError(root, f"it uses {name}, which is not supported")
+    check_queue_types(file_system, root)
 
 
 def _never_had_a_message(file_system: FileSystem, root: str, names: Sequence[str]) -> bool:
@@ -149,7 +151,8 @@ def load_topics(
     made = {
         topic: TopicConfig(
             topic_name=topic, read_queue_nums=max(count, DEFAULT_QUEUES),
-            write_queue_nums=max(count, DEFAULT_QUEUES))
+            write_queue_nums=max(count, DEFAULT_QUEUES),
+            attributes={QUEUE_TYPE: BATCH_CQ} if store.queues.has_batch_queues(topic) else {})
         for topic, count in queues.items()}
     try:
         if made:

@@ -29,7 +29,7 @@ from tailrace.errors import (
     StoreNotWritableError,
 )
 from tailrace.formats import filenames
-from tailrace.formats.commitlog import create_message_id, decode_message_id
+from tailrace.formats.commitlog import SysFlag, create_message_id, decode_message_id
 from tailrace.kernels.properties import message_properties, plain_properties
 from tailrace.logs import get_logger
 from tailrace.model import (
@@ -213,6 +213,7 @@ class MessageStore:
             write_geometry(file_system, root, config)
             write_settings(file_system, root, config)
             topics = load_topics(file_system, root, broker, clock, store)
+            store.queues.is_batch = topics.has_batch_queues
             retention = Retention(clock, file_system, store, topics)
             timers = Timers(clock, file_system, entropy, config, store, topics, broker.broker_name)
             timers.load()
@@ -448,6 +449,8 @@ class MessageStore:
         if self._closed or os.getpid() != self._pid:
             self._check_open()
         store = self._store
+        if message.sys_flag & SysFlag.INNER_BATCH:
+            return store.put_inner_batch(message)
         writer = store.plain_writer(message)
         return store.append(writer) if writer is not None else self._timers.put(message)
 
@@ -565,13 +568,14 @@ class MessageStore:
     ) -> Iterator[MessageExt]:
         """Yield the messages of a queue from ``offset``, or its first one, up to where it ends now.
 
-        A message keeps its stored record, and decodes a field when it is first used.
+        A message keeps its stored record, and decodes a field when it is first used. Inner batches are unwrapped.
         """
         self.wait_dispatched()
-        until = self.max_offset_in_queue(topic, queue_id)
+        until, batches = self.max_offset_in_queue(topic, queue_id), self._store.queues.has_batch_queues(topic)
         at = self.min_offset_in_queue(topic, queue_id) if offset is None else offset
         get = partial(self.get_message, topic, queue_id, max_bytes=READ_BYTES)
-        yield from messages_of(get, topic, at, until, until if max_count is None else max_count)
+        yield from messages_of(
+            get, topic, at, until, until if max_count is None else max_count, has_batches=batches)
 
     def to_arrow(
         self, topic: str, queue_id: int = 0, offset: int | None = None, count: int | None = None, *,
@@ -580,7 +584,8 @@ class MessageStore:
         """Return what ``read`` yields, at most ``count`` messages, in the columns of the Spark source.
 
         ``columns`` names those that are wanted, in their order; None stands for all. Raises ValueError
-        for a negative argument or an unknown column, MissingPackageError if pyarrow is not installed.
+        for a negative argument or an unknown column, MissingPackageError if pyarrow is not installed, ConfigError
+        for a topic with ``queue.type=BatchCQ``.
         """
         check_not_negative(queue_id=queue_id, offset=offset, count=count)
         schema = chosen_schema(columns)

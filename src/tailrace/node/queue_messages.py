@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Final
 
 from tailrace.formats.commitlog import LMQ_PREFIX, decode_message
+from tailrace.formats.inner_batch import unwrapped
 from tailrace.formats.message_fields import decode_when_used
 from tailrace.model import GetMessageResult, MessageExt
 
@@ -16,19 +18,37 @@ _READ_COUNT: Final = 32
 
 
 def messages_of(
-    get: Callable[[int, int], GetMessageResult], topic: str, offset: int, until: int, count: int
+    get: Callable[[int, int], GetMessageResult], topic: str, offset: int, until: int, count: int, *,
+    has_batches: bool = False,
 ) -> Iterator[MessageExt]:
     """Yield at most ``count`` messages with queue offsets from ``offset`` on, read below ``until``.
 
     ``get`` takes an offset and the number of messages to read. A message is decoded when its fields are
-    used. Not so for an LMQ queue: the topics of its records are verified by no checksum.
+    used. Not so for an LMQ queue: the topics of its records are verified by no checksum. With ``has_batches``
+    messages of inner batches are yielded, not the records that they are in.
     """
+    if has_batches:
+        found = (one for one in _inner_messages(get, offset, until) if offset <= one.queue_offset < until)
+        yield from itertools.islice(found, max(count, 0))
+        return
     decode = decode_message if topic.startswith(LMQ_PREFIX) else decode_when_used
     while offset < until and count > 0:
         result = get(offset, min(_READ_COUNT, count))
         for data in result.records:
             count -= 1
             yield decode(data)
+        if result.next_begin_offset <= offset:
+            return
+        offset = result.next_begin_offset
+
+
+def _inner_messages(
+    get: Callable[[int, int], GetMessageResult], offset: int, until: int
+) -> Iterator[MessageExt]:
+    while offset < until:
+        result = get(offset, _READ_COUNT)
+        for data in result.records:
+            yield from unwrapped(decode_message(data))
         if result.next_begin_offset <= offset:
             return
         offset = result.next_begin_offset

@@ -102,7 +102,7 @@ class Retention:
         queue = self._store.queues.get(topic, queue_id)
         if queue is None:
             return -1
-        unit = message_from(queue, max(offset, queue.min_offset))
+        unit = message_from(queue, queue.begin_of(max(offset, queue.min_offset)))
         return unit.phy_offset if unit is not None else -1
 
     def delete_now(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
 from tailrace.formats.commitlog import LMQ_PREFIX
 from tailrace.node.config_manager import ConfigManager, DataVersion, Draft
+from tailrace.store.queue_types import BATCH_CQ, QUEUE_TYPE
 from tailrace.store.topic_retention import (
     RESERVE_TIME,
     RETENTION_BYTES,
@@ -93,7 +94,7 @@ _ATTRIBUTES: Final[dict[str, frozenset[str]]] = {
     "cleanup.policy": frozenset({"DELETE"}),
     "message.type": frozenset(
         {"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED"}),
-    "queue.type": frozenset({"SimpleCQ"}),
+    QUEUE_TYPE: frozenset({"SimpleCQ", BATCH_CQ}),
     RESERVE_TIME: frozenset(), RETENTION_BYTES: frozenset(), RETENTION_MS: frozenset(),
 }
 """Attributes of a topic and their values; none: a number."""
@@ -101,7 +102,7 @@ _ATTRIBUTES: Final[dict[str, frozenset[str]]] = {
 
 PRIORITY: Final = "_SYS_MSG_PRIORITY_"
 """Property of a message with a priority: a number, which is its queue."""
-_TYPES: Final = ("message.type", "cleanup.policy", "queue.type")
+_TYPES: Final = ("message.type", "cleanup.policy", QUEUE_TYPE)
 """Attributes that say how messages of a topic are kept and delivered."""
 
 
@@ -118,6 +119,11 @@ class TopicConfig:
     order: bool = False
     attributes: dict[str, str] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def has_batch_queues(self) -> bool:
+        """Whether its queues are batch queues, in which one record may have several messages."""
+        return bool(self.attributes) and self.attributes.get(QUEUE_TYPE) == BATCH_CQ
 
     @property
     def readable(self) -> bool:
@@ -194,6 +200,11 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
             if value and value not in _ATTRIBUTES[name]:
                 return f"{name}={value}"
         return ""
+
+    def has_batch_queues(self, topic: str) -> bool:
+        """Whether the queues of a topic are batch queues."""
+        config = self._table.get(topic)
+        return config is not None and config.has_batch_queues
 
     @property
     def table(self) -> dict[str, TopicConfig]:
@@ -375,7 +386,7 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
 def check_attribute(name: str, value: str) -> None:
     """Raises ValueError for an attribute that nothing here would heed, or a value of that kind.
 
-    RocketMQ's TopicAttributes, without compaction and batch queues, and those of Tailrace.
+    RocketMQ's TopicAttributes, without compaction, and those of Tailrace.
     """
     if name not in _ATTRIBUTES:
         raise ValueError(f"unsupported key: {name}; known are {', '.join(sorted(_ATTRIBUTES))}")
@@ -385,11 +396,19 @@ def check_attribute(name: str, value: str) -> None:
     topic_limits({name: value})
 
 
+def check_unchangeable(present: TopicConfig | None, attributes: Iterable[str]) -> None:
+    """Raise ValueError if one of these attributes of a topic that exists cannot be changed any more."""
+    if present is not None and QUEUE_TYPE in attributes:
+        raise ValueError(f"attempt to update an unchangeable attribute. key: {QUEUE_TYPE}")
+
+
 def merged_attributes(present: dict[str, str], text: str, *, creating: bool) -> dict[str, str]:
     """Attributes changed by ``+k=v,-k`` text; raises ValueError that says what is wrong."""
     changed = dict(present)
     for part in filter(None, (p.strip() for p in text.split(","))):
         name, _, value = part.partition("=")
+        if name[1:] == QUEUE_TYPE and not creating:
+            raise ValueError(f"attempt to update an unchangeable attribute. key: {QUEUE_TYPE}")
         if part.startswith("+") and value:
             check_attribute(name[1:], value)
             changed[name[1:]] = value

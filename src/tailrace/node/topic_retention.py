@@ -219,7 +219,7 @@ class TopicRetention:
 
     def _minimum(self, queue: ConsumeQueue, offset: int) -> LogicalMin:
         """The logical minimum of a queue that lets go of its messages below ``offset``."""
-        unit = message_from(queue, offset)
+        unit = message_from(queue, queue.begin_of(offset))
         return LogicalMin(
             offset, unit.phy_offset if unit is not None else self._store.reput.reput_from_offset)
 

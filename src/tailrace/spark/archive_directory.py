@@ -175,6 +175,8 @@ def _merge(
             ranges.setdefault((one.topic, one.queue_id), []).append((manifest, one))
     for key, own in ranges.items():
         present = there.get(key)
+        if present is not None and present.is_batch:
+            continue  # no archive has messages of it
         least = _FOREVER if present is None else present.min_offset
         used: list[tuple[Manifest, QueueRange]] = []
         for manifest, one in reversed(own):

@@ -22,7 +22,7 @@ from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.errors import ConfigError, CorruptionError, StoreError, StoreLockedError
-from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.formats.consumequeue import PRE_BLANK_SIZE
 from tailrace.logs import get_logger
 from tailrace.spark.archive_layout import LOCK, STAGING, segment_names, staging_path
 from tailrace.spark.archive_named import named_in, units_between
@@ -40,6 +40,7 @@ from tailrace.store.archive_manifest import (
     wrong_file,
 )
 from tailrace.store.directory import DirectoryState, FileView, QueueView, StoreDirectory
+from tailrace.store.queue_types import BATCH_CQ, QUEUE_TYPE
 
 __all__ = ["ArchiveJob", "ArchiveOptions", "Runner", "archive_store", "check_places",
            "local_runner", "spark_runner"]
@@ -115,6 +116,7 @@ class ArchiveJob:
         self.checked = 0
         """Segments that ``verify`` has read again and found right."""
         opened = StoreDirectory(self._store, config=config, file_system=self._file_system)
+        _refuse_batch_queues(opened)
         self._log_paths = opened.log_paths.all
         for name in (self._archive, f"{self._archive}/{MANIFESTS}"):
             self._file_system.makedirs(name)
@@ -149,6 +151,7 @@ class ArchiveJob:
             return []  # a segment is sealed when the log goes on in a new one
         directory = StoreDirectory(
             self._store, config=self._config, file_system=self._file_system)
+        _refuse_batch_queues(directory)
         sealed = sealed_segments(directory)
         waiting: list[tuple[FileView, Manifest | None]] = []
         self.skipped = 0
@@ -380,12 +383,16 @@ def sealed_segments(directory: StoreDirectory) -> list[FileView]:
     ]
 
 
+def _refuse_batch_queues(directory: StoreDirectory) -> None:
+    """Raise ConfigError for a store with batch queues: an archive has a row for each record, not for each message."""
+    if topics := sorted({queue.topic for queue in directory.queues() if queue.is_batch}):
+        raise ConfigError(
+            f"topic {topics[0]} is one of {QUEUE_TYPE}={BATCH_CQ}, a store with such topics cannot be archived")
+
+
 def _last_position(queue: QueueView) -> int:
-    data = queue.units(queue.max_offset - 1, 1) if queue.max_offset else b""
-    if len(data) < CQ_UNIT.size:
-        return -1
-    unit = CQ_UNIT.unpack_from(data)
-    return -1 if unit.size == PRE_BLANK_SIZE else unit.phy_offset
+    unit = queue.last_unit()
+    return -1 if unit is None or unit.size == PRE_BLANK_SIZE else unit.phy_offset
 
 
 def archive_store(

@@ -17,6 +17,7 @@ from tailrace.spark.options import EARLIEST, LATEST, Position, ReadOptions
 from tailrace.store.directory import QueueView, StoreDirectory
 from tailrace.store.multi_dispatch import is_lmq
 from tailrace.store.queue_search import first_at, first_stored
+from tailrace.store.queue_types import BATCH_CQ, QUEUE_TYPE
 
 __all__ = [
     "Directories", "Directory", "Offsets", "Ranges", "batch_ranges", "from_json",
@@ -92,7 +93,10 @@ def queues_of(directories: Directories, options: ReadOptions) -> dict[Queue, Que
             _TOLD.add(label)
             _log.warning("LMQ queues are left out, their messages are read by their own topics store=%s "
                          "lmq_queues=%d", label, left_out)
+    batch = {topic for (_, topic, _), queue in found.items() if queue.is_batch}
     problems = [
+        f"topic {topic} is one of {QUEUE_TYPE}={BATCH_CQ}, which Spark does not read" for topic in sorted(batch)]
+    problems += [
         f"topic {topic} is an LMQ queue, which cannot be read: read the topics of its messages, whose "
         "property INNER_MULTI_DISPATCH names it" if is_lmq(topic) else f"topic {topic} does not exist"
         for topic in sorted(options.named_topics() - topics)]

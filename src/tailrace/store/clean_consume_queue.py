@@ -16,7 +16,8 @@ from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
 from tailrace.logs import get_logger
 from tailrace.store.commit_log import CommitLog
-from tailrace.store.consume_queue import ConsumeQueue, ConsumeQueueStore
+from tailrace.store.consume_queue import ConsumeQueue
+from tailrace.store.consume_queue_store import ConsumeQueueStore
 from tailrace.store.index_service import IndexService
 
 __all__ = ["CleanConsumeQueueService"]

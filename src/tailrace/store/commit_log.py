@@ -26,14 +26,24 @@ from tailrace.formats.commitlog import (
     BLANK,
     BLANK_MAGIC,
     END_FILE_MIN_BLANK_LENGTH,
+    INNER_MULTI_DISPATCH,
     MIN_RECORD_LENGTH,
     STORE_TIME_HEAD,
     SysFlag,
     decode_batch,
+    decode_properties,
     record_size,
     store_timestamp_of,
 )
+from tailrace.formats.inner_batch import (
+    INNER_BASE,
+    INNER_BASE_LENGTH,
+    INNER_BATCH_BITS,
+    INNER_NUM,
+    INNER_NUM_MAX,
+)
 from tailrace.kernels import appender
+from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.segments import AllocateMappedFileService, MappedFile, MappedFileQueue, OpenFiles
 from tailrace.store.log_paths import LogPaths
@@ -46,6 +56,8 @@ __all__ = ["CommitLog", "MakeRecords", "RecordWriter"]
 QueueKey = tuple[str, int]
 _MAX_QUEUE_ID: Final = 0x7FFFFFFF
 _FLAG_LIMIT: Final = 1 << 31
+_NOT_IN_BATCHES: Final = frozenset({
+    INNER_MULTI_DISPATCH, "DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"})
 _NO_NEXT_FILE: Final = (DiskFullError, FatalStorageError, OSError)
 """Why no segment file could be made; a failed sync is told by the flags as well."""
 
@@ -72,6 +84,22 @@ class _LmqPlaces:
     def advance(self) -> None:
         """Count the message, which is in the log."""
         self._log.multi_dispatch.advance(self._arguments[-1])
+
+
+@final
+class _InnerPlaces:
+    """The places of the messages of an inner batch, for its writer."""
+
+    def __init__(self, offsets: dict[QueueKey, int], key: QueueKey, stored: bytes, count: int) -> None:
+        self._offsets, self._key, self._stored, self._count = offsets, key, stored, count
+
+    def properties(self) -> bytes:
+        """The stored properties with the queue offset of the first message."""
+        return self._stored + f"{INNER_BASE}\x01{self._offsets.get(self._key, 0)}\x02".encode()
+
+    def advance(self) -> None:
+        """Count the messages after the first one; the record is in the log."""
+        self._offsets[self._key] += self._count - 1
 
 
 @final
@@ -217,6 +245,37 @@ class CommitLog:
                 return appender.MessageWriter(
                     message, topic, b"", _LmqPlaces(self, message, topic, properties, names))
         return appender.MessageWriter(message, topic, properties)
+
+    def inner_batch_writer(self, message: MessageExtBrokerInner) -> tuple[RecordWriter, int]:
+        """Check an inner batch, of a topic that may have one; its writer and the number of its messages.
+
+        Raises MessageIllegalError, also where a record could not say what it is: in a transaction, with a time of
+        delivery or with places in LMQ queues.
+        """
+        if message.sys_flag & SysFlag.TRANSACTION_MASK:
+            raise MessageIllegalError("sysFlag", "an inner batch cannot be part of a transaction")
+        if message.sys_flag & INNER_BATCH_BITS != INNER_BATCH_BITS:
+            raise MessageIllegalError("sysFlag", "INNER_BATCH and NEED_UNWRAP go together")
+        properties = decode_properties(message.properties)
+        properties.pop(INNER_BASE, None)
+        if wrong := _NOT_IN_BATCHES & properties.keys():
+            raise MessageIllegalError("innerBatch", f"an inner batch cannot have {', '.join(sorted(wrong))}")
+        count = appender.check_batch(bytes(message.body))[0]
+        if count < 0:
+            decode_batch(message.body)  # raises what is wrong
+        if not 0 < count <= INNER_NUM_MAX:
+            raise MessageIllegalError("batch", f"has {count} messages, it may have 1 to {INNER_NUM_MAX}")
+        if properties.get(INNER_NUM) != str(count):
+            raise MessageIllegalError(
+                "innerBatch", f"{INNER_NUM} is {properties.get(INNER_NUM, 'missing')}, the body has {count} messages")
+        topic, stored = self.rules.topic_bytes(message.topic), encode_properties(properties)
+        _check_kinds({message.body.__class__}, {message.flag})
+        if not 0 <= message.queue_id <= _MAX_QUEUE_ID:
+            raise MessageIllegalError("queueId", f"{message.queue_id} is outside 0 to {_MAX_QUEUE_ID}")
+        self.rules.check_sizes(
+            message.body, stored + bytes(INNER_BASE_LENGTH), topic, len(message.born_host) + len(self.store_host))
+        places = _InnerPlaces(self.queue_offsets, (message.topic, message.queue_id), stored, count)
+        return appender.MessageWriter(message, topic, b"", places), count
 
     def lmq_refusal(self, message: MessageExtBrokerInner) -> PutMessageResult | None:
         """Why a message must not ask for the LMQ queues that it names; None when it may, or does not.

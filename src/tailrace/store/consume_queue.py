@@ -9,21 +9,19 @@ Commit point: ``max_offset``, moved after the units are written. One writer (dis
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Collection
-from typing import Any, Final, Protocol, final
+from collections.abc import Callable
+from typing import Final, Protocol
 
 import numpy as np
 
 from tailrace.env.filesystem import FileSystem
 from tailrace.errors import CorruptionError
-from tailrace.formats.commitlog import LMQ_PREFIX
+from tailrace.formats.commitlog import LMQ_PREFIX, MIN_RECORD_LENGTH
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE, CqUnit
-from tailrace.formats.filenames import is_number
 from tailrace.segments import MappedFile, MappedFileQueue, OpenFiles
 from tailrace.store.queue_search import first_at, first_kept
 
-__all__ = ["ConsumeQueue", "ConsumeQueueStore", "count_units", "find_units_end"]
+__all__ = ["ConsumeQueue", "count_units", "find_units_end"]
 
 _UNIT = CQ_UNIT.size
 _LOOK: Final = 4096
@@ -75,9 +73,15 @@ def find_units_end(file: _UnitFile) -> int:
     return low
 
 
-@final
 class ConsumeQueue:
-    """One queue of one topic."""
+    """One queue of one topic; ``BatchConsumeQueue`` has other units on disk and shows the same."""
+
+    is_batch = False
+    """Whether a unit may stand for several messages."""
+    unit_size = _UNIT
+    """Bytes of a unit on disk."""
+    least_bytes = MIN_RECORD_LENGTH
+    """Bytes of the log that a message takes at least."""
 
     def __init__(
         self, file_system: FileSystem, directory: str, topic: str, queue_id: int, file_size: int,
@@ -121,6 +125,10 @@ class ConsumeQueue:
         starts = [file.file_from_offset for file in self.files.files]
         if starts != list(range(starts[0], starts[-1] + 1, self.files.file_size) if starts else ()):
             return f"files are missing between {starts[0]} and {starts[-1]}"
+        return self._take_files()
+
+    def _take_files(self) -> str:
+        """Begin where the files do; why they cannot be right."""
         self._min_offset = self.max_offset = max(self.files.min_offset, 0) // _UNIT
         return ""
 
@@ -183,7 +191,7 @@ class ConsumeQueue:
         ``look_behind`` clears what is there, in later files, too. So many last files may be in the
         page cache only: they do not count as flushed.
         """
-        end = self.max_offset * _UNIT
+        end = self._end_position()
         files = self.files.files
         behind = len(files) > 1 and files[-1].file_from_offset >= end
         last = self.files.find(end)
@@ -199,6 +207,10 @@ class ConsumeQueue:
             file.flushed_position = 0
             self.files.flushed_where = min(self.files.flushed_where, file.file_from_offset)
         return behind
+
+    def _end_position(self) -> int:
+        """Where the next unit comes in the stream of the files."""
+        return self.max_offset * _UNIT
 
     def correct_min_offset(self, min_phy_offset: int) -> None:
         """Move the least offset to the first unit whose message is still in the log (W11)."""
@@ -231,7 +243,7 @@ class ConsumeQueue:
         files = self.files.files
         if len(files) < 2 or self._last_phy_offset(files[0]) >= min_phy_offset:
             return False
-        self._min_offset = max(self._min_offset, files[1].file_from_offset // _UNIT)
+        self._min_offset = max(self._min_offset, self._first_in(files[1]))
         self.files.delete_head(files[0])
         return True
 
@@ -243,8 +255,11 @@ class ConsumeQueue:
         low = first_at(self, self.min_offset, low_phy_offset)
         return first_at(self, low, high_phy_offset) - low
 
-    @staticmethod
-    def _last_phy_offset(file: MappedFile) -> int:
+    def _first_in(self, file: MappedFile) -> int:
+        """Queue offset of the first unit of a file."""
+        return file.file_from_offset // _UNIT
+
+    def _last_phy_offset(self, file: MappedFile) -> int:
         """Position of the last message that a full file names, -1 when it names none."""
         data = file.read(file.size - _UNIT, _UNIT)
         if len(data) < _UNIT:
@@ -268,8 +283,26 @@ class ConsumeQueue:
         starts = (file.file_from_offset // _UNIT for file in self.files.files)
         return next((start for start in starts if start > offset), self.max_offset)
 
+    def begin_of(self, offset: int) -> int:
+        """Queue offset of the first message of the record that has the message at ``offset``."""
+        return offset
+
+    def behind_file(self, offset: int) -> int:
+        """Where to go on when the file that has the unit at ``offset`` is gone."""
+        per_file = self.files.file_size // _UNIT
+        return offset + per_file - offset % per_file
+
+    def last_unit(self) -> tuple[CqUnit | None, int]:
+        """The last unit that the files have, whatever the queue's end is, and its queue offset."""
+        for file in reversed(self.files.files):
+            count = find_units_end(file)
+            if count:
+                unit = CQ_UNIT.unpack_from(file.read((count - 1) * _UNIT, _UNIT))
+                return unit, self._first_in(file) + count - 1
+        return None, -1
+
     def unit(self, offset: int) -> CqUnit | None:
-        """The unit with this number, or None."""
+        """The unit of the message at ``offset``, or None."""
         if not 0 <= offset < self.max_offset:
             return None
         data = self.files.read(offset * _UNIT, _UNIT)
@@ -334,6 +367,11 @@ class ConsumeQueue:
             self._extend(self.max_offset, gap * (offset - self.max_offset))
         self._extend(offset, units)
 
+    def write_one(self, offset: int, unit: bytes, count: int = 1) -> None:
+        """Write the unit, of 20 bytes, of one record behind the end; ``count`` is for batch queues."""
+        del count
+        self.write(offset, unit)
+
     def go_on_at(self, offset: int) -> None:
         """Have the next message come at ``offset``; pre-blank units stand for those before it."""
         if self.files.files:
@@ -366,7 +404,12 @@ class ConsumeQueue:
     def _extend(self, offset: int, units: bytes | memoryview) -> None:
         if not units:
             return
-        at, done = offset * _UNIT, 0
+        self._write_at(offset * _UNIT, units)
+        self.max_offset = max(self.max_offset, offset + len(units) // _UNIT)
+
+    def _write_at(self, at: int, units: bytes | memoryview) -> None:
+        """Write units from a position of the stream on, into as many files as it takes."""
+        done = 0
         size = self.files.file_size
         while done < len(units):
             file = self.files.find(at)
@@ -380,106 +423,8 @@ class ConsumeQueue:
             self.files.flushed_where = min(self.files.flushed_where, at)
             at += n
             done += n
-        self._version += offset < self.max_offset
-        self.max_offset = max(self.max_offset, offset + len(units) // _UNIT)
 
     def truncate(self, max_offset: int) -> None:
         """End the queue at ``max_offset`` and clear what is behind."""
         self.files.truncate_dirty_files(max_offset * _UNIT)
         self.set_end(max_offset)
-
-
-@final
-class ConsumeQueueStore:
-    """All queues of a store."""
-
-    def __init__(
-        self, file_system: FileSystem, directory: str, file_size: int, open_files: OpenFiles
-    ) -> None:
-        self._file_system = file_system
-        self._directory = directory
-        self._file_size = -(-file_size // _UNIT) * _UNIT
-        self._open_files = open_files
-        self._lock = threading.Lock()
-        self.table: dict[tuple[str, int], ConsumeQueue] = {}
-        self.dirty: set[ConsumeQueue] = set()
-
-    def load(self) -> dict[tuple[str, int], str]:
-        """Load every queue directory; which ones have files that cannot be right, and why."""
-        bad = {}
-        for topic in self._file_system.list(self._directory):
-            path = f"{self._directory}/{topic}"
-            if not self._file_system.stat(path).is_dir:
-                continue
-            for name in self._file_system.list(path):
-                if is_number(name) and self._file_system.stat(f"{path}/{name}").is_dir:
-                    why = self._make(topic, int(name)).load()
-                    if why:
-                        bad[topic, int(name)] = why
-        return bad
-
-    def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        queue = ConsumeQueue(
-            self._file_system, f"{self._directory}/{topic}/{queue_id}", topic, queue_id,
-            self._file_size, self._open_files)
-        self.table[topic, queue_id] = queue
-        return queue
-
-    def snapshot(self, *, clean: bool = False) -> dict[str, dict[str, list[Any]]]:
-        """Topic, queue id: next offset, position of the last record, stamps; for progress."""
-        found: dict[str, dict[str, list[Any]]] = {}
-        for (topic, queue_id), queue in list(self.table.items()):
-            found.setdefault(topic, {})[str(queue_id)] = [
-                queue.max_offset, queue.last_phy_offset, queue.stamps(last=clean)]
-        return found
-
-    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue, or None; a read makes none."""
-        return self.table.get((topic, queue_id))
-
-    def find_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, made when it is missing; its directory appears with its first unit."""
-        queue = self.table.get((topic, queue_id))
-        if queue is None:
-            with self._lock:
-                queue = self.table.get((topic, queue_id)) or self._make(topic, queue_id)
-        return queue
-
-    def delete(self, keys: Collection[tuple[str, int]]) -> None:
-        """Remove queues, and topics that have no other; their records stay in the log."""
-        for key in sorted(keys):
-            queue = self.table.pop(key, None)
-            if queue is None:
-                continue
-            self.dirty.discard(queue)
-            if queue.files.files:
-                queue.files.destroy()
-        for topic in sorted({topic for topic, _ in keys}):
-            path = f"{self._directory}/{topic}"
-            if self._file_system.exists(path) and not self._file_system.list(path):
-                self._file_system.rmdir(path)
-
-    def flush(self, least_pages: int) -> bool:
-        """Sync dirty queues, the large ones or with ``least_pages`` 0 all.
-
-        True when everything is durable that was written before the call.
-        """
-        everything = True
-        # In an order of their own, so that a simulated run can be repeated.
-        for queue in sorted(self.dirty, key=lambda queue: (queue.topic, queue.queue_id)):
-            self.dirty.discard(queue)  # first: what is written during the sync makes it dirty again
-            if queue.files.dirty_bytes() >= least_pages * 4096:
-                try:
-                    queue.files.flush(0)
-                except OSError:  # not synced for want of descriptors: it must not pass for durable
-                    self.dirty.add(queue)
-                    raise
-            else:
-                self.dirty.add(queue)
-                everything = False
-        return everything
-
-    def close(self) -> None:
-        """Close every file."""
-        for queue in self.table.values():
-            queue.files.close()

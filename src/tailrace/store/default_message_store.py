@@ -28,7 +28,7 @@ from tailrace.logs import get_logger
 from tailrace.model import MessageExt, MessageExtBrokerInner, PutMessageResult, PutMessageStatus
 from tailrace.segments import Lease, OpenFiles
 from tailrace.store.commit_log import CommitLog, MakeRecords, RecordWriter
-from tailrace.store.consume_queue import ConsumeQueueStore
+from tailrace.store.consume_queue_store import ConsumeQueueStore
 from tailrace.store.dispatch import Dispatcher, parse_delay_levels
 from tailrace.store.flush import (
     DurableCallback,
@@ -38,6 +38,7 @@ from tailrace.store.flush import (
 from tailrace.store.index_service import IndexService
 from tailrace.store.log_paths import log_paths
 from tailrace.store.progress import ProgressFile
+from tailrace.store.queue_types import BATCH_CQ, QUEUE_TYPE, read_batch_topics
 from tailrace.store.reading import MessageReader
 from tailrace.store.recovery.passes import Recovery, RecoveryReport
 from tailrace.store.recovery.quarantine import Quarantine
@@ -87,7 +88,8 @@ class DefaultMessageStore:
         self.plain_writer = self.commit_log.tail.plain_writer
         self.queues = ConsumeQueueStore(
             file_system, f"{root}/{filenames.CONSUMEQUEUE}", config.mapped_file_size_consume_queue,
-            self.open_files)
+            self.open_files, batch_directory=f"{root}/{filenames.BATCHCONSUMEQUEUE}",
+            batch_file_size=config.mapper_file_size_batch_consume_queue)
         self.index = (
             IndexService(clock, file_system, config, f"{root}/{filenames.INDEX}", self.open_files)
             if config.message_index_enable else None
@@ -152,6 +154,7 @@ class DefaultMessageStore:
         tell: Callable[[float], None] | None = None,
     ) -> Recovery:
         config = self.config
+        self.queues.is_batch = read_batch_topics(self._file_system, self.root).__contains__
         quarantine = Quarantine(
             self._clock, self._file_system, f"{self.root}/{filenames.QUARANTINE}",
             config.quarantine_max_bytes)
@@ -269,6 +272,21 @@ class DefaultMessageStore:
             return self.append(self.commit_log.batch_writer(message, encoded))
         except MessageIllegalError as error:
             return self._illegal(error)
+
+    def put_inner_batch(self, message: MessageExtBrokerInner) -> PutMessageResult:
+        """Put a message whose body has several messages, as one record."""
+        try:
+            if not self.queues.has_batch_queues(message.topic):
+                raise MessageIllegalError(
+                    "sysFlag", f"an inner batch needs a topic of {QUEUE_TYPE}={BATCH_CQ}, {message.topic} is none")
+            writer, count = self.commit_log.inner_batch_writer(message)
+        except MessageIllegalError as error:
+            return self._illegal(error)
+        result = self.append(writer)
+        if result.status is PutMessageStatus.PUT_OK:
+            result.msg_num = count
+            self.stats.put_times += count - 1
+        return result
 
     def put_records(
         self, keys: list[tuple[str, int]], count: int, bound: int, write: MakeRecords

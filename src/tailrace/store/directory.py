@@ -13,7 +13,7 @@ import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, ClassVar, Final, final
 
 import numpy as np
 import orjson
@@ -26,21 +26,23 @@ from tailrace.env.whole_files import read_hint
 from tailrace.errors import NotAStoreError, OddFileError, StoreError
 from tailrace.formats import filenames
 from tailrace.formats.commitlog import STORE_TIME_HEAD, plausible_size, store_timestamp_of
-from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
+from tailrace.formats.consumequeue import BATCH_CQ_UNIT, CQ_UNIT, PRE_BLANK_SIZE, CqUnit
 from tailrace.formats.indexfile import INDEX_HEADER
 from tailrace.kernels import hashes, index_entries, record
+from tailrace.store.batch_units import BatchPlaces, count_batch_units, end_of_units, place_of
 from tailrace.store.consume_queue import count_units, find_units_end
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.geometry import recognise
 from tailrace.store.log_paths import log_paths
 from tailrace.store.own_settings import remembered
 from tailrace.store.queue_search import first_kept, first_message
+from tailrace.store.queue_types import check_queue_types, queue_directories, whole_units
 from tailrace.store.store_checkpoint import read_checkpoint
 from tailrace.store.topic_retention import LogicalMin, is_deleted, read_deleted, read_minima
 from tailrace.store.walk.log_walk import Damage
 from tailrace.store.walk.scan import LogEnd, is_record, scan_files
 
-__all__ = ["DirectoryState", "FileView", "QueueView", "StoreDirectory"]
+__all__ = ["BatchQueueView", "DirectoryState", "FileView", "QueueView", "StoreDirectory"]
 
 _UNIT: Final = CQ_UNIT.size
 _CHECK: Final = record.CHECK_BODY_CRC | record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
@@ -117,6 +119,34 @@ class QueueView:
     files: list[FileView] = field(default_factory=list)
     purged_until: int = 0
     """Messages below it were let go by their topic."""
+    is_batch: ClassVar[bool] = False
+
+    @property
+    def directory(self) -> str:
+        """Where its files are, below the root of the store."""
+        kind = filenames.BATCHCONSUMEQUEUE if self.is_batch else filenames.CONSUMEQUEUE
+        return f"{kind}/{self.topic}/{self.queue_id}"
+
+    def find_end(self, *, raw: bool) -> None:
+        """Set the end to where the units of the last file that has any end; with ``raw`` all of them are read."""
+        for file in reversed(self.files):
+            count = count_units(file.read(0, file.size)) if raw else find_units_end(file)
+            if count or file is self.files[0]:
+                self.max_offset = file.file_from_offset // _UNIT + count
+                break
+
+    def unit_bytes(self) -> int:
+        """Bytes of the units of its messages."""
+        return (self.max_offset - self.min_offset) * _UNIT
+
+    def begin_of(self, offset: int) -> int:
+        """Queue offset of the first message of the record that has the message at ``offset``."""
+        return offset
+
+    def last_unit(self) -> CqUnit | None:
+        """The unit of the record that has the last message."""
+        data = self.units(self.max_offset - 1, 1) if self.max_offset else b""
+        return CQ_UNIT.unpack_from(data) if len(data) == _UNIT else None
 
     def units(self, offset: int, count: int) -> bytes:
         """Bytes of up to ``count`` units from ``offset``."""
@@ -152,6 +182,71 @@ class QueueView:
 
 
 @final
+@dataclass(slots=True)
+class BatchQueueView(QueueView):
+    """A queue of a topic with ``queue.type=BatchCQ``, which shows what a ``QueueView`` shows."""
+
+    is_batch: ClassVar[bool] = True
+
+    def places(self) -> BatchPlaces:
+        """What it says of its places."""
+        end = self.files[-1].file_from_offset + self.files[-1].size if self.files else 0
+        return BatchPlaces(self.files, end, self.max_offset)
+
+    def find_end(self, *, raw: bool) -> None:
+        """Set the end to where the units of the last file that has any end; with ``raw`` all of them are read."""
+        for file in reversed(self.files):
+            data = file.read(0, file.size) if raw else b""
+            if count := count_batch_units(data) if raw else end_of_units(file):
+                last = BATCH_CQ_UNIT.unpack_from(file.read((count - 1) * BATCH_CQ_UNIT.size, BATCH_CQ_UNIT.size))
+                self.max_offset = last.msg_base_offset + last.batch_size
+                break
+
+    def unit_bytes(self) -> int:
+        """Bytes of the units of its messages."""
+        places = self.places()
+        low, high = (place_of(self.files, places.end, at) for at in (self.min_offset, self.max_offset))
+        return high - low + BATCH_CQ_UNIT.size if low >= 0 and self.min_offset < self.max_offset else 0
+
+    def begin_of(self, offset: int) -> int:
+        """Queue offset of the first message of the record that has the message at ``offset``."""
+        return self.places().begin_of(offset)
+
+    def last_unit(self) -> CqUnit | None:
+        """The unit of the record that has the last message."""
+        found = self.places().covering(self.max_offset - 1) if self.max_offset else None
+        return CqUnit(*found.unit[:3]) if found is not None else None
+
+    def units(self, offset: int, count: int) -> bytes:
+        """Units of 20 bytes of up to ``count`` messages from ``offset``."""
+        places, parts, until = self.places(), [], min(offset + count, self.max_offset)
+        while offset < until and (part := places.units(offset, until - offset)):
+            parts.append(part)
+            offset += len(part) // _UNIT
+        return b"".join(parts)
+
+    def batch_units(self, offset: int, count: int) -> bytes:
+        """The bytes of up to ``count`` units, of 46 bytes, from that of the message at ``offset`` on."""
+        parts, wanted = [], count * BATCH_CQ_UNIT.size
+        at = place_of(self.files, self.places().end, offset)
+        for file in self.files if at >= 0 else ():
+            low = max(at, file.file_from_offset) - file.file_from_offset
+            if low < file.size and wanted > 0:
+                parts.append(file.read(low, min(wanted, file.size - low)))
+                wanted -= len(parts[-1])
+        return b"".join(parts)
+
+    @property
+    def first_offset(self) -> int:
+        """Queue offset of the first message of the first file."""
+        return self.places().first_offset
+
+    def next_file(self, offset: int) -> int:
+        """Queue offset of the first message of the next file; the end of the queue after the last one."""
+        return self.places().next_file(offset)
+
+
+@final
 class StoreDirectory:
     """One look at a directory; open a new one to see what came later.
 
@@ -180,6 +275,7 @@ class StoreDirectory:
         for place in self.log_paths.all:
             if self.file_system.exists(place) and not self.file_system.stat(place).is_dir:
                 raise OddFileError(place, "is not a directory")
+        check_queue_types(self.file_system, self.path)
         self.config = recognise(self.file_system, self.path, config)
         self.deleted_topics = read_deleted(self.file_system, self.path)
         """Topics that were deleted: position of the log after the last message of each."""
@@ -274,26 +370,24 @@ class StoreDirectory:
 
     def _recovered_queues(self, store: DefaultMessageStore) -> dict[tuple[str, int], QueueView]:
         return {
-            key: QueueView(*key, max_offset=queue.max_offset, files=[
+            key: (BatchQueueView if queue.is_batch else QueueView)(*key, max_offset=queue.max_offset, files=[
                 FileView(self.file_system, file.path, file.file_from_offset, file.size)
                 for file in queue.files.files])
             for key, queue in store.queues.table.items()}
 
     def _load_queues(self, *, raw: bool) -> dict[tuple[str, int], QueueView]:
         found = {}
-        root = f"{self.path}/{filenames.CONSUMEQUEUE}"
-        size = -(-self.config.mapped_file_size_consume_queue // _UNIT) * _UNIT
-        for topic in self.file_system.list(root):
-            for name in self.file_system.list(f"{root}/{topic}"):
-                if not filenames.is_number(name):
-                    continue
-                queue = QueueView(topic, int(name), files=self._files(f"{root}/{topic}/{name}", size))
-                for file in reversed(queue.files):
-                    count = count_units(file.read(0, file.size)) if raw else find_units_end(file)
-                    if count or file is queue.files[0]:
-                        queue.max_offset = file.file_from_offset // _UNIT + count
-                        break
-                found[topic, int(name)] = queue
+        for kind, name, unit, size in (
+            (QueueView, filenames.CONSUMEQUEUE, CQ_UNIT, self.config.mapped_file_size_consume_queue),
+            (BatchQueueView, filenames.BATCHCONSUMEQUEUE, BATCH_CQ_UNIT,
+             self.config.mapper_file_size_batch_consume_queue),
+        ):
+            root = f"{self.path}/{name}"
+            for topic, queue_id in queue_directories(self.file_system, root):
+                queue = kind(topic, queue_id, files=self._files(
+                    f"{root}/{topic}/{queue_id}", whole_units(size, unit.size)))
+                queue.find_end(raw=raw)
+                found[topic, queue_id] = queue
         return found
 
     def _correct_min_offsets(self, minima: Mapping[tuple[str, int], LogicalMin]) -> None:
@@ -310,7 +404,7 @@ class StoreDirectory:
         """Position behind the last record: behind the last unit, and then on record by record."""
         last = self.min_phy_offset
         for queue in self._queues.values():
-            unit = CQ_UNIT.unpack_from(queue.units(queue.max_offset - 1, 1)) if queue.max_offset else None
+            unit = queue.last_unit()
             if unit is not None and unit.size != PRE_BLANK_SIZE:
                 last = max(last, unit.phy_offset + unit.size)
         end = LogEnd()
@@ -342,10 +436,8 @@ class StoreDirectory:
     def _drop_deleted(self) -> None:
         """Leave out queues of deleted topics that only the log has, as an open does."""
         for key, queue in list(self._queues.items()):
-            last = queue.units(queue.max_offset - 1, 1) if queue.max_offset else b""
-            if len(last) == _UNIT and is_deleted(
-                self.deleted_topics, key[0], CQ_UNIT.unpack_from(last)
-            ):
+            last = queue.last_unit()
+            if last is not None and is_deleted(self.deleted_topics, key[0], last):
                 del self._queues[key]
 
     # -- reading
@@ -353,6 +445,10 @@ class StoreDirectory:
     def queues(self) -> list[QueueView]:
         """Every queue, by topic and number."""
         return [self._queues[key] for key in sorted(self._queues)]
+
+    def queue(self, key: tuple[str, int]) -> QueueView | None:
+        """The queue of a topic with this number, if there is one."""
+        return self._queues.get(key)
 
     def read(self, phy_offset: int, n: int) -> bytes:
         """Up to ``n`` bytes of the log, all from one file; empty when gone."""

@@ -5,16 +5,17 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 
 from tailrace.config import MESSAGE_DELAY_LEVEL
-from tailrace.formats.commitlog import MIN_RECORD_LENGTH
 from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK, PRE_BLANK_SIZE
 from tailrace.kernels import queue_units, record
 from tailrace.logs import get_logger
-from tailrace.store.consume_queue import ConsumeQueue, ConsumeQueueStore
+from tailrace.store.batch_units import batch_units
+from tailrace.store.consume_queue import ConsumeQueue
+from tailrace.store.consume_queue_store import ConsumeQueueStore
 from tailrace.store.hooks import MessageArrivingListener
 from tailrace.store.index_service import IndexService
 from tailrace.store.record_batch import RecordBatch
@@ -50,6 +51,19 @@ def deliver_time_codes(data: Any, rows: Rows, levels: list[int]) -> None:
         ].tolist()
         if length == len(_SCHEDULE) and data[at : at + length] == _SCHEDULE:
             rows[row, record.C_TAGS_CODE] = stored + levels[min(level, len(levels)) - 1]
+
+
+class _Run(NamedTuple):
+    """Records of a queue whose queue offsets follow each other."""
+
+    chosen: Rows
+    """Numbers of their rows."""
+    offsets: Rows
+    """Queue offset of each, of its first message."""
+    end: int
+    """Behind the last message."""
+    units: memoryview
+    """As the queue has them on disk."""
 
 
 @final
@@ -122,7 +136,7 @@ class Dispatcher:
         if claim is not None and claim.has_unit:
             queue = self._queues.get(claim.topic, claim.queue_id)
             if queue is not None and queue.files.files and queue.max_offset == claim.queue_offset:
-                queue.write(claim.queue_offset, damaged_unit(damage))
+                queue.write_one(claim.queue_offset, damaged_unit(damage), claim.count)
                 queue.last_phy_offset = damage.phy_offset
                 self._queues.dirty.add(queue)
 
@@ -145,12 +159,34 @@ class Dispatcher:
                 if first == bounds[number + 1]:
                     number += 1
                 queue = queues[number]
-                if queue is not None:
+                if queue is not None and not queue.is_batch:
                     following = int(offsets[last]) if last < bounds[number + 1] else -1
                     part = view[first * CQ_UNIT.size : last * CQ_UNIT.size]
-                    self._write_run(queue, rows, order[first:last], part, following)
+                    count = batch.inner_counts.get(int(order[last - 1]), 1) if queue.record_topic else 1
+                    end = int(offsets[last - 1]) + count
+                    self._write_run(
+                        queue, rows, _Run(order[first:last], offsets[first:last], end, part), following)
+                    if count > 1 and queue.max_offset == end - count + 1:
+                        queue.go_on_at(end)  # nothing says that these are batch queues: its places are kept here, too
+            for number, queue in enumerate(queues):
+                if queue is not None and queue.is_batch:
+                    self._write_batches(queue, batch, order[bounds[number] : bounds[number + 1]])
         if len(rows):
             self._newest = max(self._newest, int(rows[-1, record.C_STORE_TIMESTAMP]))
+
+    def _write_batches(self, queue: ConsumeQueue, batch: RecordBatch, chosen: Rows) -> None:
+        """Write the units of a batch queue, one for each record."""
+        rows = batch.rows
+        counts = np.array([batch.inner_counts.get(number, 1) for number in chosen.tolist()], dtype=np.int64)
+        offsets = rows[chosen, record.C_QUEUE_OFFSET]
+        ends = offsets + counts
+        units = batch_units(rows, chosen, counts)
+        breaks = np.flatnonzero(offsets[1:] != ends[:-1]) + 1
+        for first, last in itertools.pairwise([0, *breaks.tolist(), len(chosen)]):
+            part = memoryview(units)[first * queue.unit_size : last * queue.unit_size]
+            following = int(offsets[last]) if last < len(chosen) else -1
+            self._write_run(
+                queue, rows, _Run(chosen[first:last], offsets[first:last], int(ends[last - 1]), part), following)
 
     def _queue_of(self, raw: bytes, queue_id: int, rows: Rows, chosen: Rows) -> ConsumeQueue | None:
         """A queue by its raw topic, or None when it cannot have a directory."""
@@ -163,18 +199,17 @@ class Dispatcher:
             return None
         return self._queues.find_or_create(topic, queue_id)
 
-    def _write_run(
-        self, queue: ConsumeQueue, rows: Rows, chosen: Rows, units: memoryview, following: int
-    ) -> None:
+    def _write_run(self, queue: ConsumeQueue, rows: Rows, run: _Run, following: int) -> None:
         """Write the units of consecutive records; ``following`` is where the next run starts."""
-        start = int(rows[chosen[0], record.C_QUEUE_OFFSET])
+        chosen, units = run.chosen, run.units
+        start = int(run.offsets[0])
         skip = 0
         if 0 <= start < queue.max_offset:
-            skip = self._known(queue, rows, chosen, start, following)
+            skip = self._known(queue, rows, run, following)
         if skip >= len(chosen) or start < 0:
             return
-        units = units[skip * CQ_UNIT.size :]
-        start += skip
+        units = units[skip * queue.unit_size :]
+        start = int(run.offsets[skip])
         gap = PRE_BLANK
         if start > queue.max_offset and queue.files.files:
             phy_offset = int(rows[chosen[skip], record.C_PHY])
@@ -183,13 +218,13 @@ class Dispatcher:
                 "maybe logic queue order wrong topic=%s queue_id=%d expected=%d actual=%d",
                 queue.topic, queue.queue_id, queue.max_offset, start)
             room = phy_offset - queue.last_phy_offset
-            if start - queue.max_offset > room // MIN_RECORD_LENGTH or (
+            if start - queue.max_offset > room // queue.least_bytes or (
                 self._next_offset is not None and queue.follows(phy_offset)
             ):
                 return  # so many were never there, or its unit has another place: the offset rotted
         rebuilds = self._next_offset is not None
         if rebuilds and start == queue.max_offset and queue.is_written(start, units):
-            queue.set_end(start + len(units) // CQ_UNIT.size)
+            queue.set_end(run.end if queue.is_batch else start + len(units) // queue.unit_size)
         else:
             queue.write(start, units, gap=gap)
         self._queues.dirty.add(queue)
@@ -202,11 +237,10 @@ class Dispatcher:
                 queue.topic, queue.queue_id, queue.max_offset,
                 rows[written, record.C_TAGS_CODE].tolist(), int(rows[written, record.C_SIZE].sum()))
 
-    def _known(
-        self, queue: ConsumeQueue, rows: Rows, chosen: Rows, start: int, following: int
-    ) -> int:
+    def _known(self, queue: ConsumeQueue, rows: Rows, run: _Run, following: int) -> int:
         """How many of these records have their unit already, none when the queue began anew."""
-        skip = min(queue.max_offset - start, len(chosen))
+        chosen, start = run.chosen, int(run.offsets[0])
+        skip = int(np.searchsorted(run.offsets, queue.max_offset))
         if not queue.files.files:
             return 0
         phy_offset = int(rows[chosen[0], record.C_PHY])
@@ -215,7 +249,7 @@ class Dispatcher:
             following = self._next_offset(
                 queue.topic, queue.queue_id, phy_offset + int(rows[chosen[0], record.C_SIZE]))
         # A run of one that the next does not go on, or that is the next unit: its offset rotted.
-        rotted = len(chosen) == 1 and (following > start + 1 or queue.follows(phy_offset))
+        rotted = len(chosen) == 1 and (following > run.end or queue.follows(phy_offset))
         if start < queue.first_offset and not rotted:
             _log.warning("the first files of a queue are gone, it is rebuilt topic=%s queue_id=%d",
                          queue.topic, queue.queue_id)

@@ -24,7 +24,7 @@ from tailrace.errors import FatalStorageError
 from tailrace.logs import get_logger
 from tailrace.model import PutMessageStatus
 from tailrace.store.commit_log import CommitLog
-from tailrace.store.consume_queue import ConsumeQueueStore
+from tailrace.store.consume_queue_store import ConsumeQueueStore
 from tailrace.store.index_service import IndexService
 from tailrace.store.progress import Position, Progress, ProgressFile, checkpoint_bytes
 from tailrace.store.progress_snapshot import make_progress

@@ -14,7 +14,7 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.env.whole_files import open_hint, read_hint
 from tailrace.errors import ConfigError
 from tailrace.formats import filenames
-from tailrace.formats.consumequeue import CQ_UNIT
+from tailrace.formats.consumequeue import BATCH_CQ_UNIT, CQ_UNIT
 from tailrace.formats.indexfile import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT, index_file_size
 from tailrace.logs import get_logger
 from tailrace.store.log_paths import OWN_PLACE, check_log_paths, log_paths
@@ -41,22 +41,32 @@ def recognise(file_system: FileSystem, root: str, config: StoreConfig) -> StoreC
     names = sorted(file for path in directories.all for file in _segments(file_system, path))
     if size := _size(names, hint.get("mappedFileSizeCommitLog", 0)):
         found["mapped_file_size_commit_log"] = size
-    queues = f"{root}/{filenames.CONSUMEQUEUE}"
-    paths = (
-        f"{queues}/{topic}/{queue}"
-        for topic in file_system.list(queues) for queue in file_system.list(f"{queues}/{topic}")
-    )
-    units = [
-        file for path in itertools.islice(paths, _QUEUES) for file in _segments(file_system, path)
-        if file[1] % CQ_UNIT.size == 0
-    ]
-    if size := _most_frequent(units, hint.get("mappedFileSizeConsumeQueue", 0)):
+    if size := _queue_file_size(
+        file_system, f"{root}/{filenames.CONSUMEQUEUE}", CQ_UNIT.size, hint.get("mappedFileSizeConsumeQueue", 0)
+    ):
         found["mapped_file_size_consume_queue"] = size
+    if size := _queue_file_size(
+        file_system, f"{root}/{filenames.BATCHCONSUMEQUEUE}", BATCH_CQ_UNIT.size,
+        hint.get("mapperFileSizeBatchConsumeQueue", 0)
+    ):
+        found["mapper_file_size_batch_consume_queue"] = size
     if (slots := hint.get("maxHashSlotNum")) and (entries := hint.get("maxIndexNum")):
         found.update(max_hash_slot_num=slots, max_index_num=entries)
         config = _with_sizes(config, found)
     found.update(_index_geometry(file_system, f"{root}/{filenames.INDEX}", config))
     return _with_sizes(config, found)
+
+
+def _queue_file_size(file_system: FileSystem, queues: str, unit: int, hint: int) -> int:
+    """Return the length of the files of queues, 0 if there are none."""
+    paths = (
+        f"{queues}/{topic}/{queue}"
+        for topic in file_system.list(queues) for queue in file_system.list(f"{queues}/{topic}")
+    )
+    return _most_frequent([
+        file for path in itertools.islice(paths, _QUEUES) for file in _segments(file_system, path)
+        if file[1] % unit == 0
+    ], hint)
 
 
 def _with_sizes(config: StoreConfig, found: dict[str, Any]) -> StoreConfig:
@@ -76,6 +86,7 @@ def write_geometry(file_system: FileSystem, root: str, config: StoreConfig) -> N
     sizes = {
         "mappedFileSizeCommitLog": config.mapped_file_size_commit_log,
         "mappedFileSizeConsumeQueue": config.mapped_file_size_consume_queue,
+        "mapperFileSizeBatchConsumeQueue": config.mapper_file_size_batch_consume_queue,
         "maxHashSlotNum": config.max_hash_slot_num, "maxIndexNum": config.max_index_num,
     }
     if _read_hint(file_system, root) == (sizes, tuple(places)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from isal import isal_zlib
 
 from tailrace.store.commit_log import CommitLog
-from tailrace.store.consume_queue import ConsumeQueueStore
+from tailrace.store.consume_queue_store import ConsumeQueueStore
 from tailrace.store.index_service import IndexService
 from tailrace.store.progress import Position, Progress
 

@@ -49,8 +49,7 @@ def scan_queue(
                 return
             units = queue.units(offset, min(_ROWS, until - offset))
             if not units:
-                per_file = queue.files.file_size // _UNIT
-                offset += per_file - offset % per_file
+                offset = queue.behind_file(offset)
                 continue
         phy_offset, size, _ = _unit(units, at * _UNIT)
         wanted = max(size, _READ) if size != PRE_BLANK_SIZE else 0

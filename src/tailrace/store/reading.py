@@ -24,8 +24,10 @@ from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
 from tailrace.kernels import unit_records
 from tailrace.logs import get_logger
 from tailrace.model import BoundaryType, GetMessageResult, GetMessageStatus, MessageExt, places_of
+from tailrace.store.batch_consume_queue import BatchConsumeQueue
 from tailrace.store.commit_log import CommitLog
-from tailrace.store.consume_queue import ConsumeQueue, ConsumeQueueStore
+from tailrace.store.consume_queue import ConsumeQueue
+from tailrace.store.consume_queue_store import ConsumeQueueStore
 from tailrace.store.hooks import PropertyFilter
 from tailrace.store.index_service import IndexService
 from tailrace.store.multi_dispatch import holds_unit
@@ -105,19 +107,25 @@ class MessageReader:
         count = most * 2 if codes is None else max(self._look, max_msg_nums)
         if property_filter is not None:
             count = max(1, min(max(self._look, max_msg_nums), _WORK // property_filter.cost))
-        units = queue.units_cached(offset, count) if only_cached else queue.units(offset, count)
+        wanted = np.fromiter(codes, np.int64) if codes is not None else _ANY_CODE
+        window = None
+        if isinstance(queue, BatchConsumeQueue):
+            window = queue.window(offset, count, most, wanted, only_cached=only_cached)
+            offset, units = (window.begin, window.units) if window is not None else (offset, None)
+        else:
+            units = queue.units_cached(offset, count) if only_cached else queue.units(offset, count)
         if units is None:
             result.is_cold = True
             return result
         if not units:
-            per_file = queue.files.file_size // _UNIT
             result.status = GetMessageStatus.OFFSET_FOUND_NULL
-            result.next_begin_offset = offset + per_file - offset % per_file
+            result.next_begin_offset = queue.behind_file(offset)
             return result
-        wanted = np.fromiter(codes, np.int64) if codes is not None else _ANY_CODE
         room = min(max_bytes, self._room)
         self._read_units(
             queue, units, wanted, offset, most, room, result, keep=property_filter, only_cached=only_cached)
+        if window is not None:
+            window.take_whole(result)
         return result
 
     def _read_units(
@@ -140,12 +148,12 @@ class MessageReader:
                 if keep is None:
                     data, places, count, at, why = unit_records.read_units(
                         lease.buffer, lease.start, len(lease.buffer), units, at, codes, topic,
-                        queue.queue_id, offset, most - result.message_count, room - total,
+                        queue.queue_id, offset, most - result.record_count, room - total,
                         total > 0, lease.is_mapped)
                 else:
                     data, places, count, at, why, seen = unit_records.read_matching(
                         lease.buffer, lease.start, len(lease.buffer), units, at, keep.names,
-                        keep.matches, topic, queue.queue_id, offset, most - result.message_count,
+                        keep.matches, topic, queue.queue_id, offset, most - result.record_count,
                         room - total, look, total > 0, lease.is_mapped)
                     look -= seen
             finally:
@@ -157,18 +165,18 @@ class MessageReader:
                 result.places += _moved(places, total)
             else:
                 parts, result.places = [data], places
-            result.message_count += count
+            result.record_count += count
             total += len(data)
             if why in _DONE:
                 break
             if why == unit_records.UNITS_COLD and only_cached:
-                result.is_cold = not (result.message_count or at)
+                result.is_cold = not (result.record_count or at)
                 break
             mapped = why != unit_records.UNITS_COLD  # one that is not cached is read by a system call
             was, (phy_offset, size, _) = phy_offset, _unit(units, at * _UNIT)
             if not mapped:
                 size = (
-                    _span(units, at, codes, most - result.message_count, room - total) if keep is None
+                    _span(units, at, codes, most - result.record_count, room - total) if keep is None
                     else _span(units, at, codes, len(units), _FILTERED_READ))
             if why == unit_records.UNITS_DAMAGED:
                 self._tell(queue, offset + at, phy_offset)
@@ -182,6 +190,10 @@ class MessageReader:
             result.status = _FOUND
         elif removed:
             result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
+
+    def has_batch_queues(self, topic: str) -> bool:
+        """Return whether the queues of a topic are batch queues."""
+        return self._queues.has_batch_queues(topic)
 
     def scan(
         self, topic: str, queue_id: int, offset: int, until: int, count: int
@@ -239,7 +251,7 @@ class MessageReader:
         if boundary is BoundaryType.LOWER:
             return self._first_not_before(queue, timestamp_ms)
         after = self._first_not_before(queue, timestamp_ms + 1)
-        return max(after - 1, queue.min_offset)
+        return max(queue.begin_of(after - 1), queue.min_offset)
 
     def _first_not_before(self, queue: ConsumeQueue, timestamp_ms: int) -> int:
         return first_stored(queue, queue.min_offset, timestamp_ms, self._time_of)

@@ -8,12 +8,14 @@ from typing import Any, Final, TypeVar, final
 
 import numpy as np
 
+from tailrace.formats.commitlog import SysFlag
+from tailrace.formats.inner_batch import inner_num
 from tailrace.kernels import index_entries, queue_units, record
 from tailrace.store.multi_dispatch import rows_with_lmq
 from tailrace.store.walk.log_walk import Damage
 from tailrace.store.walk.scan import Rows
 
-__all__ = ["UNIT_COLUMNS", "Hashes", "RecordBatch", "rows_by_queue"]
+__all__ = ["UNIT_COLUMNS", "Hashes", "RecordBatch", "inner_counts", "rows_by_queue"]
 
 UNIT_COLUMNS: Final = record.C_TAGS_CODE + 1
 """So many columns of a row are kept: what units and entries are made of, and the checks before they are written."""
@@ -74,6 +76,13 @@ class QueueNumbers:
             for _, queue_id, at, length in self._known[: self._count].tolist()]
 
 
+def inner_counts(data: Any, rows: Rows) -> Iterator[tuple[int, int]]:
+    """Number of each row that is an inner batch, and how many messages it has."""
+    for number in np.flatnonzero(rows[:, record.C_SYS_FLAG] & SysFlag.INNER_BATCH).tolist():
+        at, length = rows[number, [record.C_PROPS_POS, record.C_PROPS_LEN]].tolist()
+        yield number, inner_num(bytes(data[at : at + length]))
+
+
 def rows_by_queue(data: Any, rows: Rows) -> Iterator[tuple[str, int, Rows]]:
     """Each queue of record rows, and the numbers of its rows, in the order of the log.
 
@@ -106,6 +115,8 @@ class RecordBatch:
         self._queues = QueueNumbers()
         self.records = 0
         """Number of records; ``len`` counts the rows of their LMQ units, too."""
+        self.inner_counts: dict[int, int] = {}
+        """Number of messages of each row that is an inner batch."""
         self.sealed: list[Damage] = []
         """Damage that placeholders among the records cover."""
 
@@ -116,6 +127,7 @@ class RecordBatch:
         """Forget all rows; what was returned of them is not valid any more."""
         self._count = self._keys = self.records = 0
         self._queues.clear()
+        self.inner_counts.clear()
         self.sealed = []
 
     def add(self, data: Any, rows: Rows) -> None:
@@ -132,6 +144,8 @@ class RecordBatch:
         self._queues.number(data, rows, self._numbers[first:last])
         if self._with_keys:
             self._hash_keys(data, rows, self._ends[first:last])
+        for number, count in inner_counts(data, rows):
+            self.inner_counts[first + number] = count
         self._count = last
 
     def _hash_keys(self, data: Any, rows: Rows, ends: Rows) -> None:

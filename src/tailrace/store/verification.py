@@ -33,9 +33,10 @@ from tailrace.formats.commitlog import (
     PROPERTY_SEPARATOR,
     decode_properties,
 )
-from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.formats.consumequeue import BATCH_CQ_UNIT, CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.kernels import columns, queue_units, record
-from tailrace.store.directory import QueueView, StoreDirectory
+from tailrace.store.batch_units import batch_units
+from tailrace.store.directory import BatchQueueView, QueueView, StoreDirectory
 from tailrace.store.dispatch import SCHEDULE_TOPIC, deliver_time_codes, parse_delay_levels
 from tailrace.store.findings import Finding
 from tailrace.store.index_verification import (
@@ -46,7 +47,7 @@ from tailrace.store.index_verification import (
     indexed_until,
 )
 from tailrace.store.multi_dispatch import rows_with_lmq
-from tailrace.store.record_batch import rows_by_queue
+from tailrace.store.record_batch import inner_counts, rows_by_queue
 from tailrace.store.store_checkpoint import read_checkpoint
 from tailrace.store.walk.log_walk import Damage, LogWalk, RecordClaim
 from tailrace.store.walk.scan import LogChunk, LogEnd, Rows
@@ -109,6 +110,8 @@ class SegmentRules:
         self._queues = queues
         self._index = index
         self._levels = parse_delay_levels(directory.config.message_delay_level)
+        self._counts: dict[int, int] = {}
+        """Number of messages of each row of the chunk that is an inner batch."""
         self.claims = Claims()
         self.next: dict[Key, int] = {}
         """Behind the last queue offset of each queue that the segment has records of."""
@@ -121,6 +124,7 @@ class SegmentRules:
         yield from self._verify_properties(chunk)
         deliver_time_codes(chunk.data, chunk.rows, self._levels)
         rows = rows_with_lmq(chunk.data, chunk.rows)
+        self._counts = dict(inner_counts(chunk.data, rows))
         for topic, queue_id, chosen in rows_by_queue(chunk.data, rows):
             yield from self._verify_units((topic, queue_id), rows, chosen)
         yield from self._index.verify_rows(chunk)
@@ -144,10 +148,13 @@ class SegmentRules:
     def _verify_units(self, key: Key, rows: Rows, chosen: Any) -> Iterator[Finding]:
         directory = self._directory
         offsets = rows[chosen, record.C_QUEUE_OFFSET]
-        self.next[key] = int(offsets[-1]) + 1
+        self.next[key] = int(offsets[-1]) + self._counts.get(int(chosen[-1]), 1)
         wanted = bytearray(_UNIT * len(chosen))
         queue_units.build_units(rows, chosen, 0, len(chosen), wanted)
         queue = self._queues.get(key)
+        if isinstance(queue, BatchQueueView):
+            yield from self._verify_batches(queue, key, rows, chosen)
+            return
         start, count = int(offsets[0]), len(chosen)
         if queue is not None and bool((np.diff(offsets) == 1).all()) and (
             queue.units(start, count) == wanted
@@ -172,6 +179,36 @@ class SegmentRules:
                 self._claim(key, offset, 1)
                 yield Finding("wrong-unit", _queue_path(self._directory, key), offset,
                               f"{CQ_UNIT.unpack_from(there)} for the record at {phy_offset}")
+
+    def _verify_batches(
+        self, queue: BatchQueueView, key: Key, rows: Rows, chosen: Any
+    ) -> Iterator[Finding]:
+        """The records of a batch queue: each has one unit, which says how many messages it has."""
+        directory = self._directory
+        counts = np.array([self._counts.get(number, 1) for number in chosen.tolist()], dtype=np.int64)
+        wanted, size = batch_units(rows, chosen, counts), BATCH_CQ_UNIT.size
+        offsets = rows[chosen, record.C_QUEUE_OFFSET].tolist()
+        is_right = queue.batch_units(offsets[0], len(chosen)) == wanted
+        for number, offset in enumerate(offsets):
+            unit = wanted[number * size : (number + 1) * size]
+            there = unit if is_right else queue.batch_units(offset, 1)
+            phy_offset = int(rows[chosen[number], record.C_PHY])
+            if there == unit:
+                self.claims.add(key, offset, int(counts[number]))
+                self.units += 1
+            elif phy_offset < directory.deleted_topics.get(key[0], -1) or (
+                directory.is_live and offset >= queue.max_offset
+            ):
+                continue  # its topic was deleted, or it was not dispatched by the time of the look
+            elif queue.begin_of(offset) != offset or len(queue.units(offset, 1)) < _UNIT or (
+                CQ_UNIT.unpack_from(queue.units(offset, 1)).size == PRE_BLANK_SIZE
+            ):
+                yield Finding("missing-unit", _queue_path(directory, key), offset,
+                              f"the record at {phy_offset} has no unit")
+            else:
+                self.claims.add(key, offset, int(counts[number]))
+                yield Finding("wrong-unit", _queue_path(directory, key), offset,
+                              f"{BATCH_CQ_UNIT.unpack_from(there)} for the record at {phy_offset}")
 
     def _claim(self, key: Key, start: int, count: int) -> None:
         self.claims.add(key, start, count)
@@ -281,8 +318,9 @@ def queue_ends(chunk: LogChunk) -> dict[Key, int]:
     """Behind the last queue offset of each queue that a chunk has records of."""
     found = {}
     rows = rows_with_lmq(chunk.data, chunk.rows)
+    counts = dict(inner_counts(chunk.data, rows))
     for topic, queue_id, chosen in rows_by_queue(chunk.data, rows):
-        found[topic, queue_id] = int(rows[chosen[-1], record.C_QUEUE_OFFSET]) + 1
+        found[topic, queue_id] = int(rows[chosen[-1], record.C_QUEUE_OFFSET]) + counts.get(int(chosen[-1]), 1)
     return found
 
 
@@ -295,7 +333,8 @@ def segment_spans(directory: StoreDirectory) -> list[tuple[int, int]]:
 def odd_file_findings(directory: StoreDirectory) -> Iterator[Finding]:
     """Files that are left out because of their length."""
     for path, size, wanted in directory.odd_files:
-        kind = "queue-file-length" if f"/{filenames.CONSUMEQUEUE}/" in path else "segment-length"
+        is_queue = any(f"/{name}/" in path for name in (filenames.CONSUMEQUEUE, filenames.BATCHCONSUMEQUEUE))
+        kind = "queue-file-length" if is_queue else "segment-length"
         yield Finding(kind, path, 0, f"{size} bytes, not {wanted}")
 
 
@@ -363,7 +402,8 @@ def state_findings(directory: StoreDirectory, end: int) -> Iterator[Finding]:
 
 
 def _queue_path(directory: StoreDirectory, key: Key) -> str:
-    return f"{directory.path}/{filenames.CONSUMEQUEUE}/{key[0]}/{key[1]}"
+    queue = directory.queue(key) or QueueView(*key)
+    return f"{directory.path}/{queue.directory}"
 
 
 def _is_delayed(there: bytes, unit: bytes | bytearray) -> bool:

@@ -40,7 +40,7 @@ class Gate:
                 raise error
             data = bytes(10)
             return GetMessageResult(
-                GetMessageStatus.FOUND, data=data, message_count=1, places=places_of([data], [0]))
+                GetMessageStatus.FOUND, data=data, record_count=1, places=places_of([data], [0]))
 
         return read
 

@@ -189,7 +189,7 @@ def test_a_topic_without_the_write_bit_is_refused(send, broker):
 
 @pytest.mark.parametrize("attributes", [
     {"message.type": "LITE"}, {"cleanup.policy": "COMPACTION"},
-    {"queue.type": "BatchCQ"},
+    {"queue.type": "OfTomorrow"},
 ])
 def test_a_topic_of_a_type_that_cannot_be_honoured_takes_nothing(send, broker, store, attributes):
     broker.topics.update(TopicConfig(topic_name="typed", attributes=attributes))

@@ -210,12 +210,16 @@ def test_attributes_change_by_plus_and_minus():
         merged_attributes({}, "k=v", creating=True)
     with pytest.raises(ValueError, match="only add"):
         merged_attributes({}, "-k", creating=True)
+    assert merged_attributes({}, "+queue.type=BatchCQ", creating=True) == {"queue.type": "BatchCQ"}
+    for change in ("+queue.type=BatchCQ", "+queue.type=SimpleCQ", "-queue.type"):
+        with pytest.raises(ValueError, match=r"unchangeable attribute. key: queue.type"):
+            merged_attributes({"queue.type": "BatchCQ"}, change, creating=False)
 
 
 @pytest.mark.parametrize(("change", "complaint"), [
     ("+a=b", "unsupported key: a; known are cleanup.policy, message.type"),
     ("+cleanup.policy=COMPACTION", "cleanup.policy=COMPACTION is not supported; known are DELETE"),
-    ("+queue.type=BatchCQ", "queue.type=BatchCQ is not supported; known are SimpleCQ"),
+    ("+queue.type=OfTomorrow", "queue.type=OfTomorrow is not supported; known are BatchCQ, SimpleCQ"),
     ("+message.type=ODD", "message.type=ODD is not supported; known are DELAY, FIFO"),
     ("+reserve.time=soon", "reserve.time=soon is not a whole number"),
 ])

@@ -11,7 +11,7 @@ from tailrace import Message
 from tailrace.errors import StoreError
 from tailrace.store import clean_commit_log, disk_check
 from tailrace.store.clean_commit_log import CleanCommitLogService
-from tailrace.store.consume_queue import ConsumeQueueStore
+from tailrace.store.consume_queue_store import ConsumeQueueStore
 from tailrace.store.disk_state import disk_levels
 from tailrace.store.retention import Pin, PinKind, Rule
 from tailrace.store.trash import Trash

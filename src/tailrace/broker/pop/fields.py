@@ -10,18 +10,20 @@ from tailrace.broker.heartbeat import EXPRESSION_MAX
 from tailrace.errors import RefusalError
 from tailrace.formats.pop import ExtraInfo
 from tailrace.formats.remoting import ResponseCode
+from tailrace.node.topic_config import TopicConfig
 
 __all__ = ["check_names", "check_writable", "filter_of", "receipt_of"]
 
 
-def check_names(broker: BrokerContext, group: str, topic: str, queue_id: int) -> None:
-    """Check that a group may consume a queue, or all (-1).
+def check_names(broker: BrokerContext, group: str, topic: str, queue_id: int) -> TopicConfig:
+    """Check that a group may consume a queue, or all (-1); return the topic.
 
     Raises RefusalError, and MissingConfigError for a group that is to be created.
     """
-    readable_topic(broker, topic, queue_id, "peeking", or_all=True)
+    config = readable_topic(broker, topic, queue_id, "peeking", or_all=True)
     consuming_group(broker, group)
     check_allowed(broker, group, topic)
+    return config
 
 
 def filter_of(

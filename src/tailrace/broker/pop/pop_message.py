@@ -148,7 +148,10 @@ class PopMessageProcessor:
                 ResponseCode.POLLING_TIMEOUT,
                 f"the broker[{self._broker.address}] pop message is timeout too much")
         check_writable(self._broker)
-        check_names(self._broker, pop.consumer_group, pop.topic, pop.queue_id)
+        if check_names(self._broker, pop.consumer_group, pop.topic, pop.queue_id).has_batch_queues:
+            raise RefusalError(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{pop.topic}] is one of queue.type=BatchCQ, whose messages are pulled; pop is refused")
         wanted = filter_of(self._broker, pop.topic, pop.consumer_group, pop.exp_type, pop.exp)
         revive_queue_id = ORDER_REVIVE_QUEUE
         if not pop.order:

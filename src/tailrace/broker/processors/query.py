@@ -110,8 +110,12 @@ class QueryProcessor:
     def min_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """The begin of a queue: request 31."""
         header = request.read(GetMinOffsetRequestHeader)
-        offset = self._store.min_offset_in_queue(header.topic, header.queue_id)
-        return request.answer(ext=GetMinOffsetResponseHeader(max(0, offset)).to_ext())
+        offset = max(0, self._store.min_offset_in_queue(header.topic, header.queue_id))
+        if not offset and self._store.topics.has_batch_queues(header.topic) and (
+            self._store.max_offset_in_queue(header.topic, header.queue_id) <= 0
+        ):
+            offset = -1  # as BatchConsumeQueue says of a queue that has had no message
+        return request.answer(ext=GetMinOffsetResponseHeader(offset).to_ext())
 
     def earliest_store_time(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """The store time of the first message of a queue: request 32; -1 when it is empty."""

@@ -14,8 +14,9 @@ from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers
 from tailrace.broker.traffic import NORMAL, message_type, type_of
 from tailrace.broker.transactions.half_messages import FreshHalf, transactional_properties
-from tailrace.errors import RefusalError
-from tailrace.formats.commitlog import decode_properties
+from tailrace.errors import MessageIllegalError, RefusalError
+from tailrace.formats.commitlog import SysFlag, decode_batch, decode_properties
+from tailrace.formats.inner_batch import INNER_BATCH_BITS, INNER_NUM
 from tailrace.formats.remoting import (
     BINARY_HEAD,
     INT32,
@@ -48,7 +49,6 @@ from tailrace.remoting import Channel, RemotingServer
 __all__ = ["SendMessageProcessor", "plain_sys_flag"]
 
 TRANSACTION_BITS: Final = 0xC
-INNER_BATCH_BITS: Final = 0xC0
 HOST_BITS: Final = 0x30
 BATCH_MAX: Final = 16_384
 """Messages of a batch, which is taken apart on the event loop."""
@@ -56,7 +56,7 @@ PROPERTIES_MAX: Final = 32_767
 """Of a message, in bytes; the log has no room for more."""
 # A property that makes a look at each of them necessary; such messages are rare.
 REMARKABLE: Final = (
-    "CLUSTER\x01", "MSG_REGION\x01", "TRACE_ON\x01", "POP_CK\x01",
+    "CLUSTER\x01", "MSG_REGION\x01", "TRACE_ON\x01", "POP_CK\x01", "INNER_NUM\x01",
 )
 CODES: Final[Mapping[PutMessageStatus, ResponseCode]] = {
     PutMessageStatus.PUT_OK: ResponseCode.SUCCESS,
@@ -150,7 +150,8 @@ class SendMessageProcessor:
             return self._broker.changes.serve_again(
                 channel, request, missing, lambda channel, request: self._send(channel, request, header))
         store, begun_ns = self._store, self._broker.clock.monotonic_ns()
-        result = store.put_batch_inner(message, request.body) if batch else store.put_inner(message)
+        inner = message.sys_flag & INNER_BATCH_BITS
+        result = store.put_inner(message) if inner or not batch else store.put_batch_inner(message, request.body)
         if result.until < 0 or not result.status.appended:
             return self._refused(request, result)
         if half is not None:
@@ -161,7 +162,9 @@ class SendMessageProcessor:
         if request.flag & 2:
             self._took(message.topic, result.queue_id, begun_ns)
             return None
-        if batch:
+        if inner:
+            answer = self._inner_answer(request, result, unique_key)
+        elif batch:
             answer = self._batch_answer(request, result)
         elif result.recall_handle:
             answer = self._timer_answer(request, result, unique_key)
@@ -190,6 +193,10 @@ class SendMessageProcessor:
             raise RefusalError(ResponseCode.MESSAGE_ILLEGAL, "the message body is empty")
         if batch:
             _refuse_many(request.body)
+        if config.attributes and config.has_batch_queues and (batch or sys_flag & SysFlag.INNER_BATCH):
+            inner = self._inner_batch(channel, request, header, queue_id, batch=batch)
+            if inner is not None:
+                return *inner, None
         properties, unique_key = self._properties(header.properties or "", batch=batch)
         if topic[0] == "%" and topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
             config, queue_id = self._retry_or_dlq(
@@ -213,6 +220,28 @@ class SendMessageProcessor:
         if transactional is not None:
             half = self._broker.transactions.prepare(message, transactional)
         return message, unique_key, half
+
+    def _inner_batch(
+        self, channel: Channel, request: RemotingCommand, header: SendMessageRequestHeader, queue_id: int, *,
+        batch: bool,
+    ) -> tuple[MessageExtBrokerInner, str] | None:
+        """Return the one message that a batch is stored as, and its unique key; None for a batch without such a key.
+
+        Also what a client sends as an inner batch itself. The topic has batch queues.
+        """
+        properties = decode_properties((header.properties or "").encode())
+        unique_key, sys_flag = properties.get("UNIQ_KEY", ""), header.sys_flag
+        if batch and unique_key:
+            properties[INNER_NUM] = str(len(_decoded_batch(request.body)))
+            sys_flag |= INNER_BATCH_BITS
+        elif not sys_flag & SysFlag.INNER_BATCH:
+            return None
+        properties["CLUSTER"] = self._broker.config.broker_cluster_name
+        stored = encode_properties(properties)
+        flags = plain_sys_flag(sys_flag & ~INNER_BATCH_BITS) | sys_flag & INNER_BATCH_BITS
+        return MessageExtBrokerInner(
+            header.topic, queue_id, request.body, stored, header.flag, flags, header.born_timestamp,
+            channel.born_host, header.reconsume_times or 0, 0, properties.get("WAIT") != "false"), unique_key
 
     def place(self, channel: Channel, header: SendMessageRequestHeader) -> tuple[TopicConfig, int]:
         """Return the topic and the queue that a request may write to.
@@ -301,6 +330,9 @@ class SendMessageProcessor:
     def _remarkable(self, text: str) -> str:
         """Properties without those that the broker sets."""
         properties = decode_properties(text.encode())
+        if INNER_NUM in properties:
+            raise RefusalError(
+                ResponseCode.MESSAGE_ILLEGAL, f"the message has the property {INNER_NUM} and is no inner batch")
         for name in ("CLUSTER", "MSG_REGION", "TRACE_ON", "POP_CK"):
             properties.pop(name, None)
         return encode_properties(properties).decode()
@@ -386,6 +418,17 @@ class SendMessageProcessor:
             })
         )
 
+    def _inner_answer(
+        self, request: RemotingCommand, result: PutMessageResult, unique_key: str
+    ) -> bytes:
+        return encode(
+            request.answer(ext={
+                "msgId": f"{self._msg_id_prefix.decode()}{result.phy_offset:016X}",
+                "queueId": str(result.queue_id), "queueOffset": str(result.queue_offset),
+                "transactionId": unique_key, "batchUniqId": unique_key, **self._common_ext,
+            })
+        )
+
     def _batch_answer(self, request: RemotingCommand, result: PutMessageResult) -> bytes:
         prefix = self._msg_id_prefix.decode()
         return encode(
@@ -430,9 +473,17 @@ def plain_sys_flag(sys_flag: int) -> int:
             "sysFlag has a transaction type, and the message is not one with the property TRAN_MSG=true")
     if sys_flag & INNER_BATCH_BITS:
         raise RefusalError(
-            ResponseCode.MESSAGE_ILLEGAL, "the broker does not support inner batches yet"
-        )
+            ResponseCode.MESSAGE_ILLEGAL,
+            "sysFlag has bits of inner batches, which only topics of queue.type=BatchCQ take")
     return sys_flag & ~HOST_BITS
+
+
+def _decoded_batch(body: bytes) -> list[tuple[int, bytes, bytes]]:
+    """Return the messages of a batch. Raises RefusalError."""
+    try:
+        return decode_batch(body)
+    except MessageIllegalError as error:
+        raise RefusalError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from error
 
 
 def _refuse_many(body: bytes) -> None:

@@ -16,6 +16,7 @@ from isal import isal_zlib
 
 from tailrace.env.entropy import SystemEntropy
 from tailrace.env.filesystem import FileSystem, OsFileSystem
+from tailrace.formats.commitlog import SysFlag
 from tailrace.formats.filenames import offset_to_file_name
 from tailrace.kernels import columns, record
 from tailrace.store.directory import FileView
@@ -34,6 +35,7 @@ _TEXTS: Final = {
     record.C_TOPIC_POS: record.C_TOPIC_LEN, record.C_UNIQ_POS: record.C_UNIQ_LEN,
     record.C_KEYS_POS: record.C_KEYS_LEN, record.C_TAGS_POS: record.C_TAGS_LEN,
     record.C_LMQ_POS: record.C_LMQ_LEN, record.C_LMQ_OFFSETS_POS: record.C_LMQ_OFFSETS_LEN,
+    record.C_PROPS_POS: record.C_PROPS_LEN,
 }
 _SCHEMA: Final = pa.schema([
     *(pa.field(str(column), kind) for column, kind in _NUMBERS.items()),
@@ -115,7 +117,10 @@ def piece_chunks(batches: list[pa.RecordBatch], piece: Piece) -> Iterator[LogChu
 
 
 def _packed(chunk: LogChunk) -> pa.RecordBatch:
-    rows = np.ascontiguousarray(chunk.rows)
+    rows = np.array(chunk.rows, order="C")
+    plain = rows[:, record.C_SYS_FLAG] & SysFlag.INNER_BATCH == 0
+    rows[plain, record.C_PROPS_POS] = -1  # the properties of inner batches alone say how many messages there are
+    rows[plain, record.C_PROPS_LEN] = 0
     return pa.RecordBatch.from_arrays([
         *(pa.array(rows[:, column].astype(kind.to_pandas_dtype()))
           for column, kind in _NUMBERS.items()),

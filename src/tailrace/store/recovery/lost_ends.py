@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE, CqUnit
-from tailrace.store.consume_queue import ConsumeQueue, find_units_end
+from tailrace.formats.consumequeue import PRE_BLANK_SIZE
+from tailrace.store.consume_queue import ConsumeQueue
 from tailrace.store.progress import Progress
 from tailrace.store.walk.log_walk import LogFile
 
@@ -43,7 +43,7 @@ def lost_ends(
                 for queue_id, state in numbers.items()}
     held = set(starts)
     for queue in queues:
-        last, offset = _last_unit(queue)
+        last, offset = queue.last_unit()
         if last is None:
             continue
         at = last.phy_offset
@@ -52,13 +52,3 @@ def lost_ends(
             key = (queue.topic, queue.queue_id)
             ends[key] = max(ends.get(key, 0), offset + 1)
     return ends
-
-
-def _last_unit(queue: ConsumeQueue) -> tuple[CqUnit | None, int]:
-    """The last unit that the files have, whatever the queue's end is, and its queue offset."""
-    for file in reversed(queue.files.files):
-        count = find_units_end(file)
-        if count:
-            unit = CQ_UNIT.unpack_from(file.read((count - 1) * CQ_UNIT.size, CQ_UNIT.size))
-            return unit, file.file_from_offset // CQ_UNIT.size + count - 1
-    return None, -1

@@ -38,7 +38,7 @@ from tailrace.kernels import record
 from tailrace.logs import get_logger
 from tailrace.segments import MappedFile
 from tailrace.store.commit_log import CommitLog
-from tailrace.store.consume_queue import ConsumeQueueStore
+from tailrace.store.consume_queue_store import ConsumeQueueStore
 from tailrace.store.dispatch import Dispatcher
 from tailrace.store.index_service import IndexService
 from tailrace.store.multi_dispatch import rows_with_lmq

@@ -14,7 +14,7 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.formats.checkpoint import Checkpoint
 from tailrace.segments import MappedFile
 from tailrace.store.commit_log import CommitLog
-from tailrace.store.consume_queue import ConsumeQueueStore
+from tailrace.store.consume_queue_store import ConsumeQueueStore
 from tailrace.store.index_service import IndexService
 from tailrace.store.multi_dispatch import is_lmq
 from tailrace.store.progress import Progress, checkpoint_bytes

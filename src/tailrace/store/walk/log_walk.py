@@ -35,6 +35,7 @@ from tailrace.formats.commitlog import (
     SysFlag,
     plausible_size,
 )
+from tailrace.formats.inner_batch import inner_num
 from tailrace.kernels import record
 from tailrace.logs import get_logger
 from tailrace.store.walk.scan import (
@@ -74,6 +75,8 @@ class RecordClaim:
     queue_id: int
     queue_offset: int
     has_unit: bool = True
+    count: int = 1
+    """Messages of an inner batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,9 +260,12 @@ class Walk(ABC, Generic[_Item]):
         at = int(row[record.C_TOPIC_POS])
         topic = data[at : at + int(row[record.C_TOPIC_LEN])].decode("utf-8", "replace")
         transaction = int(row[record.C_SYS_FLAG]) & SysFlag.TRANSACTION_MASK
+        at = int(row[record.C_PROPS_POS])
+        is_inner = int(row[record.C_SYS_FLAG]) & SysFlag.INNER_BATCH
         return RecordClaim(
             topic, int(row[record.C_QUEUE_ID]), int(row[record.C_QUEUE_OFFSET]),
-            transaction not in {SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK})
+            transaction not in {SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK},
+            inner_num(data[at : at + int(row[record.C_PROPS_LEN])]) if is_inner else 1)
 
     def _file_has_data(self, phy_offset: int) -> bool:
         """Whether the byte at a position, where the search does not look, is not zero."""

@@ -187,7 +187,7 @@ def test_a_pop_of_what_is_not_in_the_page_cache_is_read_in_a_thread(world, loop,
         def get_message(self, *arguments, only_cached=False, **more):
             result = real(*arguments, **more)
             if only_cached and result.message_count:
-                result.is_cold, result.message_count, result.data = True, 0, b""
+                result.is_cold, result.record_count, result.data = True, 0, b""
             return result
 
     monkeypatch.setattr(world.pop_part.pops, "_store", Cold())

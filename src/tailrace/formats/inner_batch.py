@@ -1,0 +1,66 @@
+"""Inner batches: a record of a topic with ``queue.type=BatchCQ`` whose body has several messages.
+
+The body has the form of a batch request. INNER_NUM says how many messages there are and INNER_BASE the queue
+offset of the first one; the others have the queue offsets after it. Key, tag and other properties of the record
+are those of the whole.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from tailrace.errors import MessageIllegalError
+from tailrace.formats.commitlog import CRC_MASK, SysFlag, decode_batch, decode_properties
+from tailrace.model import MessageExt
+
+__all__ = [
+    "INNER_BASE", "INNER_BASE_LENGTH", "INNER_BATCH_BITS", "INNER_NUM", "INNER_NUM_MAX", "MIN_ITEM_LENGTH",
+    "inner_num", "unwrapped",
+]
+
+INNER_NUM: Final = "INNER_NUM"
+INNER_BASE: Final = "INNER_BASE"
+"""The store writes it."""
+INNER_NUM_MAX: Final = 32767
+INNER_BASE_LENGTH: Final = len(INNER_BASE) + 1 + 19 + 1
+INNER_BATCH_BITS: Final = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
+MIN_ITEM_LENGTH: Final = 22
+"""A message of a batch with nothing in it."""
+_NUM: Final = re.compile(rb"(?:\A|\x02)INNER_NUM\x01(\d{1,5})(?:\x02|\Z)")
+_BASE: Final = re.compile(rb"(?:\A|\x02)INNER_BASE\x01\d")
+
+
+def inner_num(properties: bytes) -> int:
+    """Return how many messages a record with the flag of an inner batch has, by its stored properties.
+
+    1 if they do not say so, as in the reference.
+    """
+    found = _NUM.findall(properties)
+    if not found or not _BASE.search(properties):
+        return 1
+    count = int(found[-1])
+    return count if 1 <= count <= INNER_NUM_MAX else 1
+
+
+def unwrapped(message: MessageExt) -> Iterator[MessageExt]:
+    """Yield the messages of a record: itself, or those of an inner batch.
+
+    They have the record's position, hosts and times, and properties of their own. A body that is no batch
+    is left as it is.
+    """
+    if message.sys_flag & INNER_BATCH_BITS != INNER_BATCH_BITS:
+        yield message
+        return
+    try:
+        items = decode_batch(message.body)
+    except MessageIllegalError:
+        yield message
+        return
+    for number, (flag, body, properties) in enumerate(items):
+        yield replace(
+            message, queue_offset=message.queue_offset + number, flag=flag, body=body,
+            body_crc=zlib.crc32(body) & CRC_MASK, properties=decode_properties(properties))

@@ -1,0 +1,59 @@
+"""Which units of a batch ConsumeQueue one read looks at: messages are counted, and records stay whole."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.model import GetMessageResult
+from tailrace.store.batch_units import BatchPlaces
+
+__all__ = ["BatchWindow", "batch_window"]
+
+_Numbers = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class BatchWindow(NamedTuple):
+    """Units of 20 bytes from ``begin`` on, and the records among them."""
+
+    begin: int
+    units: bytes
+    starts: _Numbers
+    """First message of each record, counted from ``begin``."""
+    ends: _Numbers
+    """Behind the last message of each."""
+
+    def take_whole(self, result: GetMessageResult) -> None:
+        """Have a read go on behind the last record that it looked at, and count the messages of those found."""
+        at = result.next_begin_offset - self.begin
+        last = int(np.searchsorted(self.starts, at)) - 1
+        if last >= 0:
+            result.next_begin_offset = self.begin + max(at, int(self.ends[last]))
+        places = np.searchsorted(self.starts, np.array(result.queue_offsets, dtype=np.int64) - self.begin)
+        result.inner_messages = int((self.ends[places] - self.starts[places]).sum()) - len(places)
+
+
+def batch_window(places: BatchPlaces, offset: int, count: int, most: int, codes: _Numbers) -> BatchWindow:
+    """Return the units that a read from ``offset`` looks at.
+
+    It begins at the first message of the record that has the message at ``offset``. The units are those of at most
+    ``most`` messages whose tags code is one of ``codes``, of any without codes, and of at least one record; so the
+    first record may have more. ``count`` places are looked at.
+    """
+    begin = places.begin_of(offset)
+    units = places.units(begin, max(count, places.end_of(begin + 1) - begin))
+    view = CQ_UNIT.view(units)
+    starts = np.flatnonzero(view["size"] != PRE_BLANK_SIZE)
+    if not len(starts):
+        return BatchWindow(begin, units, starts, starts)
+    ends = np.append(starts[1:], 0)
+    ends[-1] = places.end_of(begin + int(starts[-1]) + 1) - begin
+    wanted = np.isin(view["tags_code"][starts], codes) if len(codes) else np.ones(len(starts), dtype=bool)
+    messages = np.cumsum(np.where(wanted, ends - starts, 0))
+    over = np.flatnonzero((messages > most) | (ends > len(view)))
+    first = int(np.argmax(wanted)) if bool(wanted.any()) else 0
+    over = over[over > first]
+    until = int(starts[over[0]]) if len(over) else len(view)
+    return BatchWindow(begin, units[: until * CQ_UNIT.size], starts, ends)

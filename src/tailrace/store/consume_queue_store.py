@@ -1,0 +1,130 @@
+"""All queues of a store.
+
+Queues of topics with ``queue.type=BatchCQ`` are in ``batchconsumequeue/TOPIC/ID/``, the others in
+``consumequeue/TOPIC/ID/``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from typing import Any, final
+
+from tailrace.env.filesystem import FileSystem
+from tailrace.formats.consumequeue import BATCH_CQ_UNIT, CQ_UNIT
+from tailrace.segments import OpenFiles
+from tailrace.store.batch_consume_queue import BatchConsumeQueue
+from tailrace.store.consume_queue import ConsumeQueue
+from tailrace.store.queue_types import queue_directories, whole_units
+
+__all__ = ["ConsumeQueueStore"]
+
+
+@final
+class ConsumeQueueStore:
+    """All queues of a store."""
+
+    def __init__(
+        self, file_system: FileSystem, directory: str, file_size: int, open_files: OpenFiles, *,
+        batch_directory: str = "", batch_file_size: int = BATCH_CQ_UNIT.size,
+    ) -> None:
+        self._file_system = file_system
+        self._directory = directory
+        self._batch_directory = batch_directory
+        self._file_size = whole_units(file_size, CQ_UNIT.size)
+        self._batch_file_size = whole_units(batch_file_size, BATCH_CQ_UNIT.size)
+        self._open_files = open_files
+        self._batch_topics: set[str] = set()
+        """Topics whose queues were found in the directory of batch queues."""
+        self.is_batch: Callable[[str], bool] = lambda _: False
+        """Whether new queues of a topic are batch queues (``queue.type=BatchCQ``)."""
+        self._lock = threading.Lock()
+        self.table: dict[tuple[str, int], ConsumeQueue] = {}
+        self.dirty: set[ConsumeQueue] = set()
+
+    def load(self) -> dict[tuple[str, int], str]:
+        """Load every queue directory; which ones have files that cannot be right, and why."""
+        bad = {}
+        for topic, queue_id in queue_directories(self._file_system, self._directory):
+            if why := self._make(topic, queue_id, batch=False).load():
+                bad[topic, queue_id] = why
+        for topic, queue_id in queue_directories(self._file_system, self._batch_directory):
+            self._batch_topics.add(topic)
+            if why := self._make(topic, queue_id, batch=True).load():
+                bad[topic, queue_id] = why
+        return bad
+
+    def has_batch_queues(self, topic: str) -> bool:
+        """Whether queues of a topic are batch queues, by its configuration or, without one, by its files."""
+        return topic in self._batch_topics or self.is_batch(topic)
+
+    def _make(self, topic: str, queue_id: int, *, batch: bool) -> ConsumeQueue:
+        kind, directory, size = (
+            (BatchConsumeQueue, self._batch_directory, self._batch_file_size) if batch
+            else (ConsumeQueue, self._directory, self._file_size))
+        queue = kind(
+            self._file_system, f"{directory}/{topic}/{queue_id}", topic, queue_id, size, self._open_files)
+        self.table[topic, queue_id] = queue
+        return queue
+
+    def snapshot(self, *, clean: bool = False) -> dict[str, dict[str, list[Any]]]:
+        """Topic, queue id: next offset, position of the last record, stamps; for progress."""
+        found: dict[str, dict[str, list[Any]]] = {}
+        for (topic, queue_id), queue in list(self.table.items()):
+            found.setdefault(topic, {})[str(queue_id)] = [
+                queue.max_offset, queue.last_phy_offset, queue.stamps(last=clean)]
+        return found
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, or None; a read makes none."""
+        return self.table.get((topic, queue_id))
+
+    def find_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, made when it is missing; its directory appears with its first unit."""
+        queue = self.table.get((topic, queue_id))
+        if queue is None:
+            with self._lock:
+                queue = self.table.get((topic, queue_id)) or self._make(
+                    topic, queue_id, batch=self.has_batch_queues(topic))
+        return queue
+
+    def delete(self, keys: Collection[tuple[str, int]]) -> None:
+        """Remove queues, and topics that have no other; their records stay in the log."""
+        for key in sorted(keys):
+            queue = self.table.pop(key, None)
+            if queue is None:
+                continue
+            self.dirty.discard(queue)
+            if queue.files.files:
+                queue.files.destroy()
+        for topic in sorted({topic for topic, _ in keys}):
+            for directory in (self._directory, self._batch_directory):
+                path = f"{directory}/{topic}"
+                if self._file_system.exists(path) and not self._file_system.list(path):
+                    self._file_system.rmdir(path)
+                    self._batch_topics.discard(topic)
+
+    def flush(self, least_pages: int) -> bool:
+        """Sync dirty queues, the large ones or with ``least_pages`` 0 all.
+
+        True when everything is durable that was written before the call.
+        """
+        everything = True
+        # In an order of their own, so that a simulated run can be repeated.
+        for queue in sorted(self.dirty, key=lambda queue: (queue.topic, queue.queue_id)):
+            self.dirty.discard(queue)  # first: what is written during the sync makes it dirty again
+            if queue.files.dirty_bytes() >= least_pages * 4096:
+                try:
+                    queue.files.flush(0)
+                except OSError:  # not synced for want of descriptors: it must not pass for durable
+                    self.dirty.add(queue)
+                    raise
+            else:
+                self.dirty.add(queue)
+                everything = False
+        return everything
+
+    def close(self) -> None:
+        """Close every file."""
+        for queue in self.table.values():
+            queue.files.close()

@@ -1,0 +1,76 @@
+"""Which topics have batch ConsumeQueues: what ``config/topics.json`` and the two directories of queues say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tailrace.env.filesystem import FileSystem
+from tailrace.env.whole_files import read_if_there
+from tailrace.errors import NotAStoreError
+from tailrace.formats import fastjson, filenames
+
+__all__ = ["BATCH_CQ", "QUEUE_TYPE", "check_queue_types", "queue_directories", "read_batch_topics", "whole_units"]
+
+QUEUE_TYPE = "queue.type"
+"""Attribute of a topic."""
+BATCH_CQ = "BatchCQ"
+
+
+def whole_units(file_size: int, unit: int) -> int:
+    """Return the length of a file of at least so many bytes that has whole units."""
+    return -(-file_size // unit) * unit
+
+
+def queue_directories(file_system: FileSystem, directory: str) -> Iterator[tuple[str, int]]:
+    """Yield topic and queue id of each queue that has a directory below this one."""
+    for topic in file_system.list(directory) if directory else ():
+        path = f"{directory}/{topic}"
+        if not file_system.stat(path).is_dir:
+            continue
+        for name in file_system.list(path):
+            if filenames.is_number(name) and file_system.stat(f"{path}/{name}").is_dir:
+                yield topic, int(name)
+
+
+def read_batch_topics(file_system: FileSystem, root: str) -> frozenset[str]:
+    """Return the topics that ``config/topics.json``, or its backup, says to have batch queues."""
+    return frozenset(topic for topic, is_batch in _read_types(file_system, root).items() if is_batch)
+
+
+def _read_types(file_system: FileSystem, root: str) -> dict[str, bool]:
+    """Return whether a topic has batch queues, for all topics if any has; else nothing."""
+    path = f"{root}/{filenames.CONFIG}/topics.json"
+    for name in (path, f"{path}.bak"):
+        text = read_if_there(file_system, name) or b""
+        if not text.strip():
+            continue
+        if BATCH_CQ.encode() not in text and not file_system.list(f"{root}/{filenames.BATCHCONSUMEQUEUE}"):
+            return {}
+        try:
+            table = fastjson.loads(text)["topicConfigTable"]
+            return {str(topic): (config.get("attributes") or {}).get(QUEUE_TYPE) == BATCH_CQ
+                    for topic, config in table.items()}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return {}
+
+
+def check_queue_types(file_system: FileSystem, root: str) -> None:
+    """Raise NotAStoreError if a topic has queues of the kind that its configuration does not say.
+
+    A Java broker does not start on such a directory either. A topic without a configuration may have
+    queues of one kind.
+    """
+    batch = {topic for topic, _ in queue_directories(file_system, f"{root}/{filenames.BATCHCONSUMEQUEUE}")}
+    types = _read_types(file_system, root)
+    wrong = sorted(topic for topic in batch if types.get(topic) is False)
+    if wrong:
+        raise NotAStoreError(
+            root,
+            f"topic {wrong[0]} has queues in {filenames.BATCHCONSUMEQUEUE} and its {QUEUE_TYPE} is not {BATCH_CQ}")
+    batch |= {topic for topic, is_batch in types.items() if is_batch}
+    for topic in sorted(batch):
+        path = f"{root}/{filenames.CONSUMEQUEUE}/{topic}"
+        if any(file_system.list(f"{path}/{name}") for name in file_system.list(path)):
+            raise NotAStoreError(
+                root, f"topic {topic} is one of {QUEUE_TYPE}={BATCH_CQ} and has queues in {filenames.CONSUMEQUEUE}")
