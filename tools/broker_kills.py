@@ -175,7 +175,7 @@ class Loop:
         self.compare(final=False)
 
     def compare(self, *, final: bool) -> None:
-        """T1, T2 and half of P1: what is in the queues."""
+        """TX1, TX2 and half of P1: what is in the queues."""
         with PullConsumer(broker=self.broker.broker, group="audit") as consumer:
             found = [m.body for m in consumer.messages(TOPIC, start="first", follow=False)]
         self.clients.check_queues(collections.Counter(found), final=final)

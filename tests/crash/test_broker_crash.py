@@ -53,7 +53,7 @@ def first_violation(keep, *, sync, seeds=range(1, 9)):
 
 def test_planted_commits_that_are_not_looked_for(monkeypatch):
     monkeypatch.setattr(TransactionService, "_is_committed", lambda *_: False)
-    assert "T1" in first_violation(None, sync=True)
+    assert "TX1" in first_violation(None, sync=True)
 
 
 def test_planted_checks_of_half_messages_that_are_forgotten(monkeypatch):

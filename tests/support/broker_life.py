@@ -2,9 +2,9 @@
 
 `Clients` survive the crashes and note what they were told. From that they know what may be delivered:
 
-  T1  A transaction whose commit was answered is in its queue once; no transaction is there twice.
-  T2  A transaction that its producer rolls back is never delivered.
-  T3  One without an answer is checked again after a crash, and follows the answer of its producer.
+  TX1  A transaction whose commit was answered is in its queue once; no transaction is there twice.
+  TX2  A transaction that its producer rolls back is never delivered.
+  TX3  One without an answer is checked again after a crash, and follows the answer of its producer.
   P1  What was answered to a producer is popped until a consumer acknowledges it.
   P2  Each stored message is popped once in one life of the broker. A crash takes the offsets of the group
       that were not written: messages from there on are popped again, and only those.
@@ -218,7 +218,7 @@ class Clients:
         self.ask(lambda: world.end_transaction(*(place or sent.place), commit=commit, check=check), then)
 
     def answer_checks(self, world):
-        """T3: answer what the broker asks, an undecided one the second time."""
+        """TX3: answer what the broker asks, an undecided one the second time."""
         asked, world.connection.asked = world.connection.asked, []
         for request in asked:
             assert request.code == RequestCode.CHECK_TRANSACTION_STATE, request
@@ -252,7 +252,7 @@ class Clients:
         body, place, now = one.body, one.place, self.clock.now_ms()
         sent = self.sent.get(body)
         if sent is None or not sent.wanted:
-            raise ViolationError(f"T2: {body!r} is delivered, which {'was rolled back' if sent else 'nobody sent'}")
+            raise ViolationError(f"TX2: {body!r} is delivered, which {'was rolled back' if sent else 'nobody sent'}")
         if place in self.given_now:
             raise ViolationError(f"P2: {place} is popped twice in one life")
         if place[2] < self.floor_at_open.get(place[:2], 0) and place in self.given:
@@ -340,13 +340,13 @@ class Clients:
         for sent in self.sent.values():
             times = found[sent.body]
             if times > sent.wanted:
-                rule = "T1" if sent.wanted else "T2"
+                rule = "TX1" if sent.wanted else "TX2"
                 raise ViolationError(f"{rule}: {sent.body!r} ({sent.kind}) is there {times} times")
             stored = sent.fact is not None and sent.fact.held
             must = sent.committed is not None and sent.committed.held
             must |= stored and (sent.kind == PLAIN or (final and sent.wanted))
             if must and not times:
-                raise ViolationError(f"T1: {sent.body!r} ({sent.kind}) was answered and is lost")
+                raise ViolationError(f"TX1: {sent.body!r} ({sent.kind}) was answered and is lost")
         if extra := found.keys() - self.sent.keys():
             raise ViolationError(f"never sent: {extra}")
 

@@ -4,7 +4,7 @@ Owns ``batchconsumequeue/TOPIC/ID/``. Invariants:
   B1  Units follow each other from the first byte of the first file on, one for each record, in the order of
       their queue offsets; each names the first of its messages and their number, see ``batch_units``.
   B2  The first file that is there has a unit. Its first queue offset is where the queue begins.
-  C2  Everything here is a function of the CommitLog and may be deleted, as of a ConsumeQueue.
+C2 of ConsumeQueues holds here, too: all of it is a function of the CommitLog and may be deleted.
 A unit whose size is that of a pre-blank one keeps the places of messages that are lost. It names the position of the
 record before it: a Java broker takes the last position in a queue for how far the queue was dispatched.
 Commit point and concurrency are those of ``ConsumeQueue``.
