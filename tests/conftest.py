@@ -1,5 +1,6 @@
 """For all tests."""
 
+import pathlib
 import signal
 
 import pytest
@@ -22,6 +23,7 @@ def pytest_collection_modifyitems(items):
 
     The summary of the run lists it. Tests of bytes, of one process and of crashes have one try.
     """
+    here = pathlib.Path(__file__).parent
     for item in items:
-        if item.get_closest_marker("interop") or item.get_closest_marker("integration"):
+        if item.path.relative_to(here).parts[0] in {"integration", "interop", "spark"}:
             item.add_marker(pytest.mark.flaky(reruns=1))
