@@ -10,8 +10,8 @@ import zlib
 
 from tailrace.errors import RemotingConnectError, RemotingError, RemotingTimeoutError
 from tailrace.formats import fastjson
-from tailrace.formats.commitlog import encode_properties
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.kernels.properties import encode_properties
 
 ADDRESS = "10.0.0.1:10911"
 
