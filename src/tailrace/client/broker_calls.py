@@ -96,7 +96,7 @@ class BrokerCalls:
         found = answer.read(PullMessageResponseHeader)
         return PullResult(
             _STATUS[ResponseCode(answer.code)], found.next_begin_offset, found.min_offset, found.max_offset,
-            [message for message in wanted.keep(decode_all(answer.body)) if message.queue_offset >= offset])
+            wanted.keep(decode_all(answer.body, offset)))
 
     async def min_offset(self, queue: MessageQueue) -> int:
         """Return the offset of the first message."""
@@ -232,6 +232,8 @@ class BrokerCalls:
         routes = self.instance.routes
         route = await routes.of(queue.topic)
         address = route.addresses.get(queue.broker_name)
+        if address is None and queue.broker_name == routes.broker:
+            address = routes.broker  # the only broker, named by its address
         if address is None:
             routes.forget(queue.topic)
             raise RemotingCommandError(
@@ -247,15 +249,17 @@ class BrokerCalls:
         return answer
 
 
-def decode_all(body: bytes) -> list[MessageExt]:
-    """Return the messages of an answer, those of an inner batch one by one. Raises CorruptionError."""
+def decode_all(body: bytes, offset: int = 0) -> list[MessageExt]:
+    """Return the messages of an answer, those of an inner batch from ``offset`` on. Raises CorruptionError."""
     found: list[MessageExt] = []
     at = 0
     while at < len(body):
         size = int.from_bytes(body[at : at + 4], "big")
         if size <= 0:
             raise CorruptionError("a pull answer holds no record where one should be", file_pos=at)
-        found += unwrapped(decode_one(body[at : at + size]))
+        message = decode_one(body[at : at + size])
+        # A record of an LMQ queue has the offset of another queue.
+        found += [one for one in unwrapped(message) if one is message or one.queue_offset >= offset]
         at += size
     return found
 

@@ -67,7 +67,7 @@ class Routes:
         self._remoting = remoting
         self._clock = clock
         self._namesrv = [address.strip() for address in namesrv.split(";") if address.strip()]
-        self._broker = broker
+        self.broker = broker
         self._broker_name = ""
         self._kept: dict[str, tuple[int, Route]] = {}
 
@@ -96,7 +96,7 @@ class Routes:
         self._kept.pop(topic, None)
 
     async def _ask(self, asked: str, topic: str) -> Route:
-        if self._broker:
+        if self.broker:
             return await self._ask_broker(asked, topic)
         header = GetRouteInfoRequestHeader(asked, accept_standard_json_only=True)
         last: RemotingError | None = None
@@ -118,9 +118,9 @@ class Routes:
 
     async def _ask_broker(self, asked: str, topic: str) -> Route:
         answer = await self._remoting.invoke(
-            self._broker, RequestCode.GET_TOPIC_CONFIG, GetTopicConfigRequestHeader(asked).to_ext())
+            self.broker, RequestCode.GET_TOPIC_CONFIG, GetTopicConfigRequestHeader(asked).to_ext())
         if answer.code != ResponseCode.SUCCESS:
-            raise RemotingCommandError(answer.code, answer.remark or "", self._broker)
+            raise RemotingCommandError(answer.code, answer.remark or "", self.broker)
         config = fastjson.loads(answer.body)
         config = config.get("topicConfig", config)
         reads, writes = int(config["readQueueNums"]), int(config["writeQueueNums"])
@@ -130,16 +130,16 @@ class Routes:
         return Route(
             tuple(MessageQueue(topic, name, n) for n in range(writes)),
             tuple(MessageQueue(topic, name, n) for n in range(reads)),
-            {name: self._broker})
+            {name: self.broker})
 
     async def _ask_name(self) -> str:
         """Return the name of the one broker, by which all members of a group name its queues.
 
         A broker that does not show its settings is named by its address.
         """
-        answer = await self._remoting.invoke(self._broker, RequestCode.GET_BROKER_CONFIG, {})
+        answer = await self._remoting.invoke(self.broker, RequestCode.GET_BROKER_CONFIG, {})
         found = _BROKER_NAME.search(answer.body.decode(errors="replace"))
-        self._broker_name = found[1] if found and answer.code == ResponseCode.SUCCESS else self._broker
+        self._broker_name = found[1] if found and answer.code == ResponseCode.SUCCESS else self.broker
         return self._broker_name
 
 

@@ -32,6 +32,7 @@ from tailrace.store.batch_units import (
     BatchPlaces,
     end_of_units,
     first_of,
+    last_of,
     place_of,
     valid_units,
 )
@@ -93,12 +94,9 @@ class BatchConsumeQueue(ConsumeQueue):
     def find_end(self) -> None:
         """Set the end to where the units of the last file that has any end."""
         self._take_files()
-        for file in reversed(self.files.files):
-            if count := end_of_units(file):
-                last = BATCH_CQ_UNIT.unpack_from(file.read((count - 1) * UNIT, UNIT))
-                self._end = file.file_from_offset + count * UNIT
-                self.max_offset = last.msg_base_offset + last.batch_size
-                return
+        if found := last_of(self.files.files):
+            self._end, last = found
+            self.max_offset = last.msg_base_offset + last.batch_size
 
     def set_end(self, max_offset: int) -> None:
         """Have the queue end at ``max_offset``, or before the record that has messages on both sides of it."""
@@ -149,10 +147,9 @@ class BatchConsumeQueue(ConsumeQueue):
 
     def last_unit(self) -> tuple[CqUnit | None, int]:
         """The last unit that the files have, whatever the queue's end is, and the offset of its last message."""
-        for file in reversed(self.files.files):
-            if count := end_of_units(file):
-                last = BATCH_CQ_UNIT.unpack_from(file.read((count - 1) * UNIT, UNIT))
-                return CqUnit(*last[:3]), last.msg_base_offset + last.batch_size - 1
+        if found := last_of(self.files.files):
+            last = found[1]
+            return CqUnit(*last[:3]), last.msg_base_offset + last.batch_size - 1
         return None, -1
 
     def _first_in(self, file: MappedFile) -> int:

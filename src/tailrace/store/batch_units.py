@@ -21,20 +21,24 @@ from tailrace.formats.consumequeue import (
     CQ_UNIT,
     INVALID_POS,
     PRE_BLANK,
+    PRE_BLANK_SIZE,
     BatchCqUnit,
     CqUnit,
 )
+from tailrace.formats.inner_batch import MIN_ITEM_LENGTH
 from tailrace.kernels import record
 
 __all__ = [
     "UNIT", "BatchFile", "BatchPlaces", "Covering", "batch_units", "count_batch_units", "end_of_units", "first_of",
-    "is_batch_unit", "place_of", "valid_units",
+    "is_batch_unit", "last_of", "place_of", "valid_units",
 ]
 
 UNIT: Final = BATCH_CQ_UNIT.size
 _READ: Final = 512
 """Units that one read takes."""
 _LAST: Final = 64
+OFFSET_LIMIT: Final = 1 << 40
+"""No queue has so many messages: a unit that says so is damaged."""
 _COLUMNS: Final = {
     "phy_offset": record.C_PHY, "size": record.C_SIZE, "tags_code": record.C_TAGS_CODE,
     "store_time": record.C_STORE_TIMESTAMP, "msg_base_offset": record.C_QUEUE_OFFSET}
@@ -69,8 +73,9 @@ class Covering(NamedTuple):
 def is_batch_unit(unit: BatchCqUnit | None) -> bool:
     """Return whether these fields can be a unit."""
     return (
-        unit is not None and unit.size > 0 and unit.phy_offset >= 0 and unit.msg_base_offset >= 0
-        and unit.batch_size > 0)
+        unit is not None and unit.size > 0 and unit.phy_offset >= 0
+        and 0 <= unit.msg_base_offset < OFFSET_LIMIT and unit.batch_size > 0
+        and unit.compacted_offset == INVALID_POS and not unit.reserved)
 
 
 def _unit(file: BatchFile, at: int) -> BatchCqUnit | None:
@@ -92,6 +97,31 @@ def end_of_units(file: _EndedFile) -> int:
     return low
 
 
+def last_of(files: Sequence[_EndedFile]) -> tuple[int, BatchCqUnit] | None:
+    """Return the last unit of some files and the position in the stream behind it; None if there is none.
+
+    A unit is damaged, and does not count, if more messages would be lost before it than the log had room for.
+    """
+    later: tuple[int, BatchCqUnit] | None = None
+    for file in reversed(files):
+        for place in range(end_of_units(file) - 1, -1, -1):
+            unit = _unit(file, place * UNIT)
+            if unit is None or not is_batch_unit(unit):
+                continue
+            if later is not None and _follow(unit, later[1]):
+                return later
+            later = file.file_from_offset + (place + 1) * UNIT, unit
+    return later
+
+
+def _follow(unit: BatchCqUnit, following: BatchCqUnit) -> bool:
+    """Return whether a unit can be the one after another, places of lost messages between them."""
+    lost = following.msg_base_offset - unit.msg_base_offset - unit.batch_size
+    room = (following.phy_offset - unit.phy_offset) // MIN_ITEM_LENGTH
+    # One without a message stands for all that were in a log that is lost.
+    return lost == 0 or (lost > 0 and (lost <= room or following.size == PRE_BLANK_SIZE))
+
+
 def batch_units(rows: Rows, chosen: Rows, counts: Rows) -> bytes:
     """Return the units of some record rows, each with so many messages, as they are on disk."""
     units: Units = np.zeros(len(chosen), dtype=BATCH_CQ_UNIT.dtype)
@@ -110,7 +140,9 @@ def valid_units(data: bytes, after: int = 0) -> Units:
     units: Units = BATCH_CQ_UNIT.view(data[: len(data) - len(data) % UNIT])
     bases = units["msg_base_offset"].astype(np.int64)
     ends = bases + units["batch_size"]
-    good = (units["size"] > 0) & (units["phy_offset"] >= 0) & (bases >= 0) & (units["batch_size"] > 0)
+    good = (units["size"] > 0) & (units["phy_offset"] >= 0) & (units["batch_size"] > 0)
+    good &= (bases >= 0) & (bases < OFFSET_LIMIT)
+    good &= (units["compacted_offset"] == INVALID_POS) & (units["reserved"] == 0)
     good &= bases >= np.concatenate(([after], ends[:-1]))
     return units if bool(good.all()) else units[: int(np.argmin(good))]
 

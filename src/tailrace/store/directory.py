@@ -29,7 +29,7 @@ from tailrace.formats.commitlog import STORE_TIME_HEAD, plausible_size, store_ti
 from tailrace.formats.consumequeue import BATCH_CQ_UNIT, CQ_UNIT, PRE_BLANK_SIZE, CqUnit
 from tailrace.formats.indexfile import INDEX_HEADER
 from tailrace.kernels import hashes, index_entries, record
-from tailrace.store.batch_units import BatchPlaces, count_batch_units, end_of_units, place_of
+from tailrace.store.batch_units import BatchPlaces, count_batch_units, last_of, place_of
 from tailrace.store.consume_queue import count_units, find_units_end
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.geometry import recognise
@@ -195,9 +195,12 @@ class BatchQueueView(QueueView):
 
     def find_end(self, *, raw: bool) -> None:
         """Set the end to where the units of the last file that has any end; with ``raw`` all of them are read."""
+        if not raw:
+            if found := last_of(self.files):
+                self.max_offset = found[1].msg_base_offset + found[1].batch_size
+            return
         for file in reversed(self.files):
-            data = file.read(0, file.size) if raw else b""
-            if count := count_batch_units(data) if raw else end_of_units(file):
+            if count := count_batch_units(file.read(0, file.size)):
                 last = BATCH_CQ_UNIT.unpack_from(file.read((count - 1) * BATCH_CQ_UNIT.size, BATCH_CQ_UNIT.size))
                 self.max_offset = last.msg_base_offset + last.batch_size
                 break

@@ -17,6 +17,7 @@ from tailrace.formats.consumequeue import BATCH_CQ_UNIT, CQ_UNIT, PRE_BLANK_SIZE
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import BoundaryType, GetMessageStatus, MessageExtBrokerInner, PutMessageStatus
 from tailrace.node.topic_config import TopicConfig
+from tailrace.store.batch_units import count_batch_units
 from tailrace.testing import CrashFileSystem, SimClock
 
 UNIT = BATCH_CQ_UNIT.size
@@ -168,6 +169,24 @@ def test_units_are_rebuilt(path, lost, killed):
             assert is_right(store)
             assert put(store, 0, 3, queue_id=1).ok
         assert {name: data for name, data in tree(path).items() if "/0/" in name} == before
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("bit", [3, 20, 39, 41, 62])
+def test_a_flipped_bit_of_a_queue_offset_ends_no_read_and_keeps_none_busy(path, bit, killed):
+    """The queue offset of the last unit: whatever it says, a read ends and the messages before it are there."""
+    file = max((path / "batchconsumequeue" / "B" / "0").iterdir())
+    data = bytearray(file.read_bytes())
+    last = count_batch_units(bytes(data)) - 1
+    base = last * UNIT + 28
+    data[base : base + 8] = (int.from_bytes(data[base : base + 8], "big") ^ 1 << bit).to_bytes(8, "big")
+    file.write_bytes(data)
+    shutil.rmtree(path / "tailrace")
+    if killed:
+        (path / "abort").write_text("1")
+    with opened(path) as store:
+        found = [one.body for one in store.read("B")]
+    assert found[: sum(SIZES[:-1])] == bodies(SIZES[:-1])
 
 
 def test_a_rebuild_makes_the_same_files(path):
