@@ -38,7 +38,7 @@ _READ: Final = 512
 """Units that one read takes."""
 _LAST: Final = 64
 OFFSET_LIMIT: Final = 1 << 40
-"""No queue has so many messages: a unit that says so is damaged."""
+"""A unit with a larger queue offset is damaged."""
 _COLUMNS: Final = {
     "phy_offset": record.C_PHY, "size": record.C_SIZE, "tags_code": record.C_TAGS_CODE,
     "store_time": record.C_STORE_TIMESTAMP, "msg_base_offset": record.C_QUEUE_OFFSET}
@@ -98,9 +98,9 @@ def end_of_units(file: _EndedFile) -> int:
 
 
 def last_of(files: Sequence[_EndedFile]) -> tuple[int, BatchCqUnit] | None:
-    """Return the last unit of some files and the position in the stream behind it; None if there is none.
+    """Return the last unit of some files and the position in the stream after it, or None.
 
-    A unit is damaged, and does not count, if more messages would be lost before it than the log had room for.
+    A unit is damaged, and does not count, if the log had no room for the messages that are missing before it.
     """
     later: tuple[int, BatchCqUnit] | None = None
     for file in reversed(files):
