@@ -9,7 +9,6 @@ Commit point: ``max_offset``, moved after the units are written. One writer (dis
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final, Protocol
 
 import numpy as np
@@ -310,18 +309,16 @@ class ConsumeQueue:
 
     def units(self, offset: int, count: int) -> bytes:
         """Bytes of up to ``count`` units from ``offset``, as far as one file has them."""
-        units = self._read_ahead(offset, count, self.files.read)
-        assert units is not None
-        return units
+        left = self.max_offset - offset
+        if left <= 0:
+            return b""
+        return self.files.read(offset * _UNIT, min(count, left) * _UNIT)
 
-    def units_cached(self, offset: int, count: int) -> bytes | None:
-        """``units`` without waiting for the disk; None if they are not all in the page cache."""
-        return self._read_ahead(offset, count, self.files.read_cached)
+    def units_ahead(self, offset: int, count: int, *, only_cached: bool = False) -> bytes | None:
+        """``units`` for a reader that goes on through the queue: several calls take one read of the file.
 
-    def _read_ahead(
-        self, offset: int, count: int, read: Callable[[int, int], bytes | None]
-    ) -> bytes | None:
-        """Return the units; a reader that goes on through the queue takes several calls from one ``read``."""
+        With ``only_cached`` it does not wait for the disk, and is None if they are not all in the page cache.
+        """
         version, left = self._version, self.max_offset - offset
         count = min(count, left)
         if count <= 0:
@@ -330,6 +327,7 @@ class ConsumeQueue:
         at = (offset - first) * _UNIT
         if known == version and at >= 0 and at + count * _UNIT <= len(ahead):
             return ahead[at : at + count * _UNIT]
+        read = self.files.read_cached if only_cached else self.files.read
         units = read(offset * _UNIT, min(max(count, _AHEAD), left) * _UNIT)
         if units is None or len(units) <= count * _UNIT:
             return units
@@ -405,6 +403,7 @@ class ConsumeQueue:
         if not units:
             return
         self._write_at(offset * _UNIT, units)
+        self._version += offset < self.max_offset
         self.max_offset = max(self.max_offset, offset + len(units) // _UNIT)
 
     def _write_at(self, at: int, units: bytes | memoryview) -> None:

@@ -113,7 +113,7 @@ class MessageReader:
             window = queue.window(offset, count, most, wanted, only_cached=only_cached)
             offset, units = (window.begin, window.units) if window is not None else (offset, None)
         else:
-            units = queue.units_cached(offset, count) if only_cached else queue.units(offset, count)
+            units = queue.units_ahead(offset, count, only_cached=only_cached)
         if units is None:
             result.is_cold = True
             return result

@@ -62,7 +62,7 @@ def test_a_queue_that_starts_above_zero_is_pre_blank_up_to_its_first_unit(start)
 def test_a_read_after_units_have_changed_finds_the_new_ones(change):
     """A read keeps the units that follow; they count only until the queue changes below its end."""
     queue = queue_of(CrashFileSystem(), [100, 200, 300, 400])
-    assert queue.units(0, 1) == CQ_UNIT.pack(100, 5, 7)
+    assert queue.units_ahead(0, 1) == CQ_UNIT.pack(100, 5, 7)
     new = CQ_UNIT.pack(900, 5, 7)
     if change == "written over":
         queue.write(2, new)
@@ -72,7 +72,7 @@ def test_a_read_after_units_have_changed_finds_the_new_ones(change):
     else:
         {"truncated": queue.truncate, "ended": queue.set_end, "rewound": lambda _: queue.rewind(250)}[change](2)
         queue.write(2, new)
-    assert queue.units(2, 1) == queue.units_cached(2, 1) == new
+    assert queue.units_ahead(2, 1) == queue.units_ahead(2, 1, only_cached=True) == new
     assert queue.unit(2).phy_offset == 900
 
 
@@ -82,7 +82,7 @@ def test_a_reader_that_goes_on_reads_several_units_at_once(monkeypatch):
     queue.write(0, units)
     reads, real = [], queue.files.read
     monkeypatch.setattr(queue.files, "read", lambda at, n: reads.append(n) or real(at, n))
-    assert b"".join(queue.units(n, 32) for n in range(0, 500, 32)) == units
+    assert b"".join(queue.units_ahead(n, 32) for n in range(0, 500, 32)) == units
     assert len(reads) == 4
 
 
