@@ -317,7 +317,7 @@ class ConsumeQueue:
     def units_ahead(self, offset: int, count: int, *, only_cached: bool = False) -> bytes | None:
         """``units`` for a reader that goes on through the queue: several calls take one read of the file.
 
-        With ``only_cached`` it does not wait for the disk, and is None if they are not all in the page cache.
+        With ``only_cached`` it does not wait for the disk: None if they are not all in the page cache.
         """
         version, left = self._version, self.max_offset - offset
         count = min(count, left)
