@@ -173,7 +173,8 @@ def test_every_file_that_appears_is_on_the_page(tmp_path: Path) -> None:
         files.wait_for("tailrace/trash/NUMBER")
     assert not files.seen - documented()
     # These are made only with another setting, on executors of Spark, or on a foreign device.
-    assert documented() - files.seen == {"config/lmqConsumerOffset.json", "tailrace/staging"}
+    assert documented() - files.seen == {
+        "batchconsumequeue/TOPIC/QUEUE/NUMBER", "config/lmqConsumerOffset.json", "tailrace/staging"}
 
 
 def tear_the_end(path: Path) -> None:
