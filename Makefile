@@ -8,8 +8,8 @@ RUNS ?= 300
 CODE := src tests tools benchmarks setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fmt golden crash sim soak mutants interop bench bench-peer \
-	bench-recovery bench-requests bench-retention bench-timers gen dist clean
+.PHONY: help setup demo docs test check fmt golden crash sim soak mutants interop bench bench-client bench-peer \
+	bench-recovery bench-requests bench-retention bench-timers console-pictures gen dist clean
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,21 +29,44 @@ $(VENV)/.installed: $(VENV)/.packages $(SOURCES)
 	@$(PY) tools/point_spark_here.py
 	@touch $@
 
+$(VENV)/.docs: requirements/docs.txt $(VENV)/.installed
+	$(PY) -m pip install -q --disable-pip-version-check --require-hashes -r requirements/docs.txt
+	@touch $@
+
 setup: $(VENV)/.installed  ## The environment in .venv, which every other target makes by itself
 
-demo: $(VENV)/.installed  ## The main job as a short story: serve, send, kill, recover, query, Spark
+# The demo needs what users install, not the tools of dev.txt; kernels are compiled while packages are loaded.
+$(VENV)/.demo: requirements/build.txt requirements/spark.txt requirements/grpc.txt $(VENV)/.made $(SOURCES)
+	@if [ ! -e $(VENV)/.installed ]; then set -e; \
+	  $(PY) -m pip install -q --disable-pip-version-check --require-hashes -r requirements/build.txt; \
+	  $(PY) -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e . & \
+	  $(PY) -m pip install -q --disable-pip-version-check --require-hashes -r requirements/spark.txt \
+	    -r requirements/grpc.txt; \
+	  wait $$!; \
+	  $(PY) tools/point_spark_here.py; fi
+	@touch $@
+
+demo: $(VENV)/.demo  ## The main job as a short story: serve, send, kill, recover, query, Spark
 	$(PY) tools/demo.py
 
-test: $(VENV)/.installed  ## All tests, a worker a processor; those of bytes once more with interpreted kernels
+docs: $(VENV)/.docs  ## The site of docs/ in build/site, its API reference included; a dead link fails
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
+
+test: $(VENV)/.installed  ## All tests except those of make long, a worker a processor; those of bytes once more with interpreted kernels
 	$(PY) -m pytest -n auto --dist loadfile
 	TAILRACE_INTERPRETED=1 $(PY) -m pytest -n auto --dist loadfile \
 		$(addprefix tests/unit/,formats kernels spark store timer)
+
+long: $(VENV)/.installed  ## The tests of a minute or more that make test leaves out
+	TAILRACE_LONG=1 $(PY) -m pytest -m long
 
 check: $(VENV)/.installed  ## Layout, lint, types, import rules, documents and their words
 	$(VENV)/bin/ruff check $(CODE)
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 	$(PY) tools/gen_reference.py --check
+	$(PY) tools/gen_pictures.py --check
 	$(PY) tools/check_documents.py
 	$(PY) tools/check_words.py
 
@@ -84,6 +107,9 @@ bench: $(VENV)/.installed  ## Our own figures, as JSON lines
 bench-peer: $(VENV)/.installed  ## The same beside the reference in one run: needs Maven and a JDK
 	$(PY) benchmarks/macro/peer.py
 
+bench-client: $(VENV)/.installed  ## The Python client against our server: send, push, latency, batches
+	$(PY) benchmarks/macro/client.py
+
 bench-timers: $(VENV)/.installed  ## Timers beside the reference: needs Maven and a JDK
 	$(PY) benchmarks/macro/timers.py
 
@@ -96,8 +122,12 @@ bench-retention: $(VENV)/.installed  ## Deletion beside traffic and the referenc
 bench-recovery: $(VENV)/.installed  ## Opens: after a kill, rebuilt, grown, a sparse terabyte
 	$(PY) benchmarks/macro/recovery.py
 
-gen: $(VENV)/.installed  ## Write docs/reference anew
+gen: $(VENV)/.installed  ## Write docs/reference and the pictures anew
 	$(PY) tools/gen_reference.py
+	$(PY) tools/gen_pictures.py
+
+console-pictures: $(VENV)/.installed  ## Take the pictures of the console again, with a browser from npm
+	$(PY) tools/console_pictures.py
 
 dist: $(VENV)/.installed  ## sdist and wheel
 	$(PY) -m build --no-isolation

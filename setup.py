@@ -12,6 +12,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import sys
+import tomllib
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -85,7 +87,8 @@ def extensions() -> list[Extension]:
             Extension(
                 f"tailrace.kernels._compiled.{name}",
                 [str(copy)],
-                extra_compile_args=["-O3"],
+                extra_compile_args=os.environ.get("TAILRACE_CFLAGS", "-O3 -g0").split(),
+                extra_link_args=["-Wl,-s"] if sys.platform == "linux" else [],  # no symbols, a third of the size
             )
         )
     cythonized = list(cythonize(made, build_dir="build/c", quiet=True))
@@ -94,4 +97,12 @@ def extensions() -> list[Extension]:
     return cythonized
 
 
-setup(ext_modules=extensions(), options={"build_ext": {"parallel": os.cpu_count()}})
+def readme() -> str:
+    """README.md; with absolute links if pyproject.toml says where the source is published."""
+    urls = tomllib.loads(Path("pyproject.toml").read_text())["project"].get("urls", {})
+    text, source = Path("README.md").read_text(), urls.get("Source", "").rstrip("/")
+    return re.sub(r"\]\((?!https?:)([^)#\s]+)", rf"]({source}/blob/main/\1", text) if source else text
+
+
+setup(long_description=readme(), long_description_content_type="text/markdown", ext_modules=extensions(),
+      options={"build_ext": {"parallel": os.cpu_count()}})

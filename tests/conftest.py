@@ -1,5 +1,6 @@
 """For all tests."""
 
+import os
 import pathlib
 import signal
 
@@ -25,5 +26,7 @@ def pytest_collection_modifyitems(items):
     """
     here = pathlib.Path(__file__).parent
     for item in items:
-        if item.path.relative_to(here).parts[0] in {"integration", "interop", "spark"}:
+        if item.path.relative_to(here).parts[0] in {"browser", "integration", "interop", "spark"}:
             item.add_marker(pytest.mark.flaky(reruns=1))
+        if item.get_closest_marker("long") is not None and not os.environ.get("TAILRACE_LONG"):
+            item.add_marker(pytest.mark.skip(reason="takes minutes, another case is run here: make long"))

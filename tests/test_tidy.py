@@ -28,14 +28,15 @@ LONGER = {
     # The public face: every method of it in one place, each a few lines over the store's parts.
     "src/tailrace/events.py": 800,  # one table
     "src/tailrace/node/message_store.py": 730,
-    "src/tailrace/config.py": 620,  # one table of settings
+    "src/tailrace/remoting/server.py": 620,
+    "src/tailrace/config.py": 660,  # one table of settings
 }
 LONG_FUNCTIONS = {
     # A walk over a format is one loop for the compiler: a call a field would cost what it is for.
     "src/tailrace/kernels/record.py", "src/tailrace/kernels/appender.py", "src/tailrace/kernels/index_entries.py",
     "src/tailrace/kernels/column_records.py", "src/tailrace/kernels/table_records.py",
     "src/tailrace/kernels/timer_records.py", "src/tailrace/kernels/unit_records.py",
-    "src/tailrace/spark/options.py",  # one list of options, read from top to bottom
+    "src/tailrace/spark/source/options.py",  # one list of options, read from top to bottom
 }
 # A class of one letter, so that this file does not name what it looks for.
 FORBIDDEN = re.compile("|".join((

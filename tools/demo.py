@@ -10,25 +10,28 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from demo_archive import archive_act
+from demo_grpc import grpc_is_installed, with_grpc
 from demo_retention import with_retention
 from demo_transaction import transaction_act
 from rich.console import Console
 from rich.table import Table
 
-from tailrace.client import Producer, PullConsumer
+from tailrace.client import Producer, PullConsumer, PushConsumer
 from tailrace.kernels import compiled
-from tailrace.model import Message
+from tailrace.model import Message, MessageExt
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache" / "demo"
@@ -40,12 +43,12 @@ console = Console(highlight=False, soft_wrap=True)
 class Server:
     """A running ``tailrace serve``."""
 
-    def __init__(self, store: Path, config: Path) -> None:
+    def __init__(self, store: Path, config: Path, *options: str) -> None:
         began = time.perf_counter()
         with Path(f"{store}.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [*COMMAND, "serve", store, "--listen", "127.0.0.1:0", "--namesrv-listen",
-                 "127.0.0.1:0", "--config", config],
+                 "127.0.0.1:0", "--http", "127.0.0.1:0", "--config", config, *options],
                 stdout=subprocess.PIPE, stderr=log, text=True)
         assert self.process.stdout is not None
         self.ready = self.process.stdout.readline().strip()
@@ -54,7 +57,8 @@ class Server:
             self.end(signal.SIGKILL)
             raise SystemExit(f"serve did not start: {Path(f'{store}.log').read_text()[-2000:]}")
         fields = dict(part.split("=", 1) for part in self.ready.split()[1:])
-        self.broker, self.namesrv = fields["broker"], fields["namesrv"]
+        self.broker, self.namesrv, self.grpc = fields["broker"], fields["namesrv"], fields.get("grpc", "")
+        self.console = re.findall(r"^console at (\S+)$", Path(f"{store}.log").read_text(), re.MULTILINE)[-1]
 
     def resident_mb(self) -> int:
         """Memory of its own, files not counted."""
@@ -124,19 +128,23 @@ def send_orders(server: Server) -> set[str]:
 
 
 def consume_orders(server: Server) -> None:
-    """Our consumer, with a tag filter and an offset that is kept."""
-    with PullConsumer(namesrv=server.namesrv, group="stock") as consumer:
-        # Acknowledged is not yet in its queue: dispatch comes a moment later.
-        queues = consumer.queues("orders")
-        until = time.monotonic() + 30
-        while sum(map(consumer.max_offset, queues)) < MESSAGES and time.monotonic() < until:
-            time.sleep(0.01)
-        paid = list(consumer.messages("orders", start="first", tags="paid", follow=False))
-        counted = Counter(message.queue_id for message in paid)
-        consumer.commit(queues[0], consumer.max_offset(queues[0]))
+    """Our push consumer with a tag filter; the server keeps the offsets of its group."""
+    paid: dict[str, MessageExt] = {}
+    wanted = len(range(1, MESSAGES, 3))
+    all_there = threading.Event()
+
+    def handle(message: MessageExt) -> None:
+        paid[message.keys[0]] = message
+        if len(paid) == wanted:
+            all_there.set()
+
+    with PushConsumer("stock", handle, namesrv=server.namesrv, topics={"orders": "paid"}, start="first"):
+        if not all_there.wait(30):
+            raise SystemExit(f"consumed {len(paid)} of {wanted} messages with tag paid")
+    counted = Counter(message.queue_id for message in paid.values())
     console.print(
-        f"  our client: consumed {len(paid)} messages with tag paid, by queue "
-        f"{dict(sorted(counted.items()))}; first: {paid[0].body.decode()!r}")
+        f"  our push consumer: {len(paid)} messages with tag paid, by queue "
+        f"{dict(sorted(counted.items()))}; one of them: {paid['order-1'].body.decode()!r}")
 
 
 NODE_PROGRAM = """
@@ -367,6 +375,20 @@ def find_by_key(store: Path) -> None:
         }))
 
 
+def send_and_consume(server: Server, scratch: Path, *, java: bool, node: bool) -> set[str]:
+    """Our clients and those of others; ids of what was acknowledged."""
+    acknowledged = send_orders(server)
+    consume_orders(server)
+    sent = with_node(server) if node else None
+    acknowledged |= sent or set()
+    if java and not sent:
+        with_java(server, scratch)
+    if server.grpc:
+        return acknowledged | with_grpc(server.grpc, scratch, console.print)
+    skipped("the Python client of RocketMQ 5", "tailrace[grpc] is not installed")
+    return acknowledged
+
+
 def story(scratch: Path, *, java: bool, node: bool, spark: bool) -> None:
     """All acts."""
     store, config = scratch / "store", scratch / "broker.conf"
@@ -375,19 +397,17 @@ def story(scratch: Path, *, java: bool, node: bool, spark: bool) -> None:
     console.print(f"STORE is {store}; kernels {form}, flushDiskType=SYNC_FLUSH")
 
     act(1, "Serve a directory: broker and name server in one process")
-    server = Server(store, config)
+    server = Server(store, config, *(("--grpc", "127.0.0.1:0") if grpc_is_installed() else ()))
     try:
-        console.print(f"  [bold]$ tailrace serve STORE[/bold]\n  {server.ready}")
+        option = " --grpc 127.0.0.1:0" if server.grpc else ""
+        console.print(f"  [bold]$ tailrace serve STORE{option}[/bold]\n  {server.ready}")
         console.print(
             f"  in {server.ready_s:.2f} s of wall clock, {server.resident_mb()} MB of memory")
+        console.print(f"  console: {server.console}\n  (for as long as this server runs; with --keep, "
+                      "tailrace serve STORE --http 127.0.0.1:8080 shows it again)")
 
         act(2, "Send and consume")
-        acknowledged = send_orders(server)
-        consume_orders(server)
-        sent = with_node(server) if node else None
-        acknowledged |= sent or set()
-        if java and not sent:
-            with_java(server, scratch)
+        acknowledged = send_and_consume(server, scratch, java=java, node=node)
 
         act(3, "Kill it while a producer sends")
         with Producer(broker=server.broker, group="shop", retries=0, timeout_ms=1000) as producer:

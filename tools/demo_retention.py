@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import final
 
 from tailrace import Message, MessageStore, StoreConfig
-from tailrace.cli.retention import answer_lines
 from tailrace.doctor.retention import explain_directory
+from tailrace.doctor.retention_report import answer_lines
 from tailrace.env import OsFileSystem
 from tailrace.env.clock import SystemClock
 from tailrace.errors import StoreNotWritableError

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from tailrace import config, errors, metrics
+from tailrace.auth_settings import AuthConfig
 from tailrace.events import EVENTS, Event, split_line
 from tailrace.formats import (
     checkpoint,
@@ -22,8 +23,9 @@ from tailrace.formats import (
 )
 from tailrace.formats.requests.absent import ABSENT
 from tailrace.formats.requests.custom_header import CustomHeader
-from tailrace.formats.requests.table import REQUESTS, Role
+from tailrace.formats.requests.table import REQUESTS, Request, Role
 from tailrace.java_settings import REASONS, java_settings, refused_settings
+from tailrace.tls_settings import TlsConfig
 
 OUT = Path("docs/reference")
 SOURCES = Path("src/tailrace")
@@ -82,19 +84,21 @@ def layout_numbers() -> str:
     lines = "\n".join(f"{name} = {number}" for name, number in numbers.items())
     return (
         '"""Numbers of a record of the CommitLog, written by `make gen` from formats.commitlog; change them there.\n\n'
-        "The build puts each number in the place of its name. FIXED_SIZE is all but hosts, body, topic and\n"
+        "The build replaces each name by its number. FIXED_SIZE is the size without hosts, body, topic and\n"
         f'properties; CRC_NAME the name of the checksum property as one number.\n"""\n\n{lines}\n')
 
 
 def protocol() -> str:
     parts = [(
         "# Requests\n\nFields are written as text. A field with `?` may be left out. Action and resource have "
-        "the names of RocketMQ's access control.\n")]
+        "the names of RocketMQ's access\ncontrol: a user that is not a super user needs one of the actions on each "
+        "resource. In brackets are the fields that name\nthe resources; `body`: the body names them. A `*` marks a "
+        "request that a Java broker serves for every user.\n")]
     for role in Role:
         parts.append(f"## Answered by a {role.value}\n\n| code | name | action | fields | answer | changes |\n"
                      "|---|---|---|---|---|---|")
         parts.extend(
-            f"| {r.code} | {r.code.name} | {_names(r.action)} {_names(r.resource)} | {_fields(r.header)} | "
+            f"| {r.code} | {r.code.name} | {_access(r)} | {_fields(r.header)} | "
             f"{_fields(r.answer)} | {r.changes} |"
             for r in sorted(REQUESTS.values(), key=lambda r: r.code) if r.role is role)
         parts.append("")
@@ -104,6 +108,12 @@ def protocol() -> str:
     parts += [f"| {code} | {name} | {feature} |" for code, (name, feature) in sorted(ABSENT.items())]
     parts.append("")
     return HEAD + "\n".join(parts)
+
+
+def _access(request: Request) -> str:
+    named = ", ".join(f"`{part.partition(':')[2].rstrip('~=?;,') or part}`" for part in request.named.split())
+    mark = "" if request.reference or request.role is Role.CLIENT else "\\*"
+    return f"{_names(request.action)} {_names(request.resource)}{f' ({named})' if named else ''}{mark}"
 
 
 def _names(flags: enum.Flag) -> str:
@@ -122,7 +132,9 @@ def settings() -> str:
         "# Settings\n\nNames are RocketMQ's; every command takes a `.properties` file by `--config`. A running "
         "server\nchanges the live ones (`mqadmin updateBrokerConfig`, `updateNamesrvConfig`), in that file too.\n")]
     for title, kind in (
-        ("Store", config.StoreConfig), ("Broker", config.BrokerConfig), ("Name server", config.NameServerConfig)
+        ("Store", config.StoreConfig), ("Broker", config.BrokerConfig), ("Name server", config.NameServerConfig),
+        ("TLS", TlsConfig),
+        ("Access control", AuthConfig),
     ):
         parts.append(f"## {title}\n\n| name | default | unit | live | meaning |\n|---|---|---|---|---|")
         for f in dataclasses.fields(kind):

@@ -31,11 +31,11 @@ from tailrace.env.filesystem import OsFileSystem
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
 from tailrace.pytest_plugin import TailraceBroker
-from tailrace.spark.archive_job import ArchiveJob, ArchiveOptions, local_runner
-from tailrace.spark.archive_verification import restored
-from tailrace.spark.sink_commit import commit_batch, stage
-from tailrace.spark.sink_options import parse_write_options
-from tailrace.spark.sink_publish import TXN
+from tailrace.spark.archive.job import ArchiveJob, ArchiveOptions, local_runner
+from tailrace.spark.archive.verification import restored
+from tailrace.spark.sink.commit import commit_batch, stage
+from tailrace.spark.sink.options import parse_write_options
+from tailrace.spark.sink.publish import TXN
 from tailrace.store.archive_manifest import list_manifests, read_manifest
 
 FILES = OsFileSystem()

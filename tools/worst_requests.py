@@ -194,6 +194,7 @@ def worst_requests(size, serial):
     requests.update(of_name_server(new, values))
     requests.update(replies(new))
     requests.update(of_groups(group_of_all))
+    requests.update(of_access(new))
     requests.update(pulls(new, tags, serial))
     requests.update(pops(new, tags, serial))
     return {
@@ -323,6 +324,28 @@ def plain_requests(size, serial):
                      code.GET_ROUTEINFO_BY_TOPIC, code.DELETE_TOPIC_IN_NAMESRV, code.GET_TOPICS_BY_CLUSTER,
                      code.WIPE_WRITE_PERM_OF_BROKER, code.ADD_WRITE_PERM_OF_BROKER,
                      code.GET_BROKER_MEMBER_GROUP, code.BROKER_HEARTBEAT, code.UNREGISTER_BROKER)},
+    }
+
+
+def of_access(new):
+    """Users and permissions of 3 MB, and a static topic with very many parts of queues."""
+    code = RequestCode
+    user = body({"username": new, "password": "p" * 3_000_000, "userType": "Normal"})
+    acl = body({"subject": f"User:{new}", "policies": [{"policyType": "Custom", "entries": [
+        {"resource": f"Topic:{number}", "actions": ["Pub"], "decision": "Allow"} for number in range(40_000)]}]})
+    part = {"gen": 0, "queueId": 0, "bname": "broker-a", "logicOffset": 0, "startOffset": 0, "endOffset": -1,
+            "timeOfStart": -1, "timeOfEnd": -1}
+    mapping = body({"topic": new, "bname": "broker-a", "totalQueues": 20_000, "epoch": 1, "hostedQueues": {
+        str(number): [part] for number in range(20_000)}})
+    topic = {"topic": new, "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
+             "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
+    return {
+        **{c: [({"username": new}, user)] for c in (code.AUTH_CREATE_USER, code.AUTH_UPDATE_USER)},
+        **{c: [({"subject": f"User:{new}"}, acl)] for c in (code.AUTH_CREATE_ACL, code.AUTH_UPDATE_ACL)},
+        **{c: [({"username": new, "subject": f"User:{new}", "filter": "u" * 30_000}, b"")] for c in (
+            code.AUTH_DELETE_USER, code.AUTH_GET_USER, code.AUTH_LIST_USER, code.AUTH_DELETE_ACL, code.AUTH_GET_ACL,
+            code.AUTH_LIST_ACL)},
+        code.UPDATE_AND_CREATE_STATIC_TOPIC: [(topic, mapping)],
     }
 
 

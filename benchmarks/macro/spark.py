@@ -39,7 +39,7 @@ from tailrace.config import StoreConfig
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
 from tailrace.pytest_plugin import TailraceBroker
-from tailrace.spark.archive_job import ArchiveOptions, archive_store
+from tailrace.spark.archive.job import ArchiveOptions, archive_store
 from tailrace.spark.data_source import TailraceDataSource
 from tailrace.spark.session import local_session
 
@@ -74,7 +74,7 @@ class RepeatSource(DataSource):
         return "repeat"
 
     def schema(self):
-        from tailrace.spark.schema import column_names, spark_schema
+        from tailrace.spark.source.schema import column_names, spark_schema
 
         names = tuple(name for name in self.options["columns"].split(",") if name)
         return spark_schema(names or column_names("FAILFAST"))

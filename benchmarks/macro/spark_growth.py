@@ -23,7 +23,7 @@ from spark import BATCH, COLUMNS, body_pool, processor_seconds
 from tailrace.config import StoreConfig
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
-from tailrace.spark.archive_job import ArchiveOptions, archive_store
+from tailrace.spark.archive.job import ArchiveOptions, archive_store
 from tailrace.spark.data_source import TailraceDataSource
 from tailrace.spark.session import local_session
 

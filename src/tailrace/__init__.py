@@ -27,7 +27,9 @@ if TYPE_CHECKING:
         PullConsumer,
         PushConsumer,
         RetryLater,
+        SendResult,
         Sql,
+        TlsOptions,
     )
     from tailrace.config import FlushDiskType, StoreConfig
     from tailrace.model import Message, MessageExt, PutMessageResult, PutMessageStatus
@@ -48,16 +50,18 @@ __all__ = [
     "PutMessageResult",
     "PutMessageStatus",
     "RetryLater",
+    "SendResult",
     "Sql",
     "StoreConfig",
     "StoreError",
+    "TlsOptions",
     "__version__",
 ]
 __version__ = "0.1.0"
 
 
-# Where the names are. The store brings NumPy, settings and messages build their classes: who only
-# wants one of them, or the package of a command, need not wait for the others.
+# The module of each public name. A module is imported when its name is first used: the store imports
+# NumPy, and settings and messages build their classes, which a program that uses other names can skip.
 _HOMES = {
     "AsyncProducer": "tailrace.client",
     "AsyncPullConsumer": "tailrace.client",
@@ -67,7 +71,9 @@ _HOMES = {
     "PullConsumer": "tailrace.client",
     "PushConsumer": "tailrace.client",
     "RetryLater": "tailrace.client",
+    "SendResult": "tailrace.client",
     "Sql": "tailrace.client",
+    "TlsOptions": "tailrace.client",
     "FlushDiskType": "tailrace.config",
     "Message": "tailrace.model",
     "MessageExt": "tailrace.model",

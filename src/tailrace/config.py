@@ -1,9 +1,9 @@
 """Settings: RocketMQ's names in Python case, with unit, bounds and one sentence each.
 
-A configuration is valid once it is built: ``StoreConfig(...)`` and ``dataclasses.replace`` raise
-ConfigError with every problem. ``from_properties`` reads the settings that it knows from a broker's
-``.properties`` file; ``java_settings`` decides about the others. A running server may change the
-settings that are declared ``live``, in place; nothing else of a configuration ever changes.
+A configuration is always valid: ``StoreConfig(...)`` and ``dataclasses.replace`` raise ConfigError with every
+problem. ``from_properties`` reads the known settings of a broker's ``.properties`` file; ``java_settings`` decides
+about the others. A running server may change settings that are declared ``live``, in place. Other settings never
+change.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from typing import Any, Final, Self
 from tailrace.errors import ConfigError
 
 __all__ = [
-    "MESSAGE_DELAY_LEVEL", "BrokerConfig", "FlushDiskType", "NameServerConfig", "RecoveryMode", "StoreConfig",
-    "option_name", "parse_properties", "whole_number",
+    "MESSAGE_DELAY_LEVEL", "SECRET", "BrokerConfig", "FlushDiskType", "NameServerConfig",
+    "RecoveryMode", "StoreConfig", "option_name", "parse_properties", "whole_number",
 ]
 
 
 MESSAGE_DELAY_LEVEL: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-"""The delay levels of a broker that is not told others."""
+"""The default delay levels."""
 
 
 class RecoveryMode(enum.Enum):
-    """What an open does about bytes of the log that are no record."""
+    """What an open does with damaged bytes in the log."""
 
     ABSOLUTE = "ABSOLUTE"
     """Refuse to open."""
     TOLERATE_TAIL = "TOLERATE_TAIL"
-    """Cut a torn end, refuse damage with good records behind it."""
+    """Cut a torn end, refuse damage that has good records after it."""
     TOLERATE_ANY = "TOLERATE_ANY"
     """Always open: cut a torn end, step over damage; both go to quarantine."""
 
@@ -51,14 +51,15 @@ class FlushDiskType(enum.Enum):
 
 def _option(
     default: Any, about: str, *, unit: str = "", low: int | None = None, high: int | None = None,
-    name: str = "", choices: tuple[str, ...] = (), live: bool = False,
+    name: str = "", choices: tuple[str, ...] = (), live: bool = False, secret: bool = False,
 ) -> Any:
-    """Declare a setting; ``live`` if a running server may change it (`_Config.take`)."""
+    """Declare a setting; ``live`` if a running server may change it (`_Config.take`), ``secret`` if it is not shown."""
     return field(
         default=default,
+        repr=not secret,
         metadata={
             "about": about, "unit": unit, "low": low, "high": high, "name": name, "choices": choices,
-            "live": live,
+            "live": live, "secret": secret,
         },
     )
 
@@ -67,6 +68,8 @@ def _camel(name: str) -> str:
     return re.sub(r"_([a-z])", lambda m: m.group(1).upper(), name)
 
 
+SECRET: Final = "********"
+"""What is shown instead of a secret."""
 _LONG_MAX: Final = (1 << 63) - 1
 _TEN_YEARS_MS: Final = 10 * 366 * 86_400_000
 _MOST_DIGITS: Final = 40
@@ -75,7 +78,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class _Config:
-    """Checks and parsing that every configuration has."""
+    """Checks and parsing for all configurations."""
 
     def __post_init__(self) -> None:
         """Turn names of enum members into members. Raises ConfigError with every problem."""
@@ -93,12 +96,13 @@ class _Config:
         for f in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, f.name)
             if problem := _type_problem(value, f.default) or _bounds_problem(value, f):
-                problems.append(f"{option_name(f)}={_shown(value)} {problem}")
+                shown = SECRET if f.metadata["secret"] else _shown(value)
+                problems.append(f"{option_name(f)}={shown} {problem}")
         return problems
 
     @classmethod
     def from_properties(cls, values: Mapping[str, str], **fixed: Any) -> Self:
-        """Build a configuration from RocketMQ's names; ``fixed`` (Python names) win over ``values``.
+        """Build a configuration from RocketMQ's names; ``fixed`` (Python names) replaces ``values``.
 
         Raises ConfigError with all values that cannot be parsed or are out of bounds.
         """
@@ -121,9 +125,9 @@ class _Config:
         return made
 
     def changed(self, values: Mapping[str, str]) -> dict[str, Any]:
-        """Return what ``values`` (RocketMQ's names) change, by Python names; names of others are ignored.
+        """Return the settings that ``values`` (RocketMQ's names) set, by Python names. Unknown names are ignored.
 
-        Raises ConfigError with all values that cannot be parsed or that cannot be beside the present ones.
+        Raises ConfigError with all values that cannot be parsed or that contradict the present settings.
         """
         fields = {option_name(f): f.name for f in dataclasses.fields(self)}  # type: ignore[arg-type]
         present = {name: getattr(self, name) for name in fields.values()}
@@ -133,7 +137,7 @@ class _Config:
         return {fields[option]: getattr(made, fields[option]) for option in taken}
 
     def take(self, changed: Mapping[str, Any]) -> None:
-        """Change live settings in place: all parts that hold this configuration read the new values."""
+        """Change live settings in place, so that every part with this configuration object reads the new values."""
         live = {f.name for f in dataclasses.fields(self) if f.metadata["live"]}  # type: ignore[arg-type]
         assert live >= changed.keys(), f"not live: {changed.keys() - live}"
         for name, value in changed.items():
@@ -141,10 +145,10 @@ class _Config:
 
 
 def _type_problem(value: Any, default: Any) -> str:
-    """Return why a value cannot stand where ``default`` stands; an empty string if it can."""
+    """Return why a value does not have the type of ``default``, or ""."""
     if isinstance(default, float):
         fits = isinstance(value, int | float) and not isinstance(value, bool) and (
-            isinstance(value, int) or math.isfinite(value))  # a huge int is no float, and has a bound
+            isinstance(value, int) or math.isfinite(value))  # a huge int cannot be a float; its bound refuses it
     elif isinstance(default, int) and not isinstance(default, bool):
         fits = isinstance(value, int) and not isinstance(value, bool)
     else:
@@ -157,7 +161,7 @@ def _type_problem(value: Any, default: Any) -> str:
 
 
 def _bounds_problem(value: Any, f: dataclasses.Field[Any]) -> str:
-    """Return which bounds a value of the right type breaks; an empty string if it breaks none."""
+    """Return which bounds a value of the right type breaks, or ""."""
     low, high, choices = f.metadata["low"], f.metadata["high"], f.metadata["choices"]
     if high is None and isinstance(value, int):
         high = _TEN_YEARS_MS if f.metadata["unit"] == "ms" else _LONG_MAX
@@ -181,7 +185,7 @@ def option_name(f: dataclasses.Field[Any]) -> str:
 
 
 def whole_number(text: str) -> int | None:
-    """Return the number that ASCII digits write, from 0 to 2^63 - 1; None for another text.
+    """Return the value of a text of ASCII digits, from 0 to 2^63 - 1; None for any other text.
 
     ``str.isdigit`` is also true for digits that ``int`` refuses, such as superscripts.
     """
@@ -192,7 +196,7 @@ def whole_number(text: str) -> int | None:
 
 
 def _parse(text: str, like: Any) -> Any:
-    """Return the value that a text writes. Raises ValueError for a text of another type."""
+    """Return the value of a text with the type of ``like``. Raises ValueError."""
     if isinstance(like, bool):
         if text.lower() not in {"true", "false"}:
             raise ValueError(text)
@@ -241,8 +245,9 @@ GIB: Final = 1024 * MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig(_Config):
-    """How a store directory is written and flushed."""
+    """Settings of a store directory: files, flush, recovery, retention, delay levels and timers."""
 
+    # -- files: lengths and directories
     mapped_file_size_commit_log: int = _option(
         GIB, "Length of a CommitLog file.", unit="bytes", low=4 * KIB, high=2 * GIB - 1)
     mapped_file_size_consume_queue: int = _option(
@@ -257,14 +262,17 @@ class StoreConfig(_Config):
         20_000_000, "Entries of an index file, the unused first one included.", low=2,
         high=100_000_000)
     store_path_commit_log: str = _option(
-        "", "Where the CommitLog lies, one path or several by commas; empty: `commitlog` in the store. "
+        "", "Path of the CommitLog, or several paths separated by commas; empty: `commitlog` in the store. "
         "New files go in turn to the paths that are not too full.")
     read_only_commit_log_store_paths: str = _option(
         "", "Paths of CommitLog files in which no new file is made.")
     store_path_root_dir: str = _option(
-        "", "The store as the file of settings names it: its `commitlog` is that of the opened store.")
+        "", "Root directory in the settings of the broker. Its `commitlog` means the one of the opened store, so the "
+        "settings fit a copy of the store.")
     multi_path_splitter: str = _option(
-        ",", "What separates those paths.", name="rocketmq.broker.multiPathSplitter")
+        ",", "Separator of those paths.", name="rocketmq.broker.multiPathSplitter")
+
+    # -- put and flush
     max_message_size: int = _option(
         4 * MIB, "Longest message body.", unit="bytes", low=10, high=GIB)
     flush_disk_type: FlushDiskType = _option(
@@ -283,22 +291,28 @@ class StoreConfig(_Config):
         2, "Dirty pages that make flushing one queue worthwhile.", unit="4 KiB pages", low=0, live=True)
     flush_consume_queue_thorough_interval: int = _option(
         60_000, "After this long every dirty queue is flushed.", unit="ms", low=1, live=True)
+
+    # -- LMQ queues
     enable_lmq: bool = _option(
         False, "Whether topics and consumer groups named `%LMQ%...` are LMQ queues (light message "
         "queues), which need no entry in topics.json and subscriptionGroup.json.")
     enable_multi_dispatch: bool = _option(
-        False, "With enableLmq: whether a message gets a place in each LMQ queue that its property "
-        "INNER_MULTI_DISPATCH names, by `,`.")
+        False, "With enableLmq: whether a message gets a unit in each LMQ queue that its property "
+        "INNER_MULTI_DISPATCH names, separated by `,`.")
     enable_lmq_quota: bool = _option(False, "Whether maxLmqConsumeQueueNum is a limit.", live=True)
     max_lmq_consume_queue_num: int = _option(
         20_000, "With enableLmqQuota: number of LMQ queues at which a message that needs one more "
         "is refused.", low=1, live=True)
+
+    # -- index and records
     message_index_enable: bool = _option(True, "Whether keys are indexed.")
     enabled_append_prop_crc: bool = _option(
-        False, "Whether each record carries a checksum of the whole record.",
+        False, "Whether each record has a checksum of the whole record.",
         name="enabledAppendPropCRC")
     auto_message_version_on_topic_len: bool = _option(
         True, "Whether topics over 127 bytes are allowed, as version 2 records.")
+
+    # -- pull and query
     max_transfer_bytes_on_message_in_memory: int = _option(
         256 * KIB, "Bytes of one pull.", unit="bytes", low=1)
     max_transfer_count_on_message_in_memory: int = _option(
@@ -307,13 +321,17 @@ class StoreConfig(_Config):
         16_000, "ConsumeQueue bytes one filtered pull looks at.", unit="bytes", low=20)
     max_msgs_num_batch: int = _option(64, "Messages of one query by key.", low=1)
     default_query_max_num: int = _option(32, "Messages of one query by unique key.", low=1)
+
+    # -- recovery
     check_crc_on_recover: bool = _option(
         True, "Whether recovery checks body checksums.", name="checkCRCOnRecover")
     recovery_mode: RecoveryMode = _option(
-        RecoveryMode.TOLERATE_ANY, "What an open does about bytes of the log that are no record.")
+        RecoveryMode.TOLERATE_ANY, "What an open does with damaged bytes in the log.")
     quarantine_max_bytes: int = _option(
-        GIB, "Evidence of cut and damaged bytes is kept up to this size, oldest first to go.",
+        GIB, "Size of the quarantine of cut and damaged bytes; the oldest are deleted first.",
         unit="bytes", low=0)
+
+    # -- descriptors and disk blocks
     max_open_files: int = _option(
         0, "Descriptors that the segment files of log, queues, index and timer log may have open "
         "together; a file that is used again is opened again. 0: a quarter of the process's soft limit "
@@ -321,41 +339,48 @@ class StoreConfig(_Config):
     commit_log_allocate_step: int = _option(
         64 * MIB, "Disk blocks are reserved ahead of the write position in steps of this size.",
         unit="bytes", low=4 * KIB)
+
+    # -- retention
     file_reserved_time: float = _option(
         72.0, "How long messages are kept; fractions are allowed.", unit="hours", low=0,
         high=0x7FFFFFFF, live=True)
     commit_log_roll_time: float = _option(
-        24.0, "A CommitLog file ends when its first message is so old, full or not, so that a quiet "
-        "store expires; 0: only when it is full.", unit="hours", low=0, high=0x7FFFFFFF, live=True)
+        24.0, "Age of its first message at which a CommitLog file is ended before it is full, so that "
+        "messages of a quiet store expire; 0: only full files end.", unit="hours", low=0,
+        high=0x7FFFFFFF, live=True)
     delete_when: str = _option(
-        "04", "Local hours in which expired files are deleted, whole ones from 0 to 23, by `;`.", live=True)
+        "04", "Local hours in which expired files are deleted, from 0 to 23, separated by `;`.", live=True)
     expire_by: str = _option(
-        "storeTimestamp", "How the age of a CommitLog file is found: `storeTimestamp` of the first message after "
-        "it, or `mtime`, as a Java broker does.", choices=("storeTimestamp", "mtime"), live=True)
+        "storeTimestamp", "How the age of a CommitLog file is found: `storeTimestamp` of the first message "
+        "after it, or `mtime`, as a Java broker does.", choices=("storeTimestamp", "mtime"), live=True)
     clean_resource_interval: int = _option(
-        10_000, "Period of looking for files to delete and at the disks.", unit="ms", low=1)
+        10_000, "Period of the check of the disks and of the search for files to delete.", unit="ms", low=1)
     delete_commit_log_files_interval: int = _option(
         100, "Pause after the deletion of a CommitLog file.", unit="ms", low=0)
     delete_consume_queue_files_interval: int = _option(
         100, "Pause after a queue that deleted files.", unit="ms", low=0)
     delete_file_batch_max: int = _option(
-        10, "CommitLog files that one pass deletes at most.", low=1, live=True)
+        10, "Largest number of CommitLog files that one pass deletes.", low=1, live=True)
     delete_rate: int = _option(
-        2 * GIB, "How fast the space of deleted files is given back to the disk; 0: in one call.",
+        2 * GIB, "Speed at which the space of deleted files is freed; 0: no limit.",
         unit="bytes/s", low=0)
     destroy_maped_file_interval_forcibly: int = _option(
-        120_000, "How long readers may keep a file that is to go.", unit="ms", low=0, live=True)
+        120_000, "Time that readers may hold a file that must be deleted.", unit="ms", low=0, live=True)
     redelete_hanged_file_interval: int = _option(
-        120_000, "Period of trying a first file again that readers kept.", unit="ms", low=1, live=True)
+        120_000, "Period of retries to delete a first file that readers hold.", unit="ms", low=1, live=True)
+
+    # -- full disks
     clean_file_forcibly_enable: bool = _option(
-        True, "Whether the oldest files go before their time when a disk fills up.", live=True)
+        True, "Whether the oldest files are deleted before they expire when a disk fills up.", live=True)
     disk_max_used_space_ratio: int = _option(
-        75, "Use above which expired files go at any hour, 10 to 99.", unit="percent", low=0, high=100, live=True)
+        75, "Used share of the disk above which expired files are deleted at any hour, 10 to 99.",
+        unit="percent", low=0, high=100, live=True)
     disk_space_clean_forcibly_ratio: int = _option(
-        85, "Use above which the oldest files go before their time, 30 to 99.", unit="percent",
-        low=0, high=100, live=True)
+        85, "Used share of the disk above which the oldest files are deleted before they expire, 30 to 99.",
+        unit="percent", low=0, high=100, live=True)
     disk_space_warning_level_ratio: int = _option(
-        90, "Use above which puts are refused, 35 to 99.", unit="percent", low=0, high=100, live=True)
+        90, "Used share of the disk above which puts are refused, 35 to 99.", unit="percent", low=0,
+        high=100, live=True)
     broker_disk_space_clean_forcibly_ratio: float = _option(
         0.0, "As diskSpaceCleanForciblyRatio, as a fraction; 0: not set.", low=0, high=1,
         name="rocketmq.broker.diskSpaceCleanForciblyRatio")
@@ -363,23 +388,27 @@ class StoreConfig(_Config):
         0.0, "As diskSpaceWarningLevelRatio, as a fraction; 0: not set.", low=0, high=1,
         name="rocketmq.broker.diskSpaceWarningLevelRatio")
     disk_free_bytes_delete: int = _option(
-        0, "Free space that takes the place of diskMaxUsedSpaceRatio; 0: not set.", unit="bytes", low=0, live=True)
+        0, "Free space that replaces diskMaxUsedSpaceRatio; 0: not set.", unit="bytes", low=0, live=True)
     disk_free_bytes_clean_forcibly: int = _option(
-        0, "Free space that takes the place of diskSpaceCleanForciblyRatio; 0: not set.",
+        0, "Free space that replaces diskSpaceCleanForciblyRatio; 0: not set.",
         unit="bytes", low=0, live=True)
     disk_free_bytes_warning_level: int = _option(
-        0, "Free space that takes the place of diskSpaceWarningLevelRatio; 0: not set.",
+        0, "Free space that replaces diskSpaceWarningLevelRatio; 0: not set.",
         unit="bytes", low=0, live=True)
     disk_full_hysteresis: str = _option(
-        "onePoint", "When writes return: `onePoint` below the warning level, or at the forcible "
-        "level as `reference`.", choices=("onePoint", "reference"))
+        "onePoint", "When puts are accepted again: `onePoint` below the warning level, or, with "
+        "`reference`, at the forcible level as in RocketMQ.", choices=("onePoint", "reference"))
     max_store_bytes: int = _option(
-        0, "Size of log, queues and index above which the oldest files go; 0: none.", unit="bytes", low=0, live=True)
+        0, "Size of log, queues and index above which the oldest files are deleted; 0: no limit.",
+        unit="bytes", low=0, live=True)
     replicas_per_disk_partition: int = _option(
-        1, "Brokers that share the partition.", low=1)
+        1, "Number of brokers that share the partition of the disk.", low=1)
     logical_disk_space_clean_forcibly_threshold: float = _option(
-        0.8, "With several of them: share of its part above which a broker deletes its oldest files.",
+        0.8, "With several brokers per partition: used share of its part above which a broker deletes "
+        "its oldest files.",
         low=0, high=1)
+
+    # -- pins: what still needs expired messages
     pin_policy_groups: str = _option(
         "delete-oldest", "When space is short and a listed group has not consumed the oldest file: "
         "`delete-oldest` or `refuse-writes`.", choices=("delete-oldest", "refuse-writes"))
@@ -389,18 +418,21 @@ class StoreConfig(_Config):
         "refuse-writes", "The same for messages that are not archived yet.",
         choices=("delete-oldest", "refuse-writes"))
     pin_groups: str = _option(
-        "", "Consumer groups, by `;`, whose unconsumed messages are not deleted by age.")
+        "", "Consumer groups, separated by `;`, whose unconsumed messages are not deleted by age.")
     archive_directory: str = _option(
-        "", "Archive whose verified manifests say what is archived; a CommitLog file without one is "
-        "not deleted by age. Empty: there is no archive.")
+        "", "Directory of the archive; a CommitLog file without a verified manifest there is not deleted "
+        "by age. Empty: there is no archive.")
 
+    # -- delay levels
     message_delay_level: str = _option(
         MESSAGE_DELAY_LEVEL, "Delays of the delay levels, the first one being level 1: whole numbers "
-        "of s, m, h or d. A higher level than there are is the highest one.")
+        "of s, m, h or d. A level above the highest one counts as the highest.")
     flush_delay_offset_interval: int = _option(
-        1000, "Period of writing how far each delay level is delivered, if that has changed.", unit="ms", low=1,
+        1000, "Period of writing the offsets of the delay levels, if they have changed.", unit="ms", low=1,
         live=True)
-    timer_wheel_enable: bool = _option(True, "Whether messages may be sent for a later moment.")
+
+    # -- timer wheel
+    timer_wheel_enable: bool = _option(True, "Whether messages may have a delivery time (the timer wheel).")
     timer_precision_ms: int = _option(
         1000, "Width of a slot of the timer wheel.", unit="ms", low=1, high=60_000)
     timer_roll_window_slot: int = _option(
@@ -414,15 +446,15 @@ class StoreConfig(_Config):
         1000, "Period of the timer flush.", unit="ms", low=1, live=True)
     timer_progress_log_interval_ms: int = _option(
         10_000, "Period of the timer progress line.", unit="ms", low=1, live=True)
-    timer_stop_enqueue: bool = _option(False, "Whether timers are kept out of the wheel.", live=True)
-    timer_stop_dequeue: bool = _option(False, "Whether due timers are kept back.", live=True)
+    timer_stop_enqueue: bool = _option(False, "Whether timers are not moved into the wheel.", live=True)
+    timer_stop_dequeue: bool = _option(False, "Whether due timers are not delivered.", live=True)
     append_topic_for_timer_delete_key: bool = _option(
         False, "Whether a recall is written as topic+key only. False writes the bare key, too, which a "
-        "Java broker of 5.5.0 with its default setting looks for. Both forms are obeyed.")
+        "Java broker of 5.5.0 with its default setting looks for. Tailrace accepts both forms.")
     timer_enable_check_metrics: bool = _option(
-        True, "Whether pending timers are counted again from time to time, by topic.", live=True)
+        True, "Whether pending timers of each topic are counted again at certain hours.", live=True)
     timer_check_metrics_when: str = _option(
-        "05", "Local hours in which that is done, whole ones from 0 to 23, by `;`.", live=True)
+        "05", "Local hours in which they are counted again, from 0 to 23, separated by `;`.", live=True)
     timer_metric_small_threshold: int = _option(
         1_000_000, "Topics with at least this many pending timers are not counted again.", low=0, live=True)
     mapped_file_size_timer_log: int = _option(
@@ -430,7 +462,7 @@ class StoreConfig(_Config):
 
     @property
     def multi_dispatch(self) -> bool:
-        """Whether messages get a place in the LMQ queues that they name: both settings are on."""
+        """True if messages get a unit in the LMQ queues that they name: both settings are on."""
         return self.enable_lmq and self.enable_multi_dispatch
 
     def validate(self) -> list[str]:
@@ -454,39 +486,55 @@ class StoreConfig(_Config):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig(_Config):
-    """How a broker presents itself."""
+    """Settings of a broker: names, ports, topics, groups, transactions, POP and limits of connections."""
 
     broker_cluster_name: str = _option("DefaultCluster", "Cluster that clients see.")
     broker_name: str = _option("broker-a", "Name that clients see.")
     broker_id: int = _option(0, "0 is the master; there are no others.")
-    broker_ip1: str = _option("", "Address clients are told; empty: the listening one.", name="brokerIP1")
+    broker_ip1: str = _option("", "Address that clients get; empty: the listening one.", name="brokerIP1")
     listen_port: int = _option(
         10911, "Port of the broker for `serve` without `--listen`; 0 picks one.", low=0, high=65_535)
     bind_address: str = _option(
         "127.0.0.1", "Address on which `serve` without `--listen` listens. A Java broker listens on all.")
+    grpc_server_port: int = _option(
+        0, "Port of the gRPC endpoint for `serve` without `--grpc`, on bindAddress; 0: no endpoint. RocketMQ's proxy "
+        "has 8081.", low=0, high=65_535)
     namesrv_addr: str = _option(
         "", "Name servers, `HOST:PORT` separated by `;`. `serve` runs the one that is an address of this "
         "machine, unless `--namesrv-listen` is given, and registers at the others.")
     register_name_server_period: int = _option(
         30_000, "Period of registering at other name servers.", unit="ms", low=10_000, high=60_000)
     register_broker_timeout_mills: int = _option(
-        24_000, "How long a registration waits for its answer.", unit="ms", low=1, live=True)
+        24_000, "Timeout of a registration.", unit="ms", low=1, live=True)
     default_topic_queue_nums: int = _option(8, "Queues of TBW102.", low=1, high=1024)
     auto_create_topic_enable: bool = _option(True, "Whether a send creates its topic.", live=True)
     auto_create_subscription_group: bool = _option(True, "Whether a consumer creates its group.", live=True)
+    cold_data_flow_control_enable: bool = _option(
+        False, "Whether groups that read much from the disk get less of it for up to 5 s: a push consumer is "
+        "refused (SYSTEM_BUSY) and pulls again, a pull consumer waits 3 s for one message.", live=True)
+    cg_cold_read_threshold: int = _option(
+        3 * MIB, "With coldDataFlowControlEnable: what a group may read from the disk in 5 s; "
+        "`mqadmin updateColdDataFlowCtrGroupConfig` sets it for one group.", unit="bytes", low=0, live=True)
+    global_cold_read_threshold: int = _option(
+        100 * MIB, "With coldDataFlowControlEnable: what all groups together may read from the disk in 5 s.",
+        unit="bytes", low=0, live=True)
+    forward_timeout: int = _option(
+        3000, "How long this broker waits for an answer of another broker about a static topic.", unit="ms", low=1,
+        live=True)
     max_topics: int = _option(
-        100_000, "Topics that may exist, those of the broker included; more are not created.", low=1, live=True)
+        100_000, "Largest number of topics, system topics included; more are not created.", low=1, live=True)
     max_subscription_groups: int = _option(
-        100_000, "Consumer groups that may exist; more are not created.", low=1, live=True)
+        100_000, "Largest number of consumer groups; more are not created.", low=1, live=True)
     max_consumer_offsets: int = _option(
         1_000_000, "Queues, counted by group, that may have a consumer offset; more are refused.", low=1)
     long_polling_enable: bool = _option(True, "Whether pulls wait for messages.", live=True)
-    short_polling_time_mills: int = _option(1000, "Hold of a pull without long polling.", unit="ms", low=1, live=True)
+    short_polling_time_mills: int = _option(
+        1000, "Wait of a pull without long polling.", unit="ms", low=1, live=True)
     flush_consumer_offset_interval: int = _option(
         5000, "Period of writing consumer offsets.", unit="ms", low=1, live=True)
     enable_property_filter: bool = _option(
-        False, "Whether pulls may filter by an expression of SQL92 over message properties. A pop that carries one "
-        "needs no setting.")
+        False, "Whether pulls may filter by an expression of SQL92 over message properties. A pop with "
+        "such an expression needs no setting.")
     filter_support_retry: bool = _option(
         False, "Whether an expression on a retry topic is replaced by the one of the topic that a message "
         "was sent to.")
@@ -500,17 +548,19 @@ class BrokerConfig(_Config):
     region_id: str = _option("DefaultRegion", "Value of MSG_REGION.")
     trace_on: bool = _option(True, "Value of TRACE_ON.")
     use_server_side_reset_offset: bool = _option(
-        True, "Whether a reset of offsets holds on the broker at once, and consumers get it with their next "
-        "pull. False: it is sent to the consumers that are online, which commit it (request 220).", live=True)
+        True, "Whether a reset of offsets holds on the broker immediately, and consumers get it with "
+        "their next pull. False: it is sent to the consumers that are online, which commit it (request 220).",
+        live=True)
     enable_detail_stat: bool = _option(
         True, "Whether latencies and delayed messages are counted by queue (request 315).")
     store_reply_message_enable: bool = _option(
         True, "Whether a reply of request-reply is also stored in its topic, after it was pushed.", live=True)
     reject_transaction_message: bool = _option(False, "Whether transactional messages are refused.")
     transaction_time_out: int = _option(
-        6000, "Age of a half message before which its producer is not asked about it.", unit="ms", low=0)
+        6000, "Age of a half message at which its producer is checked for the first time.", unit="ms", low=0)
     transaction_check_max: int = _option(
-        15, "Checks of a half message after which it is given up, and kept in TRANS_CHECK_MAX_TIME_TOPIC.",
+        15, "Number of checks after which a half message is given up; it is kept in "
+        "TRANS_CHECK_MAX_TIME_TOPIC.",
         low=0, high=1_000_000)
     transaction_check_interval: int = _option(
         30_000, "Period of the checks of half messages.", unit="ms", low=1)
@@ -530,7 +580,8 @@ class BrokerConfig(_Config):
     revive_queue_num: int = _option(
         8, "Queues of the revive topic, over which POP checkpoints are spread.", low=1, high=256)
     revive_interval: int = _option(
-        1000, "Period of looking for popped messages that are to come back.", unit="ms", low=1)
+        1000, "Period of the search for popped messages that were not acknowledged in time.", unit="ms",
+        low=1)
     pop_polling_size: int = _option(
         1024, "Pops of one group, topic and queue that may wait for messages.", low=1)
     max_pop_polling_size: int = _option(
@@ -540,25 +591,29 @@ class BrokerConfig(_Config):
     retrieve_message_from_pop_retry_topic_v1: bool = _option(
         True, "With enableRetryTopicV2: whether `%RETRY%group_topic` is popped as well.")
     pop_from_retry_probability: int = _option(
-        20, "Share of the pops that look for messages that came back first.", unit="percent", low=0, high=100,
+        20, "Share of the pops that read the retry topic first.", unit="percent", low=0, high=100,
         live=True)
     pop_from_retry_probability_for_priority: int = _option(
-        0, "The same for pops of a topic of message.type PRIORITY in the order of its priorities.", unit="percent",
+        0, "The same for pops of a topic of message.type PRIORITY in the order of its priorities.",
+        unit="percent",
         low=0, high=100, live=True)
     enable_pop_message_threshold: bool = _option(
-        False, "Whether a queue is not popped while more than popInflightMessageThreshold of its messages are in "
+        False, "Whether a queue is not popped while more than popInflightMessageThreshold of its "
+        "messages are in "
         "flight for the group.", live=True)
     pop_inflight_message_threshold: int = _option(
         10_000, "Messages of a queue that a group may have popped and not acknowledged.", low=0, live=True)
     use_message_filter_for_notification: bool = _option(
-        True, "Whether notifications (request 200054) heed the expression that they carry.", live=True)
+        True, "Whether notifications (request 200054) use the filter expression that they contain.",
+        live=True)
     max_message_filter_num_for_notification: int = _option(
         64, "A queue with at least this many messages is not searched for tags before a notification is "
         "answered.", low=0, live=True)
     priority_order_asc: bool = _option(
-        True, "Whether a greater priority comes first.", live=True)
+        True, "Whether a greater priority is delivered first.", live=True)
     use_separate_retry_queue: bool = _option(
-        False, "Whether a popped message comes back in the queue of its number, so that it keeps its priority; "
+        False, "Whether a popped message comes back in the queue of its number, so that it keeps its "
+        "priority; "
         "else in queue 0.", live=True)
     init_pop_offset_by_check_msg_in_mem: bool = _option(
         True, "Whether a group that pops from the end reads a queue from its start if the first message is "
@@ -586,13 +641,14 @@ class BrokerConfig(_Config):
             problems.append("bindAddress is empty; say 0.0.0.0 for all addresses of this machine")
         if self.broker_id != 0:
             problems.append(
-                f"brokerId={self.broker_id}, and there is no replication: only a master, brokerId=0, is served")
+                f"brokerId={self.broker_id}, and there is no replication: only a master, brokerId=0, is "
+        "served")
         return problems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameServerConfig(_Config):
-    """How the name server of the process answers."""
+    """Settings of the name server in the process of the broker."""
 
     order_message_enable: bool = _option(
         False, "Whether the route of a topic has its entry of the namespace ORDER_TOPIC_CONFIG.", live=True)

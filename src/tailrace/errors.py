@@ -1,12 +1,12 @@
 """Every exception of Tailrace, as a tree.
 
     StoreError
-    ├─ ConfigError                 key, value, allowed range; all problems at once
+    ├─ ConfigError                 key, value, allowed range; all problems together
     ├─ StoreStateError
     │  ├─ StoreClosedError         used after close, or after a fork
     │  ├─ StoreLockedError         another process, or this one, has the directory
     │  ├─ NotAStoreError           the directory is not a store, or is of a newer format
-    │  └─ StoreNotWritableError    the running flags forbid writing; says why
+    │  └─ StoreNotWritableError    the running flags forbid writing; with the reason
     ├─ CorruptionError             path, file_pos, phy_offset, expected, actual
     │  ├─ BadMagicError
     │  ├─ ChecksumMismatchError
@@ -15,18 +15,20 @@
     ├─ OddFileError                not a regular file, or too large; an OSError as well
     ├─ MissingPackageError         an optional package is not installed; an ImportError as well
     ├─ FatalStorageError           a sync failed; the process must stop writing
-    ├─ TransientError              worth trying again
+    │  └─ LockLostError            the lock of the directory is lost; the process must stop writing
+    ├─ TransientError              the same call may succeed later
     │  ├─ DiskFullError
     │  ├─ FlushDiskTimeoutError
     │  └─ TimerFlowControlError     too many timers for one moment
     ├─ MessageIllegalError         a message that breaks a limit; names field, value and limit
-    ├─ FilterExpressionError       a message filter that cannot be compiled; says where and why
-    ├─ DataLossError               asked for an offset that retention removed
+    ├─ FilterExpressionError       a message filter that cannot be compiled; with place and reason
+    ├─ DataLossError               a query needs an offset that retention has deleted
     └─ RemotingError
        ├─ RemotingConnectError
        ├─ RemotingTimeoutError
-       ├─ RemotingFrameError       bytes that are no frame
-       ├─ RemotingCommandError     a response whose code says no
+       ├─ RequestTimeoutError      a request was stored, and no reply came in time
+       ├─ RemotingFrameError       bytes that are not a frame
+       ├─ RemotingCommandError     a response with an error code
        └─ RefusalError             a request that is answered with a code and a remark
 
 Expected outcomes (``PutMessageStatus``, ``GetMessageStatus``) are values in result objects, not
@@ -49,6 +51,7 @@ __all__ = [
     "FilterExpressionError",
     "FlushDiskTimeoutError",
     "ImpossibleLengthError",
+    "LockLostError",
     "MessageIllegalError",
     "MissingPackageError",
     "NotAStoreError",
@@ -59,6 +62,7 @@ __all__ = [
     "RemotingError",
     "RemotingFrameError",
     "RemotingTimeoutError",
+    "RequestTimeoutError",
     "StoreClosedError",
     "StoreError",
     "StoreLockedError",
@@ -71,11 +75,11 @@ __all__ = [
 
 
 class StoreError(Exception):
-    """Root of everything Tailrace raises on purpose."""
+    """Base class of all exceptions that Tailrace raises."""
 
 
 class ConfigError(StoreError):
-    """Settings that cannot work; ``problems`` lists every one of them, a sentence each."""
+    """Settings that are not valid. ``problems`` has a sentence for each of them."""
 
     def __init__(self, *problems: str) -> None:
         self.problems = problems
@@ -94,7 +98,7 @@ class StoreClosedError(StoreStateError):
 
 
 class StoreLockedError(StoreStateError):
-    """A directory has one writer; ``path`` has another one already."""
+    """Another process, or this one, has the directory ``path`` open. A directory has only one writer."""
 
     def __init__(self, path: str, holder: str = "another process") -> None:
         self.path, self.holder = path, holder
@@ -102,7 +106,7 @@ class StoreLockedError(StoreStateError):
 
 
 class NotAStoreError(StoreStateError):
-    """``path`` holds something that is not a store of a format we know."""
+    """``path`` is not a store of a known format."""
 
     def __init__(self, path: str, reason: str) -> None:
         self.path, self.reason = path, reason
@@ -110,7 +114,7 @@ class NotAStoreError(StoreStateError):
 
 
 class StoreNotWritableError(StoreStateError):
-    """The store is read-only; ``reason`` says since when and why."""
+    """The store is read-only; ``reason`` has time and cause."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -118,7 +122,7 @@ class StoreNotWritableError(StoreStateError):
 
 
 class CorruptionError(StoreError):
-    """Bytes that are not what the format says, with their place."""
+    """Bytes that do not match the format, with path and position."""
 
     def __init__(
         self,
@@ -149,11 +153,11 @@ class BadMagicError(CorruptionError):
 
 
 class ChecksumMismatchError(CorruptionError):
-    """A checksum that does not fit its bytes."""
+    """A checksum that does not match its bytes."""
 
 
 class ImpossibleLengthError(CorruptionError):
-    """A length that leaves its file or its format."""
+    """A length that is outside its file or that the format does not allow."""
 
 
 class UnsupportedVersionError(CorruptionError):
@@ -161,9 +165,9 @@ class UnsupportedVersionError(CorruptionError):
 
 
 class OddFileError(StoreError, OSError):
-    """``path`` cannot be a file of a store; nothing of it was read or written.
+    """``path`` is not a regular file, or is too large; nothing of it was read or written.
 
-    It is an OSError too, so that code that can do without a file treats it as one that cannot be read.
+    It is an OSError, too, so that code that does not need the file handles it like a file that cannot be read.
     """
 
     def __init__(self, path: str, what: str, number: int = errno.EINVAL) -> None:
@@ -178,7 +182,7 @@ class OddFileError(StoreError, OSError):
 
 
 class FatalStorageError(StoreError):
-    """A sync failed: what it covered may be lost, so nothing is acknowledged after it."""
+    """A sync failed: its bytes may be lost, so the store takes no more writes and acknowledges nothing."""
 
     def __init__(self, path: str, cause: str) -> None:
         self.path, self.cause = path, cause
@@ -186,7 +190,7 @@ class FatalStorageError(StoreError):
 
 
 class LockLostError(FatalStorageError):
-    """The directory may be another process's by now, so this one changes nothing in it any more."""
+    """The lock of the directory is lost: another process may have it, so this one writes nothing more to it."""
 
     def __init__(self, path: str, cause: str) -> None:
         self.path, self.cause = path, cause
@@ -194,7 +198,7 @@ class LockLostError(FatalStorageError):
 
 
 class MissingPackageError(StoreError, ImportError):
-    """An optional package is not installed; ``extra`` is the extra of tailrace that brings it."""
+    """An optional package is not installed; ``extra`` is the extra of tailrace that installs it."""
 
     def __init__(self, what: str, package: str, extra: str) -> None:
         self.what, self.package, self.extra = what, package, extra
@@ -209,7 +213,7 @@ class TransientError(StoreError):
 
 
 class DiskFullError(TransientError):
-    """No room for ``path``; nothing was written."""
+    """The disk has no room for ``path``; nothing was written."""
 
     def __init__(self, path: str, cause: str) -> None:
         self.path, self.cause = path, cause
@@ -241,17 +245,17 @@ class FilterExpressionError(StoreError):
 
 
 class DataLossError(StoreError):
-    """An offset range that retention has removed."""
+    """Offsets that retention has deleted."""
 
     def __init__(self, topic: str, queue_id: int, asked: int, first: int) -> None:
         self.topic, self.queue_id, self.asked, self.first = topic, queue_id, asked, first
         super().__init__(
-            f"{topic} queue {queue_id}: offset {asked} is gone, the first one left is {first}"
+            f"{topic} queue {queue_id}: offset {asked} was deleted, the first offset that is left is {first}"
         )
 
 
 class RemotingError(StoreError):
-    """Something between us and a peer."""
+    """A request or a connection to another process has failed."""
 
 
 class RemotingConnectError(RemotingError):
@@ -270,8 +274,18 @@ class RemotingTimeoutError(RemotingError):
         super().__init__(f"{address} did not answer in {timeout_ms} ms")
 
 
+class RequestTimeoutError(RemotingError):
+    """A request to ``topic`` was stored, and no consumer replied in ``timeout_ms``."""
+
+    def __init__(self, topic: str, timeout_ms: int) -> None:
+        self.topic, self.timeout_ms = topic, timeout_ms
+        super().__init__(
+            f"the request to {topic} is stored, and no reply came in {timeout_ms} ms; is a consumer of the topic "
+            "running, and does its listener call reply?")
+
+
 class RemotingFrameError(RemotingError):
-    """Bytes on a connection that are no frame; the connection has to be closed."""
+    """Bytes on a connection that are not a frame; the connection must be closed."""
 
 
 class RemotingCommandError(RemotingError):

@@ -1,14 +1,14 @@
-"""Decisions about the settings of a Java broker's ``broker.conf``: which are refused, which do nothing.
+"""Decide about each setting of a Java broker's ``broker.conf``: it is honoured, harmless or refused.
 
-``java_settings.tsv`` has one row for each field of the 5.5.0 classes that a ``broker.conf`` is read into
-(BrokerConfig, MessageStoreConfig, NettyServerConfig, NettyClientConfig, AuthConfig), of ControllerConfig, and
-for the TLS settings: name, classes, default, decision, reason. ``*`` as default is a value that depends on
-the machine, ``-`` one that no file can have. The decisions are
+``java_settings.tsv`` has one row (name, classes, default, decision, reason) for each field of the 5.5.0 classes
+that a ``broker.conf`` is read into (BrokerConfig, MessageStoreConfig, NettyServerConfig, NettyClientConfig,
+AuthConfig), of ControllerConfig, and for the TLS settings. A default of ``*`` depends on the machine; ``-`` is a
+value that no file can have. The decisions are
 
     honoured   ``config.py`` has the setting
-    harmless   it changes neither what is acknowledged nor who may do what; it is listed as unused
-               unless it has the default
-    refused    data would be less safe, or access less limited, than the file says: ``serve`` does not
+    harmless   without it the same messages are acknowledged and the same clients have access; a value that is
+               not the default is reported as unused
+    refused    without it data would be less safe, or access less limited, than the file says: ``serve`` does not
                start unless the setting has the default or ``--ignore-setting`` names it
 """
 
@@ -21,17 +21,19 @@ from collections.abc import Collection, Mapping
 from importlib import resources
 from typing import Final, NamedTuple
 
+from tailrace.auth_settings import AuthConfig
 from tailrace.config import BrokerConfig, NameServerConfig, StoreConfig, option_name
 from tailrace.errors import ConfigError
+from tailrace.tls_settings import TLS_ALIASES, TLS_NAMES
 
 __all__ = ["REASONS", "JavaSetting", "java_settings", "refuse_settings", "refused_settings", "unused_settings"]
 
 ANY: Final = "*"
 REASONS: Final[Mapping[str, str]] = {
     # refused
-    "acl": "there is no access control",
-    "auth": "there is no authentication and no authorization",
-    "tls": "there is no TLS",
+    "acl": "access control of 4.x is not checked; import its users with `tailrace acl import plain_acl.yml` and set "
+           "authenticationEnabled and authorizationEnabled",
+    "migrate": "no plain_acl.yml is read at a start; import it with `tailrace acl import plain_acl.yml`",
     "proxy": "connections to name servers do not use a proxy",
     "replication": "there is no replication; this broker is a single ASYNC_MASTER",
     "dledger": "there is no DLedger CommitLog",
@@ -45,9 +47,9 @@ REASONS: Final[Mapping[str, str]] = {
     "lookup": "name servers are not looked up; say namesrvAddr",
     "crc": "a record without the property checksum is accepted",
     # harmless
-    "authless": "it only matters with authentication or authorization, which are refused",
-    "broker": "a habit of the Java broker without a counterpart",
-    "cold": "there is no control of cold reads",
+    "auth": "users and permissions are in memory, and of the cluster and the directory of the broker",
+    "broker": "it controls an internal of the Java broker that Tailrace does not have",
+    "cold": "thresholds of cold reads do not adapt, and the kernel decides what it reads ahead",
     "compaction": "there are no compacted topics; sends to them are refused",
     "controllerless": "it only matters with a controller, which is refused",
     "dledgerless": "it only matters with DLedger, which is refused",
@@ -97,8 +99,8 @@ def java_settings() -> Mapping[str, JavaSetting]:
 
 def _known() -> set[str]:
     """Return the names of the settings that ``config.py`` has."""
-    return {option_name(f) for config in (StoreConfig, BrokerConfig, NameServerConfig)
-            for f in dataclasses.fields(config)}
+    return {option_name(f) for config in (StoreConfig, BrokerConfig, NameServerConfig, AuthConfig)
+            for f in dataclasses.fields(config)} | TLS_NAMES | TLS_ALIASES.keys()
 
 
 def _at_default(setting: JavaSetting, value: str) -> bool:
@@ -108,7 +110,7 @@ def _at_default(setting: JavaSetting, value: str) -> bool:
 
 
 def refused_settings(values: Mapping[str, str]) -> dict[str, JavaSetting]:
-    """Return the settings of a file that would not be honoured and must not be ignored in silence."""
+    """Return the settings of a file with the decision ``refused``, unless they have the default."""
     known, table = _known(), java_settings()
     return {
         name: setting for name, value in sorted(values.items())
@@ -119,31 +121,31 @@ def refused_settings(values: Mapping[str, str]) -> dict[str, JavaSetting]:
 def refuse_settings(values: Mapping[str, str], ignored: Collection[str] = ()) -> dict[str, JavaSetting]:
     """Return the refused settings that ``ignored`` names.
 
-    Raises ConfigError with one sentence on all the others, and for a name in ``ignored`` that is not
-    a refused setting of the file.
+    Raises ConfigError with one sentence about all others, and for a name in ``ignored`` that is not a refused
+    setting of the file.
     """
     refused = refused_settings(values)
     if wrong := sorted(set(ignored) - refused.keys()):
         raise ConfigError(
             f"--ignore-setting {' and '.join(wrong)}: the file has no such setting that can be ignored")
     if left := [name for name in refused if name not in ignored]:
-        said = ", ".join(f"{name}={_hidden(values[name])} ({REASONS[refused[name].reason]})" for name in left)
+        said = ", ".join(f"{name}={_shown(values[name])} ({REASONS[refused[name].reason]})" for name in left)
         raise ConfigError(
             f"settings that cannot be honoured: {said}; remove them, or start without what they promise: "
             + " ".join(f"--ignore-setting {name}" for name in left))
     return refused
 
 
-def _hidden(value: str) -> str:
+def _shown(value: str) -> str:
     """Return a value as a message shows it: printable, and short."""
     text = repr(value)[1:-1]
     return text if len(text) <= 40 else f"{text[:40]}..."
 
 
 def unused_settings(values: Mapping[str, str], *, without: Collection[str] = ()) -> list[str]:
-    """Return the names of a file's settings that do nothing, each with the one that may be meant.
+    """Return the names of settings in a file that have no effect; for an unknown name also the closest known one.
 
-    Settings at the reference's default and those in ``without`` are left out.
+    Settings with RocketMQ's default and those in ``without`` are left out.
     """
     known, table = _known(), java_settings()
     found = []

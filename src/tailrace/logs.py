@@ -9,19 +9,22 @@ from typing import Any, Final
 __all__ = ["get_logger", "one_line"]
 
 VALUE_MAX: Final = 4_096
-"""Characters of a logged value; what is longer is cut, and its length is said."""
+"""Number of characters of a logged value. A longer value is cut, and its length is added."""
+
+
+# A program that does not configure logging gets no lines of Tailrace on its stderr.
+logging.getLogger("tailrace").addHandler(logging.NullHandler())
 
 
 def get_logger(name: str) -> logging.Logger:
     """Return the logger of a module, whose lines cannot be forged by the values in them.
 
-    Client ids, groups, topics, paths and texts of errors come from strangers. A line end in such a
-    value would begin a line that looks like one of ours, and an escape sequence would change what a
-    terminal shows. So each value is made one printable line, here, by a filter of the logger itself:
-    a filter runs before the record reaches any handler. An escape in a formatter or handler would
-    protect only programs that use it, and Tailrace is a library as well. An escape where values
-    come in would have to be repeated for every new value. Every module takes its logger from here;
-    the linter refuses ``logging.getLogger``.
+    Client ids, groups, topics, paths and error texts come from other programs. A line end in such a value
+    would start a line that looks like a line of Tailrace, and an escape sequence would change what a terminal
+    shows. So a filter of the logger makes one printable line of each value, before the record reaches a handler.
+    Escaping in a formatter or handler would protect only programs that use it, and Tailrace is also a library.
+    Escaping where values come in would have to be repeated for every value. Every module must get its logger
+    here; the linter refuses ``logging.getLogger``.
     """
     logger = logging.getLogger(name)
     if _one_line_values not in logger.filters:
@@ -40,7 +43,7 @@ def one_line(text: str) -> str:
 
 
 def _one_line_values(record: logging.LogRecord) -> bool:
-    """Escape the values of a record, and indent its traceback, which is no line of its own."""
+    """Escape the values of a record, and indent its traceback, so that a reader sees one entry."""
     if isinstance(record.args, tuple):
         record.args = tuple(map(_safe, record.args))
     elif record.args:
@@ -54,7 +57,7 @@ def _one_line_values(record: logging.LogRecord) -> bool:
 
 
 def _safe(value: Any) -> Any:
-    """Return a value whose text is one line: itself, if it is a number (NumPy's too) or None."""
+    """Return a value whose text is one line; a number (also of NumPy) and None are returned unchanged."""
     kind = type(value)
     if value is None or hasattr(kind, "__index__") or hasattr(kind, "__float__"):
         return value
@@ -62,7 +65,7 @@ def _safe(value: Any) -> Any:
 
 
 class _OneLine:
-    """A value with texts of one line."""
+    """A value whose ``str`` and ``repr`` are one line."""
 
     __slots__ = ("_repr", "_str")
 

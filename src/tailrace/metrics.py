@@ -22,7 +22,7 @@ _LAG: Final = ("consumer_group", "topic", "is_retry", "is_system")
 
 
 class MetricKind(enum.Enum):
-    """How a metric moves."""
+    """Kind of a metric, as in Prometheus."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -31,7 +31,7 @@ class MetricKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One metric. ``labels`` come behind `BASE_LABELS`; ``buckets`` are upper bounds."""
+    """One metric. ``labels`` follow `BASE_LABELS`; ``buckets`` are upper bounds."""
 
     name: str
     kind: MetricKind
@@ -59,17 +59,26 @@ def _gauge(
         name=name, kind=MetricKind.GAUGE, description=description, labels=labels, unit=unit)
 
 
+PROXY_UP: Final = _gauge(
+    "rocketmq_proxy_up", "Whether clients of gRPC are served.", ("proxy_mode",))
+RPC_LATENCY: Final = Metric(
+    name="rocketmq_rpc_latency", kind=MetricKind.HISTOGRAM, unit="milliseconds",
+    labels=("protocol_type", "request_code", "response_code", "is_long_polling", "result"),
+    description="Time of a call of the gRPC endpoint, by its name and the status of its response.",
+    buckets=(1, 3, 5, 7, 10, 100, 1_000, 2_000, 3_000),
+)
+GRPC_CLIENTS: Final = _gauge("tailrace_grpc_clients", "Clients of gRPC that have sent their settings.")
 MESSAGES_IN: Final = _counter(
     "rocketmq_messages_in_total", "Messages stored for producers.", _IN)
 MESSAGES_OUT: Final = _counter(
-    "rocketmq_messages_out_total", "Messages handed to consumers.", _OUT)
+    "rocketmq_messages_out_total", "Messages sent to consumers.", _OUT)
 THROUGHPUT_IN: Final = _counter(
-    "rocketmq_throughput_in_total", "Bytes that the log took for producers.", _IN)
+    "rocketmq_throughput_in_total", "Bytes appended to the log for producers.", _IN)
 THROUGHPUT_OUT: Final = _counter(
-    "rocketmq_throughput_out_total", "Bytes of stored messages handed to consumers.", _OUT)
+    "rocketmq_throughput_out_total", "Bytes of stored messages sent to consumers.", _OUT)
 MESSAGE_SIZE: Final = Metric(
     name="rocketmq_message_size", kind=MetricKind.HISTOGRAM, labels=_IN,
-    description="Bytes that a message takes of the log; a batch counts with its mean.",
+    description="Bytes of a message in the log; a batch counts with its mean.",
     buckets=(1 << 10, 4 << 10, 512 << 10, 1 << 20, 2 << 20, 4 << 20),
 )
 SEND_TO_DLQ: Final = _counter(
@@ -79,6 +88,10 @@ PROCESSOR_WATERMARK: Final = _gauge(
     "rocketmq_processor_watermark",
     "Requests under way: sends that wait for the disk, pulls that wait for a message.",
     ("processor",))
+REQUESTS_DENIED: Final = _counter(
+    "tailrace_requests_denied_total",
+    "Requests that access control refused. Reason missing: no user is named; user: it does not exist; disabled; "
+    "signature: it is wrong; permission: none allows it; request: it does not say what it is for.", ("reason",))
 COLD_PULLS_WAITING: Final = _gauge(
     "tailrace_cold_pulls_waiting", "Pulls that wait for messages that are not in the page cache.")
 COLD_READS: Final = _counter(
@@ -98,16 +111,16 @@ CONSUMER_CONNECTIONS: Final = _gauge(
 LAG_MESSAGES: Final = _gauge(
     "rocketmq_consumer_lag_messages", "Messages that a group has not acknowledged.", _LAG)
 LAG_LATENCY: Final = _gauge(
-    "rocketmq_consumer_lag_latency", "Age of the oldest of them; 0 when there is none.", _LAG,
+    "rocketmq_consumer_lag_latency", "Age of the oldest of them; 0 without such a message.", _LAG,
     unit="milliseconds")
 INFLIGHT_MESSAGES: Final = _gauge(
     "rocketmq_consumer_inflight_messages",
-    "Messages handed out and not acknowledged; of popped ones those popped since the start.", _LAG)
+    "Messages sent to consumers and not acknowledged; popped messages only since the start.", _LAG)
 QUEUEING_LATENCY: Final = _gauge(
-    "rocketmq_consumer_queueing_latency", "Age of the oldest message not handed out.", _LAG,
+    "rocketmq_consumer_queueing_latency", "Age of the oldest message that was not sent to a consumer.", _LAG,
     unit="milliseconds")
 READY_MESSAGES: Final = _gauge(
-    "rocketmq_consumer_ready_messages", "Messages that are not handed out yet.", _LAG)
+    "rocketmq_consumer_ready_messages", "Messages that were not sent to a consumer yet.", _LAG)
 STORAGE_SIZE: Final = _gauge(
     "rocketmq_storage_size", "Bytes in use on the file system of the store.", _STORAGE, unit="bytes")
 FLUSH_BEHIND: Final = _gauge(
@@ -122,9 +135,9 @@ RESERVE_TIME: Final = _gauge(
 TIMER_ENQUEUE_LAG: Final = _gauge(
     "rocketmq_timer_enqueue_lag", "Timer messages that are not in the wheel yet.", _STORAGE)
 TIMER_DEQUEUE_LAG: Final = _gauge(
-    "rocketmq_timer_dequeue_lag", "Timers that are out of the wheel and not put back yet.", _STORAGE)
+    "rocketmq_timer_dequeue_lag", "Timers that were read from the wheel and are not delivered yet.", _STORAGE)
 TIMER_DEQUEUE_LATENCY: Final = _gauge(
-    "rocketmq_timer_dequeue_latency", "How far the reading of the wheel is behind the clock.",
+    "rocketmq_timer_dequeue_latency", "Time from the slot of the wheel that is read next until now.",
     _STORAGE, unit="milliseconds")
 TIMING_MESSAGES: Final = _gauge("rocketmq_timing_messages", "Pending timers.", ("topic",))
 TIMER_SNAPSHOT: Final = _gauge(
@@ -140,7 +153,7 @@ LEVEL_PENDING: Final = _gauge(
     "tailrace_delay_level_pending", "Messages that wait in a delay level.", ("level",))
 TIMER_EVENTS: Final = _counter(
     "tailrace_timer_events_total",
-    "What became of timers and of messages with a delay level, by event.", ("event",))
+    "Events of timers and of messages with a delay level (delivered, rolled, parked and others).", ("event",))
 NAME_SERVER_REGISTERED: Final = _gauge(
     "tailrace_name_server_registered",
     "1 for a name server of namesrvAddr that took the last registration of this broker, else 0.", ("address",))
@@ -156,12 +169,12 @@ ROLLBACK_MESSAGES: Final = _counter(
 FINISH_LATENCY: Final = Metric(
     name="rocketmq_finish_message_latency", kind=MetricKind.HISTOGRAM, labels=("topic",),
     unit="milliseconds",
-    description="Time from send to commit, in seconds as RocketMQ counts it whatever the name says.",
+    description="Time from send to commit, in seconds as in RocketMQ, in spite of the name.",
     buckets=(5, 60, 600, 3600, 43_200, 86_400),
 )
 TRANSACTION_EVENTS: Final = _counter(
     "tailrace_transaction_events_total",
-    "Checks that a producer was sent (`asked`), half messages given up (`given_up`), and requests and "
+    "Checks sent to producers (`asked`), half messages given up (`given_up`), and requests and "
     "checks that found their message committed already (`duplicate`).", ("event",))
 POP_REVIVE_IN: Final = _counter(
     "rocketmq_pop_revive_in_message_total",
@@ -176,10 +189,10 @@ POP_REVIVE_RETRY: Final = _counter(
     ("consumer_group", "topic", "put_status"))
 POP_REVIVE_LAG: Final = _gauge(
     "rocketmq_pop_revive_lag",
-    "Records of a queue of the revive topic that are not done with; a number, whatever the name says.",
+    "Records of a queue of the revive topic that are not processed; a number, in spite of the name.",
     ("queue_id",), unit="milliseconds")
 POP_REVIVE_LATENCY: Final = _gauge(
-    "rocketmq_pop_revive_latency", "Age of the oldest of them; 0 when there is none.", ("queue_id",),
+    "rocketmq_pop_revive_latency", "Age of the oldest of them; 0 without such a record.", ("queue_id",),
     unit="milliseconds")
 POP_CHECKPOINTS: Final = _gauge(
     "rocketmq_pop_checkpoint_buffer_size",
@@ -189,22 +202,22 @@ POP_STOPPED: Final = _gauge(
     "Queues that a group does not pop because too many of their messages are in flight.")
 READY: Final = _gauge("tailrace_ready", "1 once clients are served, 0 while the store recovers.")
 RECOVERED_RATIO: Final = _gauge(
-    "tailrace_recovered_ratio", "Part of the recovery that is done, where the store can tell.")
+    "tailrace_recovered_ratio", "Part of the recovery that is done, if it is known.")
 WRITEABLE: Final = _gauge(
-    "tailrace_store_writeable", "0 when the store takes no writes; /ready and the log say why.")
+    "tailrace_store_writeable", "0 if the store refuses puts; /ready and the log have the reason.")
 HINT_SYNC_FAILURES: Final = _counter(
     "tailrace_hint_sync_failures_total",
-    "Failed syncs of files that an open can do without; the log names them.", ())
+    "Failed syncs of hint files, which an open does not need; the log has their names.", ())
 READ_ONLY: Final = _gauge(
     "tailrace_store_read_only",
-    "1 when nothing could be written as the store was opened; it stays so until it is opened again.")
+    "1 if the store was opened read-only because its directory could not be written; until it is opened again.")
 OPEN_FILES: Final = _gauge(
     "tailrace_open_segment_files", "Descriptors and mappings of segment files that are open.")
 OPEN_FILES_MAX: Final = _gauge(
     "tailrace_open_segment_files_max", "Number above which idle segment files are closed (maxOpenFiles).")
 LOCK_MADE_AGAIN: Final = _counter(
     "tailrace_store_lock_made_again_total",
-    "How often somebody deleted the lock file of the running server.", ())
+    "How often the lock file was deleted while the server ran, and made again.", ())
 CONNECTIONS: Final = _gauge(
     "tailrace_connections", "Open connections of all ports, also of clients that have not registered.")
 CONNECTIONS_MAX: Final = _gauge(
@@ -215,15 +228,38 @@ CONNECTIONS_CLOSED: Final = _counter(
 CONNECTION_BYTES: Final = _gauge(
     "tailrace_connection_bytes",
     "Memory of incomplete and waiting requests and of answers that clients have not read.", unit="bytes")
+TLS_HANDSHAKES: Final = _counter(
+    "tailrace_tls_handshakes_total", "TLS handshakes that clients completed.", ())
+TLS_HANDSHAKES_INCOMPLETE: Final = _gauge(
+    "tailrace_tls_handshakes_incomplete", "TLS handshakes that are under way.")
+CONNECTIONS_REFUSED: Final = _counter(
+    "tailrace_connections_refused_total",
+    "Connections that were closed before a request, because of TLS, by reason.", ("reason",))
 RETENTION_DELETED: Final = _counter(
     "tailrace_retention_deleted_files_total", "CommitLog files that retention deleted.", ("forced",))
 RETENTION_LOST: Final = _counter(
-    "tailrace_retention_forced_messages_total", "Messages deleted before their time.", ())
+    "tailrace_retention_forced_messages_total", "Messages that were deleted before they expired.", ())
 RETENTION_FRUITLESS: Final = _counter(
     "tailrace_retention_fruitless_passes_total",
-    "Passes that should have freed space and freed none; the log says why.", ())
+    "Passes for lack of space that deleted no file; the log has the reason.", ())
 RETENTION_TRASH: Final = _gauge(
-    "tailrace_retention_trash_bytes", "Bytes of deleted files that are not given back yet.")
+    "tailrace_retention_trash_bytes", "Bytes of deleted files that are not freed yet.")
+RETENTION_LOST_TIMERS: Final = _counter(
+    "tailrace_retention_forced_timers_total",
+    "Pending timers that were deleted with their file and could not be written again.", ())
+RETENTION_QUEUE_FILES: Final = _counter(
+    "tailrace_retention_deleted_queue_files_total", "Files of queues that retention deleted.", ())
+RETENTION_INDEX_FILES: Final = _counter(
+    "tailrace_retention_deleted_index_files_total", "Index files that retention deleted.", ())
+RETENTION_HUNG: Final = _gauge(
+    "tailrace_retention_hung_files", "1 while the oldest CommitLog file is to be deleted and readers still hold it.")
+DISK_USED: Final = _gauge(
+    "tailrace_disk_used_percent", "Use of the disk of a path, as the last check of retention saw it.", ("path",))
+DISK_FULL: Final = _gauge("tailrace_disk_full", "1 while puts are refused because a disk is too full.")
+ARCHIVE_LAG: Final = _gauge(
+    "tailrace_archive_lag_bytes",
+    "Bytes of full CommitLog files that are not in the archive (archiveDirectory), as the last pass of retention "
+    "saw it; 0 without an archive.", unit="bytes")
 LOOP_LAG: Final = Metric(
     name="tailrace_event_loop_lag", kind=MetricKind.HISTOGRAM, unit="seconds",
     description="How late a timer of the event loop ran, 50 times a second: so long no client was "

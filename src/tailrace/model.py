@@ -1,4 +1,4 @@
-"""Messages, results and status values: no bytes on disk, no I/O."""
+"""Messages, results and status values. This module does not know file formats and does no I/O."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ __all__ = [
     "PutMessageStatus",
     "QueueOffset",
     "TimestampMs",
+    "refuse_conflicts",
     "whole_ms",
 ]
 
 PhyOffset = NewType("PhyOffset", int)
 """A byte position in the whole CommitLog."""
 QueueOffset = NewType("QueueOffset", int)
-"""A unit's number in a ConsumeQueue."""
+"""Number of a message in its queue."""
 FilePos = NewType("FilePos", int)
 """A byte position in one file."""
 TimestampMs = NewType("TimestampMs", int)
@@ -51,8 +52,41 @@ def whole_ms(field: str, value: float, factor: int = 1) -> int:
         raise MessageIllegalError(field, f"{value!r} is not a finite number") from None
 
 
+_OF_FIELDS: Final = (
+    ("TAGS", "tags"), ("KEYS", "keys"), ("DELAY", "delay_level"), ("TIMER_DELAY_MS", "delay"),
+    ("TIMER_DELIVER_MS", "deliver_at"))
+"""(property, field of a message that is stored in it)."""
+
+
+def refuse_conflicts(message: Message) -> None:
+    """Raise MessageIllegalError if a message has contradictory fields, or a field of a wrong type."""
+    if not isinstance(message.body, bytes | bytearray | memoryview):
+        raise MessageIllegalError("body", f"must be bytes, not {type(message.body).__name__}; encode a text first")
+    tags: Any = message.tags
+    keys: Any = message.keys
+    properties: Mapping[Any, Any] = message.properties
+    if tags is not None and not isinstance(tags, str):
+        raise MessageIllegalError("tags", f"is one text, not {tags!r}")
+    if keys and (isinstance(keys, str) or not all(isinstance(key, str) for key in keys)):
+        raise MessageIllegalError("keys", f"must be a list of strings, not {keys!r}")
+    delay, at, level = message.delay is not None, message.deliver_at is not None, bool(message.delay_level)
+    if delay + at + level > 1:
+        given = [name for name, is_given in (("delay", delay), ("deliver_at", at), ("delay_level", level)) if is_given]
+        raise MessageIllegalError("delay", f"{' and '.join(given)} are given; give one of them")
+    if not properties:
+        return
+    for name, value in properties.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise MessageIllegalError("properties", f"{name!r}: {value!r}: names and values are texts; use str()")
+    for name, of_field in _OF_FIELDS:
+        if name in properties and getattr(message, of_field):
+            raise MessageIllegalError(
+                "properties",
+                f"{name} is the stored form of the field {of_field}, and both are given; give only the field")
+
+
 class PutMessageStatus(enum.Enum):
-    """What became of a put; the first four mean that the message is in the log."""
+    """The result of a put. The first four mean that the message is in the log."""
 
     PUT_OK = 0
     FLUSH_DISK_TIMEOUT = 1
@@ -71,12 +105,12 @@ class PutMessageStatus(enum.Enum):
 
     @property
     def appended(self) -> bool:
-        """Whether the message is in the log."""
+        """True if the message is in the log."""
         return self.value <= 3
 
 
 class AppendMessageStatus(enum.Enum):
-    """What became of an append to one segment file."""
+    """The result of an append to one segment file."""
 
     PUT_OK = 0
     END_OF_FILE = 1
@@ -86,7 +120,7 @@ class AppendMessageStatus(enum.Enum):
 
 
 class GetMessageStatus(enum.Enum):
-    """What a pull found."""
+    """The status of a read of a queue (RocketMQ's GetMessageStatus)."""
 
     FOUND = 0
     NO_MATCHED_MESSAGE = 1
@@ -101,7 +135,8 @@ class GetMessageStatus(enum.Enum):
 
 
 class BoundaryType(enum.Enum):
-    """Which neighbour a look-up by time takes when several messages fit."""
+    """Result of a search by time: LOWER is the first message stored at the time or later, UPPER the last one
+    stored at the time or earlier."""
 
     LOWER = "LOWER"
     UPPER = "UPPER"
@@ -111,10 +146,10 @@ class BoundaryType(enum.Enum):
 class Message:
     """A message as a program writes it.
 
-    ``keys`` must not contain blanks, as the stored form joins them with one. ``properties`` are
-    the caller's own; ``tags`` and ``keys`` have their own fields. ``deliver_at`` (milliseconds since
-    1970) or ``delay`` (seconds) makes it a timer message; ``delay_level`` (1, 2, ... of the levels
-    that the store is configured with) one of the older kind.
+    A key must not contain a blank, because the stored form separates keys by blanks. ``properties``
+    are for the program; ``tags`` and ``keys`` have their own fields. Give at most one of
+    ``deliver_at`` (milliseconds since 1970), ``delay`` (seconds) and ``delay_level`` (1, 2, ..., see
+    the setting ``messageDelayLevel``) to have the message delivered later.
     """
 
     topic: str
@@ -131,7 +166,7 @@ class Message:
 
 @dataclass(slots=True)
 class MessageExtBrokerInner:
-    """A message on its way into the log: names resolved, properties encoded.
+    """A message as the store puts it: queue chosen, properties encoded.
 
     ``properties`` are the stored bytes (``name 0x01 value 0x02`` repeated). Hosts are raw: 4 or 16
     bytes of address and 4 bytes of port, big-endian.
@@ -152,10 +187,10 @@ class MessageExtBrokerInner:
 
 @dataclass(slots=True)
 class PutMessageResult:
-    """What became of a put.
+    """The result of a put.
 
-    ``phy_offset`` and ``queue_offset`` are those of the first message, ``phy_offsets`` those of
-    every message of a batch, ``until`` the end of the last one; all -1 or empty when nothing was
+    ``phy_offset`` and ``queue_offset`` are the places of the first message, ``phy_offsets`` those of
+    every message of a batch. ``until`` is the end of the last one. All are -1 or empty if nothing was
     appended. ``remark`` names the cause of a refusal and its limit.
     """
 
@@ -170,21 +205,21 @@ class PutMessageResult:
     remark: str = ""
     msg_id: str = ""
     recall_handle: str = ""
-    """What takes a timer message back."""
+    """The handle that cancels a timer message, for ``MessageStore.recall``."""
 
     @property
     def ok(self) -> bool:
-        """Whether the message is in the log and, when that was asked for, durable."""
+        """True if the message is in the log and, under SYNC_FLUSH, durable."""
         return self.status is PutMessageStatus.PUT_OK
 
 
 class DecodedWhenUsed:
-    """Fields that are not set are decoded from a stored record when they are first used."""
+    """Base of messages whose fields are decoded from a stored record when they are first used."""
 
     __slots__ = ("_record",)
     _record: bytes
     decoders: ClassVar[dict[str, Callable[[bytes], Any]]] = {}
-    """Name of a field: what decodes it; ``formats.message_fields`` sets them."""
+    """Functions that decode a field, by its name; ``formats.message_fields`` sets them."""
 
     def __getattr__(self, name: str) -> Any:
         decode = self.decoders.get(name)
@@ -200,7 +235,7 @@ class DecodedWhenUsed:
 
 @dataclass(slots=True)
 class MessageExt(DecodedWhenUsed):
-    """A message as it is stored. ``body`` is as stored (see ``sys_flag``)."""
+    """A stored message. Bit 0 of ``sys_flag`` is set if ``body`` is compressed."""
 
     topic: str
     queue_id: int
@@ -222,17 +257,17 @@ class MessageExt(DecodedWhenUsed):
 
     @property
     def tags(self) -> str | None:
-        """The tag, if it has one."""
+        """The tag, or None."""
         return self.properties.get("TAGS")
 
     @property
     def keys(self) -> list[str]:
-        """The keys it can be found by."""
+        """The keys by which the message can be found."""
         return self.properties.get("KEYS", "").split()
 
     @property
     def unique_key(self) -> str | None:
-        """The id the producer gave it."""
+        """The unique key that the producer's client gave the message, or None."""
         return self.properties.get("UNIQ_KEY")
 
 
@@ -244,7 +279,7 @@ def places_of(records: Iterable[bytes], queue_offsets: Iterable[int]) -> bytes:
 
 @dataclass(slots=True)
 class GetMessageResult:
-    """What a read of a queue found. ``data`` holds the stored records one after the other."""
+    """Result of a read of a queue. ``data`` holds the stored records one after the other."""
 
     status: GetMessageStatus
     next_begin_offset: int = 0
@@ -255,18 +290,18 @@ class GetMessageResult:
     record_count: int = 0
     """Number of records in ``data``."""
     places: bytes = b""
-    """Two native 64-bit numbers a record: its end in ``data`` and its queue offset.
+    """Two native 64-bit numbers per record: its end in ``data`` and its queue offset.
 
-    Few callers look at them, so no Python object is made of a message.
+    Kept as bytes, because few callers need Python objects.
     """
     is_cold: bool = False
-    """Whether nothing was read because the next message is not in the page cache."""
+    """True if nothing was read because the next message is not in the page cache."""
     inner_messages: int = 0
-    """Messages of inner batches, but for one of each record."""
+    """Number of messages of inner batches, without the first one of each record."""
 
     @property
     def message_count(self) -> int:
-        """Number of messages that were found, those of inner batches counted each."""
+        """Number of messages that were found; each message of an inner batch counts."""
         return self.record_count + self.inner_messages
 
     @property
@@ -286,6 +321,6 @@ class GetMessageResult:
 
     @property
     def records(self) -> list[bytes]:
-        """One bytes object a record; a new list at each call."""
+        """One bytes object per record; a new list at each call."""
         ends = self.ends
         return [self.data[start:end] for start, end in zip((0, *ends), ends, strict=False)]

@@ -34,6 +34,11 @@ def test_a_crash_loses_and_doubles_nothing(keep, sync):
     assert counts["cases"] >= 3
 
 
+def test_a_changed_message_is_there_when_a_power_loss_keeps_only_what_was_put_last():
+    """The end of the old checkpoint was kept, and the new checkpoint in the page before it was not."""
+    assert broker_life.crash_at(7, (161, 151, 141), 100, sync=True).clients.counts["changed"]
+
+
 def test_every_kind_of_message_and_request_is_in_the_lives():
     counts = broker_life.sweep(2, None, sync=True, step=STEP)
     for kind in ("sent plain", "sent commit", "sent rollback", "sent open-commit", "sent open-rollback", "checks",

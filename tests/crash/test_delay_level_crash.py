@@ -10,7 +10,7 @@ import pytest
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
-from tailrace.node.timer_rescue import TimerRescue
+from tailrace.node.retention.timer_rescue import TimerRescue
 from tailrace.testing import CrashFileSystem, ManualScheduler, SimClock
 
 _spec = importlib.util.spec_from_file_location("lives", pathlib.Path(__file__).with_name("lives.py"))

@@ -130,7 +130,7 @@ def test_a_store_where_nothing_can_be_written_is_read_whole(unwritten, name):
         for n in numbers[::20]:
             assert [m.body for m in store.query_message("T", f"k{n}")] == [b"%d" % n]
         for topic in ("T", "a new topic".replace(" ", "_")):
-            with pytest.raises(StoreNotWritableError, match="mend that and open it again"):
+            with pytest.raises(StoreNotWritableError, match="repair that and open it again"):
                 store.put(Message(topic=topic, body=b"x"))
         for change in (store.flush, lambda: store.delete_topics({"T"}), lambda: store.purge_topic("T"),
                        store.execute_delete_files_manually):

@@ -11,7 +11,7 @@ import pytest
 from tailrace import FlushDiskType, Message, MessageStore, StoreConfig
 from tailrace.env.entropy import SeededEntropy
 from tailrace.errors import StoreError
-from tailrace.store.trash import Trash
+from tailrace.store.retention.trash import Trash
 from tailrace.testing import CrashFileSystem, SimClock, SimulatedCrash
 
 _spec = importlib.util.spec_from_file_location("lives", pathlib.Path(__file__).with_name("lives.py"))

@@ -19,7 +19,7 @@ from tailrace.env.entropy import SeededEntropy
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner
 from tailrace.node.consumer_offset import ConsumerOffsetManager
-from tailrace.node.group_pins import TRANSACTION_GROUP
+from tailrace.node.retention.group_pins import TRANSACTION_GROUP
 from tailrace.testing import CrashFileSystem, SimClock
 
 _spec = importlib.util.spec_from_file_location("lives", pathlib.Path(__file__).with_name("lives.py"))

@@ -113,7 +113,7 @@ def w8_what_is_behind_an_unreadable_record_is_left_out_and_there_is_no_lag(patch
 
     def skipping(self):
         more = step(self)
-        if self._told_bad >= 0:
+        if self._logged_bad >= 0:
             self.reput_from_offset = self._log.max_offset
             self._flags.bits = 0
         return more

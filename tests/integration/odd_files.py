@@ -29,8 +29,8 @@ from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_request_mode import MessageRequestModeManager
 from tailrace.node.message_store import MessageStore
 from tailrace.node.subscription_group import SubscriptionGroupManager
-from tailrace.store.forced_deletions import ForcedDeletions
 from tailrace.store.recovery.quarantine import Quarantine
+from tailrace.store.retention.forced_deletions import ForcedDeletions
 
 HANG_S = 30
 SIZES = {

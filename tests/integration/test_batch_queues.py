@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from inner_batches import TOPIC, ask, read_all, send_batch
+from patience import until
 
 from tailrace import Message
 from tailrace.client import MessageQueue, Producer, PullConsumer
@@ -80,9 +79,8 @@ def test_what_is_refused_is_refused_by_name(tmp_path):
         assert popped.code == ResponseCode.NO_PERMISSION
         assert "queue.type=BatchCQ" in popped.remark
         with PullConsumer(broker=address, group="g") as consumer:
-            until = time.monotonic() + 10
-            while consumer.max_offset(MessageQueue(TOPIC, address, 0)) < 3 and time.monotonic() < until:
-                time.sleep(0.01)  # the first message of a queue makes its file
+            # the first message of a queue makes its file
+            until(lambda: consumer.max_offset(MessageQueue(TOPIC, address, 0)) >= 3)
             found = consumer.pull(MessageQueue(TOPIC, address, 0), 1).messages
             assert [one.queue_offset for one in found] == [1, 2]
             consumer.commit(MessageQueue(TOPIC, address, 0), 3)

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Self
 
 import pytest
+from patience import PATIENCE_S
+from static_topics import item, mapping, set_mapping
 
 from tailrace import Message, MessageStore, StoreConfig
 from tailrace.config import parse_properties
@@ -66,7 +68,7 @@ class Files:
                 self.seen.add(kind_of(name))
 
     def wait_for(self, *kinds: str) -> None:
-        until = time.monotonic() + 30
+        until = time.monotonic() + PATIENCE_S
         while not self.seen.issuperset(kinds):
             assert time.monotonic() < until, f"not written: {set(kinds) - self.seen}"
             time.sleep(0.05)
@@ -128,6 +130,12 @@ def use_everything(client: Client) -> None:
     client.ask(15, {"consumerGroup": "C", "topic": "orders", "queueId": 0, "commitOffset": 3})
     client.ask(401, {}, json.dumps(
         {"topic": "orders", "consumerGroup": "C", "mode": "POP", "popShareQueueNum": 0}).encode())
+    client.ask(513, *set_mapping(mapping("broker-a", {0: [item(0, "broker-a", 0)]}), 1))
+    user = {"username": "ann", "password": "Zk2", "userType": "Normal"}
+    client.ask(3001, {"username": "ann"}, json.dumps(user).encode())
+    client.ask(3006, {"subject": "User:ann"}, json.dumps({"subject": "User:ann", "policies": [{
+        "policyType": "Custom", "entries": [{"resource": "Topic:orders", "actions": ["Pub"], "decision": "Allow"}]}]
+    }).encode())
     for order in ("false", "true"):
         client.ask(200_050, {
             "consumerGroup": "C", "topic": "orders", "queueId": 0, "maxMsgNums": 2, "invisibleTime": 60_000,

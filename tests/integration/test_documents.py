@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from page_runner import PageRunner, blocks
+from patience import PATIENCE_S
 
-from tailrace import AsyncPushConsumer, Message, Producer, PushConsumer
+from tailrace import AsyncPushConsumer, Message, MessageStore, Producer, PushConsumer
 
 if TYPE_CHECKING:
     from tailrace.pytest_plugin import TailraceBroker
 
 ROOT = Path(__file__).resolve().parents[2]
-README = ROOT / "README.md"
+README, DOCS = ROOT / "README.md", ROOT / "docs"
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 
@@ -55,13 +59,14 @@ def test_the_examples_of_consumers_run(
 ) -> None:
     text = (ROOT / "docs" / "how-to" / "consume.md").read_text()
     codes = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    codes.append(block("PushConsumer(").replace('"stock"', '"readme"'))
     with Producer(namesrv=tailrace_broker.namesrv) as producer:
         producer.send(Message(topic="orders", body=b"42 apples"))
     shown = ""
 
     def wait(consumer: PushConsumer) -> None:
         nonlocal shown
-        end = time.monotonic() + 20
+        end = time.monotonic() + PATIENCE_S
         while "42 apples" not in shown and time.monotonic() < end:
             time.sleep(0.02)
             shown += capfd.readouterr().out
@@ -75,6 +80,97 @@ def test_the_examples_of_consumers_run(
         exec(compile(code.replace("127.0.0.1:9876", tailrace_broker.namesrv), "consume.md", "exec"), {})
         said.append((shown + capfd.readouterr().out).strip())
     assert said == [
-        "handled orders b'42 apples'", "awaited b'42 apples'", "retried b'42 apples'", said[3],
-        "broadcast b'42 apples'", "read b'42 apples'", "polled 1"]
-    assert re.fullmatch(r"in order [0-3] b'42 apples'", said[3])
+        "handled orders b'42 apples'", "awaited b'42 apples'", "together b'42 apples'", "retried b'42 apples'", said[4],
+        "request b'42 apples'", "broadcast b'42 apples'", "allocated b'42 apples'", "read b'42 apples'", "polled 1",
+        "handled b'42 apples'"]
+    assert re.fullmatch(r"in order [0-3] b'42 apples'", said[4])
+
+
+def test_the_examples_of_producers_run(
+    tmp_path: Path, tailrace_broker: TailraceBroker, capfd: pytest.CaptureFixture[str],
+) -> None:
+    text = (ROOT / "docs" / "how-to" / "send.md").read_text()
+    said = []
+    for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(compile(code.replace("127.0.0.1:9876", tailrace_broker.namesrv), "send.md", "exec"), {})
+        said.append(capfd.readouterr().out.strip())
+    assert said == [
+        "sent SEND_OK", "in order SEND_OK", "stored 1000", "recalled True", "reply b'in stock'", "traced True",
+        "observed SEND_OK"]
+
+
+@pytest.mark.parametrize("page", ["tutorial.md", "how-to/configure.md", "how-to/operate.md", "how-to/permissions.md"])
+def test_a_page_runs_as_it_stands(tmp_path: Path, page: str) -> None:
+    if page == "how-to/operate.md" and shutil.which("curl") is None:
+        pytest.skip("the page uses curl, which is not on the PATH")
+    with PageRunner(shop := tmp_path / "shop") as runner:
+        shop.mkdir()
+        assert runner.run((DOCS / page).read_text()) >= 4
+
+
+def test_the_page_about_security_leads_to_encrypted_connections(tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("the page uses openssl, which is not on the PATH")
+    with PageRunner(tmp_path) as runner:
+        assert runner.run((DOCS / "how-to" / "secure-a-broker.md").read_text()) >= 10
+
+
+def test_the_move_from_a_java_broker_and_back_runs_on_a_directory_of_a_java_broker(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    with tarfile.open(ROOT / "tests/interop/fixtures/clean-5.5.0.tar.xz") as archive:
+        archive.extractall(data, filter="data")
+    (data / "clean-5.5.0").rename(data / "store")
+    page = (DOCS / "how-to" / "move.md").read_text()
+    shown = re.search(r"\$ cat /data/broker.conf\n(.*?)\$ ", page, re.DOTALL)
+    assert shown is not None
+    (data / "broker.conf").write_text(shown[1].replace("/data", str(data)))
+    with PageRunner(tmp_path, replace={"/data/": f"{data}/"}) as runner:
+        assert runner.run(page) == 9
+
+
+def test_the_commands_about_disk_space_run(tmp_path: Path) -> None:
+    with MessageStore.open(tmp_path / "store") as store:
+        for queue_id in (0, 2):
+            store.put(Message(topic="orders", body=b"42 apples"), queue_id=queue_id)
+    (tmp_path / "broker.conf").write_text("fileReservedTime=72\n")
+    with PageRunner(tmp_path) as runner:
+        assert runner.run((DOCS / "how-to" / "disk-space.md").read_text()) == 5
+
+
+def test_the_examples_of_tables_run(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow", reason="the extra arrow is not installed")
+    with MessageStore.open(tmp_path / "store") as store:
+        store.put(Message(topic="orders", body=b"42 apples", tags="new"))
+    with PageRunner(tmp_path, replace={"/data/store": str(tmp_path / "store")}) as runner:
+        assert runner.run((DOCS / "how-to" / "arrow.md").read_text()) == 2
+
+
+def test_the_example_of_transactions_runs(
+    tailrace_broker: TailraceBroker, capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Orders(dict[str, bytes]):
+        exists, insert = dict.__contains__, dict.__setitem__
+
+    [code] = [found.text for found in blocks((DOCS / "how-to" / "transactions.md").read_text())]
+    orders = Orders()
+    code = code.replace("127.0.0.1:9876", tailrace_broker.namesrv)
+    exec(compile(code, "transactions.md", "exec"), {"orders": orders})
+    assert orders == {"42": b"42 apples"}
+    assert capsys.readouterr().out == "True\n"
+
+
+def test_the_example_of_the_fixture_is_a_test(tailrace_broker: TailraceBroker) -> None:
+    [code] = [found.text for found in blocks((DOCS / "reference/api/pytest.md").read_text())]
+    names: dict[str, Any] = {}
+    exec(compile(code, "pytest.md", "exec"), names)
+    names["test_a_message_survives_a_kill"](tailrace_broker)
+
+
+def test_the_examples_of_frameworks_run(tailrace_broker: TailraceBroker, tmp_path: Path) -> None:
+    for package in ("dramatiq", "faststream"):
+        pytest.importorskip(package, reason=f"the extra {package} is not installed")
+    shown = [
+        sorted(run(found.text.replace("127.0.0.1:9876", tailrace_broker.namesrv), tmp_path).splitlines())
+        for found in blocks((DOCS / "how-to" / "frameworks.md").read_text()) if found.language == "python"]
+    assert shown == [["resized apple.png to 640", "resized pear.png to 320"], ["sent 42 apples"]]

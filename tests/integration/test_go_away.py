@@ -167,7 +167,7 @@ def test_sends_beyond_what_may_wait_for_the_disk_are_told_to_slow_down(tmp_path,
             async def answers(count):
                 nonlocal data
                 while len(codes) < count:
-                    data += await asyncio.wait_for(reader.read(1 << 20), 20)
+                    data += await asyncio.wait_for(reader.read(1 << 20), 60)
                     at = 0
                     while True:
                         command, at = decode_frame(data, at, len(data))
@@ -205,7 +205,7 @@ def test_a_burst_of_sends_to_a_topic_that_does_not_exist_yet_is_stored(tmp_path)
                 encode(RemotingCommand(310, SEND, b"x", opaque=n, serialize_type=1)) for n in range(count)))
             data, codes, at = b"", {}, 0
             while len(codes) < count:
-                data = data[at:] + await asyncio.wait_for(reader.read(1 << 20), 20)
+                data = data[at:] + await asyncio.wait_for(reader.read(1 << 20), 60)
                 at = 0
                 while True:
                     command, at = decode_frame(data, at, len(data))

@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 
 import pytest
+from patience import until
 
 from tailrace.client import Producer, PullConsumer
 from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
@@ -118,14 +119,6 @@ def serve(tmp_path):
             server.process.kill()
         server.process.wait()
         server.process.stdout.close()
-
-
-def until(condition, seconds=30):
-    """Wait for a condition that has no event to wait for."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come true"
-        time.sleep(0.05)
 
 
 def is_open(connection):

@@ -9,6 +9,7 @@ import time
 from collections import Counter, defaultdict
 
 import pytest
+from patience import until
 
 from tailrace import Message, Producer, PullConsumer, PushConsumer, RetryLater
 from tailrace.client import MessageQueue
@@ -35,14 +36,6 @@ def broker(tmp_path_factory):
 def producer(broker):
     with Producer(namesrv=broker.namesrv, timeout_ms=10_000) as made:
         yield made
-
-
-def until(condition, seconds=20):
-    """Wait for a condition; fail after a time that only a fault takes."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come true"
-        time.sleep(0.01)
 
 
 def send(producer, topic, bodies, **more):
@@ -102,7 +95,8 @@ MEMBER = """
 import sys
 from tailrace import PushConsumer
 def listen(message):
-    print(int(message.body), flush=True)
+    sys.stdout.write(f"{int(message.body)}\\n")  # in one piece, as several threads write
+    sys.stdout.flush()
 with PushConsumer("killed", listen, namesrv=sys.argv[1], topics="kills", start="first") as consumer:
     print("ready", flush=True)
     consumer.wait()
@@ -174,7 +168,7 @@ def test_a_message_whose_listener_fails_comes_again_and_is_a_dead_letter_in_the_
             until(lambda: found or found.extend(dead_letters(reader, group)))
         assert [(m.body, m.properties["RETRY_TOPIC"]) for m in found] == [(b"7", topic)]
     assert tries == [(topic, 0, ["k7"]), (topic, 1, ["k7"])]
-    logged = [r.message for r in caplog.records if r.message.startswith("listener failed")]
+    logged = [r.getMessage() for r in caplog.records if r.getMessage().startswith("listener failed")]
     assert len(logged) == in_order  # RetryLater is no failure
     if in_order:
         assert f"group={group} topic={topic} queue=" in logged[0]
@@ -297,8 +291,8 @@ def test_an_administrator_asks_and_resets_a_consumer(broker, producer):
         until(lambda: len(seen.messages) == 4)
         until(lambda: sum(member.positions().values()) == 4)
         ask = producer._loop.run
-        remoting = producer._producer._share.instance.remoting
-        client_id = member._consumer._share.instance.client_id
+        remoting = producer._awaited._share.instance.remoting
+        client_id = member._awaited._share.instance.client_id
 
         def asked(code, **ext):
             answer = ask(remoting.invoke(broker.broker, code, ext, timeout_ms=10_000))

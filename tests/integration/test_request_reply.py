@@ -27,7 +27,7 @@ HEARTBEAT = json.dumps({"clientID": "asker", "producerDataSet": [{"groupName": "
 
 
 def run(test):
-    asyncio.run(asyncio.wait_for(test(), 40))
+    asyncio.run(asyncio.wait_for(test(), 60))
 
 
 def replies(store):

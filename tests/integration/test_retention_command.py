@@ -167,7 +167,7 @@ def test_disk_usage_names_trash_and_quarantine(store):
         (store / place).parent.mkdir(parents=True, exist_ok=True)
         (store / place).write_bytes(b"x" * size)
     shown = [json.loads(line) for line in tailrace("disk-usage", store, "--json").stdout.splitlines()]
-    kinds = {line["kind"]: (line["files"], line["apparent_bytes"]) for line in shown}
+    kinds = {line["kind"]: (line["files"], line["apparentBytes"]) for line in shown}
     assert kinds["trash"] == (2, 78_000)
     assert kinds["quarantine"] == (1, 5_000)
     assert kinds["commitlog"] == (len(list(store.glob("commitlog/0*"))),
@@ -186,7 +186,7 @@ def test_readers_without_the_lock_see_expired_messages_as_gone_never_as_garbage(
         opened.put(Message(topic="t", body=b"last"))
         opened.wait_dispatched()
         opened.flush()
-        opened._store._tell_flushed()
+        opened._store._write_flushed()
         before = StoreDirectory(str(store))
         want = {
             offset: data for queue in before.queues() for offset, _, data in before.records(queue)}

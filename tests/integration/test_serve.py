@@ -171,10 +171,10 @@ def test_commands_on_a_directory(tmp_path):
     assert {t["topicName"]: t["writeQueueNums"] for t in lines_of(tailrace("topic", "list", store))} == {
         "made": 2, "orders": 4}
     kinds = {u["kind"]: u for u in lines_of(tailrace("disk-usage", store, "--json"))}
-    assert kinds["commitlog"]["apparent_bytes"] == 1 << 30
-    assert kinds["commitlog"]["allocated_bytes"] <= 64 << 20
+    assert kinds["commitlog"]["apparentBytes"] == 1 << 30
+    assert kinds["commitlog"]["allocatedBytes"] <= 64 << 20
     assert lines_of(tailrace("recover", store))[-1]["mode"] == "normal"
-    assert tailrace("send", "--topic", "orders", "body").returncode == 2
+    assert tailrace("send", "--topic", "orders").returncode == 2
     assert tailrace("send", store, "--topic", "a b", "body").returncode == 1
 
 
@@ -236,7 +236,7 @@ async def brokers_of(namesrv, topic, wanted):
     """Wait until a topic has a route, or none, as ``wanted``; return the names of its brokers."""
     client = RemotingClient()
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 answer = await client.invoke(namesrv, 105, {"topic": topic})
                 if (answer.code == 0) == wanted:

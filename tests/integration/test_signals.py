@@ -93,6 +93,27 @@ def test_a_server_stops_cleanly(tmp_path, serving, number):
     assert recovered(tmp_path / "s") == "normal"
 
 
+def test_a_server_that_cannot_close_its_store_cleanly_says_so_and_fails(tmp_path):
+    """A disk that fails at the stop."""
+    code = (
+        "from tailrace.store import default_message_store as m\n"
+        "flush = m.DefaultMessageStore.flush\n"
+        "def fails(self, *, clean=False):\n"
+        "    if clean: raise OSError(5, 'Input/output error')\n"
+        "    flush(self)\n"
+        "m.DefaultMessageStore.flush = fails\n"
+        "from tailrace.cli import main; main()")
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "serve", str(tmp_path / "s"), "--listen", "127.0.0.1:0", "--namesrv-listen",
+         "127.0.0.1:0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline().startswith("ready ")
+    process.terminate()
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "could not be closed cleanly, the log says why; the next start recovers it" in err
+    assert (tmp_path / "s" / "abort").exists()
+
+
 @pytest.mark.parametrize("number", SIGNALS)
 def test_more_signals_while_a_server_closes_change_nothing(tmp_path, serving, number):
     server = serving(tmp_path / "s")

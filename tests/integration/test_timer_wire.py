@@ -10,9 +10,9 @@ import pytest
 from tailrace.broker import BrokerController
 from tailrace.config import BrokerConfig
 from tailrace.env.clock import SystemClock
+from tailrace.formats.recall_handle import build_handle
 from tailrace.formats.remoting import RemotingCommand, decode_frame, encode
 from tailrace.node.message_store import MessageStore
-from tailrace.timer.recall import build_handle
 
 SEND = {"a": "pg", "b": "orders", "c": "TBW102", "d": "4", "e": "2", "f": "0", "g": "1", "h": "0"}
 
@@ -23,7 +23,7 @@ async def ask(address, code, ext, body=b"", kind=0):
     writer.write(encode(RemotingCommand(code, ext, body, opaque=1, serialize_type=kind)))
     data = b""
     while True:
-        data += await asyncio.wait_for(reader.read(65536), 5)
+        data += await asyncio.wait_for(reader.read(65536), 60)
         command, _ = decode_frame(data, 0, len(data))
         if command is not None:
             writer.close()
@@ -76,7 +76,7 @@ async def story(store, kind):
 @pytest.mark.parametrize("kind", [0, 1])
 def test_a_timer_is_sent_and_another_one_taken_back(tmp_path, kind):
     with MessageStore.open(tmp_path / "s") as store:
-        recalled = asyncio.run(asyncio.wait_for(story(store, kind), 20))
+        recalled = asyncio.run(asyncio.wait_for(story(store, kind), 60))
         found = [m.unique_key for m in store.read("orders", 2)]
     assert found == (["KEPT"] if recalled else ["KEPT", "GONE"])
 
@@ -127,7 +127,7 @@ def came(store):
 def test_a_handle_takes_back_a_timer_of_its_own_topic_only(tmp_path, form):
     wanted = [b"orders", b"others"] if form == "made up" else [b"others"]
     with MessageStore.open(tmp_path / "s") as store:
-        asyncio.run(asyncio.wait_for(recall_of_one_topic(store, tmp_path / "killed", form), 30))
+        asyncio.run(asyncio.wait_for(recall_of_one_topic(store, tmp_path / "killed", form), 60))
         assert came(store) == wanted
     (tmp_path / "killed" / "abort").write_text("1")
     with MessageStore.open(tmp_path / "killed") as again:

@@ -51,7 +51,7 @@ def test_a_purge_of_a_directory_and_the_mistakes_one_makes(store, tmp_path):
     config = tmp_path / "broker.conf"
     config.write_text(f"mappedFileSizeCommitLog={SIZE}\n")
     answer = tailrace("retention", store, "--config", config)
-    assert "topic t: queue 0 let go below offset 30, queue 1 let go below offset 30" in answer
+    assert "topic t: queue 0 released below offset 30, queue 1 released below offset 30" in answer
     assert sum("no topic keeps a message of it" in line for line in answer) >= 3
     tailrace("topic", "create", store, "u", "--attribute", "retention.ms=-1")
     assert "retention.ms=x" in tailrace(

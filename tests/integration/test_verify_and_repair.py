@@ -113,7 +113,7 @@ def test_repair_builds_anew_and_seals_so_that_the_log_is_whole(made, store_path)
     before = {p: p.read_bytes() for p in sorted(store_path.rglob("*")) if p.is_file()}
     code, plan, _ = run("repair", store_path, "--plan", "--seal-damage")
     assert code == 0
-    assert [line["plan"]["do"] for line in plan] == ["seal", "build queues and index anew"]
+    assert [line["plan"]["do"] for line in plan] == ["seal", "rebuild queues and index"]
     assert plan[0]["plan"]["physicalOffset"] == bad.phy_offset
     assert before == {p: p.read_bytes() for p in sorted(store_path.rglob("*")) if p.is_file()}
     code, (report,), _ = run("repair", store_path, "--seal-damage")

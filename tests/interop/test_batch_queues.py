@@ -148,6 +148,7 @@ def test_both_go_on_at_the_right_queue_offsets(reference, tmp_path):
     assert units(path) == before
 
 
+@pytest.mark.long
 def test_a_java_broker_and_ours_take_turns_on_one_directory(reference, tmp_path):
     conf, sent = properties(tmp_path / "ours.conf", CONF), 0
     ours = TailraceBroker(tmp_path / "s", "--config", str(conf))

@@ -36,6 +36,7 @@ def test_java_clients_work_and_the_reference_opens_what_they_wrote(tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.spark
+@pytest.mark.long
 def test_spark_reads_a_store_of_the_reference(tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="the extra spark is not installed")
     holds("spark", tmp_path)

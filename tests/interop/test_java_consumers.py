@@ -2,26 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
+from java_peer import COUNT, said_by
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop, pytest.mark.integration]
-COUNT = 40
-
-
-def said_by(reference, program, broker, topic):
-    """What a program of the reference printed: values by name."""
-    done = subprocess.run(
-        [reference, program, broker.namesrv, topic, str(COUNT)],
-        capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-    print(done.stderr)  # what happened when, which pytest shows when an assertion fails
-    said = {}
-    for line in done.stdout.splitlines():
-        name, _, value = line.partition(" ")
-        said.setdefault(name, []).append(value)
-    return said
 
 
 def test_the_pull_consumers_of_the_reference_work(reference, tailrace_broker):

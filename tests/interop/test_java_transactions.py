@@ -8,7 +8,7 @@ import time
 from collections import Counter
 
 import pytest
-from java_peer import SIZES, java_broker, java_name_server, properties
+from java_peer import SIZES, java_broker, java_name_server, properties, wait_for_route
 
 from tailrace import MessageStore, StoreConfig
 from tailrace.pytest_plugin import TailraceBroker
@@ -46,7 +46,7 @@ def java(tmp_path, reference, settings, *, kill=False):
         java_name_server(reference, tmp_path) as namesrv,
         java_broker(reference, tmp_path / "store", {**settings, "namesrvAddr": namesrv}, kill=kill),
     ):
-        time.sleep(8)  # until the broker has registered its topics
+        wait_for_route(namesrv, "orders")
         yield namesrv
 
 
@@ -70,14 +70,14 @@ def test_a_java_producer_commits_rolls_back_and_answers_checks(reference, tmp_pa
     assert delivered(tmp_path) == numbered("t", 0, 2)
 
 
-@pytest.mark.parametrize("kill", [False, True])
+@pytest.mark.parametrize("kill", [pytest.param(False, marks=pytest.mark.long), True])
 def test_open_transactions_go_to_a_java_broker_and_back(reference, tmp_path, kill):
     with tailrace(tmp_path, PATIENT, kill=kill) as namesrv:
         tell(reference, namesrv, "t", COUNT, 1, "none")
         time.sleep(1)
     assert delivered(tmp_path) == numbered("t", 0)
     with java(tmp_path, reference, QUICK, kill=kill) as namesrv:
-        lines = tell(reference, namesrv, "j", COUNT, 8, "t(2|6|10|14|18)")
+        lines = tell(reference, namesrv, "j", COUNT, 12, "t(2|6|10|14|18)")
         time.sleep(2)
         asked = {line.split()[1] for line in lines if line.startswith("check")}
         assert asked >= numbered("t", 2, 3).keys()

@@ -111,7 +111,7 @@ def test_units_of_a_java_store_stay_and_are_rebuilt(reference, tmp_path, kill, c
             assert we_see(store) == wanted(range(COUNT))
             assert not any(topic.startswith("%LMQ%") for topic in store.topics.table)
         assert units(path) == before, "opening changed queue files"
-        told = [r.getMessage() for r in caplog.records if "LMQ queues are kept" in r.message]
+        told = [r.getMessage() for r in caplog.records if "LMQ queues are kept" in r.getMessage()]
         assert (len(told) == 1 and "lmq_queues=5" in told[0]) == (config is OFF), told
     for lost in ("consumequeue", "consumequeue/%LMQ%all", "consumequeue/%LMQ%q1/0/00000000000000000000"):
         gone = path / lost
@@ -224,6 +224,7 @@ def serve_lmq(address: str, first: int, count: int) -> None:
             assert mine.committed(queue) == plain.committed(queue) == len(numbers)
 
 
+@pytest.mark.long
 def test_brokers_in_turn_serve_lmq_queues_alike(reference, tmp_path):
     root = tmp_path / "store"
     for round_, serve in enumerate((

@@ -127,7 +127,8 @@ def all_of(address, wanted, seconds):
     return found + pop(address, 60_000)
 
 
-@pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
+@pytest.mark.parametrize(
+    "kill", [pytest.param(False, marks=pytest.mark.long), True], ids=["stopped", "killed"])
 @pytest.mark.parametrize("first", ["java", "tailrace"])
 def test_what_one_broker_popped_comes_back_with_the_other(reference, tmp_path, first, kill):
     root = tmp_path / "store"

@@ -34,6 +34,7 @@ def seen(reference: Path, store: Path, copy: Path, *, force: bool) -> list[bytes
     return [row["message"]["properties"]["KEYS"] for row in rows if "message" in row]
 
 
+@pytest.mark.long
 def test_the_reference_finds_our_property_checksums_right_and_a_wrong_one_wrong(
     reference, tmp_path
 ):

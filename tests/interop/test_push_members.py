@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 import threading
 import time
@@ -10,18 +11,13 @@ from collections import Counter, defaultdict
 
 import pytest
 from java_peer import START_S, java_broker, java_name_server
+from patience import until
 
 from tailrace import Message, Producer, PullConsumer, PushConsumer, RetryLater
 from tailrace.errors import RemotingError
+from tailrace.formats.remoting import RequestCode
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop, pytest.mark.integration]
-
-
-def until(condition, seconds=40):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come true"
-        time.sleep(0.02)
 
 
 @contextlib.contextmanager
@@ -98,10 +94,10 @@ def test_a_java_member_and_ours_share_queues_and_all_is_consumed_once(reference,
 
 def test_ours_work_against_a_java_broker(reference, tmp_path):
     with java_name_server(reference, tmp_path) as namesrv, java_broker(reference, tmp_path / "store", {
-        "namesrvAddr": namesrv, "autoCreateTopicEnable": "true", "brokerIP1": "127.0.0.1",
+        "namesrvAddr": namesrv, "autoCreateTopicEnable": "true", "traceTopicEnable": "true", "brokerIP1": "127.0.0.1",
         "messageDelayLevel": "1s 1s 1s 1s",
     }), Producer(namesrv=namesrv, timeout_ms=10_000) as producer:
-        until(lambda: created(producer), 60)
+        until(lambda: created(producer))
         seen, again = [], []
 
         def listen(message):
@@ -124,7 +120,7 @@ def test_ours_work_against_a_java_broker(reference, tmp_path):
         assert sorted(seen) == [n for n in range(20) if n != 7]
         with PullConsumer(namesrv=namesrv, group="undertaker", timeout_ms=10_000) as reader:
             dead = []
-            until(lambda: dead or dead.extend(dead_letters(reader)), 40)
+            until(lambda: dead or dead.extend(dead_letters(reader)))
             assert [m.body for m in dead] == [b"7"]
         ordered = []
         with PushConsumer("in-order", lambda m: ordered.append((m.queue_id, int(m.body))), namesrv=namesrv,
@@ -140,6 +136,58 @@ def test_ours_work_against_a_java_broker(reference, tmp_path):
             reader.subscribe("java")
             producer.send(Message(topic="java", body=b"20"))
             assert [m.body for m in reader.poll(timeout_ms=10_000)] == [b"20"]
+        pops_and_replies(producer, namesrv)
+        traced(reference, namesrv)
+
+
+def traced(reference, namesrv):
+    """`mqadmin queryMsgTraceById` shows our traces."""
+    handled = threading.Event()
+    with Producer(namesrv=namesrv, group="tracers", trace=True, timeout_ms=10_000) as producer, \
+            PushConsumer("followers", lambda message: handled.set(), namesrv=namesrv, topics="java", start="last",
+                         trace=True, timeout_ms=10_000):
+        sent = producer.send(Message(topic="java", body=b"1", keys=["traced"]))
+        assert handled.wait(20)
+        time.sleep(0.1)
+    shown = subprocess.run(
+        [reference, "admin", "queryMsgTraceById", "-i", sent.msg_id, "-n", namesrv], capture_output=True, text=True,
+        timeout=60, check=False).stdout
+    lines = [line.split() for line in shown.splitlines()]
+    assert [line[:2] for line in lines if line[:1] == ["Pub"]] == [["Pub", "tracers"]], shown
+    assert [line[0] for line in lines if line[:1] == ["followers"] or "followers" in line], shown
+    assert "success" in shown, shown
+
+
+def pops_and_replies(producer, namesrv):
+    """Mode POP, and request-reply."""
+    asked, tries = [], []
+
+    def listen(message):
+        asked.append(message.body)
+        if message.body == b"2":
+            tries.append(message.reconsume_times)
+            if len(tries) == 1:
+                raise RetryLater(after_s=1)
+        if "REPLY_TO_CLIENT" in message.properties:
+            consumer.reply(message, b"re:" + message.body)
+
+    producer.create_topic("asked", queues=2)
+    body = {"topic": "asked", "consumerGroup": "poppers", "mode": "POP", "popShareQueueNum": 0}
+    remoting = producer._awaited._share.instance.remoting
+    address = next(iter(producer._loop.run(producer._awaited._routes.of("asked")).addresses.values()))
+    assert producer._loop.run(remoting.invoke(
+        address, RequestCode.SET_MESSAGE_REQUEST_MODE, {}, json.dumps(body).encode(), timeout_ms=10_000)).code == 0
+    consumer = PushConsumer("poppers", listen, namesrv=namesrv, topics="asked", start="first",
+                            client_rebalance=False, pop_invisible_s=10, timeout_ms=10_000)
+    with consumer:
+        until(lambda: [queue.queue_id for queue in consumer.assignment()] == [-1])
+        for number in range(20):
+            producer.send(Message(topic="asked", body=str(number).encode()))
+        assert producer.request(Message(topic="asked", body=b"how"), timeout_ms=20_000).body == b"re:how"
+        until(lambda: len(set(asked)) == 21 and len(tries) == 2)
+        assert tries == [0, 1]
+        time.sleep(11)  # what was not acknowledged would come again
+    assert len(asked) == 22
 
 
 def created(producer):

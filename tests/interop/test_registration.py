@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
 import signal
 import subprocess
@@ -11,12 +9,10 @@ import sys
 import time
 
 import pytest
-from java_peer import free_port, java_name_server
+from java_peer import free_port, java_name_server, wait_for_route
 
 from tailrace import Message
 from tailrace.client import Producer, PullConsumer
-from tailrace.errors import RemotingError
-from tailrace.remoting.client import RemotingClient
 
 pytestmark = [pytest.mark.slow, pytest.mark.interop]
 PATIENCE_S = 90
@@ -27,24 +23,6 @@ def namesrv(reference, tmp_path):
     """The address of a Java name server."""
     with java_name_server(reference, tmp_path) as address:
         yield address
-
-
-async def route(namesrv, topic, wanted):
-    """The route of a topic, or None, once there is one or none as wanted."""
-    client = RemotingClient()
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                try:
-                    answer = await client.invoke(namesrv, 105, {"topic": topic})
-                except RemotingError:
-                    pass  # it is not up yet
-                else:
-                    if (answer.code == 0) == wanted:
-                        return json.loads(answer.body) if wanted else None
-                await asyncio.sleep(0.1)
-    finally:
-        await client.close()
 
 
 def test_clients_of_a_java_name_server_find_our_broker(namesrv, tmp_path):
@@ -66,7 +44,7 @@ def test_clients_of_a_java_name_server_find_our_broker(namesrv, tmp_path):
                     assert time.monotonic() < until
                     producer.create_topic("again", 1)
                     time.sleep(1)
-            found = asyncio.run(route(namesrv, "orders", True))
+            found = wait_for_route(namesrv, "orders")
             assert found["brokerDatas"][0]["brokerAddrs"] == {"0": broker}
             assert found["brokerDatas"][0]["cluster"] == "C"
             assert found["queueDatas"][0]["writeQueueNums"] == 3
@@ -76,6 +54,6 @@ def test_clients_of_a_java_name_server_find_our_broker(namesrv, tmp_path):
                 assert [m.body for m in consumer.messages("orders", follow=False)] == [b"x"]
             os.kill(ours.pid, signal.SIGTERM)
             assert ours.wait(30) == 0
-            assert asyncio.run(route(namesrv, "orders", False)) is None
+            assert wait_for_route(namesrv, "orders", wanted=False) is None
         finally:
             ours.kill()

@@ -15,8 +15,10 @@ PROGRAM = pathlib.Path(__file__).with_name("timer_handover.py")
 
 @pytest.mark.slow
 @pytest.mark.interop
-@pytest.mark.parametrize("release", ["5.3.3", "5.5.0"])
-@pytest.mark.parametrize("stop", ["clean", "kill"])
+@pytest.mark.parametrize(("stop", "release"), [
+    ("kill", "5.5.0"), pytest.param("clean", "5.3.3", marks=pytest.mark.long),
+    pytest.param("clean", "5.5.0", marks=pytest.mark.long),
+    pytest.param("kill", "5.3.3", marks=pytest.mark.long)])
 def test_every_timer_arrives(tmp_path, release, stop):
     for program in ("mvn", "javac"):
         if shutil.which(program) is None:

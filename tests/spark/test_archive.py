@@ -22,7 +22,7 @@ from tailrace.node.message_store import MessageStore
 
 pytestmark = pytest.mark.spark
 FIXTURES = pathlib.Path(__file__).parents[1] / "interop" / "fixtures"
-VERSION_1 = pathlib.Path(__file__).parents[1] / "unit" / "spark" / "archive-version-1.tar.xz"
+VERSION_1 = pathlib.Path(__file__).parents[1] / "unit" / "spark" / "archive" / "archive-version-1.tar.xz"
 SEGMENT = 64 << 10
 
 
@@ -43,8 +43,8 @@ def fill(path, first, until):
 
 @pytest.mark.parametrize("name", ["clean-5.5.0", "crashed-5.5.0"])
 def test_a_fixture_is_one_table_over_archive_and_log(spark, tmp_path, name):
-    from tailrace.spark.archive_job import ArchiveOptions, archive_store
-    from tailrace.spark.archive_verification import restored
+    from tailrace.spark.archive.job import ArchiveOptions, archive_store
+    from tailrace.spark.archive.verification import restored
     from tailrace.store.archive_manifest import read_manifest
 
     with tarfile.open(FIXTURES / f"{name}.tar.xz") as packed:
@@ -81,7 +81,7 @@ def test_a_fixture_is_one_table_over_archive_and_log(spark, tmp_path, name):
 
 
 def test_a_stream_begins_in_the_archive(spark, tmp_path):
-    from tailrace.spark.archive_job import archive_store
+    from tailrace.spark.archive.job import archive_store
 
     path, archive = tmp_path / "s", tmp_path / "a"
     fill(path, 0, 300)

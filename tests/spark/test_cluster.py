@@ -59,6 +59,7 @@ PROGRAM = textwrap.dedent("""
 """)
 
 
+@pytest.mark.long
 def test_executors_read_audit_and_rebuild_a_store(spark_home, tmp_path):
     with MessageStore.open(str(tmp_path / "store"), config=CONFIG, services=False) as store:
         for number in range(200):

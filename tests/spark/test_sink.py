@@ -6,8 +6,10 @@ import signal
 import time
 
 import pytest
+from certificates import Ca
+from served_process import served_process
 
-from tailrace.client import PullConsumer
+from tailrace.client import PullConsumer, TlsOptions
 from tailrace.errors import RemotingCommandError
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
@@ -109,3 +111,23 @@ def test_a_batch_is_sent(spark, broker, tmp_path):
         frame.write.format("tailrace").option("broker", broker.broker).mode("append").save()
     with pytest.raises(Exception, match="only be appended"):
         chosen.write.format("tailrace").option("broker", broker.broker).mode("overwrite").save()
+
+
+def test_a_batch_is_sent_over_tls_and_its_options_are_checked(spark, tmp_path):
+    ca = Ca(tmp_path)
+    cert, key = ca.make("server")
+    settings = {"tls.server.mode": "enforcing", "tls.server.certPath": cert, "tls.server.keyPath": key}
+    rows = spark.createDataFrame([(b"%d" % n,) for n in range(20)], "body binary")
+    with served_process(tmp_path, settings) as ours:
+        write = rows.write.format("tailrace").mode("append").option("namesrv", ours.namesrv).option("topic", "secret")
+        for options, text in (
+            ({"tls": "perhaps"}, "neither true nor false"), ({"tlsTrustCertPath": ca.path}, "need tls=true"),
+            ({"tls": "true", "tlsTrustCertPath": "/missing.pem"}, "/missing.pem"),
+            ({"tls": "true", "tlsKeyPassword": "x"}, "unknown option tlskeypassword"),
+        ):
+            with pytest.raises(Exception, match=text):
+                rows.write.format("tailrace").mode("append").options(
+                    namesrv=ours.namesrv, topic="secret", **options).save()
+        write.options(tls="true", tlsTrustCertPath=ca.path).save()
+        with PullConsumer(namesrv=ours.namesrv, tls=TlsOptions(trust_cert_path=ca.path)) as consumer:
+            assert len([*consumer.messages("secret", start="first", follow=False)]) == 20

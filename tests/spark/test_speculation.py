@@ -81,6 +81,7 @@ def running(*command, env, until):
             os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_twins_of_slow_tasks_double_nothing(spark_home, tailrace_broker, tmp_path):
     with MessageStore.open(str(tmp_path / "in")) as store:
         for number in range(COUNT):

@@ -89,7 +89,7 @@ def test_a_replaced_store_is_not_read_from_behind(spark, tmp_path):
     shutil.rmtree(path)
     fill(path, 0, 6)
     query = start(spark, path, out)
-    with pytest.raises(Exception, match="ends at 2, but the checkpoint knows 10"):
+    with pytest.raises(Exception, match="ends at 2, but the checkpoint has 10"):
         query.awaitTermination(120)
     finish(start(spark, path, out, failOnDataLoss="false"))
     assert offsets_written(out)[-1] == {"a": {"0": 10, "1": 10, "2": 10}}

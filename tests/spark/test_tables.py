@@ -77,7 +77,7 @@ def test_traffic_counts_every_message_and_byte(spark, fixture, tmp_path):
 def test_timers_are_those_that_the_log_tells(spark, fixture, made):
     from tailrace.spark.pipeline.tables import pending_timers, timer_metrics, timers_by_time
 
-    told = [t.physical_offset for t in told_timers(StoreDirectory(str(fixture)))]
+    told = [t.phy_offset for t in told_timers(StoreDirectory(str(fixture)))]
     rows = pending_timers(spark, str(fixture)).collect()
     assert len(told) > 100
     assert sorted(row["commitLogOffset"] for row in rows) == sorted(told)

@@ -11,9 +11,12 @@
   P3  A copy in the retry topic is made for a pop whose time is over and that was not acknowledged before,
       one copy for each. So an acknowledgement that was answered ends its pop, over every crash.
 
-After a power loss under ASYNC_FLUSH an answer counts once the log was synced after it, and P3 does not hold: of
-what was not synced any page may be lost. So a checkpoint may come to the revive topic a second time, after its
-acknowledgement, or stand for another message that got the offset of a lost one.
+After a power loss under ASYNC_FLUSH an answer counts once the log was synced after it. P3 does not hold after a
+power loss: of what was not synced any page may be lost, under SYNC_FLUSH also a checkpoint that the timers have
+delivered, while the acknowledgement that they delivered after it is kept. So a checkpoint may come to the revive
+topic a second time, after its acknowledgement, or stand for another message that got the offset of a lost one.
+Under ASYNC_FLUSH, P1 does not hold for a message whose invisible time was changed after the last sync: the end of
+its old checkpoint may be kept, the new one lost.
 """
 
 from __future__ import annotations
@@ -98,13 +101,15 @@ class Clients:
     floor: dict = field(default_factory=dict)
     """By (topic, queue): the offset that was written."""
     has_holes: bool = False
-    """Whether a power loss under ASYNC_FLUSH may have taken records from between others."""
+    """Whether a power loss may have taken records from between others that timers had delivered."""
     floor_at_open: dict = field(default_factory=dict)
     """The same when this life began."""
     is_writing: bool = False
     """Whether a crash would come while offsets are written."""
     unsure: list = field(default_factory=list)
     """Answers since the last sync of the log."""
+    changed_since_sync: list = field(default_factory=list)
+    """Messages whose invisible time was changed since then."""
     waiting: list = field(default_factory=list)
     """Requests without an answer: number, what to do with the answer, what to do if it never comes."""
     counts: collections.Counter = field(default_factory=collections.Counter)
@@ -117,6 +122,7 @@ class Clients:
 
     def synced(self):
         self.unsure.clear()
+        self.changed_since_sync.clear()
 
     def ask(self, request, then, never=lambda: None):
         """Make a request, whose number ``request()`` returns; ``never`` is called if a crash takes the answer."""
@@ -137,7 +143,7 @@ class Clients:
                 then(answer)
         self.waiting = left
 
-    def crashed(self, *, power):
+    def crashed(self, *, power, keeps_some=False):
         """The broker is gone: what was not answered may have happened or not."""
         for _, _, never in self.waiting:
             never()
@@ -149,7 +155,7 @@ class Clients:
         if power and not self.sync:
             for fact in self.unsure:
                 fact.held = False
-            self.has_holes = True
+        self.has_holes |= power and (keeps_some or not self.sync)
         if power:  # what lies after the offsets that were written may be lost, and other messages get the place
             for place in [p for p in self.given if p[2] >= self.floor.get(p[:2], 0)]:
                 body = self.given.pop(place)
@@ -157,7 +163,10 @@ class Clients:
                     self.copies[body].discard(place)
                     for pop in self.pops[body]:
                         pop.is_usable &= pop.one.place != place
-        self.unsure.clear()
+        if power and not self.sync:
+            for sent in self.changed_since_sync:
+                sent.maybe_acknowledged = True
+        self.synced()
         self.counts["power losses" if power else "kills"] += 1
 
     def opened(self, world):
@@ -311,6 +320,7 @@ class Clients:
     def change(self, world, pop, invisible_ms):
         now, in_time = self.clock.now_ms(), pop.due > self.clock.now_ms()
         sent = self.sent[pop.one.body]
+        self.changed_since_sync.append(sent)
 
         def then(answer):
             if answer.code:
@@ -491,7 +501,7 @@ class Lives:
         """What is found after the crash."""
         if self.world is not None:
             self.world.loop.stop()
-        self.clients.crashed(power=power)
+        self.clients.crashed(power=power, keeps_some=bool(keep))
         # No broker starts in the millisecond in which another one died: two pops would have one name.
         self.clock.advance((1, 50, 700, 3000, 20_000)[number % 5])
         return files.power_lost(SeededEntropy(number * 31 + keep), keep) if power else files.killed()

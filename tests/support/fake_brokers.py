@@ -10,6 +10,7 @@ import zlib
 
 from tailrace.errors import RemotingConnectError, RemotingError, RemotingTimeoutError
 from tailrace.formats import fastjson
+from tailrace.formats.commitlog import decode_properties
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.kernels.properties import encode_properties
 
@@ -189,6 +190,11 @@ class FakeBroker:
     async def _consumer_send_msg_back(self, remoting, ext, body):
         return RemotingCommand(0)
 
+    async def _send_message_v2(self, remoting, ext, body):
+        queue = self.stored.setdefault((ext["b"], int(ext["e"])), [])
+        self.put(ext["b"], int(ext["e"]), body, int(ext["j"]), **decode_properties(ext["i"].encode()))
+        return RemotingCommand(0, {"msgId": "0" * 32, "queueId": ext["e"], "queueOffset": str(len(queue) - 1)})
+
     async def _lock_batch_mq(self, remoting, ext, body):
         data = fastjson.loads(body)
         taken = []
@@ -233,7 +239,7 @@ class FakeRemoting:
 
     broker = None
 
-    def __init__(self, *, connect_timeout_ms=3000):
+    def __init__(self, **_):
         self.closed = False
         self.answers = []
         self.on_request = self.on_lost = lambda *_: None

@@ -1,6 +1,8 @@
 """A broker or a name server of the reference as a process, for tests that hand a directory over or register."""
 
+import asyncio
 import contextlib
+import json
 import os
 import random
 import signal
@@ -9,8 +11,13 @@ import subprocess
 import time
 from pathlib import Path
 
+from tailrace.errors import RemotingError
+from tailrace.remoting.client import RemotingClient
+
 START_S = 90
 """A busy machine has taken half a minute to start a Java broker."""
+COUNT = 40
+"""Messages that a program of the reference sends."""
 SIZES = {
     "mappedFileSizeCommitLog": 1 << 20, "mappedFileSizeConsumeQueue": 6000, "maxHashSlotNum": 1000,
     "maxIndexNum": 4000, "mappedFileSizeTimerLog": 65536,
@@ -108,3 +115,42 @@ def java_name_server(reference, where):
         yield peer.address
     finally:
         peer.end()
+
+
+def wait_for_route(namesrv, topic, *, wanted=True):
+    """The route of ``topic`` at a name server as soon as it has one; None, without ``wanted``, when it has none.
+
+    A Java broker whose first registration failed tries again after 10 s and then each 30 s.
+    """
+    return asyncio.run(_route(namesrv, topic, wanted))
+
+
+async def _route(namesrv, topic, wanted):
+    client = RemotingClient()
+    try:
+        async with asyncio.timeout(START_S):
+            while True:
+                try:
+                    answer = await client.invoke(namesrv, 105, {"topic": topic})
+                except RemotingError:
+                    pass  # it is not up yet
+                else:
+                    if (answer.code == 0) == wanted:
+                        return json.loads(answer.body) if wanted else None
+                await asyncio.sleep(0.1)
+    finally:
+        await client.close()
+
+
+def said_by(reference, program, broker, topic):
+    """What a program of the reference printed: values by name."""
+    done = subprocess.run(
+        [reference, program, broker.namesrv, topic, str(COUNT)],
+        capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    print(done.stderr)  # what happened when, which pytest shows when an assertion fails
+    said = {}
+    for line in done.stdout.splitlines():
+        name, _, value = line.partition(" ")
+        said.setdefault(name, []).append(value)
+    return said

@@ -34,7 +34,7 @@ def test_every_name_in_the_documents_exists() -> None:
     "store.commit_log", "store.commit_log.CommitLog", "store.commit_log.CommitLog.append",
     "store.recovery.start.RecoveryStart.decide", "store.recovery.passes.Recovery.run",
     "kernels.appender.Appender.queue_offsets", "node.message_store.MessageStore.open",
-    "store.recovery", "java_settings.REASONS", "store.disk_state.DiskLevels",
+    "store.recovery", "java_settings.REASONS", "store.retention.disk_state.DiskLevels",
     # Inherited, and of an instance.
     "node.topic_config.TopicConfigManager.persist", "node.topic_config.TopicConfigManager.table",
 ])
@@ -67,7 +67,7 @@ def test_a_label_without_a_row_and_a_row_without_a_use_are_reported() -> None:
     rules, weaknesses = documents.RULES.read_text(), documents.WEAKNESSES.read_text()
     assert documents.label_problems(rules, weaknesses) == []
     found = documents.label_problems(rules.replace("| TR2 |", "| TR9 |"), weaknesses)
-    assert "src/tailrace/store/trash.py: TR2 is in neither rules.md nor beyond-the-reference.md" in found
+    assert "src/tailrace/store/retention/trash.py: TR2 is in neither rules.md nor beyond-the-reference.md" in found
     assert "rules.md: no text uses TR9" in found
     assert documents.label_problems(rules.replace("| TR2 |", "| TR1 |"), weaknesses)[0] == "TR1 has two rows"
 

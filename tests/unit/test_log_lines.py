@@ -119,6 +119,9 @@ def test_names_that_come_over_the_wire_or_by_the_library_forge_nothing(tmp_path,
         def when_reading(self, answer):
             answer()
 
+        def is_reading(self):
+            return True
+
         def close(self):
             pass
 

@@ -1,4 +1,4 @@
-"""Arrow columns of record rows; the work on bytes is in ``kernels.columns``."""
+"""Make Arrow columns from record rows. ``kernels.columns`` does the work on bytes."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ _HOSTS: Final = {
 
 
 class Memory(Protocol):
-    """Where the bytes of columns are put."""
+    """Memory for the bytes of columns."""
 
     def take(self, size: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Return an array of ``size`` bytes, whatever they hold."""
+        """Return an array of ``size`` bytes, not initialised."""
         ...
 
 
 class Columns:
-    """Columns of some rows that point into ``data``; ``body`` is an option's value."""
+    """Columns of some rows. C_*_POS of the rows are positions in ``data``. ``body`` is the option's value."""
 
     def __init__(
         self, data: bytes | memoryview, rows: Rows, store: str, body: str,
@@ -67,7 +67,7 @@ class Columns:
         self._properties: tuple[Rows, np.ndarray[Any, np.dtype[np.int32]]] | None = None
 
     def make(self, name: str, kind: pa.DataType) -> pa.Array:
-        """The column of that name in its type."""
+        """Return the column ``name`` as type ``kind``."""
         pa = pyarrow()
         rows = self._rows
         if name in _NUMBERS:
@@ -118,7 +118,7 @@ class Columns:
             self._data, places, columns.VALUE_POS, columns.VALUE_LEN, self._rooms)
         try:
             names = names.cast(pa.string())
-        except pa.ArrowInvalid:  # names that are equal when shown must come once: the slow way
+        except pa.ArrowInvalid:  # names that are not UTF-8 may become equal: decode them one by one
             at, length = record.C_PROPS_POS, record.C_PROPS_LEN
             return pa.array(
                 [list(decode_properties(part).items()) for part in self._slices(at, length)], kind)
@@ -206,7 +206,7 @@ def _strings(offsets: np.ndarray[Any, Any], out: np.ndarray[Any, Any]) -> pa.Arr
 def gather(
     data: bytes | memoryview, rows: Rows, at: int, length: int, rooms: Memory | None = None
 ) -> pa.Array:
-    """Parts of the data end to end as one binary column, in memory of ``rooms`` if there are any."""
+    """Return parts of the data as one binary column, in memory of ``rooms`` if given."""
     pa = pyarrow()
     count = len(rows)
     offsets = np.empty(count + 1, dtype=np.int32)
@@ -224,7 +224,7 @@ def _text(made: pa.Array) -> pa.Array:
     pa = pyarrow()
     try:
         return made.cast(pa.string())
-    except pa.ArrowInvalid:  # bytes that are not UTF-8: show them as best we can
+    except pa.ArrowInvalid:  # bytes that are not UTF-8 are replaced by U+FFFD
         return pa.array(
             [None if part is None else part.decode("utf-8", "replace") for part in made.to_pylist()],
             pa.string())

@@ -24,7 +24,7 @@ from tailrace.remoting import Channel
 
 __all__ = [
     "Answer", "Change", "ConfigChanges", "MissingConfigError", "NotPreparedError", "RequestWorker",
-    "answer_failure", "creates_missing",
+    "answer_failure", "failure_of", "creates_missing",
 ]
 
 _log = get_logger(__name__)
@@ -43,6 +43,7 @@ ROUNDS_MAX: Final = 4
 
 Answer = RemotingCommand | bytes | None
 Serve = Callable[[Channel, RemotingCommand], Answer]
+_Requests = deque[tuple[RemotingCommand, Serve]]
 
 
 class Change(NamedTuple):
@@ -78,11 +79,16 @@ class NotPreparedError(RefusalError):
 
 @final
 class RequestWorker:
-    """Serves requests one at a time in a thread, the connections in turn."""
+    """Serves requests one at a time in a thread, the connections in turn.
+
+    Requests of a client that does not read its answers wait until it does.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None) -> None:
         self._loop = loop
-        self._waiting: dict[Channel, deque[tuple[RemotingCommand, Serve]]] = {}
+        self._waiting: dict[Channel, _Requests] = {}
+        self._unread: dict[Channel, _Requests] = {}
+        """Requests of clients that do not read."""
         self._bounds = WaitingRequests("requests", WAITING_MAX, WAITING_OF_CHANNEL_MAX, WAITING_BYTES_MAX)
         self._task: asyncio.Task[None] | None = None
 
@@ -98,18 +104,43 @@ class RequestWorker:
         def queue(channel: Channel, request: RemotingCommand) -> Answer:
             if self._loop is None or not self._loop.is_running():
                 return serve(channel, request)
+            self._forget_closed()
             self._bounds.add(channel, memory_of(request))
+            if channel in self._unread:
+                self._unread[channel].append((request, serve))
+                return None
             self._waiting.setdefault(channel, deque()).append((request, serve))
-            if self._task is None:
-                self._task = self._loop.create_task(self._work(self._loop))
+            self._start(self._loop)
             return None
 
         return queue
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._task is None:
+            self._task = loop.create_task(self._work(loop))
+
+    def _go_on(self, channel: Channel, loop: asyncio.AbstractEventLoop) -> None:
+        """Serve the requests of a client that reads again."""
+        if (queue := self._unread.pop(channel, None)) is not None:
+            self._waiting[channel] = queue
+            self._start(loop)
+
+    def _forget_closed(self) -> None:
+        for channel in [channel for channel in self._unread if channel.closed]:
+            self._drop(channel, self._unread.pop(channel))
+
+    def _drop(self, channel: Channel, queue: _Requests) -> None:
+        for request, _ in queue:
+            self._bounds.remove(channel, memory_of(request))
 
     async def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         while self._waiting:
             channel = next(iter(self._waiting))
             queue = self._waiting.pop(channel)
+            if not channel.closed and not channel.is_reading():
+                self._unread[channel] = queue
+                channel.when_reading(functools.partial(self._go_on, channel, loop))
+                continue
             request, serve = queue.popleft()
             if queue:
                 self._waiting[channel] = queue  # after the other connections
@@ -125,10 +156,10 @@ class RequestWorker:
 
     async def stop(self) -> None:
         """Wait for the request that is being served; those that wait are not served any more."""
-        for channel, waiting in self._waiting.items():
-            for request, _ in waiting:
-                self._bounds.remove(channel, memory_of(request))
-        self._waiting.clear()
+        for waiting in (self._waiting, self._unread):
+            for channel, queue in waiting.items():
+                self._drop(channel, queue)
+            waiting.clear()
         if self._task is not None:
             await self._task
 
@@ -291,13 +322,17 @@ def _send(channel: Channel, request: RemotingCommand, answer: Answer) -> None:
 
 def answer_failure(channel: Channel, request: RemotingCommand, error: Exception) -> None:
     """Log what a request failed with, and answer the request with it."""
+    channel.answer(request, failure_of(channel, request, error))
+
+
+def failure_of(channel: Channel, request: RemotingCommand, error: Exception) -> RemotingCommand:
+    """Log what a request failed with, and return the answer."""
     if isinstance(error, RefusalError):
-        channel.answer(request, request.refused(error))
-        return
+        return request.refused(error)
     _log.warning(
         "request failed code=%d peer=%s reason=%r", request.code, channel.peer, error,
         exc_info=not isinstance(error, ValueError | StoreError | OSError))
     text = str(error)
     if not isinstance(error, StoreError | OSError):
         text = f"{type(error).__name__}: {text}"
-    channel.answer(request, request.answer(ResponseCode.SYSTEM_ERROR, text))
+    return request.answer(ResponseCode.SYSTEM_ERROR, text)

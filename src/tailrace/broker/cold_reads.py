@@ -81,8 +81,11 @@ class ColdReadService:
         """Number of pulls that wait for a thread or are being read."""
         return self._bounds.count + len(self._reads)
 
-    def submit(self, pull: ColdRead) -> None:
-        """Queue a pull. Raises RefusalError (SYSTEM_BUSY) if too many wait or the broker stops."""
+    def submit(self, pull: ColdRead, delay_s: float = 0) -> None:
+        """Queue a pull, after a delay if there is one.
+
+        Raises RefusalError (SYSTEM_BUSY) if too many wait or the broker stops.
+        """
         if pull.channel.closed:
             return  # its answer could not be sent
         if self._stopped:
@@ -90,14 +93,22 @@ class ColdReadService:
         self._bounds.add(pull.channel, pull.size)
         self._waiting.setdefault(pull.channel, set()).add(pull)
         pull.channel.hold(1, pull.size)
-        self._queue(pull.group, pull.channel, (pull,))
-        self._start()
+        if delay_s:
+            self._loop.call_later(delay_s, self._take_turn, pull)
+        else:
+            self._take_turn(pull)
+
+    def _take_turn(self, pull: ColdRead) -> None:
+        """Give a pull its place among those of its group, unless it was given up while it was delayed."""
+        if pull in self._waiting.get(pull.channel, ()):
+            self._queue(pull.group, pull.channel, (pull,))
+            self._start()
 
     def closed(self, channel: Channel) -> None:
         """Forget the pulls of a connection that has closed."""
         for pull in tuple(self._waiting.get(channel, ())):
             self._forget(pull)
-            queues = self._turns.get(pull.group, {})
+            queues = self._turns.get(pull.group, {})  # without this pull if it is delayed
             if queues.pop(channel, None) is not None and not queues:
                 del self._turns[pull.group]
 

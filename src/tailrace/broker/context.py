@@ -7,14 +7,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tailrace.auth.check import REASONS
 from tailrace.broker.answers_later import Change, ConfigChanges, MissingConfigError, RequestWorker
 from tailrace.broker.broker_stats import BrokerStatsManager
 from tailrace.broker.client_manager import ConsumerManager, ProducerManager
+from tailrace.broker.cold_data import ColdDataFlowControl
 from tailrace.broker.cold_reads import ColdReadService
 from tailrace.broker.filters.message_filters import MessageFilters
 from tailrace.broker.loop_lag import LoopLag
 from tailrace.broker.pop.pop_metrics import PopMetrics
 from tailrace.broker.rebalance_lock import RebalanceLockManager
+from tailrace.broker.rpc_latency import RpcLatency
+from tailrace.broker.static_topics.logical_queues import StaticTopics
+from tailrace.broker.static_topics.other_brokers import OtherBrokers
+from tailrace.broker.static_topics.questions import Questions
 from tailrace.broker.traffic import Traffic
 from tailrace.broker.transactions.service import TransactionService
 from tailrace.config import BrokerConfig
@@ -23,6 +29,7 @@ from tailrace.env.entropy import Entropy
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.subscription_group import SubscriptionGroupConfig, SubscriptionGroupManager
 from tailrace.node.topic_config import TopicConfig, TopicConfigManager
+from tailrace.remoting.client import RemotingClient
 
 if TYPE_CHECKING:
     from tailrace.node.message_store import MessageStore
@@ -54,10 +61,14 @@ class BrokerContext:
     stats: BrokerStatsManager = field(init=False)
     route: Callable[[str], dict[str, Any] | None] = field(init=False)
     """Queues of a topic (TopicRouteData), of this broker and all that its name server knows."""
+    outgoing: Callable[[], RemotingClient] = RemotingClient
+    """Makes a client for other brokers and name servers, which uses TLS and signs as the settings say."""
     waiting_sends: Callable[[], int] = int
     """How many sends wait for the disk."""
     waiting_pulls: Callable[[], int] = int
     """How many pulls wait for a message."""
+    denied: Callable[[], Mapping[str, int]] = lambda: dict.fromkeys(REASONS, 0)
+    """Requests that access control refused, by reason."""
     registrations: Callable[[], Mapping[str, bool]] = dict
     """Name servers of other processes: whether they took the last registration."""
     changes: ConfigChanges = field(init=False)
@@ -66,10 +77,20 @@ class BrokerContext:
     """Runs requests whose work grows."""
     cold_reads: ColdReadService = field(init=False)
     """Runs pulls that need the disk."""
+    cold_data: ColdDataFlowControl = field(init=False)
+    """Says which groups have read too much from the disk."""
+    static_topics: StaticTopics = field(init=False)
+    """Logical queues of static topics."""
+    other_brokers: OtherBrokers = field(init=False)
+    """Asks the brokers that have parts of those queues."""
+    questions: Questions = field(init=False)
+    """Serves requests that name such queues."""
     transactions: TransactionService = field(init=False)
     """Half messages of transactions."""
     pop_metrics: PopMetrics = field(init=False)
     """What POP has in flight and has written."""
+    rpc_latency: RpcLatency = field(default_factory=RpcLatency)
+    """How long calls of the gRPC endpoint take."""
     loop_lag: LoopLag = field(init=False)
     """How long requests hold the event loop."""
 
@@ -79,6 +100,12 @@ class BrokerContext:
         self.worker = RequestWorker(self.loop)
         self.changes = ConfigChanges(self.loop, self.worker)
         self.cold_reads = ColdReadService(self.loop)
+        self.cold_data = ColdDataFlowControl(self.clock, self.config)
+        self.static_topics = StaticTopics(self.topics.mappings, self.config.broker_name)
+        self.other_brokers = OtherBrokers(
+            self.loop, self.clock, self.config, lambda: self.namesrv_address,
+            lambda: self.outgoing())  # noqa: PLW0108 - set later
+        self.questions = Questions(self.loop, self.static_topics, self.other_brokers)
         self.transactions = TransactionService(
             self.clock, self.entropy, self.store, self.topics, self.offsets, self.config)
         self.route = self._own_route

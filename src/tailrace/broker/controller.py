@@ -19,6 +19,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, final
 
+from tailrace.auth_settings import AuthConfig
+from tailrace.broker.access import Access
 from tailrace.broker.broker_stats import SAMPLE_MS
 from tailrace.broker.client_manager import ConsumerManager, ProducerManager
 from tailrace.broker.context import BrokerContext
@@ -28,6 +30,7 @@ from tailrace.broker.filters.message_filters import MessageFilters
 from tailrace.broker.listeners import Address, Listeners, server_limits
 from tailrace.broker.name_server import KVConfigManager, NameServer
 from tailrace.broker.pop.service import PopConsumption
+from tailrace.broker.processors.access import AccessProcessor
 from tailrace.broker.processors.admin import AdminProcessor
 from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
 from tailrace.broker.processors.client_manage import ClientManageProcessor
@@ -46,11 +49,13 @@ from tailrace.broker.processors.retention import RetentionProcessor
 from tailrace.broker.processors.send import SendMessageProcessor
 from tailrace.broker.processors.send_back import SendBackProcessor
 from tailrace.broker.processors.settings import SettingsProcessor
+from tailrace.broker.processors.static_topics import StaticTopicsProcessor
 from tailrace.broker.processors.stats import StatsProcessor
 from tailrace.broker.rebalance_lock import RebalanceLockManager
 from tailrace.broker.registration import Registration, registered_elsewhere
 from tailrace.broker.runtime_info import RuntimeInfo
 from tailrace.broker.settings import RunningSettings, SettingsFile, settings_of
+from tailrace.broker.static_topics.cleaning import PERIOD_S, MappingCleaner
 from tailrace.broker.traffic import CountedArrivals
 from tailrace.broker.transactions.checks import TransactionChecks
 from tailrace.config import BrokerConfig, FlushDiskType, NameServerConfig
@@ -65,7 +70,10 @@ from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.message_request_mode import MessageRequestModeManager
 from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.remoting.client import RemotingClient
+from tailrace.remoting.limits import ServerLimits
 from tailrace.remoting.server import HIGH_WATER
+from tailrace.remoting.tls import TlsOptions
 
 if TYPE_CHECKING:
     from tailrace.node.message_store import MessageStore
@@ -99,9 +107,14 @@ class BrokerController:
         scheduler: Scheduler | None = None,
         entropy: Entropy | None = None,
         name_server_config: NameServerConfig | None = None,
+        auth_config: AuthConfig | None = None,
         settings_file: str = "",
+        tls: TlsOptions | None = None,
     ) -> None:
-        """Serve ``store``. Requests may change live settings, also in ``settings_file`` if there is one."""
+        """Serve ``store``. Requests may change live settings, also in ``settings_file`` if there is one.
+
+        ``tls`` is for connections to name servers of other processes.
+        """
         self.broker_address = ""
         """``ip:port`` that clients are told."""
         self.namesrv_address = ""
@@ -117,14 +130,21 @@ class BrokerController:
         self._servers: list[RemotingServer] = []
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._registration: Registration | None = None
+        self._tls = tls
         self._started = False
+        auth_config = auth_config or AuthConfig()
+        self.access = Access(
+            self._clock, self._file_system, store.config_dir, auth_config, self._config.broker_cluster_name,
+            read_only=bool(store.read_only))
         self._settings = settings_of(
-            self._config, store.config, brokerRole="ASYNC_MASTER", storePathRootDir=str(store.path))
+            self._config, store.config, auth_config, brokerRole="ASYNC_MASTER", storePathRootDir=str(store.path))
         running = RunningSettings(
-            self._clock, (self._config, store.config), self._settings, self._settings_file)
+            self._clock, (self._config, store.config, auth_config), self._settings, self._settings_file)
         self._broker = broker = self._context()
         self._durable = DurableAnswers(broker.loop, store)
         self._pull = PullMessageProcessor(broker)
+        broker.outgoing = lambda: RemotingClient(tls=self._tls, credentials=self.access.inner_client)
+        broker.denied = lambda: dict(self.access.control.denied)
         broker.waiting_sends = lambda: self._durable.pending
         sync = store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._send = SendMessageProcessor(
@@ -135,22 +155,30 @@ class BrokerController:
         reply = ReplyMessageProcessor(broker, self._send, durable)
         transactions = EndTransactionProcessor(broker, durable)
         self._checks = TransactionChecks(broker)
+        self._cleaner = MappingCleaner(broker)
         retention = RetentionProcessor(broker)
-        modes = MessageRequestModeManager(self._file_system, store.config_dir)
-        modes.load()
         self._later: list[_AnswersLater] = [
-            broker.changes, broker.worker, retention.worker, broker.cold_reads, reply,
+            broker.changes, broker.worker, retention.worker, broker.cold_reads, broker.other_brokers, reply,
             transactions]
-        self._processors: list[_Registers] = [
+        self._processors = self._made_processors(running, durable, retention, reply, transactions)
+
+    def _made_processors(
+        self, running: RunningSettings, durable: DurableAnswers | None, retention: RetentionProcessor,
+        reply: ReplyMessageProcessor, transactions: EndTransactionProcessor,
+    ) -> list[_Registers]:
+        broker = self._broker
+        modes = MessageRequestModeManager(self._file_system, self._store.config_dir)
+        modes.load()
+        return [
             self._send, reply, transactions, SendBackProcessor(broker, durable),
-            RecallMessageProcessor(broker, durable),
-            QueryProcessor(broker), ClientManageProcessor(broker), AdminTopicsProcessor(broker),
-            retention, ResetOffsetProcessor(broker), StatsProcessor(broker),
+            RecallMessageProcessor(broker, durable), QueryProcessor(broker),
+            ClientManageProcessor(broker), AdminTopicsProcessor(broker),
+            StaticTopicsProcessor(broker), retention, ResetOffsetProcessor(broker), StatsProcessor(broker),
             ClientOffsetsProcessor(broker), GroupAdminProcessor(broker, modes), EnginesProcessor(broker),
-            ReplicasProcessor(broker),
-            QueryAssignmentProcessor(broker, modes),
+            ReplicasProcessor(broker), QueryAssignmentProcessor(broker, modes),
             AdminProcessor(broker, RuntimeInfo(broker, self._file_system)),
             SettingsProcessor(running, broker.worker),
+            AccessProcessor(self.access, broker.changes, self._store.read_only),
         ]
 
     async def start(
@@ -191,6 +219,8 @@ class BrokerController:
         self._send.set_store_host(store_host)
         self._settings.update(listenPort=str(listeners.port), brokerIP1=listeners.advertised)
         self._register(listeners)
+        for server in listeners.servers:
+            self.access.guard(server)
         listeners.serving()
         self._servers = listeners.servers
         self._store.set_message_arriving_listener(
@@ -203,6 +233,7 @@ class BrokerController:
         self._pop.start(self._scheduler)
         self._scheduler.every("BrokerStats", SAMPLE_MS, self._broker.stats.step)
         self._every("scan", SCAN_S, self._scan)
+        self._every("mappings", PERIOD_S, self._cleaner.start_pass)
         self._start_transactions()
         self._broker.loop_lag.start()
         await self._register_elsewhere(listeners.namesrv_address)
@@ -264,14 +295,17 @@ class BrokerController:
         """Have the servers answer requests; the one on the VIP port serves no pulls."""
         for server in (listeners.broker, listeners.vip):
             if server is not None:
-                server.on_close = self._client_gone
-                server.on_activity = partial(self._broker.traffic.counters.add, "CHANNEL_ACTIVITY", value=1)
-                for processor in self._processors:
-                    processor.register(server)
+                self._register_on(server)
         self._pull.register(listeners.broker)
         self._pop.register(listeners.broker, listeners.vip)
         if listeners.namesrv is not None:
             self._register_name_server(listeners.namesrv, listeners.namesrv_address)
+
+    def _register_on(self, server: RemotingServer) -> None:
+        server.on_close = self._client_gone
+        server.on_activity = partial(self._broker.traffic.counters.add, "CHANNEL_ACTIVITY", value=1)
+        for processor in self._processors:
+            processor.register(server)
 
     def _register_name_server(self, server: RemotingServer, address: str) -> None:
         kv = KVConfigManager(self._file_system, self._store.config_dir)
@@ -280,7 +314,7 @@ class BrokerController:
         self._later += name_server.later
         name_server.register_local(
             self._config.broker_cluster_name, self._config.broker_name, self.broker_address,
-            self._broker.topics.table,
+            self._broker.topics.table, self._broker.topics.mappings.table,
         )
         self._broker.route = name_server.route
         server.on_close = name_server.closed
@@ -312,11 +346,21 @@ class BrokerController:
         """What the processors of the broker share."""
         return self._broker
 
+    def in_process(self) -> RemotingServer:
+        """Return a server that does not listen, for `InProcessConnection`: it serves what the broker's port serves."""
+        server = RemotingServer(limits=ServerLimits(bytes_max=self._config.server_buffer_max_bytes))
+        server.loop = self._broker.loop
+        self._register_on(server)
+        self._pull.register(server)
+        self._pop.register(server, None)
+        return server
+
     async def stop(self) -> None:
         """Stop serving: what is pending is answered, newer clients are told to go away."""
         if not self._started:
             return
         self._started = False
+        self._pop.stop_reviving()
         for timer in self._timers.values():
             timer.cancel()
         self._broker.loop_lag.stop()
@@ -377,6 +421,7 @@ class BrokerController:
         for later in self._later:
             await later.stop()
         await self._checks.stop()
+        await self._cleaner.stop()
         if self._broker.store.is_writeable and not self._store.lost_lock:
             self._broker.transactions.write_operations()
 

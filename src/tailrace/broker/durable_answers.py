@@ -25,7 +25,9 @@ _log = get_logger(__name__)
 PENDING_LIMIT: Final = 10_000
 """Sends that may wait; the reference's sendThreadPoolQueueCapacity."""
 
-Waiting = list[tuple[Channel, bytes, Callable[[], None] | None]]
+Then = Callable[[PutMessageStatus], int | bytes | None]
+"""What comes after a sync that ended so. Returns another answer, or a later position for which the answer waits."""
+Waiting = list[tuple[Channel, bytes, Then | None]]
 
 
 class DurableStore(Protocol):
@@ -58,9 +60,12 @@ class DurableAnswers:
         return self.pending >= self._limit
 
     def add(
-        self, channel: Channel, answer: bytes, until: int, then: Callable[[], None] | None = None
+        self, channel: Channel, answer: bytes, until: int, then: Then | None = None
     ) -> None:
-        """Send ``answer`` once the log is durable up to ``until``, and call ``then``."""
+        """Send ``answer`` once the log is durable up to ``until``, after a call of ``then``, which must not raise.
+
+        An empty answer, of a oneway request, is not sent.
+        """
         if not self._batch:
             self._loop.call_soon(self._register)
         self._batch.append((channel, answer, then))
@@ -92,12 +97,14 @@ class DurableAnswers:
             batch, status = self._done.popleft()
             self.pending -= len(batch)
             for channel, answer, then in batch:
-                if then is not None:
-                    then()
-                answers = by_channel.setdefault(channel, [])
-                answers.append(
-                    answer if status is PutMessageStatus.PUT_OK else _changed(answer, status)
-                )
+                later = then(status) if then is not None else None
+                if isinstance(later, int):
+                    self.add(channel, answer, later)
+                    continue
+                last = later or answer
+                if last:
+                    by_channel.setdefault(channel, []).append(
+                        last if status is PutMessageStatus.PUT_OK else _changed(last, status))
         for channel, answers in by_channel.items():
             channel.write(b"".join(answers))
 

@@ -30,10 +30,12 @@ from prometheus_client.registry import Collector
 
 from tailrace import metrics
 from tailrace.broker.context import BrokerContext
+from tailrace.broker.rpc_latency import LONG_POLLING, RpcLatency
 from tailrace.env.filesystem import FileSystem
 from tailrace.formats.remoting import LANGUAGES
 from tailrace.metrics import BASE_LABELS, Metric, MetricKind
 from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX
+from tailrace.remoting.entrance import Entrance
 from tailrace.remoting.limits import ServerLimits
 
 __all__ = ["Exposition"]
@@ -72,7 +74,7 @@ class Exposition(Collector):
     def __init__(self, file_system: FileSystem, cluster: str, broker_name: str) -> None:
         self.broker: BrokerContext | None = None
         self.progress: float | None = None
-        self.limits: ServerLimits | None = None
+        self.entrance: Entrance | None = None
         self._file_system = file_system
         self._base = cluster, "broker", broker_name
         self._registry = CollectorRegistry(auto_describe=False)
@@ -90,8 +92,9 @@ class Exposition(Collector):
         """The samples of this moment."""
         broker = self.broker
         yield self._family(metrics.READY, {(): broker is not None})
-        if self.limits is not None:
-            yield from self._connections(self.limits)
+        if self.entrance is not None:
+            yield from self._connections(self.entrance.limits)
+            yield from self._handshakes(self.entrance)
         if broker is None:
             if self.progress is not None:
                 yield self._family(metrics.RECOVERED_RATIO, {(): self.progress})
@@ -104,7 +107,9 @@ class Exposition(Collector):
         yield from self._traffic(broker)
         yield from self._clients(broker)
         yield from self._lags(broker)
+        yield self._family(metrics.REQUESTS_DENIED, {(reason,): n for reason, n in broker.denied().items()})
         yield self._loop_lag(broker)
+        yield from self._grpc(broker.rpc_latency)
 
     def _family(self, metric: Metric, samples: Samples) -> Family:
         family = _FAMILIES[metric.kind](
@@ -120,6 +125,12 @@ class Exposition(Collector):
         yield self._family(
             metrics.CONNECTIONS_CLOSED, {(reason,): n for reason, n in limits.closed.items()})
         yield self._family(metrics.CONNECTION_BYTES, {(): limits.bytes})
+
+    def _handshakes(self, entrance: Entrance) -> Iterator[Family]:
+        yield self._family(metrics.TLS_HANDSHAKES, {(): entrance.handshakes})
+        yield self._family(metrics.TLS_HANDSHAKES_INCOMPLETE, {(): entrance.incomplete})
+        yield self._family(
+            metrics.CONNECTIONS_REFUSED, {(reason,): n for reason, n in entrance.failures.items()})
 
     def _store(self, broker: BrokerContext, stats: Mapping[str, Any]) -> Iterator[Family]:
         store = broker.store
@@ -145,6 +156,14 @@ class Exposition(Collector):
         yield self._family(
             metrics.RETENTION_FRUITLESS, {(): stats.get("fruitlessCleanPasses", 0)})
         yield self._family(metrics.RETENTION_TRASH, {(): stats.get("trashBytes", 0)})
+        yield self._family(metrics.RETENTION_LOST_TIMERS, {(): stats.get("forcedDeletedTimers", 0)})
+        yield self._family(metrics.RETENTION_QUEUE_FILES, {(): stats.get("deletedQueueFiles", 0)})
+        yield self._family(metrics.RETENTION_INDEX_FILES, {(): stats.get("deletedIndexFiles", 0)})
+        yield self._family(metrics.RETENTION_HUNG, {(): bool(stats.get("hangedFile"))})
+        yield self._family(metrics.DISK_USED, {
+            (path,): percent for path, percent in stats.get("diskUsedPercent", {}).items()})
+        yield self._family(metrics.DISK_FULL, {(): stats.get("diskFull", False)})
+        yield self._family(metrics.ARCHIVE_LAG, {(): stats.get("archiveLagBytes", 0)})
         yield self._family(metrics.OPEN_FILES, {(): stats.get("openSegmentFiles", 0)})
         yield self._family(metrics.OPEN_FILES_MAX, {(): stats.get("openSegmentFilesMax", 0)})
         if earliest > 0:
@@ -264,6 +283,24 @@ class Exposition(Collector):
         yield self._family(metrics.COLD_READ_BYTES, {(): cold.bytes})
         yield self._family(metrics.NAME_SERVER_REGISTERED, {
             (address,): known for address, known in broker.registrations().items()})
+
+    def _grpc(self, rpc: RpcLatency) -> Iterator[Family]:
+        up = GaugeMetricFamily(
+            metrics.PROXY_UP.exposed, metrics.PROXY_UP.description, labels=(*BASE_LABELS, *metrics.PROXY_UP.labels))
+        cluster, _, node = self._base
+        up.add_metric([cluster, "proxy", node, "local"], float(rpc.clients is not None))
+        yield up
+        yield self._family(metrics.GRPC_CLIENTS, {(): rpc.clients() if rpc.clients is not None else 0})
+        latency = metrics.RPC_LATENCY
+        family = HistogramMetricFamily(
+            latency.exposed, latency.description, labels=(*BASE_LABELS, *latency.labels), unit=latency.unit)
+        bounds = [*(f"{float(bound)}" for bound in latency.buckets), "+Inf"]
+        for (name, code), counts in list(rpc.counts.items()):
+            family.add_metric(
+                [*self._base, "grpc", name, code, _flag(name in LONG_POLLING), "success"],
+                list(zip(bounds, map(float, accumulate(counts)), strict=True)),
+                sum_value=rpc.sums_ms.get((name, code), 0.0))
+        yield family
 
     def _loop_lag(self, broker: BrokerContext) -> Family:
         lag = metrics.LOOP_LAG

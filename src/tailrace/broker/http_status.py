@@ -1,4 +1,4 @@
-"""``serve --http``: a small HTTP server for ``/ready`` and ``/metrics``.
+"""``serve --http``: a small HTTP server for ``/ready``, ``/metrics`` and the pages below ``/console/``.
 
 It answers from the first moment of the process, before and while the store is opened. ``/ready`` is
 200 once clients are served, also if the store was opened read-only, which the text then says. It is 503
@@ -7,27 +7,30 @@ before that, with what is going on and, if the store reports it, the percentage 
 
 The server answers GET and HEAD, one request a connection, and closes connections that send no complete
 request within 5 s. When too many connections are open, it closes the oldest one that has not sent its
-request yet, so slow clients do not keep others out.
+request yet, so slow clients do not keep others out. Connections may use TLS, see
+`tailrace.remoting.entrance`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from http import HTTPStatus
-from typing import Final, Protocol, final
+from ipaddress import ip_address
+from typing import Final, NamedTuple, Protocol, final
 
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.exposition import Exposition
 from tailrace.config import BrokerConfig
 from tailrace.env.filesystem import FileSystem, OsFileSystem
 from tailrace.logs import get_logger
+from tailrace.remoting.entrance import Arrival, Entrance
 from tailrace.remoting.limits import SLOW_HTTP, ServerLimits
 from tailrace.remoting.server import one_address
 
-__all__ = ["HttpStatusServer", "RecoveryProgress", "unknown_progress"]
+__all__ = ["Answer", "HttpStatusServer", "Pages", "RecoveryProgress", "unknown_progress"]
 
 _log = get_logger(__name__)
 
@@ -36,6 +39,23 @@ REQUEST_MAX: Final = 8192
 CONNECTIONS_MAX: Final = 64
 BACKLOG: Final = 100
 TEXT: Final = "text/plain; charset=utf-8"
+
+
+class Answer(NamedTuple):
+    """What a page answers."""
+
+    status: HTTPStatus
+    body: bytes
+    content_type: str
+    headers: Mapping[str, str]
+
+
+class Pages(Protocol):
+    """Pages below ``/console/``; called in a thread."""
+
+    def __call__(self, target: str, broker: BrokerContext | None, state: str) -> Answer:
+        """Return the answer to a request for ``target``; without a ``broker`` no client is served yet."""
+        ...
 
 
 class RecoveryProgress(Protocol):
@@ -82,12 +102,17 @@ class HttpStatusServer:
     def __init__(
         self, config: BrokerConfig, progress: RecoveryProgress = unknown_progress,
         file_system: FileSystem | None = None, request_timeout_s: float = REQUEST_TIMEOUT_S,
-        limits: ServerLimits | None = None,
+        limits: ServerLimits | None = None, pages: Pages | None = None, entrance: Entrance | None = None,
     ) -> None:
         self._progress = progress
+        self._pages = pages
+        self._loopback = False
         self._exposition = Exposition(
             file_system or OsFileSystem(), config.broker_cluster_name, config.broker_name)
-        self._limits = self._exposition.limits = ServerLimits() if limits is None else limits
+        self._entrance = self._exposition.entrance = entrance or Entrance(
+            ServerLimits() if limits is None else limits)
+        self._limits = self._entrance.limits
+        self._arrivals: dict[Arrival, None] = {}
         self._open: dict[_HttpConnection, None] = {}
         self._state = "starting"
         self._timeout_s = request_timeout_s
@@ -97,10 +122,10 @@ class HttpStatusServer:
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; the address taken. Raises OSError."""
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        self._server = await asyncio.start_server(
-            self._accepted, one_address(found), port, limit=REQUEST_MAX,
-            backlog=self._limits.backlog(BACKLOG))
+        self._server = await asyncio.get_running_loop().create_server(
+            self._arrival, one_address(found), port, backlog=self._limits.backlog(BACKLOG))
         taken = self._server.sockets[0].getsockname()
+        self._loopback = ip_address(str(taken[0]).partition("%")[0]).is_loopback
         return str(taken[0]), int(taken[1])
 
     def serving(self, broker: BrokerContext) -> None:
@@ -119,11 +144,25 @@ class HttpStatusServer:
             return
         self._server.close()
         self._server = None
+        for arrival in list(self._arrivals):
+            arrival.abort()
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=1.0)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
+
+    def _arrival(self) -> asyncio.Protocol:
+        if len(self._open) + len(self._arrivals) >= CONNECTIONS_MAX and self._arrivals:
+            self._close_silent(asyncio.get_running_loop().time())
+        return self._entrance.protocol(self._streams, self._arrivals, self._timeout_s)
+
+    def _close_silent(self, now: float) -> None:
+        """Close the oldest connection without a first byte, or in its handshake."""
+        self._limits.close(next(iter(self._arrivals)), SLOW_HTTP, now)
+
+    def _streams(self) -> asyncio.Protocol:
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(limit=REQUEST_MAX), self._accepted)
 
     async def _accepted(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -157,7 +196,11 @@ class HttpStatusServer:
         self._open[connection] = None
         if not self._limits.opened(connection, connection.last_active):
             return False
-        if len(self._open) > CONNECTIONS_MAX:
+        if len(self._open) + len(self._arrivals) <= CONNECTIONS_MAX:
+            return True
+        if self._arrivals:
+            self._close_silent(connection.last_active)
+        else:
             slow = next((c for c in self._open if not c.served), connection)
             oldest = next(iter(self._open)) if slow is connection else slow
             del self._open[oldest]
@@ -173,8 +216,14 @@ class HttpStatusServer:
             "/ready": self._ready, "/metrics": partial(self._metrics, _accepted(head)),
         }
         answer = answers.get(target.split("?", 1)[0])
+        if self._pages is not None and target in {"/", "/console"}:
+            return _response(HTTPStatus.SEE_OTHER, b"see /console/\n", headers={"Location": "/console/"})
+        if self._pages is not None and target.startswith("/console/"):
+            if self._loopback and not _names_this_machine(head):
+                return _response(HTTPStatus.FORBIDDEN, b"the console answers requests to a loopback address only\n")
+            answer = partial(self._page, target)
         if answer is None:
-            return _response(HTTPStatus.NOT_FOUND, b"known are /ready and /metrics\n")
+            return _response(HTTPStatus.NOT_FOUND, b"known are /ready, /metrics and /console/\n")
         if method not in {"GET", "HEAD"}:
             return _response(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET and HEAD\n", allow=True)
         try:
@@ -201,6 +250,11 @@ class HttpStatusServer:
             text = f"recovering {done * 100:.0f} %"
         return _response(HTTPStatus.SERVICE_UNAVAILABLE, f"{text}\n".encode())
 
+    def _page(self, target: str) -> bytes:
+        assert self._pages is not None
+        made = self._pages(target, self._exposition.broker, self._state)
+        return _response(made.status, made.body, made.content_type, headers=made.headers)
+
     def _metrics(self, accept: str) -> bytes:
         self._exposition.progress = self._done()
         return _response(HTTPStatus.OK, *self._exposition.text(accept))
@@ -212,12 +266,34 @@ class HttpStatusServer:
 
 def _accepted(head: bytes) -> str:
     """Return the values of all ``Accept`` fields of a request's head, separated by commas."""
+    return ",".join(_fields(head, "accept"))
+
+
+def _fields(head: bytes, wanted: str) -> list[str]:
     fields = (line.partition(":") for line in head.decode("latin-1").split("\r\n")[1:])
-    return ",".join(value for name, _, value in fields if name.lower() == "accept")
+    return [value for name, _, value in fields if name.lower() == wanted]
+
+
+def _names_this_machine(head: bytes) -> bool:
+    """Whether a request names a loopback host.
+
+    Another name may be one of a page elsewhere that points its own name here to read the answers (DNS rebinding).
+    """
+    hosts = [value.strip() for value in _fields(head, "host")]
+    if len(hosts) != 1:
+        return False
+    host = hosts[0].rpartition(":")[0] if not hosts[0].endswith("]") and ":" in hosts[0] else hosts[0]
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def _response(
-    status: HTTPStatus, body: bytes, content_type: str = TEXT, *, allow: bool = False
+    status: HTTPStatus, body: bytes, content_type: str = TEXT, *, allow: bool = False,
+    headers: Mapping[str, str] | None = None,
 ) -> bytes:
     lines = [
         f"HTTP/1.1 {status.value} {status.phrase}", f"Content-Type: {content_type}",
@@ -225,4 +301,5 @@ def _response(
     ]
     if allow:
         lines.append("Allow: GET, HEAD")
+    lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
     return "\r\n".join((*lines, "", "")).encode("latin-1") + body

@@ -28,10 +28,12 @@ from tailrace.formats.remoting import RemotingCommand, ResponseCode
 from tailrace.kernels import header as header_kernel
 from tailrace.logs import get_logger
 from tailrace.remoting import Channel, RemotingServer
+from tailrace.remoting.entrance import Entrance
 from tailrace.remoting.limits import ServerLimits
 from tailrace.remoting.server import HIGH_WATER
+from tailrace.tls_settings import TlsConfig
 
-__all__ = ["Address", "Listeners", "is_own_address", "server_limits", "why_not_listening"]
+__all__ = ["Address", "Listeners", "entrance_of", "is_own_address", "server_limits", "why_not_listening"]
 
 _log = get_logger(__name__)
 
@@ -46,9 +48,11 @@ class Listeners:
     def __init__(
         self, broker_ip: str = "", progress: Callable[[], float | None] = lambda: None,
         names: tuple[str, str] = ("", ""), limits: ServerLimits | None = None,
-        high_water: int = HIGH_WATER,
+        high_water: int = HIGH_WATER, entrance: Entrance | None = None,
     ) -> None:
-        self.limits = ServerLimits() if limits is None else limits
+        self.entrance = entrance or Entrance(ServerLimits() if limits is None else limits)
+        """Decides which connections use TLS."""
+        self.limits = self.entrance.limits
         """What all connections may take together."""
         self._high_water = high_water
         self.advertised = broker_ip
@@ -134,7 +138,7 @@ class Listeners:
 
     def _server(self) -> RemotingServer:
         server = RemotingServer(
-            decode_header=header_kernel.decode_header, limits=self.limits, high_water=self._high_water)
+            decode_header=header_kernel.decode_header, entrance=self.entrance, high_water=self._high_water)
         server.default_processor = self._not_yet
         return server
 
@@ -160,6 +164,13 @@ def server_limits(config: BrokerConfig) -> ServerLimits:
     return ServerLimits(
         most or max(limit // 2, 1), config.server_buffer_max_bytes,
         config.server_channel_stall_timeout_seconds)
+
+
+def entrance_of(config: TlsConfig, limits: ServerLimits) -> Entrance:
+    """Return the entrance of the process by the settings, without its certificate."""
+    return Entrance(
+        limits, config.mode, handshake_timeout_s=config.handshake_timeout_seconds,
+        handshakes_max=config.handshakes_max, handshakes_per_address=config.handshakes_per_address)
 
 
 def is_own_address(host: str) -> bool:

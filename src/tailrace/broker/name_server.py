@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final, final
 
 from tailrace.broker.answers_later import Answer, Change, ConfigChanges, RequestWorker
@@ -19,19 +20,19 @@ from tailrace.broker.kv_config import ORDER_TOPIC_CONFIG, KVConfigManager
 from tailrace.broker.processors._bodies import (
     json_object,
     json_value,
-    number_in,
-    object_in,
     objects_in,
     text_in,
 )
+from tailrace.broker.registration_body import Registered, read_registration
 from tailrace.config import NameServerConfig
 from tailrace.env.clock import Clock
-from tailrace.errors import MessageIllegalError, RefusalError, StoreError
+from tailrace.errors import RefusalError, StoreError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests import name_server_headers as headers
 from tailrace.logs import get_logger
 from tailrace.node.topic_config import PERM_WRITE, TopicConfig, validate_topic
+from tailrace.node.topic_queue_mapping import TopicQueueMappingDetail
 from tailrace.remoting import Channel, RemotingServer
 
 __all__ = ["KVConfigManager", "NameServer"]
@@ -44,11 +45,6 @@ BROKERS_MAX: Final = 1_000
 MEMBERS_MAX: Final = 100
 TOPICS_MAX: Final = 200_000
 """Topics of all brokers elsewhere together."""
-REGISTRATION_MAX: Final = 25_000
-"""Topics of one registration; a broker with more splits it (enableSplitRegistration)."""
-REGISTRATION_VALUES: Final = 12 * REGISTRATION_MAX
-"""Values in the JSON body of a registration."""
-INFLATED_MAX: Final = 16 << 20
 SMALL_BODY: Final = 64 * 1024
 """Bytes of a registration that is read on the event loop."""
 FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
@@ -75,6 +71,8 @@ class Broker:
     cluster: str
     members: dict[int, BrokerMember] = field(default_factory=dict)
     topics: Mapping[str, TopicConfig] = field(default_factory=dict)
+    mappings: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    """Of its static topics: a TopicQueueMappingInfo by topic."""
     is_local: bool = False
     enable_acting_master: bool = False
     write_wiped: bool = False
@@ -114,6 +112,7 @@ class NameServer:
         self.worker = RequestWorker(loop)
         self._changes = ConfigChanges(loop)
         self._brokers: dict[str, Broker] = {}
+        self._own_mappings: Mapping[str, TopicQueueMappingDetail] = {}
 
     @property
     def later(self) -> list[ConfigChanges | RequestWorker]:
@@ -123,9 +122,11 @@ class NameServer:
     # --- the table
 
     def register_local(
-        self, cluster: str, name: str, address: str, topics: Mapping[str, TopicConfig]
+        self, cluster: str, name: str, address: str, topics: Mapping[str, TopicConfig],
+        mappings: Mapping[str, TopicQueueMappingDetail] = MappingProxyType({}),
     ) -> None:
-        """Enter the broker of this process; ``topics`` is read whenever somebody asks."""
+        """Enter the broker of this process; ``topics`` and ``mappings`` are read whenever a client asks."""
+        self._own_mappings = mappings
         broker = Broker(name=name, cluster=cluster, topics=topics, is_local=True)
         broker.members[0] = BrokerMember(address=address, broker_id=0)
         self._brokers[name] = broker
@@ -137,11 +138,20 @@ class NameServer:
             if (config := b.topics.get(topic)) is not None and b.members]
         if not found:
             return None
-        return {
+        route = {
             "brokerDatas": [b.to_json() for b, _ in found],
             "filterServerTable": {},
             "queueDatas": [b.queue_data(config) for b, config in found],
         }
+        if mappings := {info["bname"]: info for b, _ in found if (info := self._mapping_of(b, topic))}:
+            route["topicQueueMappingByBroker"] = mappings
+        return route
+
+    def _mapping_of(self, broker: Broker, topic: str) -> dict[str, Any] | None:
+        if not broker.is_local:
+            return broker.mappings.get(topic)
+        detail = self._own_mappings.get(topic)
+        return None if detail is None else detail.info()
 
     def closed(self, channel: Channel) -> None:
         """A connection is gone, and with it the broker that registered over it."""
@@ -268,6 +278,7 @@ class NameServer:
         for broker in self._brokers.values():
             if not broker.is_local and topic in broker.topics and cluster in {None, "", broker.cluster}:
                 broker.topics = {t: c for t, c in broker.topics.items() if t != topic}
+                broker.mappings = {t: info for t, info in broker.mappings.items() if t != topic}
         return request.answer()
 
     def register_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
@@ -324,17 +335,18 @@ class NameServer:
         """Enter a broker of elsewhere: request 103. A large body is read in another thread."""
         header = request.read(headers.RegisterBrokerRequestHeader)
         if not header.compressed and len(request.body) <= SMALL_BODY:
-            return self._register_broker(channel, request, *_registration(request, header))
+            return self._register_broker(channel, request, read_registration(request, compressed=False))
         return self.worker.in_thread(self._read_and_register)(channel, request)
 
     def _read_and_register(self, channel: Channel, request: RemotingCommand) -> Answer:
-        version, topics = _registration(request, request.read(headers.RegisterBrokerRequestHeader))
+        header = request.read(headers.RegisterBrokerRequestHeader)
+        found = read_registration(request, compressed=header.compressed)
         if self._loop is None or not self._loop.is_running():
-            return self._register_broker(channel, request, version, topics)
+            return self._register_broker(channel, request, found)
 
         def enter() -> None:
             try:
-                done.set_result(self._register_broker(channel, request, version, topics))
+                done.set_result(self._register_broker(channel, request, found))
             except Exception as error:  # noqa: BLE001 - the thread that waits raises it
                 done.set_exception(error)
 
@@ -343,10 +355,9 @@ class NameServer:
         return done.result()
 
     def _register_broker(
-        self, channel: Channel, request: RemotingCommand, version: dict[str, int],
-        topics: dict[str, TopicConfig],
+        self, channel: Channel, request: RemotingCommand, found: Registered
     ) -> RemotingCommand:
-        header = request.read(headers.RegisterBrokerRequestHeader)
+        header, version, topics = request.read(headers.RegisterBrokerRequestHeader), found.version, found.topics
         if header.body_crc32 and header.body_crc32 != zlib.crc32(request.body) & 0x7FFFFFFF:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, "crc32 not match")
         name, address, broker_id = header.broker_name, header.broker_addr, header.broker_id
@@ -376,6 +387,7 @@ class NameServer:
         acts = header.enable_acting_master is not None and broker_id == min(broker.members)
         if topics and (broker_id == 0 or acts):
             broker.topics = {**broker.topics, **topics}
+            broker.mappings = {**broker.mappings, **found.mappings}
             if before is None or before.data_version != version:
                 broker.write_wiped = broker_id != 0 and broker.enable_acting_master
         answer = headers.RegisterBrokerResponseHeader()
@@ -486,65 +498,3 @@ def _topic_list(
     if address is not None:
         body["brokerAddr"] = address
     return request.answer(body=fastjson.dumps(body))
-
-
-def _registration(
-    request: RemotingCommand, header: headers.RegisterBrokerRequestHeader
-) -> tuple[dict[str, int], dict[str, TopicConfig]]:
-    """Data version and topics of a registration's body. Raises MessageIllegalError or ValueError."""
-    if not request.body:
-        return {}, {}
-    if header.compressed:
-        return _compressed_registration(request.body)
-    value = object_in(json_object(request, REGISTRATION_VALUES, INFLATED_MAX), "topicConfigSerializeWrapper")
-    topics = {}
-    for topic, member in object_in(value, "topicConfigTable").items():
-        if isinstance(member, dict):
-            if reason := validate_topic(topic):
-                raise MessageIllegalError("body", f"topicConfigTable: {reason}")
-            topics[topic] = TopicConfig.from_json(member, topic)
-    return _version(object_in(value, "dataVersion")), topics
-
-
-def _version(value: Any) -> dict[str, int]:
-    """The members of a DataVersion, to be compared."""
-    if not isinstance(value, dict):
-        return {}
-    return {name: number_in(value, name) for name in ("counter", "stateVersion", "timestamp")
-            if name in value}
-
-
-def _compressed_registration(body: bytes) -> tuple[dict[str, int], dict[str, TopicConfig]]:
-    inflater = zlib.decompressobj()
-    data = inflater.decompress(body, INFLATED_MAX)
-    if inflater.unconsumed_tail:
-        raise ValueError(f"the registration is longer than {INFLATED_MAX} bytes")
-    pos = 0
-
-    def part() -> bytes:
-        nonlocal pos
-        size = int.from_bytes(data[pos : pos + 4], "big")
-        if pos + 4 + size > len(data):
-            raise ValueError("a part of the registration leaves its body")
-        pos += 4 + size
-        return data[pos - size : pos]
-
-    version = fastjson.loads_bounded(part(), 100)
-    count = int.from_bytes(data[pos : pos + 4], "big")
-    if count > REGISTRATION_MAX:
-        raise ValueError(
-            f"the registration has {count} topics, over the limit of {REGISTRATION_MAX}; set "
-            "enableSplitRegistration=true on that broker")
-    pos += 4
-    topics = {}
-    for _ in range(count):
-        words = part().decode().split(" ", 5)
-        if len(words) < 5:
-            raise ValueError("a topic of the registration has too few words")
-        if reason := validate_topic(words[0]):
-            raise ValueError(reason)
-        topics[words[0]] = TopicConfig(
-            topic_name=words[0], read_queue_nums=int(words[1]), write_queue_nums=int(words[2]),
-            perm=int(words[3]), topic_filter_type=words[4],
-        )
-    return _version(version), topics

@@ -23,7 +23,7 @@ from tailrace.formats.requests.name_server_headers import (
     UnRegisterBrokerRequestHeader,
 )
 from tailrace.logs import get_logger
-from tailrace.remoting.client import RemotingClient, split_address
+from tailrace.remoting.client import split_address
 
 __all__ = ["Registration", "name_server_addresses", "registered_elsewhere"]
 
@@ -66,7 +66,7 @@ class Registration:
     def __init__(self, broker: BrokerContext, addresses: list[str]) -> None:
         self._broker = broker
         self._addresses = addresses
-        self._client = RemotingClient()
+        self._client = broker.outgoing()
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._state: dict[str, str] = {}
@@ -111,12 +111,14 @@ class Registration:
 
     def _body(self) -> bytes:
         """Return a RegisterBrokerBody with every topic."""
+        mappings = self._broker.topics.mappings
         return fastjson.dumps({
             "filterServerList": [],
             "topicConfigSerializeWrapper": {
                 **self._broker.topics.to_json(),
-                "mappingDataVersion": {"counter": 0, "stateVersion": 0, "timestamp": 0},
-                "topicQueueMappingDetailMap": {}, "topicQueueMappingInfoMap": {}}})
+                "mappingDataVersion": mappings.data_version.to_json(), "topicQueueMappingDetailMap": {},
+                "topicQueueMappingInfoMap": {
+                    topic: detail.info() for topic, detail in list(mappings.table.items())}}})
 
     async def _register(self, address: str, body: bytes) -> None:
         config = self._broker.config

@@ -14,7 +14,9 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Final, final
 
+from tailrace.auth_settings import AuthConfig
 from tailrace.config import (
+    SECRET,
     BrokerConfig,
     NameServerConfig,
     StoreConfig,
@@ -29,6 +31,7 @@ from tailrace.formats.remoting import ResponseCode
 from tailrace.java_settings import java_settings
 from tailrace.logs import get_logger
 from tailrace.node.config_manager import DataVersion
+from tailrace.tls_settings import TLS_ALIASES, TLS_NAMES
 
 __all__ = ["RunningSettings", "SettingsFile", "settings_of", "with_values", "properties_in"]
 
@@ -45,7 +48,7 @@ FILE_MAX: Final = 1 << 20
 SHOWN_MAX: Final = 60
 _LINE: Final = re.compile(r"(?:[^\n]*\\\r?\n)*[^\n]*\n?")
 _NAME: Final = re.compile(r"\s*([^#!\s=:][^=:]*?)\s*[=:]")
-Config = StoreConfig | BrokerConfig | NameServerConfig
+Config = StoreConfig | BrokerConfig | NameServerConfig | AuthConfig
 
 
 def settings_of(*configs: Any, **more: object) -> dict[str, str]:
@@ -53,7 +56,8 @@ def settings_of(*configs: Any, **more: object) -> dict[str, str]:
     found: dict[str, str] = {}
     for config in configs:
         for f in dataclasses.fields(config):
-            found[option_name(f)] = _text(getattr(config, f.name))
+            value = getattr(config, f.name)
+            found[option_name(f)] = SECRET if value and f.metadata["secret"] else _text(value)
     return {**found, **{name: _text(value) for name, value in more.items()}}
 
 
@@ -93,7 +97,7 @@ def properties_in(body: bytes) -> dict[str, str]:
 
 @final
 class SettingsFile:
-    """The file that ``--config`` named. ``path`` is absolute."""
+    """The file that ``--config`` named, with its permissions. ``path`` is absolute and no symbolic link."""
 
     def __init__(self, file_system: FileSystem, path: str) -> None:
         self._file_system = file_system
@@ -106,7 +110,8 @@ class SettingsFile:
             data = read_file(self._file_system, self.path, FILE_MAX + 1)
             if len(data) > FILE_MAX:
                 raise ValueError(f"{self.path} has more than {FILE_MAX} bytes")
-            replace_file(self._file_system, self.path, with_values(data.decode(), values).encode())
+            replace_file(
+                self._file_system, self.path, with_values(data.decode(), values).encode(), keep_permissions=True)
 
 
 @final
@@ -176,7 +181,7 @@ class RunningSettings:
             if field is not None:
                 if not field.metadata["live"]:
                     fixed.append(said)
-            elif name in self.shown:
+            elif name in self.shown or name in TLS_NAMES or name in TLS_ALIASES:
                 fixed.append(said)
             else:
                 (unused if name in java_settings() else unknown).append(said)

@@ -16,7 +16,7 @@ from tailrace.formats.commitlog import decode_properties
 from tailrace.metrics import MESSAGE_SIZE
 from tailrace.store.hooks import MessageArrivingListener
 
-__all__ = ["NORMAL", "CountedArrivals", "Flow", "Traffic", "message_type", "type_of"]
+__all__ = ["NORMAL", "CountedArrivals", "Flow", "Traffic", "is_delayed", "message_type", "type_of"]
 
 _BUCKETS: Final = MESSAGE_SIZE.buckets
 NORMAL: Final = "normal"
@@ -57,6 +57,11 @@ def type_of(properties: Mapping[str, str]) -> str:
     if _SHARDING_KEY in properties:
         return "fifo"
     return NORMAL if _DELAYS.isdisjoint(properties) else "delay"
+
+
+def is_delayed(properties: str) -> bool:
+    """Return whether a message with these stored properties waits in a system topic before it is delivered."""
+    return not _DELAYS.isdisjoint(decode_properties(properties.encode()))
 
 
 def _no_system_topics(topic: str) -> bool:

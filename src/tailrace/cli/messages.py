@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tailrace.cli.problems import serve_hint
+from tailrace.cli.admin import ask, explain_default, server_of
+from tailrace.cli.connections import Target
+from tailrace.cli.output import local_time
+from tailrace.cli.problems import no_such
 from tailrace.config import whole_number
 from tailrace.errors import (
     NotAStoreError,
@@ -22,17 +23,13 @@ from tailrace.formats.filenames import LOCK
 from tailrace.model import Message, MessageExt
 
 if TYPE_CHECKING:
+    from tailrace.client.admin import TopicQueue
     from tailrace.node.message_store import MessageStore
 
-__all__ = ["create_topic", "list_topics", "purge_topic", "send_message", "tail_messages"]
-
-
-def _server_of(store: str, error: StoreLockedError) -> str:
-    """The broker that serves a locked directory, by the hint it left."""
-    try:
-        return str(serve_hint(store)["broker"])
-    except KeyError:
-        raise error from None
+__all__ = [
+    "create_topic", "delete_topic", "list_topics", "purge_topic", "send_messages", "tail_messages",
+    "topic_stats",
+]
 
 
 def _opened(store: str, *, create: bool = False, must_write: bool = False) -> MessageStore:
@@ -52,103 +49,154 @@ def _opened_or_made(store: str, *, create: bool) -> MessageStore:
         raise NotAStoreError(store, f"{error.reason}; --create makes one") from error
 
 
-def send_message(
-    message: Message, store: str, broker: str, namesrv: str, queue: int, *, create: bool
-) -> dict[str, Any]:
-    """Put a message; where it is."""
+def send_messages(
+    messages: Iterable[Message], target: Target, queue: int, *, create: bool
+) -> Iterator[dict[str, Any]]:
+    """Put messages; yield where each is."""
+    store, broker = target.store, target.broker
     if store:
         try:
-            with _opened_or_made(store, create=create) as opened:
-                result = opened.put(message, queue_id=max(queue, 0))
+            opened = _opened_or_made(store, create=create)
         except StoreLockedError as error:
-            broker = _server_of(store, error)
+            broker = server_of(store, error)
         else:
-            return {
-                "status": result.status.name, "topic": message.topic, "queueId": result.queue_id,
-                "queueOffset": result.queue_offset, "physicalOffset": result.phy_offset,
-                "msgId": result.msg_id,
-            }
+            with opened:
+                for message in messages:
+                    result = opened.put(message, queue_id=max(queue, 0))
+                    yield {
+                        "status": result.status.name, "topic": message.topic, "queueId": result.queue_id,
+                        "queueOffset": result.queue_offset, "physicalOffset": result.phy_offset,
+                        "msgId": result.msg_id,
+                    }
+            return
     from tailrace.client import Producer  # noqa: PLC0415 - asyncio and sockets
 
-    with Producer(namesrv=namesrv, broker=broker, group="tailrace_cli") as producer:
-        sent = producer.send(message, queue_id=queue if queue >= 0 else None)
-    return {
-        "status": sent.status, "topic": message.topic, "queueId": sent.queue_id,
-        "queueOffset": sent.queue_offset, "msgId": sent.msg_id, "offsetMsgId": sent.offset_msg_id,
-    }
+    with (explain_default(target),
+          Producer(namesrv=target.namesrv, broker=broker, group="tailrace_cli", tls=target.tls or False) as producer):
+        for message in messages:
+            sent = producer.send(message, queue_id=queue if queue >= 0 else None)
+            yield {
+                "status": sent.status, "topic": message.topic, "queueId": sent.queue_id,
+                "queueOffset": sent.queue_offset, "msgId": sent.msg_id, "offsetMsgId": sent.offset_msg_id,
+            }
 
 
 def _line(message: MessageExt) -> dict[str, Any]:
-    line: dict[str, Any] = {
+    from tailrace.doctor.dump import body_of  # noqa: PLC0415 - NumPy and kernels
+
+    return {
         "topic": message.topic, "queueId": message.queue_id, "queueOffset": message.queue_offset,
-        "storeTimestamp": message.store_timestamp, "msgId": message.msg_id,
-        "properties": message.properties,
+        "storeTimestamp": message.store_timestamp, "storeTime": local_time(message.store_timestamp),
+        "msgId": message.msg_id, "properties": message.properties, **body_of(message.body),
     }
-    try:
-        line["body"] = message.body.decode()
-    except UnicodeDecodeError:
-        line["bodyBase64"] = base64.b64encode(message.body).decode()
-    return line
 
 
 def tail_messages(
-    topic: str, store: str, broker: str, namesrv: str, start: str, *, follow: bool
+    topic: str, target: Target, start: str, tags: str, *, follow: bool
 ) -> Iterator[dict[str, Any]]:
     """Yield the messages of all queues of a topic, starting at ``start``."""
-    offset = whole_number(start)
+    from tailrace.client.subscription import Subscription  # noqa: PLC0415
+
+    offset, store, broker = whole_number(start), target.store, target.broker
     if store:
+        wanted = Subscription.of(topic, tags)
         try:
             with _opened(store) as opened:
                 queues = [entry for entry in opened.queues() if entry[0] == topic]
                 if not queues and opened.topics.select(topic) is None:
-                    raise StoreError(f"{store} has no topic {topic}")
+                    raise no_such("topic", topic, _topics_of(opened), store)
                 for _, queue_id, low, high in queues:
                     at = {"first": low, "last": high}.get(start)
                     at = (offset or 0) if at is None else at
                     for message in opened.read(topic, queue_id, max(at, low)):
-                        yield _line(message)
+                        yield from map(_line, wanted.keep([message]))
                 if follow:
                     raise StoreError(
-                        "nobody serves this directory, so nothing can follow; say --no-follow")
+                        "no server has this directory open, so no message can follow; add --no-follow")
                 return
         except StoreLockedError as error:
-            broker = _server_of(store, error)
+            broker = server_of(store, error)
     from tailrace.client import PullConsumer  # noqa: PLC0415 - asyncio and sockets
 
-    with PullConsumer(namesrv=namesrv, broker=broker, group="tailrace_cli") as consumer:
+    with (explain_default(target),
+          PullConsumer(
+              namesrv=target.namesrv, broker=broker, group="tailrace_cli", tls=target.tls or False) as consumer):
         for message in consumer.messages(
-            topic, start=start if offset is None else offset, follow=follow
+            topic, start=start if offset is None else offset, tags=tags, follow=follow
         ):
             yield _line(message)
 
 
-def list_topics(store: str, broker: str) -> Iterator[dict[str, Any]]:
-    """Topics and their queues."""
-    if store:
+def _topics_of(opened: MessageStore) -> list[str]:
+    return [one.topic_name for one in opened.topics.items() if not opened.topics.is_system_topic(one.topic_name)]
+
+
+def list_topics(target: Target) -> Iterator[dict[str, Any]]:
+    """Yield topics and their queues."""
+    if target.store:
         try:
-            with _opened(store) as opened:
+            with _opened(target.store) as opened:
                 for config in sorted(opened.topics.items(), key=lambda c: c.topic_name):
                     yield config.to_json()
                 return
         except StoreLockedError as error:
-            broker = _server_of(store, error)
-    from tailrace.client import PullConsumer  # noqa: PLC0415 - asyncio and sockets
+            target = Target(broker=server_of(target.store, error), tls=target.tls)
+    yield from ask(target, lambda admin: admin.topic_configs())
 
-    with PullConsumer(broker=broker, group="tailrace_cli") as consumer:
-        yield from consumer.topic_configs()
+
+def topic_stats(name: str, target: Target) -> list[TopicQueue]:
+    """Return the queues of a topic. Raises StoreError or RemotingCommandError."""
+    from tailrace.client.admin import TopicQueue as Queue  # noqa: PLC0415 - asyncio
+
+    if target.store:
+        try:
+            with _opened(target.store) as opened:
+                found = [entry for entry in opened.queues() if entry[0] == name]
+                if not found and opened.topics.select(name) is None:
+                    raise no_such("topic", name, _topics_of(opened), target.store)
+                return [
+                    Queue(name, "", queue_id, low, high, _last_time(opened, name, queue_id, high))
+                    for _, queue_id, low, high in sorted(found)]
+        except StoreLockedError as error:
+            target = Target(broker=server_of(target.store, error), tls=target.tls)
+    return ask(target, lambda admin: admin.topic_queues(name))
+
+
+def _last_time(opened: MessageStore, topic: str, queue_id: int, high: int) -> int:
+    last = next(iter(opened.read(topic, queue_id, max(high - 1, 0))), None)
+    return 0 if last is None else last.store_timestamp
+
+
+def delete_topic(name: str, target: Target) -> list[str]:
+    """Delete a topic with its queues; return who did. Raises StoreError or RemotingCommandError."""
+    from tailrace.env.clock import SystemClock  # noqa: PLC0415
+    from tailrace.env.filesystem import OsFileSystem  # noqa: PLC0415
+    from tailrace.node.consumer_offset import ConsumerOffsetManager  # noqa: PLC0415
+
+    if target.store:
+        try:
+            with _opened(target.store, must_write=True) as opened:
+                if opened.topics.is_system_topic(name):
+                    raise StoreError(f"{name} is a topic of the broker itself")
+                if opened.topics.select(name) is None:
+                    raise no_such("topic", name, _topics_of(opened), target.store)
+                offsets = ConsumerOffsetManager(OsFileSystem(), opened.config_dir, SystemClock())
+                offsets.load()
+                opened.delete_topics({name}, lambda note: opened.topics.delete(
+                    name, lambda: opened.topics.mappings.delete(name, lambda: offsets.remove_topic(name, note))))
+                return [target.store]
+        except StoreLockedError as error:
+            target = Target(broker=server_of(target.store, error), tls=target.tls)
+    return ask(target, lambda admin: admin.delete_topic(name))
 
 
 def create_topic(
-    name: str, store: str, broker: str, queues: int, attributes: dict[str, str], *, create: bool
+    name: str, target: Target, queues: int, attributes: dict[str, str], *, create: bool
 ) -> dict[str, Any]:
     """Create a topic, or change its queues and attributes."""
-    from tailrace.node.topic_config import (  # noqa: PLC0415
-        TopicConfig,
-        check_attribute,
-        check_unchangeable,
-        validate_topic,
-    )
+    from tailrace.node.topic_config import check_attribute, validate_topic  # noqa: PLC0415
 
+    store, broker = target.store, target.broker
     if reason := validate_topic(name):
         raise StoreError(reason)
     try:
@@ -159,21 +207,13 @@ def create_topic(
     if store:
         try:
             with _opened_or_made(store, create=create) as opened:
-                present = opened.topics.select(name)
-                check_unchangeable(present, attributes)
-                made = replace(
-                    present or TopicConfig(topic_name=name),
-                    read_queue_nums=queues, write_queue_nums=queues)
-                made.attributes = {**made.attributes, **attributes}
-                opened.topics.update(made)
-                return made.to_json()
-        except ValueError as error:
-            raise StoreError(str(error)) from None
+                return opened.create_topic(name, queues, attributes).to_json()
         except StoreLockedError as error:
-            broker = _server_of(store, error)
+            broker = server_of(store, error)
     from tailrace.client import Producer  # noqa: PLC0415 - asyncio and sockets
 
-    with Producer(broker=broker, group="tailrace_cli") as producer:
+    with (explain_default(target),
+          Producer(namesrv=target.namesrv, broker=broker, group="tailrace_cli", tls=target.tls or False) as producer):
         producer.create_topic(name, queues, attributes)
     return {
         "topicName": name, "readQueueNums": queues, "writeQueueNums": queues,
@@ -181,17 +221,19 @@ def create_topic(
 
 
 def purge_topic(
-    name: str, store: str, broker: str, queue_id: int | None, before_ms: int | None
+    name: str, target: Target, queue_id: int | None, before_ms: int | None
 ) -> dict[int, tuple[int, int]]:
-    """Let go of messages; queue id: least offset before and now."""
+    """Remove messages; return the least offset before and now of each queue id."""
+    store, broker = target.store, target.broker
     if store:
         try:
             with _opened(store, must_write=True) as opened:
                 return opened.purge_topic(name, queue_id, before_ms)
         except StoreLockedError as error:
-            broker = _server_of(store, error)
+            broker = server_of(store, error)
     import asyncio  # noqa: PLC0415
 
+    from tailrace.client.credentials import credentials_of  # noqa: PLC0415
     from tailrace.formats.remoting import RequestCode, ResponseCode  # noqa: PLC0415
     from tailrace.formats.requests.broker_headers import PurgeTopicRequestHeader  # noqa: PLC0415
     from tailrace.remoting.client import RemotingClient  # noqa: PLC0415 - asyncio and sockets
@@ -199,11 +241,11 @@ def purge_topic(
     header = PurgeTopicRequestHeader(name, queue_id, before_ms)
 
     async def ask() -> bytes:
-        client = RemotingClient()
+        client = RemotingClient(tls=target.tls, credentials=credentials_of(None))
         try:
             answer = await client.invoke(broker, RequestCode.PURGE_TOPIC, header.to_ext())
             if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                raise StoreError(f"the broker at {broker} is no Tailrace, it cannot purge")
+                raise StoreError(f"the broker at {broker} is not Tailrace, it cannot purge")
             if answer.code != ResponseCode.SUCCESS:
                 raise RemotingCommandError(answer.code, answer.remark or "", broker)
             return bytes(answer.body or b"{}")

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from tailrace.cli.app import (
+from tailrace.cli.arguments import (
     Config,
     Store,
-    app,
     errors,
     finite,
     key_values,
-    print_lines,
     read_properties,
     usage,
 )
+from tailrace.cli.connections import tls_of
+from tailrace.cli.output import print_lines
 from tailrace.config import StoreConfig
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import NotAStoreError, StoreError, StoreLockedError
@@ -30,13 +30,9 @@ from tailrace.formats.filenames import COMMITLOG, LOCK
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession as Session
 
-__all__ = ["Conf", "Job", "Master", "pipeline_app", "recover_store", "run_job"]
+__all__ = ["Conf", "Job", "Master", "audit", "rebuild", "recover_store", "replay", "run_job"]
 
 _MASTERS = r"local(\[[0-9*, ]+\])?|local-cluster\[[0-9, ]+\]|(spark|k8s)://.+|yarn"
-pipeline_app = typer.Typer(
-    help="Jobs on Spark over store directories. They need the extra `spark` and Java 17.",
-    no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(pipeline_app, name="pipeline")
 
 Master = Annotated[
     str, typer.Option("--master", metavar="URL", help="Where Spark runs, as for spark-submit.")]
@@ -118,7 +114,6 @@ def run_job(
                 spark.stop()
 
 
-@pipeline_app.command()
 def audit(
     store: Store,
     out: Annotated[
@@ -165,7 +160,6 @@ def recover_store(
             job.spark, str(store), config=settings, rebuild=rebuild, staging=staging, tell=job.tell))
 
 
-@pipeline_app.command()
 def rebuild(
     store: Store,
     staging: Annotated[
@@ -183,7 +177,6 @@ def rebuild(
     recover_store("rebuild", store, master, conf, staging, config, rebuild=True)
 
 
-@pipeline_app.command()
 def replay(
     store: Store,
     topic: Annotated[list[str], typer.Option("--topic", help="Replay this topic; may be repeated.")],
@@ -193,7 +186,7 @@ def replay(
     to_namesrv: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Send to the brokers of this name server.")] = "",
     to_store: Annotated[
-        str, typer.Option(metavar="DIR", help="Put into this directory, which nobody serves.")] = "",
+        str, typer.Option(metavar="DIR", help="Put into this directory, which no server has open.")] = "",
     to_topic: Annotated[str, typer.Option(help="Under this topic instead of their own.")] = "",
     rate: Annotated[float, typer.Option(min=0, callback=finite, help="Messages a second; 0: as fast as it goes.")] = 0,
     ids: Annotated[str, typer.Option(help="keep or new: the messages' unique keys.")] = "keep",
@@ -237,6 +230,6 @@ def replay(
         jobs.chosen_rows(job.spark, wanted)  # a filter that cannot be, before a target is made
         with (
             jobs.StoreTarget(to_store) if to_store
-            else jobs.BrokerTarget(broker=to_broker, namesrv=to_namesrv)
+            else jobs.BrokerTarget(broker=to_broker, namesrv=to_namesrv, tls=tls_of())
         ) as target:
             job.report(jobs.replay(job.spark, wanted, target, tell=job.tell))

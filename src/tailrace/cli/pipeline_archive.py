@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from tailrace.cli.app import Config, Store, errors, finite, print_lines, read_properties, usage
-from tailrace.cli.pipeline import Conf, Job, Master, pipeline_app, run_job
+from tailrace.cli.arguments import Config, Store, errors, finite, read_properties, usage
+from tailrace.cli.output import print_lines
+from tailrace.cli.pipeline import Conf, Job, Master, run_job
 from tailrace.cli.signals import ending_signals
 from tailrace.config import StoreConfig
 from tailrace.errors import StoreError
 
 if TYPE_CHECKING:
-    from tailrace.spark.archive_job import ArchiveJob
+    from tailrace.spark.archive.job import ArchiveJob
     from tailrace.store.archive_manifest import Manifest
 
 __all__ = ["archive", "restore"]
@@ -36,7 +37,6 @@ Verify = Annotated[
 ]
 
 
-@pipeline_app.command()
 def archive(
     store: Store,
     target: Archive,
@@ -66,7 +66,7 @@ def archive(
     if follow and verify:
         raise usage("--verify reads the archive once: run it without --follow")
     with errors():
-        from tailrace.spark.archive_job import (  # noqa: PLC0415 - PyArrow
+        from tailrace.spark.archive.job import (  # noqa: PLC0415 - PyArrow
             ArchiveJob,
             ArchiveOptions,
             check_places,
@@ -167,7 +167,6 @@ def _report(done: "list[Manifest]", archiving: "ArchiveJob", took: float, failed
     }
 
 
-@pipeline_app.command()
 def restore(
     source: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="An archive.")],
     store: Annotated[Path, typer.Argument(metavar="STORE", help="A directory to make.")],
@@ -182,6 +181,6 @@ def restore(
     if store.exists() and any(store.iterdir()):
         raise usage(f"{store} is not empty")
     with errors():
-        from tailrace.spark.archive_restore import restore_segments  # noqa: PLC0415 - PyArrow
+        from tailrace.spark.archive.restore import restore_segments  # noqa: PLC0415 - PyArrow
 
         print_lines(restore_segments(str(source), str(store), first, until or 1 << 63))

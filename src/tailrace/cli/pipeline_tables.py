@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from tailrace.cli.app import Config, Store, errors, read_properties
-from tailrace.cli.pipeline import Conf, Job, Master, pipeline_app, run_job
+from tailrace.cli.arguments import Config, Store, errors, read_properties
+from tailrace.cli.pipeline import Conf, Job, Master, run_job
 from tailrace.config import StoreConfig
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ def _show(job: Job, table: "DataFrame", out: Path | None) -> list[dict[str, Any]
     return rows
 
 
-@pipeline_app.command()
 def traffic(
     store: Store, by: By = "hour", out: Out = None, master: Master = "local[*]", conf: Conf = None,
     config: Config = None,
@@ -49,7 +48,6 @@ def traffic(
             job.spark, str(store), bucket=by, config_file=str(config or "")), out)
 
 
-@pipeline_app.command()
 def lag(
     store: Store, out: Out = None, master: Master = "local[*]", conf: Conf = None,
     config: Config = None,
@@ -64,12 +62,11 @@ def lag(
         _show(job, tables.lag(job.spark, str(store), config_file=str(config or "")), out)
 
 
-@pipeline_app.command()
 def timers(
     store: Store, by: By = "hour",
     revise: Annotated[
-        bool, typer.Option("--revise", help="Count config/timermetrics anew first; nobody may serve "
-                           "the directory.")] = False,
+        bool, typer.Option("--revise", help="Count config/timermetrics again first; no server may have "
+                           "the directory open.")] = False,
     out: Out = None, master: Master = "local[*]", conf: Conf = None, config: Config = None,
 ) -> None:
     """Print timers that are to come.
@@ -96,7 +93,6 @@ def timers(
             job.report(*({"timermetrics": odd} for odd in tables.timer_metrics(str(store), pending)))
 
 
-@pipeline_app.command()
 def retention(
     store: Store,
     archive: Annotated[

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from tailrace.config import parse_properties
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.env.whole_files import read_hint
-from tailrace.errors import ConfigError, RemotingCommandError, StoreLockedError
+from tailrace.errors import ConfigError, RemotingCommandError, StoreError, StoreLockedError
 from tailrace.formats.filenames import SERVE
 
-__all__ = ["explained", "read_config_file", "serve_hint"]
+__all__ = ["explained", "no_such", "read_config_file", "serve_hint"]
 
 SERVE_HINT_MAX = 4096
 NOT_SUPPORTED = 3
@@ -61,3 +63,11 @@ def read_config_file(path: Path) -> dict[str, str]:
         return parse_properties(path.read_text("utf-8"))
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is no text in UTF-8: byte {error.start}") from None
+
+
+def no_such(kind: str, name: str, known: Iterable[str], where: str) -> StoreError:
+    """Return the error for a topic or group that is not there, with the nearest name that is."""
+    known = list(known)
+    near = difflib.get_close_matches(name, known, 1)
+    few = f"; it has {', '.join(sorted(known))}" if 0 < len(known) < 10 else ""
+    return StoreError(f"{where} has no {kind} {name}" + (f"; is {near[0]} meant?" if near else few))

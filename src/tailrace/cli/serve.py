@@ -14,13 +14,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from tailrace.auth_settings import AuthConfig
 from tailrace.broker.controller import BrokerController
-from tailrace.broker.listeners import Address, Listeners, server_limits, why_not_listening
+from tailrace.broker.listeners import (
+    Address,
+    Listeners,
+    entrance_of,
+    server_limits,
+    why_not_listening,
+)
 from tailrace.cli.signals import ending_signals
 from tailrace.config import BrokerConfig, NameServerConfig, StoreConfig
 from tailrace.env.descriptors import raise_descriptor_limit
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.env.shortage import is_shortage
+from tailrace.env.supervisor import notify_supervisor
 from tailrace.env.whole_files import replace_file
 from tailrace.errors import StoreError
 from tailrace.formats.filenames import SERVE
@@ -28,11 +36,16 @@ from tailrace.logs import get_logger
 from tailrace.node.lock import LOCK_CHECK_MS
 from tailrace.node.message_store import MessageStore
 from tailrace.remoting.client import split_address
-from tailrace.remoting.limits import ServerLimits
+from tailrace.remoting.entrance import ENFORCING, Entrance
 from tailrace.remoting.server import HIGH_WATER
+from tailrace.remoting.tls import outgoing_tls
+from tailrace.remoting.tls_reload import TlsReload
+from tailrace.tls_settings import TlsConfig
 
 if TYPE_CHECKING:
     from tailrace.broker.http_status import HttpStatusServer
+    from tailrace.cli.serve_grpc import GrpcPlace
+    from tailrace.proxy.server import GrpcListener, GrpcServer
 
 __all__ = ["LOOPBACK", "NAMESRV_ADDR", "parse_address", "serve_store"]
 
@@ -69,6 +82,7 @@ class _Progress:
     def say(self, done: float) -> None:
         """Note it; called by the thread that opens, about once a second."""
         self.done = done
+        notify_supervisor("EXTEND", f"recovering {done * 100:.0f} %")
         self.check()
 
     def check(self) -> None:
@@ -120,42 +134,50 @@ def _say(text: str, stream: TextIO | None) -> None:
 def serve_store(
     path: str, listen: Address, namesrv_listen: Address | None, store_config: StoreConfig,
     broker_config: BrokerConfig, http_listen: Address | None = None, *,
-    names: tuple[str, str] = ("--listen", "--namesrv-listen"), allow_remote: bool = False,
-    name_server_config: NameServerConfig | None = None, settings_file: str = "",
+    names: tuple[str, str] = ("--listen", "--namesrv-listen"),
+    name_server_config: NameServerConfig | None = None, auth_config: AuthConfig | None = None,
+    tls_config: TlsConfig | None = None, settings_file: str = "", grpc: GrpcPlace | None = None,
 ) -> None:
     """Serve until SIGTERM, SIGINT or SIGHUP; raises StoreError or OSError.
 
     ``names`` are the options or settings that say the first two addresses, for errors. Requests that
-    change settings also change ``settings_file``, an absolute path, if there is one.
+    change settings also change ``settings_file``, an absolute path, if there is one. ``grpc`` is the place of
+    the gRPC endpoint, if there is one.
 
     A signal while the store is being opened ends a long recovery at its next report, within about a
     second. The abort file then stays and the next start goes on with the recovery.
     """
     raise_descriptor_limit()
     progress = _Progress()
-    limits = server_limits(broker_config)
+    tls = tls_config or TlsConfig()
+    entrance = entrance_of(tls, server_limits(broker_config))
+    reload = TlsReload(tls, entrance, OsFileSystem())
     listeners = Listeners(
-        broker_config.broker_ip1, progress.ask, names=names, limits=limits,
+        broker_config.broker_ip1, progress.ask, names=names, entrance=entrance,
         high_water=broker_config.write_buffer_high_water_mark or HIGH_WATER)
     opening = partial(
         MessageStore.open, path, config=store_config, broker_config=broker_config,
         on_recovery=progress.say)
 
+    endpoint: list[GrpcListener] = []
+
     async def take_ports() -> None:
         try:
             await listeners.start(listen, namesrv_listen, vip=listen[1] > 2)
+            if grpc is not None:
+                endpoint.append(grpc.listener())
         except OSError as error:
             text = error.strerror or str(error)
             if f" {NAMESRV_ADDR} " in text:
                 text += "; if that is a name server, --namesrv-listen none registers the broker there"
             raise StoreError(text) from error
 
-    if allow_remote:
-        _warn_about_remote(listen, namesrv_listen, http_listen)
+    _warn_about_remote(
+        auth_config or AuthConfig(), listen, namesrv_listen, None if grpc is None else grpc.listen, http_listen)
     serving = _serve(
-        opening, progress, listeners, take_ports, broker_config, http_listen,
+        opening, progress, listeners, reload, endpoint, take_ports, broker_config, http_listen,
         partial(BrokerController, broker_config=broker_config, name_server_config=name_server_config,
-                settings_file=settings_file))
+                auth_config=auth_config, settings_file=settings_file, tls=outgoing_tls(tls)))
     try:
         import uvloop  # noqa: PLC0415 - not everywhere
     except ImportError:
@@ -164,10 +186,18 @@ def serve_store(
         uvloop.run(serving)
 
 
-def _warn_about_remote(*addresses: Address | None) -> None:
-    for address in addresses:
-        if address is not None and address[0] not in LOOPBACK:
+def _warn_about_remote(config: AuthConfig, *addresses: Address | None) -> None:
+    """Say at each start what other machines can do; the last address is that of HTTP."""
+    *remoting, http = addresses
+    for address in remoting:
+        if address is None or address[0] in LOOPBACK:
+            continue
+        if not config.authentication_enabled:
             _log.warning("anybody who reaches this address may read, write and delete address=%s:%d", *address)
+        elif not config.authorization_enabled:
+            _log.warning("every user may read, write and delete address=%s:%d", *address)
+    if http is not None and http[0] not in LOOPBACK:
+        _log.warning("anybody who reaches this address may read metrics and messages address=%s:%d", *http)
 
 
 def _on_loop_error() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], None]:
@@ -188,7 +218,8 @@ def _on_loop_error() -> Callable[[asyncio.AbstractEventLoop, dict[str, Any]], No
 
 
 async def _serve(
-    opening: partial[MessageStore], progress: _Progress, listeners: Listeners,
+    opening: partial[MessageStore], progress: _Progress, listeners: Listeners, reload: TlsReload,
+    endpoint: list[GrpcListener],
     take_ports: Callable[[], Coroutine[Any, Any, None]], broker_config: BrokerConfig,
     http_listen: Address | None, make: Callable[[MessageStore], BrokerController],
 ) -> None:
@@ -201,29 +232,36 @@ async def _serve(
         asyncio.run_coroutine_threadsafe(take_ports(), loop).result()
 
     http = None if http_listen is None else await _start_http(
-        http_listen, broker_config, progress, listeners.limits)
+        http_listen, broker_config, progress, listeners.entrance)
+    reload.start()
     try:
         store = await loop.run_in_executor(None, partial(opening, on_lock=locked))
         stop.opening = False
         try:
             if not stop.asked.is_set():
-                await _serve_open_store(store, listeners, make(store), http, stop.asked)
+                await _serve_open_store(store, listeners, endpoint, make(store), http, stop.asked)
         finally:
-            await loop.run_in_executor(None, store.close)
+            clean = await loop.run_in_executor(None, store.close)
+        if not clean:
+            raise StoreError(f"{store.path} could not be closed cleanly, the log says why; the next start recovers it")
     except _OpeningStoppedError as error:
         _say(f"tailrace: {error}", sys.stderr)
     finally:
+        await reload.stop()
         await listeners.stop()
+        for listener in endpoint:
+            await listener.close()
         if http is not None:
             await http.stop()
 
 
 async def _start_http(
-    listen: Address, broker_config: BrokerConfig, progress: _Progress, limits: ServerLimits
+    listen: Address, broker_config: BrokerConfig, progress: _Progress, entrance: Entrance
 ) -> HttpStatusServer:
     from tailrace.broker.http_status import HttpStatusServer  # noqa: PLC0415 - only with --http
+    from tailrace.console import Console  # noqa: PLC0415
 
-    http = HttpStatusServer(broker_config, progress.ask, limits=limits)
+    http = HttpStatusServer(broker_config, progress.ask, entrance=entrance, pages=Console())
     try:
         host, port = await http.start(*listen)
     except OSError as error:
@@ -231,14 +269,17 @@ async def _start_http(
             f"cannot listen on --http {listen[0]}:{listen[1]}: {why_not_listening(error, listen[1])}"
         ) from error
     _say(f"http={host}:{port}", sys.stderr)
+    scheme = "https" if entrance.mode == ENFORCING else "http"
+    _say(f"console at {scheme}://{f'[{host}]' if ':' in host else host}:{port}/console/", sys.stderr)
     return http
 
 
 async def _serve_open_store(
-    store: MessageStore, listeners: Listeners, controller: BrokerController,
+    store: MessageStore, listeners: Listeners, endpoint: list[GrpcListener], controller: BrokerController,
     http: HttpStatusServer | None, stop: asyncio.Event,
 ) -> None:
     await controller.serve_on(listeners)
+    grpc = await _serve_grpc(endpoint[0], controller) if endpoint else None
     hint = Path(store.path) / SERVE
     if store.read_only:
         _say(f"the store is {store.read_only}", sys.stderr)
@@ -252,19 +293,32 @@ async def _serve_open_store(
     _say(f"ready broker={listeners.listen_address} namesrv={namesrv} "
          f"recovered_ms={round(store.recovery_report['ms'])}"
          + (f" advertised={advertised}" if advertised != listeners.listen_address else "")
+         + (f" grpc={endpoint[0].address}" if endpoint else "")
          + (" read-only" if store.read_only else ""), sys.stdout)
+    notify_supervisor("READY=1", f"serving {store.path} at {listeners.listen_address}")
     while not (stop.is_set() or store.lost_lock):
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), LOCK_CHECK_MS / 1000)
     _say("stopping", sys.stderr)
+    notify_supervisor("STOPPING=1", "closing the store")
     if http is not None:
         http.stopping()
+    if grpc is not None:
+        await grpc.stop()
     await controller.stop()
     if store.lost_lock:
         raise StoreError(store.lost_lock)
     if not store.read_only:
         with contextlib.suppress(OSError):  # a hint; the store must be closed in any case
             hint.unlink(missing_ok=True)
+
+
+async def _serve_grpc(listener: GrpcListener, controller: BrokerController) -> GrpcServer:
+    from tailrace.proxy.server import GrpcServer  # noqa: PLC0415 - only with --grpc
+
+    server = GrpcServer(controller)
+    await server.serve_on(listener)
+    return server
 
 
 def _leave_hint(hint: Path, listeners: Listeners) -> None:

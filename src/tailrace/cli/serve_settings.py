@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Final, NamedTuple
+import json
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
 
+from tailrace.auth_settings import AuthConfig
 from tailrace.broker.listeners import Address, is_own_address
 from tailrace.broker.registration import name_server_addresses
 from tailrace.cli.serve import NAMESRV_ADDR, parse_address
 from tailrace.config import BrokerConfig, NameServerConfig, StoreConfig
+from tailrace.env.filesystem import OsFileSystem
+from tailrace.env.whole_files import read_if_there
 from tailrace.errors import ConfigError
 from tailrace.java_settings import REASONS, refuse_settings
 from tailrace.logs import get_logger
+from tailrace.tls_settings import DEFAULT_TLS_FILE, TlsConfig, tls_config_of
 
-__all__ = ["Places", "places_of", "take_settings"]
+__all__ = ["Places", "Settings", "places_of", "read_password", "take_settings"]
 
 _log = get_logger(__name__)
 NAMESRV_LISTEN: Final = "127.0.0.1:9876"
 NONE: Final = "none"
+TLS_FILE_MAX: Final = 1 << 20
+"""Bytes of a file of TLS settings."""
+FIRST_USER: Final = "initAuthenticationUser"
+Made = TypeVar("Made")
+
+
+class Settings(NamedTuple):
+    """What a file of settings says, for each part of a server."""
+
+    store: StoreConfig
+    broker: BrokerConfig
+    name_server: NameServerConfig
+    auth: AuthConfig
+    tls: TlsConfig
 
 
 class Places(NamedTuple):
@@ -27,19 +47,25 @@ class Places(NamedTuple):
     namesrv: Address | None
     """None: no name server runs in this process."""
     http: Address | None
+    grpc: Address | None
+    """None: no gRPC endpoint."""
     names: tuple[str, str]
     """The options or settings that say the first two, for errors."""
 
-    @property
-    def hosts(self) -> list[str]:
-        """The hosts of all places."""
-        return [place[0] for place in (self.broker, self.namesrv, self.http) if place is not None]
+    def open_hosts(self, *, authenticated: bool) -> list[tuple[str, str]]:
+        """Return the hosts where a client needs no user, with the reason."""
+        found = [] if authenticated else [
+            (place[0], "there is no access control without --user or authenticationEnabled=true")
+            for place in (self.broker, self.namesrv, self.grpc) if place is not None]
+        return found + ([] if self.http is None else [(self.http[0], "the pages of --http have no access control")])
 
 
 def take_settings(
-    values: Mapping[str, str], ignored: Collection[str] = ()
-) -> tuple[StoreConfig, BrokerConfig, NameServerConfig]:
+    values: Mapping[str, str], ignored: Collection[str] = (), first_user: tuple[str, str] | None = None
+) -> Settings:
     """Return the configurations of a file; log a warning for each refused setting in ``ignored``.
+
+    A ``first_user`` and its password switch access control on.
 
     Raises ConfigError for values that cannot work and for refused settings.
     """
@@ -49,26 +75,70 @@ def take_settings(
             _log.warning("a setting is ignored as asked setting=%s reason=%s", name, REASONS[setting.reason])
     except ConfigError as error:
         problems += error.problems
-    store, broker, name_server = StoreConfig(), BrokerConfig(), NameServerConfig()
-    try:
-        store = StoreConfig.from_properties(values)
-    except ConfigError as error:
-        problems += error.problems
-    try:
-        broker = BrokerConfig.from_properties(values)
-        name_server_addresses(broker.namesrv_addr)
-    except ConfigError as error:
-        problems += error.problems
-    try:
-        name_server = NameServerConfig.from_properties(values)
-    except ConfigError as error:
-        problems += error.problems
+
+    def taken(make: Callable[[], Made], default: Made) -> Made:
+        try:
+            return make()
+        except ConfigError as error:
+            problems.extend(error.problems)
+            return default
+
+    def broker() -> BrokerConfig:
+        made = BrokerConfig.from_properties(values)
+        name_server_addresses(made.namesrv_addr)
+        return made
+
+    found = Settings(
+        taken(lambda: StoreConfig.from_properties(values), StoreConfig()), taken(broker, BrokerConfig()),
+        taken(lambda: NameServerConfig.from_properties(values), NameServerConfig()),
+        taken(lambda: AuthConfig.from_properties({**values, **_with_user(values, first_user)}), AuthConfig()),
+        taken(lambda: tls_config_of(values, _tls_file), TlsConfig()))
     if problems:
         raise ConfigError(*problems)
-    return store, broker, name_server
+    return found
 
 
-def places_of(config: BrokerConfig, listen: str = "", namesrv_listen: str = "", http: str = "") -> Places:
+def _tls_file(path: str) -> str | None:
+    """Return the text of a file of TLS settings, None if it does not exist."""
+    try:
+        found = read_if_there(OsFileSystem(), path, TLS_FILE_MAX)
+        return None if found is None else found.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        if path != DEFAULT_TLS_FILE:
+            raise ConfigError(f"tls.config.file={path} cannot be read: {error}") from None
+        _log.warning("tls config file is left out file=%s reason=%s", path, error)
+        return None
+
+
+def _with_user(values: Mapping[str, str], first_user: tuple[str, str] | None) -> dict[str, str]:
+    """Return the settings that ``serve --user`` stands for. Raises ConfigError if the file says another thing."""
+    if first_user is None:
+        return {}
+    if values.get(FIRST_USER):
+        raise ConfigError(f"--user and {FIRST_USER} of the file both name the first user")
+    name, password = first_user
+    made = {FIRST_USER: json.dumps({"username": name, "password": password})}
+    for setting in ("authenticationEnabled", "authorizationEnabled"):
+        if values.get(setting, "true").strip().lower() != "true":
+            raise ConfigError(f"--user needs {setting}=true, and the file says {setting}={values[setting]}")
+        made[setting] = "true"
+    return made
+
+
+def read_password(path: Path) -> str:
+    """Return the password in a file, without the end of its line. Raises ConfigError or OSError."""
+    try:
+        password = path.read_text("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is no text in UTF-8: byte {error.start}") from None
+    if not password.strip() or "\n" in password:
+        raise ConfigError(f"{path} needs one line, the password")
+    return password
+
+
+def places_of(
+    config: BrokerConfig, listen: str = "", namesrv_listen: str = "", http: str = "", grpc: str = ""
+) -> Places:
     """Return where to listen: options win over settings. Raises ValueError that names the wrong one."""
     broker = parse_address(listen, "--listen") if listen else (config.bind_address, config.listen_port)
     others, name, namesrv = name_server_addresses(config.namesrv_addr), "--namesrv-listen", None
@@ -82,4 +152,7 @@ def places_of(config: BrokerConfig, listen: str = "", namesrv_listen: str = "", 
     names = ("--listen" if listen else "bindAddress and listenPort", name)
     if broker == namesrv and broker[1]:
         raise ValueError(f"{names[0]} and {names[1]} are both {broker[0]}:{broker[1]}")
-    return Places(broker, namesrv, parse_address(http, "--http") if http else None, names)
+    endpoint = (config.bind_address, config.grpc_server_port) if config.grpc_server_port else None
+    return Places(
+        broker, namesrv, parse_address(http, "--http") if http else None,
+        parse_address(grpc, "--grpc") if grpc else endpoint, names)

@@ -14,6 +14,7 @@ The target is one or more name servers (``namesrv``, separated by ``;``) or one 
 
 from __future__ import annotations
 
+from tailrace.auth.signature import Credentials
 from tailrace.client.listening import RetryLater
 from tailrace.client.producer import AsyncProducer, Producer
 from tailrace.client.pull_consumer import AsyncPullConsumer, PullConsumer, PullResult
@@ -22,11 +23,13 @@ from tailrace.client.routes import MessageQueue
 from tailrace.client.send_result import SendResult
 from tailrace.client.subscription import Sql
 from tailrace.client.transactions import TransactionSendResult
+from tailrace.remoting.tls import TlsOptions
 
 __all__ = [
     "AsyncProducer",
     "AsyncPullConsumer",
     "AsyncPushConsumer",
+    "Credentials",
     "MessageQueue",
     "Producer",
     "PullConsumer",
@@ -35,5 +38,6 @@ __all__ = [
     "RetryLater",
     "SendResult",
     "Sql",
+    "TlsOptions",
     "TransactionSendResult",
 ]

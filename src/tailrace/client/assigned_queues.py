@@ -9,11 +9,13 @@ from typing import Final, final
 
 from tailrace.client.broker_calls import BrokerCalls
 from tailrace.client.offset_store import OffsetStore
+from tailrace.client.pop_queues import Popping, PopQueue
 from tailrace.client.process_queue import ProcessQueue
 from tailrace.client.routes import MessageQueue
 from tailrace.client.subscription import Subscription
 from tailrace.env.clock import Clock
-from tailrace.errors import CorruptionError, RemotingCommandError, RemotingError
+from tailrace.errors import RemotingCommandError, RemotingError
+from tailrace.formats.pop import normal_topic
 from tailrace.formats.remoting import ResponseCode
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt
@@ -29,12 +31,18 @@ AGAIN_MAX_S: Final = 30.0
 """Between pulls that fail, doubled each time."""
 SPAN_MAX: Final = 2_000
 """Offsets between the first unfinished message of a queue and the last, when messages are consumed at a time."""
+POPPED_MAX: Final = 96
+"""Messages of one queue that are popped and not finished, as in the reference: their time runs."""
 _NOT_REGISTERED: Final = frozenset({
     ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST})
 
 _FINAL: Final = frozenset({
     ResponseCode.SUBSCRIPTION_PARSE_FAILED, ResponseCode.NO_PERMISSION, ResponseCode.INVALID_PARAMETER,
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.TOPIC_NOT_EXIST})
+
+
+def _pause_s(failures: int) -> float:
+    return min(AGAIN_S * 2 ** min(failures - 1, 10), AGAIN_MAX_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +69,7 @@ class AssignedQueues:
         self, calls: BrokerCalls, offsets: OffsetStore, wanted: dict[str, Subscription], limits: Limits,
         clock: Clock, *, in_order: bool = False, auto_commit: bool = True, retry_topic: str = "",
         commit_in_pulls: bool = False, raise_refusals: bool = False,
-        register: Callable[[], Awaitable[None]] | None = None,
+        register: Callable[[], Awaitable[None]] | None = None, popping: Popping | None = None,
     ) -> None:
         self._calls = calls
         self._offsets = offsets
@@ -75,6 +83,8 @@ class AssignedQueues:
         self._raise_refusals = raise_refusals
         self._error: RemotingCommandError | None = None
         self._register = register
+        self._popping = popping
+        self._given_back: set[asyncio.Task[None]] = set()
         self._queues: dict[MessageQueue, ProcessQueue] = {}
         self._offered: asyncio.Queue[ProcessQueue | None] = asyncio.Queue()
         self._stopped = False
@@ -104,10 +114,20 @@ class AssignedQueues:
         if not self._stopped:
             made.pulling = asyncio.create_task(self._pull(made))
 
+    def add_popped(self, queue: MessageQueue) -> None:
+        """Pop a queue, or with the queue id -1 all queues of a broker."""
+        made = PopQueue(queue)
+        made.paused = self._all_paused or queue in self._paused
+        self._queues[queue] = made
+        if not self._stopped:
+            made.pulling = asyncio.create_task(self._pop(made))
+
     def drop(self, one: ProcessQueue) -> None:
-        """Hand out no further message of a queue; those that workers have run on."""
+        """Hand out no further message of a queue; those that workers have run on. A restart that waits is undone."""
+        one.restart_at = None
         if not one.dropped:
             self._bytes -= one.bytes
+            self._give_back(one)
         one.drop()
         if one.pulling is not None and one.pulling is not asyncio.current_task():
             one.pulling.cancel()
@@ -130,16 +150,25 @@ class AssignedQueues:
             del self._queues[one.queue]
 
     async def restart(self, one: ProcessQueue, offset: int) -> None:
-        """Consume a queue from another offset, and commit that offset; messages at hand are dropped."""
-        one.restarting = True
+        """Consume a queue from another offset, and commit that offset; messages at hand are dropped.
+
+        In order, a queue is consumed from there once its running listener has ended, and committed with the next
+        commit. Raises ValueError for a queue in mode POP.
+        """
+        if isinstance(one, PopQueue):
+            raise ValueError(f"{one.queue} is popped: the broker has its offset, reset it there")  # noqa: TRY004
         self.drop(one)
-        if self._in_order:
-            await self.idle(one, AGAIN_MAX_S)
-        if self._queues.get(one.queue) is not one:
-            return  # it has become another member's
-        self.add(one.queue, offset, written=None, locked_until=one.locked_until)
-        if self._auto_commit:
-            await self.commit([self._queues[one.queue]])
+        one.restart_at = offset
+        made = self._restarted(one)
+        if made is not None and self._auto_commit:
+            await self.commit([made])
+
+    def _restarted(self, one: ProcessQueue) -> ProcessQueue | None:
+        """Add a queue again that waits to be restarted, if it may be consumed now."""
+        if one.restart_at is None or (self._in_order and one.running) or self._queues.get(one.queue) is not one:
+            return None
+        self.add(one.queue, one.restart_at, written=None, locked_until=one.locked_until)
+        return self._queues[one.queue]
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Hand out no messages of queues, None for all, also when they are assigned later."""
@@ -183,6 +212,14 @@ class AssignedQueues:
             raise self._error
         return None
 
+    def take_more(self, one: ProcessQueue, most: int) -> list[MessageExt]:
+        """Return up to ``most`` further messages of a queue of which the caller has one."""
+        found: list[MessageExt] = []
+        while len(found) < most and one.ready and not (one.dropped or one.paused or one.held):
+            found.append(one.ready.popleft())
+        one.running += len(found)
+        return found
+
     def take_now(self) -> tuple[ProcessQueue, MessageExt] | None:
         """Return a message if one is there."""
         while not self._stopped and not self._offered.empty():
@@ -205,24 +242,30 @@ class AssignedQueues:
         """Note that a worker has ended with a message; one that is not ``consumed`` stays unfinished."""
         one.running -= 1
         one.last_consume_ms = self._clock.now_ms()
+        if isinstance(one, PopQueue):
+            if consumed and self._popping is not None:
+                self._popping.acknowledge(one.queue, message)
+            consumed = True  # without an acknowledgement it comes back by itself
         if consumed:  # also of a dropped queue, whose offset is committed once its workers have ended
             size = one.finish(message)
             self._bytes -= 0 if one.dropped else size
             self._wake_waiting()
         one.changed.set()
         self._offer(one)
+        self._restarted(one)
 
-    def put_back(self, one: ProcessQueue, message: MessageExt, after_s: float) -> None:
-        """Hand a message out again after a while; in order, its queue hands out no other one until then."""
-        one.running -= 1
+    def put_back(self, one: ProcessQueue, messages: list[MessageExt], after_s: float) -> None:
+        """Hand messages out again after a while; in order, their queue hands out no other one until then."""
+        one.running -= len(messages)
         one.changed.set()
         one.held = self._in_order
-        asyncio.get_running_loop().call_later(after_s, self._again, one, message)
+        self._restarted(one)
+        asyncio.get_running_loop().call_later(after_s, self._again, one, list(messages))
 
-    def _again(self, one: ProcessQueue, message: MessageExt) -> None:
+    def _again(self, one: ProcessQueue, messages: list[MessageExt]) -> None:
         one.held = False
         if not one.dropped:
-            one.ready.appendleft(message)
+            one.ready.extendleft(reversed(messages))
             self._offer(one)
 
     def _offer(self, one: ProcessQueue) -> None:
@@ -238,14 +281,33 @@ class AssignedQueues:
                 one.pulling.cancel()
         self._offered.put_nowait(None)
 
+    async def settle_popped(self) -> None:
+        """Send acknowledgements that are under way, and give back popped messages that no worker has taken."""
+        for one in self._queues.values():
+            self._give_back(one)
+        if self._popping is not None:
+            await asyncio.gather(self._popping.flush(), *self._given_back)
+
+    def _give_back(self, one: ProcessQueue) -> None:
+        if isinstance(one, PopQueue) and one.ready and self._popping is not None:
+            task = asyncio.create_task(self._popping.give_back(one.queue, list(one.ready)))
+            self._given_back.add(task)
+            task.add_done_callback(self._given_back.discard)
+            one.ready.clear()
+
     # --- offsets
 
-    async def commit(self, queues: Iterable[ProcessQueue] | None = None) -> dict[MessageQueue, Exception]:
-        """Commit what is consumed; return the queues for which that failed."""
+    async def commit(
+        self, queues: Iterable[ProcessQueue] | None = None, *, again: bool = False
+    ) -> dict[MessageQueue, Exception]:
+        """Commit what is consumed; return the queues for which that failed.
+
+        With ``again`` offsets are committed that have not changed, too, except those of queues that were dropped.
+        """
         offsets = {}
         chosen = list(self._queues.values() if queues is None else queues)
         for one in chosen:
-            if one.commit_offset != one.written:
+            if one.commit_offset != one.written or (again and not one.dropped and not isinstance(one, PopQueue)):
                 offsets[one.queue] = one.commit_offset
         if not offsets:
             return {}
@@ -258,7 +320,9 @@ class AssignedQueues:
     # --- pulls
 
     def _full(self, one: ProcessQueue) -> bool:
-        if one.paused or one.count >= self._limits.messages:
+        if one.paused or one.count >= (
+            min(POPPED_MAX, self._limits.messages) if isinstance(one, PopQueue) else self._limits.messages
+        ):
             return True
         if not self._in_order and one.span > SPAN_MAX:
             return True
@@ -273,13 +337,18 @@ class AssignedQueues:
                 one.changed.set()
             self._waiting.clear()
 
+    async def _has_room(self, one: ProcessQueue) -> bool:
+        """Return once the queue may get more messages: True, or False if it was dropped."""
+        while not one.dropped:
+            if not self._full(one):
+                return True
+            one.changed.clear()
+            await one.changed.wait()
+        return False
+
     async def _pull(self, one: ProcessQueue) -> None:
         failures = 0
-        while not one.dropped:
-            if self._full(one):
-                one.changed.clear()
-                await one.changed.wait()
-                continue
+        while await self._has_room(one):
             try:
                 moved = await self._pull_once(one)
                 if failures:
@@ -289,7 +358,7 @@ class AssignedQueues:
                 if moved is not None:
                     await self.restart(one, moved)
                     return
-            except (RemotingError, CorruptionError) as error:
+            except Exception as error:  # noqa: BLE001 - or the queue would stand still without a word
                 if self._stopped:  # the connection was closed by the client itself
                     return
                 failures += 1
@@ -302,9 +371,39 @@ class AssignedQueues:
                         await asyncio.sleep(AGAIN_S)
                     continue
                 if failures == 1:
-                    _log.warning("pull failed, it is tried again topic=%s broker=%s queue=%d offset=%d reason=%s",
+                    _log.warning("pull failed, it is tried again topic=%s broker=%s queue=%d offset=%d reason=%r",
                                  one.queue.topic, one.queue.broker_name, one.queue.queue_id, one.next_offset, error)
-                await asyncio.sleep(min(AGAIN_S * 2 ** min(failures - 1, 10), AGAIN_MAX_S))
+                await asyncio.sleep(_pause_s(failures))
+
+    async def _pop(self, one: PopQueue) -> None:
+        assert self._popping is not None
+        failures = 0
+        while await self._has_room(one):
+            try:
+                found = await self._popping.pop(one.queue)
+            except Exception as error:  # noqa: BLE001 - as for a pull
+                if self._stopped:
+                    return
+                failures += 1
+                if failures == 1:
+                    _log.warning("pop failed, it is tried again topic=%s broker=%s queue=%d reason=%r",
+                                 one.queue.topic, one.queue.broker_name, one.queue.queue_id, error)
+                await asyncio.sleep(_pause_s(failures))
+                continue
+            if failures:
+                _log.info("pull works again topic=%s broker=%s queue=%d", one.queue.topic, one.queue.broker_name,
+                          one.queue.queue_id)
+            failures = 0
+            self._add_popped(one, found)
+
+    def _add_popped(self, one: PopQueue, found: list[MessageExt]) -> None:
+        one.last_pull_ms = self._clock.now_ms()
+        one.add(found)
+        if one.dropped:
+            self._give_back(one)
+            return
+        self._bytes += sum(message.store_size for message in found)
+        self._offer(one)
 
     async def _register_again(self, error: Exception) -> bool:
         if self._register is None or not (
@@ -339,6 +438,8 @@ class AssignedQueues:
         for message in found.messages:
             if message.topic == self._retry_topic:  # consumers know it by the topic it was sent to
                 message.topic = message.properties.get("RETRY_TOPIC", message.topic)
+            elif self._retry_topic and message.topic.startswith(f"{self._retry_topic}_"):
+                message.topic = normal_topic(message.topic, self._calls.group)  # popped before
         one.add(found.messages, found.next_begin_offset)
         self._bytes += sum(message.store_size for message in found.messages)
         self._offer(one)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 from tailrace.client.instance import ClientInstance
-from tailrace.client.routes import MessageQueue
+from tailrace.client.routes import MessageQueue, readable
 from tailrace.client.subscription import Subscription
+from tailrace.env.entropy import SystemEntropy
 from tailrace.errors import CorruptionError, RemotingCommandError, RemotingError
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import SysFlag, decode_message, decompress_body
@@ -162,9 +163,32 @@ class BrokerCalls:
                 last = error
                 continue
             if answer.code == ResponseCode.SUCCESS:
-                return list(fastjson.loads(answer.body)["consumerIdList"])
+                with readable(address):
+                    return list(fastjson.loads(answer.body)["consumerIdList"])
             return []  # so says a broker that knows no member
         raise last
+
+    async def assignment(self, topic: str, strategy: str) -> dict[MessageQueue, bool] | None:
+        """Return the queues of this client id as a broker allocates them, and whether each is popped.
+
+        None if the broker does not know the topic or the group yet: the queues stay as they are.
+        """
+        body = fastjson.dumps({
+            "clientId": self.instance.client_id, "consumerGroup": self.group, "messageModel": "CLUSTERING",
+            "strategyName": strategy, "topic": topic})
+        addresses = sorted(set((await self.instance.routes.of(topic)).addresses.values()))
+        if not addresses:
+            raise RemotingCommandError(ResponseCode.TOPIC_NOT_EXIST, f"no broker of topic {topic} can be reached")
+        address = addresses[SystemEntropy().randrange(len(addresses))]
+        answer = await self.instance.remoting.invoke(
+            address, RequestCode.QUERY_ASSIGNMENT, {}, body, timeout_ms=self._timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise RemotingCommandError(answer.code, answer.remark or "", address)
+        with readable(address):
+            found = fastjson.loads(answer.body).get("messageQueueAssignments")
+            return None if found is None else {
+                MessageQueue.from_json(one["messageQueue"]): one.get("mode") == "POP" for one in found
+                if one.get("messageQueue")}
 
     async def send_back(
         self, queue: MessageQueue, message: MessageExt, delay_level: int, max_reconsume_times: int
@@ -184,8 +208,9 @@ class BrokerCalls:
         for address, answer in await self._locks(RequestCode.LOCK_BATCH_MQ, queues):
             if answer.code != ResponseCode.SUCCESS:
                 raise RemotingCommandError(answer.code, answer.remark or "", address)
-            found = fastjson.loads(answer.body)
-            locked |= {MessageQueue.from_json(one) for one in found.get("lockOKMQSet") or ()}
+            with readable(address):
+                found = fastjson.loads(answer.body)
+                locked |= {MessageQueue.from_json(one) for one in found.get("lockOKMQSet") or ()}
         return locked
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
@@ -197,7 +222,10 @@ class BrokerCalls:
     ) -> list[tuple[str, RemotingCommand]]:
         by_address: dict[str, list[dict[str, Any]]] = {}
         for queue in queues:
-            route = await self.instance.routes.of(queue.topic)
+            try:
+                route = await self.instance.routes.of(queue.topic)
+            except RemotingError:
+                continue  # for example of a topic that was deleted
             if address := route.addresses.get(queue.broker_name):
                 by_address.setdefault(address, []).append(queue.to_json())
         found = []
@@ -225,8 +253,8 @@ class BrokerCalls:
                 raise RemotingCommandError(answer.code, answer.remark or "", address)
 
     async def call(
-        self, queue: MessageQueue, code: int, header: CustomHeader, *,
-        ok: tuple[int, ...] = (ResponseCode.SUCCESS,), extra_ms: int = 0,
+        self, queue: MessageQueue, code: int, header: CustomHeader | None, *,
+        ok: tuple[int, ...] = (ResponseCode.SUCCESS,), extra_ms: int = 0, body: bytes = b"",
     ) -> RemotingCommand:
         """Ask the broker of a queue; ``ok`` are the codes that are returned and not raised."""
         routes = self.instance.routes
@@ -240,7 +268,8 @@ class BrokerCalls:
                 ResponseCode.TOPIC_NOT_EXIST, f"no broker {queue.broker_name} has {queue.topic}")
         try:
             answer = await self.instance.remoting.invoke(
-                address, code, header.to_ext(), timeout_ms=self._timeout_ms + extra_ms)
+                address, code, {} if header is None else header.to_ext(), body,
+                timeout_ms=self._timeout_ms + extra_ms)
         except RemotingError:
             routes.forget(queue.topic)  # the broker may be at another address
             raise

@@ -12,11 +12,13 @@ from tailrace.client.allocation import Strategy
 from tailrace.client.assigned_queues import AssignedQueues
 from tailrace.client.broker_calls import BrokerCalls
 from tailrace.client.offset_store import OffsetStore
+from tailrace.client.pop_queues import PopQueue
 from tailrace.client.process_queue import ProcessQueue
 from tailrace.client.routes import MessageQueue
 from tailrace.client.subscription import Subscription
 from tailrace.errors import RemotingCommandError, RemotingError
 from tailrace.formats import fastjson
+from tailrace.formats.pop import pop_retry_topic
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.consumer_headers import (
     GetConsumerStatusRequestHeader,
@@ -37,6 +39,8 @@ GIVE_UP_S: Final = 0.3
 """For how long a queue that another member gets waits for running listeners, before its last commit."""
 TAKE_OVER_S: Final = 0.5
 """After which a new member reads the committed offset: longer than the old one needs for its last commit."""
+COMMIT_AGAIN_S: Final = 30.0
+"""Between commits of offsets that have not changed: the last commit of the member before may have come late."""
 LOCK_S: Final = 30.0
 """For how long a lock counts without renewal; on the broker it is 60 s."""
 RENEW_S: Final = 20.0
@@ -77,6 +81,8 @@ class MemberSettings:
     """Whether the program pulls; the heartbeat says so."""
     auto_commit: bool = True
     commit_interval_s: float = 1.0
+    broker_strategy: str = ""
+    """The strategy by which the broker allocates queues; empty if the members do so."""
 
 
 @final
@@ -103,6 +109,8 @@ class GroupMember:
         self._tasks: list[asyncio.Task[None]] = []
         self._at_first: dict[str, frozenset[MessageQueue]] = {}
         """Queues of a topic when it was subscribed to; those that came later are read from their begin."""
+        self._popped: set[MessageQueue] = set()
+        """Queues in mode POP, whose offsets the broker keeps."""
         self._failing: set[str] = set()
         """What was logged already and has not worked since."""
         self.passes = 0
@@ -168,6 +176,7 @@ class GroupMember:
     async def leave(self) -> None:
         """Commit, free locks and leave the group, after `stop`."""
         queues = self._queues.all()
+        await self._queues.settle_popped()
         if self._settings.auto_commit:
             self._log_failed(await self._queues.commit(queues))
         if self._settings.in_order and not self._settings.broadcasting:
@@ -215,6 +224,8 @@ class GroupMember:
                 self._failing.discard(topic)
             except RemotingError as error:
                 # The broker creates the retry topic of a new group with its first heartbeat.
+                if topic.startswith(f"{RETRY_PREFIX}{self.group}_"):
+                    continue  # nothing has come back so far
                 if self._failed(topic) and not topic.startswith(RETRY_PREFIX):
                     _log.warning("queues of a topic are not known, asked again group=%s topic=%s reason=%s",
                                  self.group, topic, error)
@@ -224,18 +235,26 @@ class GroupMember:
             shared = shared or members > 1
         lost = [
             one for one in self._queues.all()
-            if (one.dropped and not one.restarting)  # a worker had it when it was given up
+            if isinstance(one, PopQueue) != (one.queue in self._popped)  # the mode has changed
+            or one.given_up  # a worker had it when it was given up
             or one.queue.topic not in self._wanted
             or (one.queue.topic in mine and one.queue not in mine[one.queue.topic])]
         have = {one.queue for one in self._queues.all()}
         new = [queue for queues in mine.values() for queue in sorted(queues) if queue not in have]
-        given, taken = await asyncio.gather(self._give_up(lost), self._take_over(new, shared=shared))
+        # Both end before an error is raised: what is left of one pass must not run beside the next one.
+        ended = await asyncio.gather(
+            self._give_up(lost), self._take_over(new, shared=shared), return_exceptions=True)
+        for one_ended in ended:
+            if isinstance(one_ended, BaseException):
+                raise one_ended
         back = any(one.queue in mine.get(one.queue.topic, ()) for one in lost)  # taken over by the next pass
-        return balanced and given and taken and not back
+        return balanced and all(ended) and not back
 
     async def _share(self, topic: str) -> tuple[set[MessageQueue], int]:
         """Return this member's queues of a topic, and the number of members."""
         try:
+            if self._settings.broker_strategy:
+                return await self._assigned(topic), 2
             queues = await self._calls.queues(topic)
         except RemotingCommandError as error:
             if error.code == ResponseCode.TOPIC_NOT_EXIST:
@@ -254,6 +273,27 @@ class GroupMember:
         members.sort(key=lambda name: name.encode("utf-16-be", "surrogatepass"))  # as Java sorts texts
         found = self._settings.strategy(me, sorted(queues), list(dict.fromkeys(members)))
         return set(found), len(members)
+
+    async def _assigned(self, topic: str) -> set[MessageQueue]:
+        """Return the queues that the broker allocates to this member, and note which of them are popped."""
+        queues = await self._calls.queues(topic)
+        self._at_first.setdefault(topic, frozenset(queues))
+        found = await self._calls.assignment(topic, self._settings.broker_strategy)
+        if found is None:
+            raise RemotingError(f"the broker does not know topic {topic} or group {self.group} yet")
+        self._popped = {queue for queue in self._popped if queue.topic != topic}
+        self._popped |= {queue for queue, is_pop in found.items() if is_pop}
+        if not topic.startswith(RETRY_PREFIX):
+            self._read_what_was_popped(topic, pulled=bool(found) and not any(found.values()))
+        return set(found)
+
+    def _read_what_was_popped(self, topic: str, *, pulled: bool) -> None:
+        """Subscribe a pulled topic's messages that were popped before and come back; as the reference."""
+        retry = pop_retry_topic(topic, self.group)
+        if pulled and retry not in self._wanted:
+            self._wanted[retry] = Subscription(retry)
+        elif not pulled:
+            self._wanted.pop(retry, None)
 
     async def _give_up(self, lost: list[ProcessQueue]) -> bool:
         for one in lost:
@@ -281,7 +321,7 @@ class GroupMember:
         if self._settings.in_order and not self._settings.broadcasting:
             locked_until = asyncio.get_running_loop().time() + LOCK_S
             wanted = await self._calls.lock(new)  # the member before frees it after its last commit
-        elif shared:
+        elif shared and wanted - self._popped:
             await asyncio.sleep(TAKE_OVER_S)
         found = await asyncio.gather(*(
             self._take(queue, locked_until) for queue in new if queue in wanted), return_exceptions=True)
@@ -297,6 +337,11 @@ class GroupMember:
         return False
 
     async def _take(self, queue: MessageQueue, locked_until: float) -> None:
+        if queue in self._popped:
+            self._queues.add_popped(queue)
+            _log.info("queue assigned group=%s topic=%s broker=%s queue=%d offset=%d", self.group, queue.topic,
+                      queue.broker_name, queue.queue_id, -1)
+            return
         written = await self._offsets.read(queue)
         offset = await self._first_offset(queue) if written is None else written
         self._queues.add(queue, offset, written=written, locked_until=locked_until)
@@ -323,7 +368,7 @@ class GroupMember:
         if self._settings.broadcasting or one.locked_until > asyncio.get_running_loop().time():
             return True
         await self._renew([one])
-        return one.locked_until > 0
+        return one.locked_until > asyncio.get_running_loop().time()
 
     async def _renew_always(self) -> None:
         while True:
@@ -346,9 +391,14 @@ class GroupMember:
                              self.group, one.queue.topic, one.queue.broker_name, one.queue.queue_id)
 
     async def _commit_always(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time() + COMMIT_AGAIN_S
         while True:
             await asyncio.sleep(self._settings.commit_interval_s)
-            self._log_failed(await self._queues.commit())
+            again = not self._settings.broadcasting and loop.time() >= due
+            if again:
+                due = loop.time() + COMMIT_AGAIN_S
+            self._log_failed(await self._queues.commit(again=again))
 
     def _log_failed(self, failed: dict[MessageQueue, Exception]) -> None:
         if not failed:
@@ -369,7 +419,7 @@ class GroupMember:
             else [(MessageQueue.from_json(fastjson.loads(key)), int(offset)) for key, offset in table.items()])
         for queue, offset in entries:
             one = self._queues.find(queue)
-            if queue.topic == header.topic and one is not None and not one.dropped:
+            if queue.topic == header.topic and one is not None and not one.given_up and not isinstance(one, PopQueue):
                 _log.info("offset reset by the broker group=%s topic=%s broker=%s queue=%d offset=%d", self.group,
                           queue.topic, queue.broker_name, queue.queue_id, offset)
                 await self._queues.restart(one, offset)

@@ -12,6 +12,7 @@ import os
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
 
+from tailrace.auth.signature import Credentials
 from tailrace.client.routes import Routes
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.entropy import SystemEntropy
@@ -20,7 +21,9 @@ from tailrace.formats import fastjson
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.consumer_headers import UnregisterClientRequestHeader
 from tailrace.logs import get_logger
+from tailrace.model import MessageExt
 from tailrace.remoting.client import RemotingClient
+from tailrace.remoting.tls import TlsOptions, client_context
 
 __all__ = ["ClientInstance", "InstanceShare", "Member", "Target"]
 
@@ -69,10 +72,13 @@ class Target:
     broker: str
     timeout_ms: int
     clock: Clock | None = None
+    tls: TlsOptions | None = None
+    credentials: Credentials | None = None
 
     def __post_init__(self) -> None:
         if bool(self.namesrv) == bool(self.broker):
             raise ConfigError("say either namesrv or broker, as HOST:PORT")
+        client_context(self.tls)  # so that a wrong file is an error of the program's first line
 
 
 Role = tuple[str, bool]
@@ -90,10 +96,13 @@ class ClientInstance:
         self.target = target
         self.loop = asyncio.get_running_loop()
         self.client_id = f"{os.uname().nodename}@{os.getpid()}#{SystemEntropy().u64():016x}"
-        self.remoting = remoting or RemotingClient(connect_timeout_ms=target.timeout_ms)
+        self.remoting = remoting or RemotingClient(
+            connect_timeout_ms=target.timeout_ms, tls=target.tls, credentials=target.credentials)
         self.routes = Routes(self.remoting, target.clock or SystemClock(), target.namesrv, target.broker)
         self.remoting.on_request = self._on_request
         self.remoting.on_lost = self._on_lost
+        self.awaited_replies: dict[str, asyncio.Future[MessageExt]] = {}
+        """Requests of producers that wait for their reply, by correlation id."""
         self._users: list[Role | None] = []
         self._members: list[Member] = []
         self._known: set[str] = set()
@@ -156,6 +165,8 @@ class ClientInstance:
         if member not in self._members:
             return
         self._members.remove(member)
+        if any((one.group, one.is_consumer) == (member.group, member.is_consumer) for one in self._members):
+            return  # the connection stays in the group for the other one
         header = UnregisterClientRequestHeader(self.client_id)
         if member.is_consumer:
             header.consumer_group = member.group
@@ -191,7 +202,8 @@ class ClientInstance:
         body = fastjson.dumps({
             "clientID": self.client_id,
             "consumerDataSet": [m.heartbeat_data() for m in self._members if m.is_consumer],
-            "producerDataSet": [m.heartbeat_data() for m in self._members if not m.is_consumer]})
+            "producerDataSet": [
+                {"groupName": name} for name in sorted({m.group for m in self._members if not m.is_consumer})]})
         try:
             answer = await self.remoting.invoke(
                 address, RequestCode.HEART_BEAT, {}, body, timeout_ms=self.target.timeout_ms)
@@ -218,18 +230,19 @@ class ClientInstance:
             self._wake.set()
 
     async def _beat(self) -> None:
+        due = self.loop.time() + HEARTBEAT_S
         while True:
+            if not self._lost:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout_at(due):
+                        await self._wake.wait()
             if self._lost:
                 await asyncio.sleep(AGAIN_S)
-                addresses = set(self._lost)
-            else:
-                try:
-                    await asyncio.wait_for(self._wake.wait(), HEARTBEAT_S)
-                    self._wake.clear()
-                    continue
-                except TimeoutError:
-                    addresses = await self._addresses()
             self._wake.clear()
+            addresses = set(self._lost)
+            if self.loop.time() >= due:  # also while another broker is tried every second
+                addresses |= await self._addresses()
+                due = self.loop.time() + HEARTBEAT_S
             await asyncio.gather(*map(self._beat_one, sorted(addresses)))
             if self._lost:
                 self._lost &= await self._addresses()

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import final
+from typing import Any, final
 
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt
 
-__all__ = ["Listener", "ListenerCalls", "RetryLater"]
+__all__ = ["BatchListener", "Listener", "ListenerCalls", "RetryLater"]
 
 _log = get_logger(__name__)
 
 Listener = Callable[[MessageExt], Awaitable[bool | None] | bool | None]
 """None or True: the message is consumed. False or an exception: it is delivered again later."""
+BatchListener = Callable[[list[MessageExt]], Awaitable[bool | None] | bool | None]
+"""The same for all messages of the list; `RetryLater` can say how many of them are consumed."""
 
 
 @final
@@ -24,26 +27,69 @@ class RetryLater(Exception):  # noqa: N818 - a decision of the listener, not an 
     """Raised by a listener that wants a message again later; no error is logged.
 
     ``delay_level`` is a delay level of the broker, 0 for the next longer one with each delivery, and -1 for a
-    dead letter now. ``after_s`` is for a queue that is consumed in order: the seconds until the next try.
+    dead letter now. ``after_s`` is for a queue that is consumed in order, or popped: the seconds until the next try.
+    Of a batch the first ``consumed`` messages are consumed, and the others come again.
     """
 
-    def __init__(self, delay_level: int = 0, *, after_s: float | None = None) -> None:
+    def __init__(self, delay_level: int = 0, *, after_s: float | None = None, consumed: int = 0) -> None:
+        if consumed < 0:
+            raise ValueError(f"consumed={consumed} is negative")
         self.delay_level = delay_level
         self.after_s = after_s
+        self.consumed = consumed
         super().__init__(f"delay_level={delay_level} after_s={after_s}")
+
+
+@final
+class _Limits:
+    """Ends calls that take too long, with one timer for all of them: most calls are far shorter."""
+
+    def __init__(self) -> None:
+        self._until: dict[asyncio.Task[Any], float] = {}
+        self._over: set[asyncio.Task[Any]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, task: asyncio.Task[Any], timeout_s: float) -> None:
+        """Cancel the task if its call has not ended in time."""
+        loop = asyncio.get_running_loop()
+        self._until[task] = loop.time() + timeout_s
+        if self._timer is None:
+            period_s = min(0.5, timeout_s / 10)
+            self._timer = loop.call_later(period_s, self._look, loop, period_s)
+
+    def _look(self, loop: asyncio.AbstractEventLoop, period_s: float) -> None:
+        now = loop.time()
+        for task in [task for task, until in self._until.items() if until <= now]:
+            del self._until[task]
+            self._over.add(task)
+            task.cancel()
+        self._timer = loop.call_later(period_s, self._look, loop, period_s) if self._until else None
+
+    def end(self, task: asyncio.Task[Any]) -> bool:
+        """Forget a call that has ended; return whether it was ended here."""
+        self._until.pop(task, None)
+        if task not in self._over:
+            return False
+        self._over.discard(task)
+        task.uncancel()
+        return True
 
 
 @final
 class ListenerCalls:
     """Calls a listener: a coroutine function in the event loop, another one in a thread."""
 
-    def __init__(self, listener: Listener, group: str, threads: int) -> None:
-        self._listener = listener
+    def __init__(
+        self, listener: Listener | BatchListener, group: str, threads: int, *, in_batches: bool = False
+    ) -> None:
+        self._listener: Callable[[Any], Any] = listener
+        self._in_batches = in_batches
         self._group = group
         # An object with an asynchronous __call__ counts as a coroutine function, too.
         self.is_async = inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(
             type(listener).__call__)
         self.thread_prefix = f"tailrace-{group}-{id(self):x}"
+        self._limits = _Limits()
         self._pool = None if self.is_async else ThreadPoolExecutor(threads, self.thread_prefix)
 
     def close(self) -> None:
@@ -51,41 +97,48 @@ class ListenerCalls:
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
-    async def result(self, message: MessageExt) -> bool | None:
+    async def result(self, messages: list[MessageExt]) -> bool | None:
         """Return the listener's result. Raises what the listener raises, or TypeError for another result."""
+        given = list(messages) if self._in_batches else messages[0]
         if self._pool is None:
-            found = self._listener(message)
+            found = self._listener(given)
         else:
-            found = await asyncio.get_running_loop().run_in_executor(self._pool, self._listener, message)
+            # With the context of the call: a listener's own spans belong to it.
+            found = await asyncio.get_running_loop().run_in_executor(
+                self._pool, contextvars.copy_context().run, self._listener, given)
         if inspect.isawaitable(found):
             found = await found
         if found is None or isinstance(found, bool):
             return found
         raise TypeError(f"a listener returns None, True or False, not {found!r}")
 
-    async def outcome(self, message: MessageExt, offset: int, timeout_s: float | None) -> RetryLater | None:
-        """Call the listener; return None for a consumed message, or how to retry. Failures are logged here."""
+    async def outcome(self, messages: list[MessageExt], timeout_s: float | None) -> RetryLater | None:
+        """Call the listener; return None for consumed messages, or how to retry. Failures are logged here."""
+        message = messages[0]
         task = asyncio.current_task()
-        limit = asyncio.timeout(timeout_s)
+        assert task is not None
+        if timeout_s is not None:
+            self._limits.begin(task, timeout_s)
         try:
-            async with limit:
-                return None if await self.result(message) is not False else RetryLater()
+            return None if await self.result(messages) is not False else RetryLater()
         except RetryLater as later:
             return later
         except asyncio.CancelledError:
-            if task is not None and task.cancelling():
+            if self._limits.end(task) and not task.cancelling():
+                _log.error("listener takes too long, the message is delivered again group=%s topic=%s queue=%d "
+                           "offset=%d key=%s seconds=%s", self._group, message.topic, message.queue_id,
+                           message.queue_offset, key_of(message), timeout_s)
+                return RetryLater()
+            if task.cancelling():
                 raise
             reason: BaseException = asyncio.CancelledError("the listener was cancelled")
         except BaseException as error:  # noqa: BLE001 - the program's own function; SystemExit of one, too
             reason = error
-            if limit.expired():
-                _log.error("listener takes too long, the message is delivered again group=%s topic=%s queue=%d "
-                           "offset=%d key=%s seconds=%s", self._group, message.topic, message.queue_id, offset,
-                           key_of(message), timeout_s)
-                return RetryLater()
+        finally:
+            self._limits.end(task)
         _log.error("listener failed, the message is delivered again group=%s topic=%s queue=%d offset=%d key=%s "
-                   "reason=%r", self._group, message.topic, message.queue_id, offset, key_of(message), reason,
-                   exc_info=reason)
+                   "reason=%r", self._group, message.topic, message.queue_id, message.queue_offset, key_of(message),
+                   reason, exc_info=reason)
         return RetryLater()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from typing import final
 
 from tailrace.client.routes import MessageQueue
 from tailrace.model import MessageExt
@@ -12,7 +11,6 @@ from tailrace.model import MessageExt
 __all__ = ["ProcessQueue"]
 
 
-@final
 class ProcessQueue:
     """Messages of a queue between the pull and the end of their consumption.
 
@@ -27,8 +25,8 @@ class ProcessQueue:
         """The offset that was committed last."""
         self.dropped = False
         """The queue is another member's, or a new ProcessQueue has taken over."""
-        self.restarting = False
-        """Whether it was dropped to be consumed from another offset."""
+        self.restart_at: int | None = None
+        """Of a dropped queue: the offset to consume it from once no worker has a message of it."""
         self.paused = False
         self.offered = False
         """Whether it waits for a worker."""
@@ -47,6 +45,11 @@ class ProcessQueue:
         self.last_pull_ms = 0
         self.last_consume_ms = 0
         self._unfinished: OrderedDict[int, int] = OrderedDict()
+
+    @property
+    def given_up(self) -> bool:
+        """Whether it was dropped and does not wait for a restart."""
+        return self.dropped and self.restart_at is None
 
     @property
     def count(self) -> int:

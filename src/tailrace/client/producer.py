@@ -3,64 +3,69 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import inspect
-import itertools
-import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Final, Self, final
+from typing import Any, Final, Self, final
 
+from tailrace.auth.signature import Credentials
+from tailrace.client.batching import Batches, BatchItem, BatchKey
+from tailrace.client.blocking import arguments_of, blocking
+from tailrace.client.credentials import credentials_of
 from tailrace.client.instance import InstanceShare, Target
+from tailrace.client.pending import Pending, ThreadRoom, Turns
+from tailrace.client.request_reply import Requests, is_reply, reply_to
 from tailrace.client.routes import (
     AUTO_CREATE_TOPIC,
     DEFAULT_QUEUES,
     MessageQueue,
-    Route,
     Routes,
 )
 from tailrace.client.send_result import SendResult
+from tailrace.client.sender import QueueSelector, Sender, by_key
+from tailrace.client.telemetry import Telemetry
+from tailrace.client.trace import TRACE_GROUP, TRACE_TOPIC, MessageTrace
 from tailrace.client.transactions import (
     CheckTransaction,
     Decision,
     Transactions,
     TransactionSendResult,
+    called_in_thread,
     checked_decision,
 )
 from tailrace.env.clock import Clock, SystemClock
-from tailrace.env.entropy import SystemEntropy
 from tailrace.env.loop_thread import EventLoopThread
 from tailrace.errors import (
+    ConfigError,
     MessageIllegalError,
     RemotingCommandError,
     RemotingError,
+    RemotingTimeoutError,
+    RequestTimeoutError,
 )
 from tailrace.formats.commitlog import SysFlag, encode_batch
+from tailrace.formats.recall_handle import parse_handle
 from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.formats.requests.broker_headers import CreateTopicRequestHeader
 from tailrace.formats.requests.message_headers import (
-    SendMessageRequestHeader,
-    SendMessageRequestHeaderV2,
-    SendMessageResponseHeader,
+    RecallMessageRequestHeader,
+    RecallMessageResponseHeader,
 )
-from tailrace.kernels.properties import encode_properties
-from tailrace.model import Message, whole_ms
+from tailrace.model import Message, MessageExt
 from tailrace.remoting.client import RemotingClient
+from tailrace.remoting.tls import TlsOptions, options_of
 
-__all__ = ["AsyncProducer", "Producer", "QueueSelector"]
+__all__ = ["AsyncProducer", "Producer", "QueueSelector", "send_again"]
 
-QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
-_STORED: Final = {
-    ResponseCode.SUCCESS: "SEND_OK",
-    ResponseCode.FLUSH_DISK_TIMEOUT: "FLUSH_DISK_TIMEOUT",
-    ResponseCode.FLUSH_SLAVE_TIMEOUT: "FLUSH_SLAVE_TIMEOUT",
-    ResponseCode.SLAVE_NOT_AVAILABLE: "SLAVE_NOT_AVAILABLE",
-}
-_RETRIED: Final = frozenset({
-    ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR,
-    ResponseCode.SYSTEM_BUSY, ResponseCode.GO_AWAY,
-})
-_SEPARATORS: Final = frozenset("\x01\x02")
+_OF_BROKERS: Final = frozenset({"TRAN_MSG", "WAIT", "MIN_OFFSET", "MAX_OFFSET", "POP_CK", "1ST_POP_TIME"})
+"""Properties that a message loses when a consumer sends it again."""
+FIRST_RETRY_LEVEL: Final = 3
+"""Delay level of the first retry."""
+SHARDING_KEY: Final = "__SHARDINGKEY"
+"""Property with the ordering key, as Java producers name it."""
+PRIORITY: Final = "_SYS_MSG_PRIORITY_"
 
 
 @final
@@ -70,21 +75,50 @@ class AsyncProducer:
     def __init__(
         self, *, namesrv: str = "", broker: str = "", group: str = "DEFAULT_PRODUCER",
         timeout_ms: int = 3000, retries: int = 2, check: CheckTransaction | None = None,
-        clock: Clock | None = None,
+        compression: str | None = None, compress_over: int = 4096, avoid_slow_brokers: bool = False,
+        linger_ms: float = 0.0, batch_bytes: int = 32 << 10, max_pending_bytes: int = 32 << 20,
+        trace: bool = False, trace_topic: str = TRACE_TOPIC, telemetry: Telemetry | None = None,
+        tls: bool | TlsOptions = False, credentials: Credentials | str | None = None, clock: Clock | None = None,
     ) -> None:
-        """``check`` decides about half messages that a broker asks for, see ``send_in_transaction``."""
+        """Set it up; nothing is sent before the first call. docs/how-to/send.md describes the arguments.
+
+        ``namesrv`` is one or more name servers, separated by ``;``. ``broker`` names one broker instead.
+        ``timeout_ms`` limits each request. ``retries`` is the number of further tries of a send.
+        ``check`` decides about half messages that are pending, see ``send_in_transaction``.
+        ``tls`` is True for TLS with the CAs of this machine, or TlsOptions. ``credentials`` are those of a user,
+        or the path of a file with them; without them those of the environment.
+        """
+        _check(compress_over=compress_over, batch_bytes=batch_bytes, max_pending_bytes=max_pending_bytes)
         self._group = group
         self._timeout_ms = timeout_ms
-        self._retries = retries
         self._clock = clock or SystemClock()
+        credentials = credentials_of(credentials)
         self._share = InstanceShare(
-            Target(namesrv, broker, timeout_ms, clock), None if check is None else (group, False))
-        # Programs that send one message each must not all take the first queue.
-        self._turn = itertools.count(SystemEntropy().randrange(1 << 16))
-        self._ids = itertools.count()
-        self._id_base = f"{os.getpid() & 0xFFFF:04X}{SystemEntropy().u64():016X}"
+            Target(namesrv, broker, timeout_ms, clock, options_of(tls), credentials),
+            None if check is None else (group, False))
+        self._sender = Sender(
+            self._share, group, timeout_ms, retries, self._clock, compression=compression,
+            compress_over=compress_over, avoid_slow_brokers=avoid_slow_brokers)
+        self._telemetry = telemetry
+        self._tracer: AsyncProducer | None = None
+        self._trace: MessageTrace | None = None
+        if trace:
+            self._tracer = AsyncProducer(
+                namesrv=namesrv, broker=broker, group=TRACE_GROUP, timeout_ms=timeout_ms, tls=tls,
+                credentials=credentials,
+                clock=clock)
+            self._trace = MessageTrace(self._tracer.send, group, self._clock, trace_topic)
         self._transactions = None if check is None else Transactions(
-            self._share, group, check, timeout_ms)
+            self._share, group, check, timeout_ms, self._trace)
+        self._requests = Requests(self._share, group, self._clock)
+        self._batches = Batches(self._send_items, linger_ms / 1000, batch_bytes) if linger_ms > 0 else None
+        self._batch_bytes = batch_bytes
+        self._pending = Pending(max_pending_bytes)
+        self._turns = Turns()
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        """Set when the last call of `send` that is under way ends."""
+        self._closing = False
 
     async def __aenter__(self) -> Self:
         return self
@@ -93,7 +127,17 @@ class AsyncProducer:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections that no other client of this event loop uses."""
+        """Wait for calls of `send` that are under way, and close connections that no other client of the loop uses."""
+        self._closing = True
+        if self._batches is not None:
+            await self._batches.flush()
+        while self._under_way:
+            self._idle.clear()
+            await self._idle.wait()
+        await self._requests.close()
+        if self._trace is not None and self._tracer is not None:
+            await self._trace.close()
+            await self._tracer.close()
         if self._transactions is not None:
             await self._transactions.close()
         await self._share.close()
@@ -107,19 +151,196 @@ class AsyncProducer:
         return self._share.instance.remoting
 
     async def send(
-        self, message: Message, *, queue_id: int | None = None, selector: QueueSelector | None = None
+        self, message: Message, *, queue_id: int | None = None, selector: QueueSelector | None = None,
+        ordering_key: str | None = None,
     ) -> SendResult:
         """Send one message and wait until it is stored.
 
-        Queues take turns unless ``queue_id`` or ``selector`` says which. A send that fails for a
-        reason that may pass is tried again, on another queue when it may choose: a message can then
-        be stored twice, under the same ``msg_id``. Raises MessageIllegalError, RemotingCommandError
-        (the broker's refusal) or another RemotingError.
+        Queues take turns unless ``queue_id`` or ``selector`` says which. Messages of one ``ordering_key`` go to one
+        queue, in the order of the calls: each is sent once the one before was stored. A send that fails for a reason
+        that may pass is tried again, on another queue when it may choose: a message can then be stored twice, under
+        the same ``msg_id``. Raises MessageIllegalError, RemotingCommandError (the broker's refusal) or another
+        RemotingError.
         """
-        unique_key, properties = self._properties(message)
-        header = self._header(message.topic, message.flag, properties.decode())
-        return await self._send(
-            RequestCode.SEND_MESSAGE_V2, message, header, message.body, unique_key, queue_id, selector)
+        if ordering_key is not None:
+            if queue_id is not None or selector is not None:
+                raise MessageIllegalError("ordering_key", "is given with queue_id or selector; give one of them")
+            message = dataclasses.replace(message, properties={**message.properties, SHARDING_KEY: ordering_key})
+        if self._closing:
+            raise RemotingError("the client is closed")
+        self._under_way += 1
+        try:
+            if self._telemetry is None:
+                return await self._send_now(message, queue_id, selector, ordering_key)
+            with self._telemetry.sending([message], self._group) as ([one], span):
+                result = await self._send_now(one, queue_id, selector, ordering_key)
+                self._telemetry.stored(span, result)
+                return result
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
+
+    async def _send_now(
+        self, message: Message, queue_id: int | None, selector: QueueSelector | None, ordering_key: str | None
+    ) -> SendResult:
+        if self._batches is not None and self._may_wait(message):
+            return await self._send_in_batch(self._batches, message, queue_id, selector, ordering_key)
+        if ordering_key is None:
+            return await self._send_one(message, {}, queue_id, selector)
+        async with self._turns.of((message.topic, ordering_key)):
+            return await self._send_one(message, {}, None, by_key(ordering_key))
+
+    def _may_wait(self, message: Message) -> bool:
+        """Return whether a message may be part of a batch."""
+        body: Any = message.body
+        return isinstance(body, bytes | bytearray) and not (
+            message.deliver_at is not None or message.delay is not None or message.delay_level
+            or is_reply(message) or PRIORITY in message.properties or len(message.body) >= self._batch_bytes
+            or self._sender.compresses(message))
+
+    async def _send_in_batch(
+        self, batches: Batches, message: Message, queue_id: int | None, selector: QueueSelector | None,
+        ordering_key: str | None,
+    ) -> SendResult:
+        unique_key, properties = self._sender.properties(message)
+        item = BatchItem(message.flag, message.body, properties, unique_key)
+        size = len(message.body) + len(properties)
+        began_ms = self._clock.now_ms()
+        if selector is None and ordering_key is None:
+            if not self._pending.try_enter(size):
+                await self._pending.enter(size)
+            future = batches.add(BatchKey(message.topic, queue_id), item)
+        else:
+            future = await self._add_to_chosen(batches, message, item, size, selector, ordering_key)
+        try:
+            result = await future
+        finally:
+            self._pending.leave(size)
+        if self._trace is not None:
+            await self._traced(message, result, began_ms)
+        return result
+
+    async def _add_to_chosen(
+        self, batches: Batches, message: Message, item: BatchItem, size: int, selector: QueueSelector | None,
+        ordering_key: str | None,
+    ) -> asyncio.Future[SendResult]:
+        """Add a message to the batch of its queue; those of a key in the order of the calls."""
+        turn = contextlib.nullcontext() if ordering_key is None else self._turns.of((message.topic, ordering_key))
+        async with turn:
+            chosen_by = selector if ordering_key is None else by_key(ordering_key)
+            route = await self._routes.of(message.topic, for_write=True)
+            chosen = self._sender.choose(route, message, None, chosen_by, "")
+            await self._pending.enter(size)
+            return batches.add(BatchKey(message.topic, chosen.queue_id, ordering_key is not None), item)
+
+    async def _traced(self, message: Message, result: SendResult, began_ms: int, *, half: bool = False) -> None:
+        if self._trace is not None:
+            self._trace.sent(
+                message, result, await self._address(message.topic, result.broker_name), began_ms, half=half)
+
+    async def _address(self, topic: str, broker_name: str) -> str:
+        """Return the address of a broker that has stored a message; "" if it cannot be found out now."""
+        with contextlib.suppress(RemotingError):
+            return (await self._routes.of(topic, for_write=True)).addresses.get(broker_name, "")
+        return ""
+
+    async def _send_items(self, key: BatchKey, items: list[BatchItem]) -> SendResult:
+        message = Message(topic=key.topic, body=b"")
+        if len(items) == 1:
+            one = items[0]
+            header = self._sender.header_of(key.topic, one.flag, one.properties.decode())
+            return await self._sender.send(
+                RequestCode.SEND_MESSAGE_V2, message, header, one.body, one.unique_key, key.queue_id, None)
+        header = self._sender.header_of(key.topic, 0, "")
+        header.batch = True
+        return await self._sender.send(
+            RequestCode.SEND_BATCH_MESSAGE, message, header, encode_batch(item[:3] for item in items),
+            ",".join(item.unique_key for item in items), key.queue_id, None)
+
+    async def recall(self, topic: str, recall_handle: str) -> str:
+        """Take a timer message back before it is due, by the ``recall_handle`` of its `SendResult`.
+
+        Returns the ``msg_id`` of the message. It may be delivered all the same if it is due at this moment. Raises
+        MessageIllegalError for a text that is not a handle, RemotingCommandError if the broker refuses.
+        """
+        name = parse_handle(recall_handle).broker_name
+        address = (await self._routes.of(topic, for_write=True)).addresses.get(name)
+        if address is None:
+            raise RemotingCommandError(ResponseCode.TOPIC_NOT_EXIST, f"no broker {name} has {topic}")
+        answer = await self._remoting.invoke(
+            address, RequestCode.RECALL_MESSAGE,
+            RecallMessageRequestHeader(topic, recall_handle, self._group).to_ext(), timeout_ms=self._timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise RemotingCommandError(answer.code, answer.remark or "", address)
+        msg_id = answer.read(RecallMessageResponseHeader).msg_id
+        if self._trace is not None and (region := answer.ext.get("MSG_REGION")):
+            self._trace.recalled(topic, msg_id, region)
+        return msg_id
+
+    async def request(
+        self, message: Message, *, timeout_ms: int = 3000, queue_id: int | None = None,
+        selector: QueueSelector | None = None,
+    ) -> MessageExt:
+        """Send a message and wait up to ``timeout_ms`` for the reply of one of its consumers.
+
+        A consumer answers with `reply`. Raises RequestTimeoutError if no reply came, RemotingTimeoutError if the
+        message could not be sent in this time, and what `send` raises.
+        """
+        properties, reply = self._requests.open(timeout_ms)
+        sent = False
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                route = await self._routes.of(message.topic, for_write=True)
+                await self._requests.join(message.topic, set(route.addresses.values()))
+                await self._observed("request", message, properties, queue_id, selector)
+                sent = True
+                return await reply
+        except TimeoutError:
+            if sent:
+                raise RequestTimeoutError(message.topic, timeout_ms) from None
+            raise RemotingTimeoutError(f"the broker of topic {message.topic}", timeout_ms) from None
+        finally:
+            self._requests.forget(properties)
+
+    async def reply(self, request: MessageExt, body: bytes) -> SendResult:
+        """Answer a message that was sent with `request`; the broker pushes ``body`` to the program that waits.
+
+        Raises MessageIllegalError for any other message, and RemotingCommandError if the broker does not find the
+        producer, for example because it has ended.
+        """
+        return await self._observed("reply", reply_to(request, body), {}, None, None)
+
+    async def _observed(
+        self, operation: str, message: Message, more: Mapping[str, str], queue_id: int | None,
+        selector: QueueSelector | None,
+    ) -> SendResult:
+        if self._telemetry is None:
+            return await self._send_one(message, more, queue_id, selector)
+        with self._telemetry.sending([message], self._group, operation) as ([one], span):
+            result = await self._send_one(one, more, queue_id, selector)
+            self._telemetry.stored(span, result)
+            return result
+
+    async def _send_one(
+        self, message: Message, more: Mapping[str, str], queue_id: int | None, selector: QueueSelector | None,
+        reconsumed: tuple[int, int] | None = None,
+    ) -> SendResult:
+        unique_key, properties = self._sender.properties(message, **more)
+        header = self._sender.header_of(message.topic, message.flag, properties.decode())
+        if reconsumed is not None:
+            header.reconsume_times, header.max_reconsume_times = reconsumed
+        code = RequestCode.SEND_REPLY_MESSAGE_V2 if is_reply(message) else RequestCode.SEND_MESSAGE_V2
+        body = self._sender.body_of(message, header)
+        size = len(body)
+        began_ms = self._clock.now_ms()
+        await self._pending.enter(size)
+        try:
+            result = await self._sender.send(code, message, header, body, unique_key, queue_id, selector)
+        finally:
+            self._pending.leave(size)
+        await self._traced(message, result, began_ms)
+        return result
 
     async def send_in_transaction(
         self, message: Message, local: Callable[[Message], Decision | Awaitable[Decision]], *,
@@ -143,16 +364,29 @@ class AsyncProducer:
             raise MessageIllegalError("delay", "a message of a transaction cannot be delayed")
         route = await self._routes.of(message.topic, for_write=True)
         await transactions.join(message.topic, set(route.addresses.values()))
-        unique_key, stored = self._properties(message, TRAN_MSG="true", PGROUP=self._group)
-        header = self._header(message.topic, message.flag, stored.decode())
-        header.sys_flag = int(SysFlag.TRANSACTION_PREPARED)
-        sent = await self._send(
-            RequestCode.SEND_MESSAGE_V2, message, header, message.body, unique_key, queue_id, selector)
+        if self._telemetry is None:
+            sent = await self._send_half(message, queue_id, selector)
+        else:
+            with self._telemetry.sending([message], self._group, "send_in_transaction") as ([one], span):
+                sent = await self._send_half(one, queue_id, selector)
+                self._telemetry.stored(span, sent)
         found = local(message)
         decision = checked_decision(await found if inspect.isawaitable(found) else found)
-        route = await self._routes.of(message.topic, for_write=True)
-        await transactions.end(route.addresses[sent.broker_name], sent, decision)
+        await transactions.end(await self._address(message.topic, sent.broker_name), message, sent, decision)
         return TransactionSendResult(**dataclasses.asdict(sent), decision=decision)
+
+    async def _send_half(
+        self, message: Message, queue_id: int | None, selector: QueueSelector | None
+    ) -> SendResult:
+        unique_key, stored = self._sender.properties(message, TRAN_MSG="true", PGROUP=self._group)
+        header = self._sender.header_of(message.topic, message.flag, stored.decode())
+        header.sys_flag = int(SysFlag.TRANSACTION_PREPARED)
+        body = self._sender.body_of(message, header)
+        began_ms = self._clock.now_ms()
+        sent = await self._sender.send(
+            RequestCode.SEND_MESSAGE_V2, message, header, body, unique_key, queue_id, selector)
+        await self._traced(message, sent, began_ms, half=True)
+        return sent
 
     async def send_batch(
         self, messages: Sequence[Message], *, queue_id: int | None = None
@@ -160,6 +394,12 @@ class AsyncProducer:
         """Send messages of one topic to one queue in one request; all are stored, or none."""
         if not messages:
             raise MessageIllegalError("batch", "has no message")
+        if self._telemetry is None:
+            return await self._send_batch(messages, queue_id)
+        with self._telemetry.sending(messages, self._group) as (carriers, _):
+            return await self._send_batch(carriers, queue_id)
+
+    async def _send_batch(self, messages: Sequence[Message], queue_id: int | None) -> SendResult:
         topic = messages[0].topic
         items, keys = [], []
         for message in messages:
@@ -167,24 +407,39 @@ class AsyncProducer:
                 raise MessageIllegalError("batch", f"has topics {topic} and {message.topic}")
             if message.deliver_at is not None or message.delay is not None or message.delay_level:
                 raise MessageIllegalError("delay", "a message of a batch cannot be delayed")
-            unique_key, properties = self._properties(message)
+            unique_key, properties = self._sender.properties(message)
             keys.append(unique_key)
             items.append((message.flag, message.body, properties))
-        header = self._header(topic, 0, "")
+        header = self._sender.header_of(topic, 0, "")
         header.batch = True
-        return await self._send(
-            RequestCode.SEND_BATCH_MESSAGE, messages[0], header, encode_batch(items), ",".join(keys),
-            queue_id, None)
+        began_ms = self._clock.now_ms()
+        result = await self._sender.send(
+            RequestCode.SEND_BATCH_MESSAGE, messages[0], header, encode_batch(items), ",".join(keys), queue_id, None)
+        if self._trace is not None:
+            ids = result.offset_msg_id.split(",")
+            for number, (message, key) in enumerate(zip(messages, keys, strict=True)):
+                stored = dataclasses.replace(
+                    result, msg_id=key, offset_msg_id=ids[number] if number < len(ids) else "")
+                await self._traced(message, stored, began_ms)
+        return result
 
     async def send_oneway(self, message: Message, *, queue_id: int | None = None) -> None:
-        """Send without an answer: it may be lost, and nobody is told."""
-        _, properties = self._properties(message)
-        header = self._header(message.topic, message.flag, properties.decode())
+        """Send without waiting for an answer. A message that is lost is not reported."""
+        if self._telemetry is None:
+            await self._send_oneway(message, queue_id)
+            return
+        with self._telemetry.sending([message], self._group) as ([one], _):
+            await self._send_oneway(one, queue_id)
+
+    async def _send_oneway(self, message: Message, queue_id: int | None) -> None:
+        _, properties = self._sender.properties(message)
+        header = self._sender.header_of(message.topic, message.flag, properties.decode())
         route = await self._routes.of(message.topic, for_write=True)
-        queue = self._choose(route, message, queue_id, None, "")
+        queue = self._sender.choose(route, message, queue_id, None, "")
         header.queue_id = queue.queue_id
+        body = self._sender.body_of(message, header)
         await self._remoting.invoke_oneway(
-            route.addresses[queue.broker_name], RequestCode.SEND_MESSAGE_V2, header.to_ext(), message.body)
+            route.addresses[queue.broker_name], RequestCode.SEND_MESSAGE_V2, header.to_ext(), body)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Queues that can be written."""
@@ -205,102 +460,36 @@ class AsyncProducer:
                 raise RemotingCommandError(answer.code, answer.remark or "", address)
         self._routes.forget(topic)
 
-    def _properties(self, message: Message, **more: str) -> tuple[str, bytes]:
-        properties = {**message.properties, **more}
-        if message.tags:
-            properties["TAGS"] = message.tags
-        if message.keys:
-            if isinstance(message.keys, str) or any(not k or " " in k for k in message.keys):
-                raise MessageIllegalError("keys", f"{message.keys!r} is no list of words")
-            properties["KEYS"] = " ".join(message.keys)
-        unique_key = properties.setdefault(
-            "UNIQ_KEY", f"{self._id_base}{next(self._ids) & 0xFFFFFFFFFFFF:012X}")
-        if message.deliver_at is not None:
-            properties["TIMER_DELIVER_MS"] = str(whole_ms("deliver_at", message.deliver_at))
-        if message.delay is not None:
-            properties["TIMER_DELAY_MS"] = str(whole_ms("delay", message.delay, 1000))
-        if message.delay_level:
-            properties["DELAY"] = str(message.delay_level)
-        properties["WAIT"] = "true" if message.wait_store_msg_ok else "false"
-        for name, value in properties.items():
-            if not name or not value or _SEPARATORS & set(name) or _SEPARATORS & set(value):
-                raise MessageIllegalError(
-                    "properties", f"{name!r}: name and value must not be empty nor hold 0x01 or 0x02")
-        return unique_key, encode_properties(properties)
 
-    def _header(self, topic: str, flag: int, properties: str) -> SendMessageRequestHeader:
-        """Return the header of a send; its queue is set when a queue was chosen."""
-        return SendMessageRequestHeaderV2(
-            self._group, topic, AUTO_CREATE_TOPIC, DEFAULT_QUEUES, 0, 0, self._clock.now_ms(), flag,
-            properties, reconsume_times=0, unit_mode=False, batch=False)
+def _check(**values: int) -> None:
+    """Raise ConfigError with all numbers that are not above 0."""
+    problems = [f"{name}={value!r} is not above 0" for name, value in values.items() if not value > 0]
+    if problems:
+        raise ConfigError(*problems)
 
-    def _choose(
-        self, route: Route, message: Message, queue_id: int | None, selector: QueueSelector | None,
-        avoid: str,
-    ) -> MessageQueue:
-        queues = route.write_queues
-        if not queues:
-            raise RemotingCommandError(
-                ResponseCode.TOPIC_NOT_EXIST, f"no writable queue of topic {message.topic}")
-        if selector is not None:
-            return selector(queues, message)
-        if queue_id is not None:
-            for queue in queues:
-                if queue.queue_id == queue_id:
-                    return queue
-            raise MessageIllegalError(
-                "queueId", f"{queue_id}, topic {message.topic} has {len(queues)} writable queues")
-        others = [queue for queue in queues if queue.broker_name != avoid] or list(queues)
-        return others[next(self._turn) % len(others)]
 
-    async def _send(
-        self, code: int, message: Message, header: SendMessageRequestHeader, body: bytes, unique_key: str,
-        queue_id: int | None, selector: QueueSelector | None,
-    ) -> SendResult:
-        last: RemotingError | None = None
-        avoid = ""
-        for _ in range(self._retries + 1):
-            failed = ""
-            try:
-                route = await self._routes.of(message.topic, for_write=True)
-                queue = self._choose(route, message, queue_id, selector, avoid)
-                failed = queue.broker_name
-                header.queue_id = queue.queue_id
-                address = route.addresses[queue.broker_name]
-                answer = await self._remoting.invoke(
-                    address, code, header.to_ext(), body, timeout_ms=self._timeout_ms)
-                if answer.code not in _STORED:
-                    raise RemotingCommandError(answer.code, answer.remark or "", address)
-            except RemotingCommandError as error:
-                if error.code not in _RETRIED:
-                    raise
-                last = error
-            except RemotingError as error:
-                last = error
-            else:
-                place = answer.read(SendMessageResponseHeader)
-                return SendResult(
-                    _STORED[ResponseCode(answer.code)], queue.broker_name, place.queue_id,
-                    place.queue_offset, unique_key, place.msg_id)
-            avoid = failed  # another broker, where the topic has one
-            self._routes.forget(message.topic)
-        assert last is not None
-        raise last
+async def send_again(
+    producer: AsyncProducer, message: MessageExt, retry_topic: str, reconsume_times: int, most: int
+) -> None:
+    """Store a message that its broker does not take back in the retry topic of a group.
+
+    The broker makes it a dead letter if ``reconsume_times`` is above ``most``. Raises what ``send`` raises.
+    """
+    kept = {name: value for name, value in message.properties.items() if name not in _OF_BROKERS}
+    copy = Message(topic=retry_topic, body=message.body, flag=message.flag, properties={
+        "ORIGIN_MESSAGE_ID": message.msg_id, **kept, "RETRY_TOPIC": message.topic,
+        "DELAY": str(FIRST_RETRY_LEVEL + message.reconsume_times)})
+    await producer._send_one(copy, {}, None, None, (reconsume_times, most))
 
 
 @final
 class Producer:
-    """The blocking face of ``AsyncProducer``; any thread may call it."""
+    """Sends messages. It blocks, and any thread may call it."""
 
-    def __init__(
-        self, *, namesrv: str = "", broker: str = "", group: str = "DEFAULT_PRODUCER",
-        timeout_ms: int = 3000, retries: int = 2, check: CheckTransaction | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        """As ``AsyncProducer``."""
-        self._producer = AsyncProducer(
-            namesrv=namesrv, broker=broker, group=group, timeout_ms=timeout_ms, retries=retries, check=check,
-            clock=clock)
+    @arguments_of(AsyncProducer.__init__)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._awaited = AsyncProducer(*args, **options)
+        self._room = ThreadRoom(self._awaited._pending.most)
         self._loop = EventLoopThread()
 
     def __enter__(self) -> Self:
@@ -310,45 +499,47 @@ class Producer:
         self.close()
 
     def close(self) -> None:
-        """Close what no other client of the process uses; a second call does nothing."""
+        """Wait for sends that are under way, and close connections that no other client of the process uses.
+
+        A second call does nothing.
+        """
         if not self._loop.closed:
-            self._loop.run(self._producer.close())
+            self._loop.run(self._awaited.close())
             self._loop.close()
 
-    def send(
-        self, message: Message, *, queue_id: int | None = None, selector: QueueSelector | None = None
-    ) -> SendResult:
-        """As ``AsyncProducer.send``."""
-        return self._loop.run(self._producer.send(message, queue_id=queue_id, selector=selector))
+    send = blocking(AsyncProducer.send)
+    request = blocking(AsyncProducer.request)
+    reply = blocking(AsyncProducer.reply)
+    recall = blocking(AsyncProducer.recall)
+    send_batch = blocking(AsyncProducer.send_batch)
+    send_oneway = blocking(AsyncProducer.send_oneway)
+    queues = blocking(AsyncProducer.queues)
+    create_topic = blocking(AsyncProducer.create_topic)
 
     def send_in_transaction(
-        self, message: Message, local: Callable[[Message], Decision], *, queue_id: int | None = None,
-        selector: QueueSelector | None = None,
+        self, message: Message, local: Callable[[Message], Decision | Awaitable[Decision]], *,
+        queue_id: int | None = None, selector: QueueSelector | None = None,
     ) -> TransactionSendResult:
-        """As ``AsyncProducer.send_in_transaction``; ``local`` is called in a thread of its own."""
-        return self._loop.run(self._producer.send_in_transaction(
-            message, lambda half: asyncio.to_thread(local, half), queue_id=queue_id, selector=selector))
+        """As ``AsyncProducer.send_in_transaction``; a plain ``local`` is called in a thread of its own."""
+        return self._loop.run(self._awaited.send_in_transaction(
+            message, lambda half: called_in_thread(local, half), queue_id=queue_id, selector=selector))
 
-    def send_async(self, message: Message, *, queue_id: int | None = None) -> Future[SendResult]:
-        """Start a send; the future has its result or error."""
-        return self._loop.submit(self._producer.send(message, queue_id=queue_id))
+    def send_async(
+        self, message: Message, *, queue_id: int | None = None, selector: QueueSelector | None = None,
+        ordering_key: str | None = None,
+    ) -> Future[SendResult]:
+        """Start a send; the future has its result or error.
 
-    def send_oneway(self, message: Message, *, queue_id: int | None = None) -> None:
-        """As ``AsyncProducer.send_oneway``."""
-        self._loop.run(self._producer.send_oneway(message, queue_id=queue_id))
-
-    def send_batch(
-        self, messages: Sequence[Message], *, queue_id: int | None = None
-    ) -> SendResult:
-        """As ``AsyncProducer.send_batch``."""
-        return self._loop.run(self._producer.send_batch(messages, queue_id=queue_id))
-
-    def queues(self, topic: str) -> list[MessageQueue]:
-        """As ``AsyncProducer.queues``."""
-        return self._loop.run(self._producer.queues(topic))
-
-    def create_topic(
-        self, topic: str, queues: int = DEFAULT_QUEUES, attributes: Mapping[str, str] | None = None
-    ) -> None:
-        """As ``AsyncProducer.create_topic``."""
-        self._loop.run(self._producer.create_topic(topic, queues, attributes))
+        Blocks while `max_pending_bytes` are sent and not answered.
+        """
+        body: Any = message.body
+        size = len(body) if isinstance(body, bytes | bytearray | memoryview) else 0
+        self._room.enter(size)
+        try:
+            future = self._loop.submit(self._awaited.send(
+                message, queue_id=queue_id, selector=selector, ordering_key=ordering_key))
+        except BaseException:
+            self._room.leave(size)
+            raise
+        future.add_done_callback(lambda _: self._room.leave(size))
+        return future

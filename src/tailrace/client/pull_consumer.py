@@ -7,9 +7,12 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from typing import Any, Final, Self, final
 
+from tailrace.auth.signature import Credentials
 from tailrace.client.allocation import Strategy, strategy_of
 from tailrace.client.assigned_queues import AssignedQueues, Limits
+from tailrace.client.blocking import arguments_of, blocking
 from tailrace.client.broker_calls import BrokerCalls, PullResult, decode_all
+from tailrace.client.credentials import credentials_of
 from tailrace.client.group_member import GroupMember, MemberSettings, Start
 from tailrace.client.instance import InstanceShare, Target
 from tailrace.client.offset_store import BrokerOffsets
@@ -24,6 +27,7 @@ from tailrace.formats.remoting import RequestCode, ResponseCode
 from tailrace.formats.requests.broker_headers import GetAllTopicConfigRequestHeader
 from tailrace.formats.requests.message_headers import QueryMessageRequestHeader
 from tailrace.model import BoundaryType, MessageExt
+from tailrace.remoting.tls import TlsOptions, options_of
 
 __all__ = ["AsyncPullConsumer", "PullConsumer", "PullResult"]
 
@@ -42,9 +46,13 @@ class AsyncPullConsumer:
     def __init__(
         self, *, namesrv: str = "", broker: str = "", group: str = "DEFAULT_CONSUMER",
         timeout_ms: int = 3000, auto_commit: bool = True, commit_interval_s: float = 1.0,
-        max_cached_messages: int = 1_000, max_cached_bytes: int = 64 << 20, clock: Clock | None = None,
+        max_cached_messages: int = 1_000, max_cached_bytes: int = 64 << 20,
+        tls: bool | TlsOptions = False, credentials: Credentials | str | None = None, clock: Clock | None = None,
     ) -> None:
-        """``auto_commit`` and the arguments after it are for `poll`; docs/how-to/consume.md describes them."""
+        """``auto_commit`` and the arguments after it are for `poll`; docs/how-to/consume.md describes them.
+
+        ``credentials`` are those of a user, or the path of a file with them; without them those of the environment.
+        """
         self._group = group
         self._timeout_ms = timeout_ms
         self._broker = broker
@@ -52,7 +60,7 @@ class AsyncPullConsumer:
         self._commit_interval_s = commit_interval_s
         self._limits = Limits(max_cached_messages, max_cached_bytes)
         self._clock = clock or SystemClock()
-        self._target = Target(namesrv, broker, timeout_ms, clock)
+        self._target = Target(namesrv, broker, timeout_ms, clock, options_of(tls), credentials_of(credentials))
         self._share = InstanceShare(self._target)
         self._reading: _Reading | None = None
         self._followed_now: set[_Reading] = set()
@@ -112,11 +120,12 @@ class AsyncPullConsumer:
         queues = list(queues)
         wanted = {queue.topic: Subscription.of(queue.topic, tags) for queue in queues}
         await self._stop_reading()
+        committed = [await self.committed(queue) for queue in queues]
+        offsets = [await self._offset(queue, start) if at is None else at
+                   for queue, at in zip(queues, committed, strict=True)]
         reading = self._reading = _Reading(self, wanted, None)
-        for queue in queues:
-            committed = await self.committed(queue)
-            offset = await self._offset(queue, start) if committed is None else committed
-            reading.queues.add(queue, offset, written=committed)
+        for queue, offset, written in zip(queues, offsets, committed, strict=True):
+            reading.queues.add(queue, offset, written=written)
         reading.commit_regularly()
 
     async def poll(self, max_count: int = 32, timeout_ms: int = 1000) -> list[MessageExt]:
@@ -148,7 +157,7 @@ class AsyncPullConsumer:
         """Have `poll` go on at an offset of a queue. Raises ValueError if it does not read the queue."""
         reading = self._running()
         one = reading.queues.find(queue)
-        if one is None or one.dropped:
+        if one is None or one.given_up:
             raise ValueError(f"{queue} is not assigned to this consumer; see assignment()")
         reading.consumed()
         await reading.queues.restart(one, offset)
@@ -421,18 +430,11 @@ class _Reading:
 
 @final
 class PullConsumer:
-    """The blocking face of ``AsyncPullConsumer``; any thread may call it."""
+    """Reads queues. It blocks, and any thread may call it. ``AsyncPullConsumer`` says which method is for what."""
 
-    def __init__(
-        self, *, namesrv: str = "", broker: str = "", group: str = "DEFAULT_CONSUMER",
-        timeout_ms: int = 3000, auto_commit: bool = True, commit_interval_s: float = 1.0,
-        max_cached_messages: int = 1_000, max_cached_bytes: int = 64 << 20, clock: Clock | None = None,
-    ) -> None:
-        """As ``AsyncPullConsumer``."""
-        self._consumer = AsyncPullConsumer(
-            namesrv=namesrv, broker=broker, group=group, timeout_ms=timeout_ms, auto_commit=auto_commit,
-            commit_interval_s=commit_interval_s, max_cached_messages=max_cached_messages,
-            max_cached_bytes=max_cached_bytes, clock=clock)
+    @arguments_of(AsyncPullConsumer.__init__)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._awaited = AsyncPullConsumer(*args, **options)
         self._loop = EventLoopThread()
 
     def __enter__(self) -> Self:
@@ -440,63 +442,39 @@ class PullConsumer:
 
     def __exit__(self, *error: object) -> None:
         if not self._loop.closed:
-            self._loop.run(self._consumer.__aexit__(*error))
+            self._loop.run(self._awaited.__aexit__(*error))
             self._loop.close()
 
     def close(self) -> None:
         """As ``AsyncPullConsumer.close``; a second call does nothing."""
         if not self._loop.closed:
-            self._loop.run(self._consumer.close())
+            self._loop.run(self._awaited.close())
             self._loop.close()
 
-    def subscribe(
-        self, topics: Topics, *, start: str = "first", strategy: Strategy | str = "AVG",
-    ) -> None:
-        """As ``AsyncPullConsumer.subscribe``."""
-        self._loop.run(self._consumer.subscribe(topics, start=start, strategy=strategy))
-
-    def assign(self, queues: Iterable[MessageQueue], *, start: str | int = "first", tags: str = "*") -> None:
-        """As ``AsyncPullConsumer.assign``."""
-        self._loop.run(self._consumer.assign(queues, start=start, tags=tags))
-
-    def poll(self, max_count: int = 32, timeout_ms: int = 1000) -> list[MessageExt]:
-        """As ``AsyncPullConsumer.poll``."""
-        return self._loop.run(self._consumer.poll(max_count, timeout_ms))
-
-    def assignment(self) -> list[MessageQueue]:
-        """As ``AsyncPullConsumer.assignment``."""
-        return self._loop.run(self._consumer.assignment())
-
-    def seek(self, queue: MessageQueue, offset: int) -> None:
-        """As ``AsyncPullConsumer.seek``."""
-        self._loop.run(self._consumer.seek(queue, offset))
-
-    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """As ``AsyncPullConsumer.pause``."""
-        self._loop.run(self._consumer.pause(queues))
-
-    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """As ``AsyncPullConsumer.resume``."""
-        self._loop.run(self._consumer.resume(queues))
-
-    def queues(self, topic: str) -> list[MessageQueue]:
-        """As ``AsyncPullConsumer.queues``."""
-        return self._loop.run(self._consumer.queues(topic))
-
-    def pull(
-        self, queue: MessageQueue, offset: int, *, max_count: int = 32, tags: str = "*",
-        sql: str = "", wait_ms: int = 0,
-    ) -> PullResult:
-        """As ``AsyncPullConsumer.pull``."""
-        return self._loop.run(self._consumer.pull(
-            queue, offset, max_count=max_count, tags=tags, sql=sql, wait_ms=wait_ms))
+    subscribe = blocking(AsyncPullConsumer.subscribe)
+    assign = blocking(AsyncPullConsumer.assign)
+    poll = blocking(AsyncPullConsumer.poll)
+    assignment = blocking(AsyncPullConsumer.assignment)
+    seek = blocking(AsyncPullConsumer.seek)
+    pause = blocking(AsyncPullConsumer.pause)
+    resume = blocking(AsyncPullConsumer.resume)
+    queues = blocking(AsyncPullConsumer.queues)
+    pull = blocking(AsyncPullConsumer.pull)
+    min_offset = blocking(AsyncPullConsumer.min_offset)
+    max_offset = blocking(AsyncPullConsumer.max_offset)
+    offset_by_time = blocking(AsyncPullConsumer.offset_by_time)
+    committed = blocking(AsyncPullConsumer.committed)
+    commit = blocking(AsyncPullConsumer.commit)
+    query = blocking(AsyncPullConsumer.query)
+    runtime_info = blocking(AsyncPullConsumer.runtime_info)
+    topic_configs = blocking(AsyncPullConsumer.topic_configs)
 
     def messages(
         self, topic: str, *, start: str | int = "committed", tags: str = "*", sql: str = "",
         follow: bool = True, commit: bool = False, wait_ms: int = 1000,
     ) -> Iterator[MessageExt]:
         """As ``AsyncPullConsumer.messages``."""
-        source = self._consumer.messages(
+        source = self._awaited.messages(
             topic, start=start, tags=tags, sql=sql, follow=follow, commit=commit, wait_ms=wait_ms)
         while True:
             try:
@@ -509,40 +487,6 @@ class PullConsumer:
                 with contextlib.suppress(RuntimeError, RemotingError):  # thrown away on the loop's own thread
                     self._loop.run(source.aclose())
                 raise
-
-    def min_offset(self, queue: MessageQueue) -> int:
-        """As ``AsyncPullConsumer.min_offset``."""
-        return self._loop.run(self._consumer.min_offset(queue))
-
-    def max_offset(self, queue: MessageQueue) -> int:
-        """As ``AsyncPullConsumer.max_offset``."""
-        return self._loop.run(self._consumer.max_offset(queue))
-
-    def offset_by_time(
-        self, queue: MessageQueue, timestamp_ms: int, boundary: BoundaryType = BoundaryType.LOWER
-    ) -> int:
-        """As ``AsyncPullConsumer.offset_by_time``."""
-        return self._loop.run(self._consumer.offset_by_time(queue, timestamp_ms, boundary))
-
-    def committed(self, queue: MessageQueue) -> int | None:
-        """As ``AsyncPullConsumer.committed``."""
-        return self._loop.run(self._consumer.committed(queue))
-
-    def commit(self, queue: MessageQueue | None = None, offset: int | None = None) -> None:
-        """As ``AsyncPullConsumer.commit``."""
-        self._loop.run(self._consumer.commit(queue, offset))
-
-    def query(self, topic: str, key: str, *, max_count: int = 32) -> list[MessageExt]:
-        """As ``AsyncPullConsumer.query``."""
-        return self._loop.run(self._consumer.query(topic, key, max_count=max_count))
-
-    def runtime_info(self, topic: str) -> dict[str, dict[str, str]]:
-        """As ``AsyncPullConsumer.runtime_info``."""
-        return self._loop.run(self._consumer.runtime_info(topic))
-
-    def topic_configs(self) -> list[dict[str, Any]]:
-        """As ``AsyncPullConsumer.topic_configs``."""
-        return self._loop.run(self._consumer.topic_configs())
 
 
 async def _next(source: AsyncIterator[MessageExt]) -> MessageExt:

@@ -7,34 +7,46 @@ import threading
 from collections.abc import Iterable
 from typing import Any, Final, Self, final
 
+from tailrace.auth.signature import Credentials
 from tailrace.client.allocation import Strategy, strategy_of
 from tailrace.client.assigned_queues import AssignedQueues, Limits
+from tailrace.client.blocking import arguments_of, blocking
 from tailrace.client.broker_calls import BrokerCalls, decode_one
+from tailrace.client.consuming import Consuming, Retries
+from tailrace.client.credentials import credentials_of
 from tailrace.client.group_member import RETRY_PREFIX, GroupMember, MemberSettings, Start
 from tailrace.client.instance import InstanceShare, Target
-from tailrace.client.listening import Listener, ListenerCalls, RetryLater, key_of
+from tailrace.client.listening import BatchListener, Listener, ListenerCalls, RetryLater
 from tailrace.client.offset_store import BrokerOffsets, FileOffsets, OffsetStore
+from tailrace.client.pop_queues import Popping, PopQueue
 from tailrace.client.process_queue import ProcessQueue
+from tailrace.client.producer import AsyncProducer
 from tailrace.client.routes import MessageQueue
 from tailrace.client.running_info import ConsumeRates, running_info
+from tailrace.client.send_result import SendResult
 from tailrace.client.subscription import Sql, Subscription, Topics, expressions
+from tailrace.client.telemetry import Telemetry
+from tailrace.client.trace import TRACE_TOPIC, MessageTrace
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.loop_thread import EventLoopThread
 from tailrace.errors import ConfigError, RemotingCommandError, RemotingError
 from tailrace.formats import fastjson
+from tailrace.formats.pop import POP_MAX
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.consumer_headers import GetConsumerRunningInfoRequestHeader
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt
+from tailrace.remoting.tls import TlsOptions, options_of
 
 __all__ = ["AsyncPushConsumer", "PushConsumer"]
 
 _log = get_logger(__name__)
 
-RETRIES: Final = 16
-"""Deliveries after the first one, before a message is a dead letter."""
-SEND_BACK_AGAIN_S: Final = 5.0
-"""Until a message that could not be sent back is consumed again here."""
+INNER_PRODUCER: Final = "CLIENT_INNER_PRODUCER"
+"""Group of what a consumer sends itself, as in the reference."""
+POP_INVISIBLE_MIN_S: Final = 5.0
+POP_INVISIBLE_MAX_S: Final = 300.0
+"""Limits of the reference."""
 
 
 @final
@@ -42,26 +54,41 @@ class AsyncPushConsumer:
     """Calls ``listener`` for each message of the queues that this member of ``group`` has.
 
     Use it in one event loop, as an asynchronous context manager, or with `start` and `close`. The listener is
-    a plain function, which runs in threads, or a coroutine function. When it returns, the message is consumed;
-    when it raises or returns False, the message is delivered again. Delivery is at least once.
+    a plain function, which runs in threads, or a coroutine function; with ``batch_size`` it gets a list of messages.
+    When it returns, the message is consumed; when it raises or returns False, the message is delivered again. Delivery
+    is at least once.
     """
 
     def __init__(
-        self, group: str, listener: Listener, *, namesrv: str = "", broker: str = "", topics: Topics = (),
+        self, group: str, listener: Listener | BatchListener, *, namesrv: str = "", broker: str = "",
+        topics: Topics = (),
         start: str = "last", start_time_ms: int | None = None, in_order: bool = False,
-        broadcasting: bool = False, offset_file: str = "", concurrency: int = 20, auto_commit: bool = True,
+        broadcasting: bool = False, offset_file: str = "", concurrency: int = 20,
+        batch_size: int | None = None, auto_commit: bool = True,
         commit_interval_s: float = 1.0, max_reconsume_times: int | None = None, suspend_s: float = 1.0,
         consume_timeout_s: float = 900.0, max_cached_messages: int = 1_000, max_cached_bytes: int = 64 << 20,
-        pull_batch: int = 32, strategy: Strategy | str = "AVG", timeout_ms: int = 3000,
-        close_timeout_s: float = 30.0, clock: Clock | None = None,
+        pull_batch: int = 32, strategy: Strategy | str = "AVG", client_rebalance: bool = True,
+        pop_invisible_s: float = 60.0, timeout_ms: int = 3000, close_timeout_s: float = 30.0,
+        trace: bool = False, trace_topic: str = TRACE_TOPIC, telemetry: Telemetry | None = None,
+        tls: bool | TlsOptions = False, credentials: Credentials | str | None = None, clock: Clock | None = None,
     ) -> None:
         """Set it up; nothing is sent before `start`. docs/how-to/consume.md describes the arguments."""
-        _check(group, listener, start, concurrency=concurrency, max_cached_messages=max_cached_messages,
+        _check(group, listener, start, concurrency=concurrency, batch_size=1 if batch_size is None else batch_size,
+               max_cached_messages=max_cached_messages,
                max_cached_bytes=max_cached_bytes, pull_batch=pull_batch, commit_interval_s=commit_interval_s,
                offset_file=offset_file, broadcasting=broadcasting)
+        if not client_rebalance:
+            _check_broker_allocates(strategy, in_order=in_order, broadcasting=broadcasting, seconds=pop_invisible_s)
         self._group = group
         self._clock = clock or SystemClock()
-        self._share = InstanceShare(Target(namesrv, broker, timeout_ms, clock), (group, True))
+        credentials = credentials_of(credentials)
+        self._share = InstanceShare(
+            Target(namesrv, broker, timeout_ms, clock, options_of(tls), credentials), (group, True))
+        self._producer = AsyncProducer(
+            namesrv=namesrv, broker=broker, group=INNER_PRODUCER, timeout_ms=timeout_ms, tls=tls,
+            credentials=credentials, clock=clock)
+        self._trace = MessageTrace(self._producer.send, group, self._clock, trace_topic) if trace else None
+        self._telemetry = telemetry
         self._wanted: dict[str, Subscription] = {}
         self._version = self._clock.now_ms()
         for topic, expression in expressions(topics):
@@ -69,14 +96,14 @@ class AsyncPushConsumer:
         self._limits = Limits(max_cached_messages, max_cached_bytes, pull_batch)
         self._settings = MemberSettings(
             strategy_of(strategy), Start(start, start_time_ms), in_order, broadcasting, False, auto_commit,
-            commit_interval_s)
+            commit_interval_s, broker_strategy="" if client_rebalance else str(strategy))
+        self._pop_invisible_s = pop_invisible_s
         self._offset_file = offset_file
         self._concurrency = concurrency
-        self._most = max_reconsume_times
-        self._suspend_s = suspend_s
-        self._consume_timeout_s = None if in_order else consume_timeout_s
+        self._retries = Retries(
+            max_reconsume_times, suspend_s, None if in_order else consume_timeout_s, batch_size or 1)
         self._close_timeout_s = close_timeout_s
-        self.calls_of_listener = ListenerCalls(listener, group, concurrency)
+        self.calls_of_listener = ListenerCalls(listener, group, concurrency, in_batches=batch_size is not None)
         self._rates = ConsumeRates(self._clock)
         self._started_ms = 0
         self._workers: set[asyncio.Task[None]] = set()
@@ -98,7 +125,10 @@ class AsyncPushConsumer:
 
         Raises RemotingError if no broker can be reached, RemotingCommandError for an expression of SQL92 that
         cannot be compiled, ConfigError or StoreLockedError for a broadcasting consumer without a file of its own.
+        A consumer that did not start is closed; make a new one to try again.
         """
+        if self._closing:
+            raise RemotingError("the consumer is closed; make a new one")
         if self._workers:
             return
         try:
@@ -117,15 +147,21 @@ class AsyncPushConsumer:
             await self._check_filter(one)
         offsets: OffsetStore
         offsets = self._offsets = FileOffsets(self._offset_file) if settings.broadcasting else BrokerOffsets(calls)
+        self._popping = Popping(
+            calls, self._wanted, self._clock, invisible_ms=round(self._pop_invisible_s * 1000),
+            batch=min(self._limits.pull, POP_MAX), from_first=settings.start.name == "CONSUME_FROM_FIRST_OFFSET")
         self._queues = AssignedQueues(
             calls, offsets, self._wanted, self._limits, self._clock, in_order=settings.in_order,
             auto_commit=settings.auto_commit, retry_topic=retry_topic,
-            commit_in_pulls=not settings.broadcasting, register=self._register)
+            commit_in_pulls=not settings.broadcasting, register=self._register, popping=self._popping)
         self._member = GroupMember(calls, self._queues, offsets, self._wanted, settings, {
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume_directly,
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info})
         self._started_ms = self._clock.now_ms()
-        self._workers = {asyncio.create_task(self._work()) for _ in range(self._concurrency)}
+        consuming = Consuming(
+            self._queues, self._member, calls, self._popping, self._producer, self.calls_of_listener, self._rates,
+            self._trace, self._telemetry, settings, self._retries, self._clock)
+        self._workers = {asyncio.create_task(consuming.work()) for _ in range(self._concurrency)}
         await self._member.start()
         _log.info("consumer started group=%s client=%s", self._group, self._share.instance.client_id)
 
@@ -150,6 +186,9 @@ class AsyncPushConsumer:
             self.calls_of_listener.close()
             if self._offsets is not None:
                 self._offsets.close()
+            if self._trace is not None:
+                await self._trace.close()
+            await self._producer.close()
             await self._share.close()
             self._ended.set()
 
@@ -193,8 +232,8 @@ class AsyncPushConsumer:
         return sorted(one.queue for one in self._assigned())
 
     async def positions(self) -> dict[MessageQueue, int]:
-        """Return the offset of the first message of each queue that is not consumed."""
-        return {one.queue: one.commit_offset for one in self._assigned()}
+        """Return the offset of the first message of each queue that is not consumed; without queues in mode POP."""
+        return {one.queue: one.commit_offset for one in self._assigned() if not isinstance(one, PopQueue)}
 
     async def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Deliver no messages of these queues, or of none; calls that run go on."""
@@ -205,9 +244,12 @@ class AsyncPushConsumer:
         self._running_queues().resume(queues)
 
     async def seek(self, queue: MessageQueue, offset: int) -> None:
-        """Go on at an offset of a queue, which is committed, too. Raises ValueError if another member has it."""
+        """Go on at an offset of a queue, which is committed, too.
+
+        Raises ValueError if another member has it, or if it is in mode POP.
+        """
         one = self._running_queues().find(queue)
-        if one is None or one.dropped:
+        if one is None or one.given_up:
             raise ValueError(f"{queue} is not assigned to this member; see assignment()")
         await self._queues.restart(one, offset)
 
@@ -223,6 +265,10 @@ class AsyncPushConsumer:
         if failed:
             queue, error = next(iter(failed.items()))
             raise RemotingError(f"offsets of {len(failed)} queues are not committed, {queue}: {error}")
+
+    async def reply(self, message: MessageExt, body: bytes) -> SendResult:
+        """Answer a message that was sent with `Producer.request`; its listener may call this."""
+        return await self._producer.reply(message, body)
 
     def _running_queues(self) -> AssignedQueues:
         if not self._workers or self._closing:
@@ -249,66 +295,6 @@ class AsyncPushConsumer:
             if error.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
 
-    # --- listeners
-
-    async def _work(self) -> None:
-        while (found := await self._queues.take()) is not None:
-            one, message = found
-            try:
-                await self._consume(one, message)
-            except Exception as error:  # noqa: BLE001 - or the worker would be gone
-                _log.error("message not consumed, tried again group=%s topic=%s queue=%d offset=%d reason=%r",
-                           self._group, message.topic, message.queue_id, message.queue_offset, error)
-                self._queues.put_back(one, message, SEND_BACK_AGAIN_S)
-
-    async def _consume(self, one: ProcessQueue, message: MessageExt) -> None:
-        if self._settings.in_order and not await self._member.has_lock(one):
-            self._queues.put_back(one, message, self._suspend_s)
-            return
-        later = await self._outcome(message)
-        if later is None:
-            self._queues.done(one, message)
-        elif self._settings.in_order:
-            await self._suspend(one, message, later)
-        elif self._settings.broadcasting:
-            _log.warning("message of a broadcasting consumer is dropped after a failure group=%s topic=%s queue=%d "
-                         "offset=%d key=%s", self._group, message.topic, message.queue_id, message.queue_offset,
-                         key_of(message))
-            self._queues.done(one, message)
-        elif one.dropped:  # the next member consumes it
-            self._queues.done(one, message, consumed=False)
-        elif await self._send_back(one, message, later.delay_level, RETRIES if self._most is None else self._most):
-            self._queues.done(one, message)
-        else:
-            message.reconsume_times += 1
-            self._queues.put_back(one, message, SEND_BACK_AGAIN_S)
-
-    async def _outcome(self, message: MessageExt) -> RetryLater | None:
-        began_ns = self._clock.monotonic_ns()
-        later = await self.calls_of_listener.outcome(message, message.queue_offset, self._consume_timeout_s)
-        took_ms = (self._clock.monotonic_ns() - began_ns) // 1_000_000
-        self._rates.add(message.topic, took_ms, ok=later is None)
-        return later
-
-    async def _suspend(self, one: ProcessQueue, message: MessageExt, later: RetryLater) -> None:
-        """Deliver a message again before those after it, or make it a dead letter after too many deliveries."""
-        dead = later.delay_level < 0 or (self._most is not None and message.reconsume_times >= self._most)
-        if dead and (self._settings.broadcasting or await self._send_back(one, message, -1, self._most or 0)):
-            self._queues.done(one, message)
-            return
-        message.reconsume_times += 1
-        self._queues.put_back(one, message, self._suspend_s if later.after_s is None else later.after_s)
-
-    async def _send_back(self, one: ProcessQueue, message: MessageExt, level: int, most: int) -> bool:
-        try:
-            await self._calls.send_back(one.queue, message, level, most)
-        except RemotingError as error:
-            _log.warning("message not sent back, consumed again here group=%s topic=%s queue=%d offset=%d key=%s "
-                         "reason=%s", self._group, message.topic, message.queue_id, message.queue_offset,
-                         key_of(message), error)
-            return False
-        return True
-
     # --- requests of brokers
 
     async def _consume_directly(self, request: RemotingCommand) -> RemotingCommand:
@@ -319,7 +305,7 @@ class AsyncPushConsumer:
         began_ns = self._clock.monotonic_ns()
         result, remark = "CR_SUCCESS", None
         try:
-            if await self.calls_of_listener.result(message) is False:
+            if await self.calls_of_listener.result([message]) is False:
                 result = "CR_LATER"
         except RetryLater:
             result = "CR_LATER"
@@ -346,6 +332,20 @@ class AsyncPushConsumer:
             stacks=header.jstack_enable))
 
 
+def _check_broker_allocates(strategy: object, *, in_order: bool, broadcasting: bool, seconds: float) -> None:
+    """Raise ConfigError for what client_rebalance=False does not go with."""
+    problems = []
+    if in_order or broadcasting:
+        problems.append("client_rebalance=False does not go with in_order or broadcasting")
+    if strategy not in {"AVG", "AVG_BY_CIRCLE"}:
+        problems.append(f"strategy={strategy!r} is not a strategy of brokers; with client_rebalance=False use AVG or "
+                        "AVG_BY_CIRCLE")
+    if not POP_INVISIBLE_MIN_S <= seconds <= POP_INVISIBLE_MAX_S:
+        problems.append(f"pop_invisible_s={seconds!r} is not from {POP_INVISIBLE_MIN_S} to {POP_INVISIBLE_MAX_S}")
+    if problems:
+        raise ConfigError(*problems)
+
+
 def _check(group: str, listener: object, start: str, **values: Any) -> None:
     """Raise ConfigError with all problems of the arguments."""
     problems = []
@@ -367,25 +367,14 @@ def _check(group: str, listener: object, start: str, **values: Any) -> None:
 
 @final
 class PushConsumer:
-    """The blocking face of ``AsyncPushConsumer``; any thread may call it, except a listener's `close`."""
+    """Calls ``listener`` for each message of the queues that this member of ``group`` has.
 
-    def __init__(
-        self, group: str, listener: Listener, *, namesrv: str = "", broker: str = "", topics: Topics = (),
-        start: str = "last", start_time_ms: int | None = None, in_order: bool = False,
-        broadcasting: bool = False, offset_file: str = "", concurrency: int = 20, auto_commit: bool = True,
-        commit_interval_s: float = 1.0, max_reconsume_times: int | None = None, suspend_s: float = 1.0,
-        consume_timeout_s: float = 900.0, max_cached_messages: int = 1_000, max_cached_bytes: int = 64 << 20,
-        pull_batch: int = 32, strategy: Strategy | str = "AVG", timeout_ms: int = 3000,
-        close_timeout_s: float = 30.0, clock: Clock | None = None,
-    ) -> None:
-        """As ``AsyncPushConsumer``."""
-        self._consumer = AsyncPushConsumer(
-            group, listener, namesrv=namesrv, broker=broker, topics=topics, start=start,
-            start_time_ms=start_time_ms, in_order=in_order, broadcasting=broadcasting, offset_file=offset_file,
-            concurrency=concurrency, auto_commit=auto_commit, commit_interval_s=commit_interval_s,
-            max_reconsume_times=max_reconsume_times, suspend_s=suspend_s, consume_timeout_s=consume_timeout_s,
-            max_cached_messages=max_cached_messages, max_cached_bytes=max_cached_bytes, pull_batch=pull_batch,
-            strategy=strategy, timeout_ms=timeout_ms, close_timeout_s=close_timeout_s, clock=clock)
+    Any thread may call its methods, but a listener must not call ``close``.
+    """
+
+    @arguments_of(AsyncPushConsumer.__init__)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._awaited = AsyncPushConsumer(*args, **options)
         self._loop = EventLoopThread()
         self._ended = threading.Event()
 
@@ -399,17 +388,17 @@ class PushConsumer:
     def start(self) -> None:
         """As ``AsyncPushConsumer.start``."""
         try:
-            self._loop.run(self._consumer.start())
+            self._loop.run(self._awaited.start())
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
         """As ``AsyncPushConsumer.close``."""
-        if threading.current_thread().name.startswith(self._consumer.calls_of_listener.thread_prefix):
+        if threading.current_thread().name.startswith(self._awaited.calls_of_listener.thread_prefix):
             raise RuntimeError("a listener cannot close its consumer; set an event that the main program waits for")
         if not self._loop.closed:
-            self._loop.run(self._consumer.close())
+            self._loop.run(self._awaited.close())
             self._loop.close()
             self._ended.set()
 
@@ -417,38 +406,13 @@ class PushConsumer:
         """As ``AsyncPushConsumer.wait``."""
         self._ended.wait()
 
-    def subscribe(self, topic: str, tags: str = "*", sql: str = "") -> None:
-        """As ``AsyncPushConsumer.subscribe``."""
-        self._loop.run(self._consumer.subscribe(topic, tags, sql))
-
-    def unsubscribe(self, topic: str) -> None:
-        """As ``AsyncPushConsumer.unsubscribe``."""
-        self._loop.run(self._consumer.unsubscribe(topic))
-
-    def assignment(self) -> list[MessageQueue]:
-        """As ``AsyncPushConsumer.assignment``."""
-        return self._loop.run(self._consumer.assignment())
-
-    def positions(self) -> dict[MessageQueue, int]:
-        """As ``AsyncPushConsumer.positions``."""
-        return self._loop.run(self._consumer.positions())
-
-    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """As ``AsyncPushConsumer.pause``."""
-        self._loop.run(self._consumer.pause(queues))
-
-    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """As ``AsyncPushConsumer.resume``."""
-        self._loop.run(self._consumer.resume(queues))
-
-    def seek(self, queue: MessageQueue, offset: int) -> None:
-        """As ``AsyncPushConsumer.seek``."""
-        self._loop.run(self._consumer.seek(queue, offset))
-
-    def seek_to_time(self, topic: str, timestamp_ms: int) -> None:
-        """As ``AsyncPushConsumer.seek_to_time``."""
-        self._loop.run(self._consumer.seek_to_time(topic, timestamp_ms))
-
-    def commit(self) -> None:
-        """As ``AsyncPushConsumer.commit``."""
-        self._loop.run(self._consumer.commit())
+    reply = blocking(AsyncPushConsumer.reply)
+    subscribe = blocking(AsyncPushConsumer.subscribe)
+    unsubscribe = blocking(AsyncPushConsumer.unsubscribe)
+    assignment = blocking(AsyncPushConsumer.assignment)
+    positions = blocking(AsyncPushConsumer.positions)
+    pause = blocking(AsyncPushConsumer.pause)
+    resume = blocking(AsyncPushConsumer.resume)
+    seek = blocking(AsyncPushConsumer.seek)
+    seek_to_time = blocking(AsyncPushConsumer.seek_to_time)
+    commit = blocking(AsyncPushConsumer.commit)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, final
 
@@ -15,7 +17,7 @@ from tailrace.formats.requests.name_server_headers import GetRouteInfoRequestHea
 from tailrace.logs import get_logger
 from tailrace.remoting.client import RemotingClient
 
-__all__ = ["DEFAULT_QUEUES", "MessageQueue", "Route", "Routes"]
+__all__ = ["DEFAULT_QUEUES", "MessageQueue", "Route", "Routes", "readable"]
 
 _log = get_logger(__name__)
 AUTO_CREATE_TOPIC = "TBW102"
@@ -59,11 +61,18 @@ class Route:
 
 @final
 class Routes:
-    """Routes of topics, kept for 30 seconds."""
+    """Routes of topics, kept for 30 seconds.
 
-    def __init__(self, remoting: RemotingClient, clock: Clock, namesrv: str, broker: str) -> None:
+    A static topic is refused (RemotingError): its queues have other numbers for clients. ``physical`` gives the
+    queues of brokers instead.
+    """
+
+    def __init__(
+        self, remoting: RemotingClient, clock: Clock, namesrv: str, broker: str, *, physical: bool = False
+    ) -> None:
         if bool(namesrv) == bool(broker):
             raise ConfigError("say either namesrv or broker, as HOST:PORT")
+        self._physical = physical
         self._remoting = remoting
         self._clock = clock
         self._namesrv = [address.strip() for address in namesrv.split(";") if address.strip()]
@@ -112,18 +121,23 @@ class Routes:
             if answer.code != ResponseCode.SUCCESS:
                 raise RemotingCommandError(answer.code, answer.remark or "", address)
             most = DEFAULT_QUEUES if asked != topic else QUEUES_MAX
-            return _route(fastjson.loads(answer.body), topic, most)
+            with readable(address):
+                found = fastjson.loads(answer.body)
+                self._check_mapping(topic, found.get("topicQueueMappingByBroker"))
+                return _route(found, topic, most)
         assert last is not None
         raise last
 
     async def _ask_broker(self, asked: str, topic: str) -> Route:
         answer = await self._remoting.invoke(
-            self.broker, RequestCode.GET_TOPIC_CONFIG, GetTopicConfigRequestHeader(asked).to_ext())
+            self.broker, RequestCode.GET_TOPIC_CONFIG, GetTopicConfigRequestHeader(asked, lo=True).to_ext())
         if answer.code != ResponseCode.SUCCESS:
             raise RemotingCommandError(answer.code, answer.remark or "", self.broker)
-        config = fastjson.loads(answer.body)
-        config = config.get("topicConfig", config)
-        reads, writes = int(config["readQueueNums"]), int(config["writeQueueNums"])
+        with readable(self.broker):
+            config = fastjson.loads(answer.body)
+            config = config.get("topicConfig", config)
+            self._check_mapping(topic, config.get("mappingDetail"))
+            reads, writes = int(config["readQueueNums"]), int(config["writeQueueNums"])
         if asked != topic:
             reads, writes = min(reads, DEFAULT_QUEUES), min(writes, DEFAULT_QUEUES)
         name = self._broker_name or await self._ask_name()
@@ -131,6 +145,11 @@ class Routes:
             tuple(MessageQueue(topic, name, n) for n in range(writes)),
             tuple(MessageQueue(topic, name, n) for n in range(reads)),
             {name: self.broker})
+
+    def _check_mapping(self, topic: str, mapping: object) -> None:
+        if mapping and not self._physical:
+            raise RemotingError(
+                f"{topic} is a static topic, and this client does not know logical queues; use a Java client for it")
 
     async def _ask_name(self) -> str:
         """Return the name of the one broker, by which all members of a group name its queues.
@@ -141,6 +160,15 @@ class Routes:
         found = _BROKER_NAME.search(answer.body.decode(errors="replace"))
         self._broker_name = found[1] if found and answer.code == ResponseCode.SUCCESS else self.broker
         return self._broker_name
+
+
+@contextlib.contextmanager
+def readable(address: str) -> Iterator[None]:
+    """Raise RemotingError if the answer of a server does not have the members that it should have."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise RemotingError(f"{address}: its answer cannot be read: {error!r}") from error
 
 
 def _route(data: dict[str, Any], topic: str, most: int) -> Route:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, final
 
+from tailrace.client.pop_queues import PopQueue
 from tailrace.client.process_queue import ProcessQueue
 from tailrace.client.subscription import Subscription
 from tailrace.env.clock import Clock
@@ -53,15 +54,19 @@ def running_info(
     rates: ConsumeRates, *, in_order: bool, stacks: bool,
 ) -> bytes:
     """Return RocketMQ's ConsumerRunningInfo."""
-    wanted = list(wanted)
+    wanted, queues = list(wanted), list(queues)
     info = {
-        "mqPopTable": {}, "properties": dict(properties),
+        "properties": dict(properties),
         "statusTable": {one.topic: rates.to_json(one.topic) for one in wanted},
         "subscriptionSet": [one.to_json() for one in wanted], "userConsumerInfo": {}}
     if stacks:
         info["jstack"] = _stacks()
-    table = fastjson.object_keyed((one.queue.to_json(), _queue(one, in_order=in_order)) for one in queues)
-    return fastjson.dumps(info)[:-1] + b',"mqTable":%b}' % table
+    pulled = fastjson.object_keyed(
+        (one.queue.to_json(), _queue(one, in_order=in_order)) for one in queues if not isinstance(one, PopQueue))
+    popped = fastjson.object_keyed((one.queue.to_json(), {
+        "droped": one.dropped, "lastPopTimestamp": one.last_pull_ms, "waitAckCount": one.count,
+    }) for one in queues if isinstance(one, PopQueue))
+    return fastjson.dumps(info)[:-1] + b',"mqPopTable":%b,"mqTable":%b}' % (popped, pulled)
 
 
 def _queue(one: ProcessQueue, *, in_order: bool) -> dict[str, Any]:

@@ -9,7 +9,7 @@ __all__ = ["SendResult"]
 
 @dataclass(slots=True)
 class SendResult:
-    """Where a message, or the first one of a batch, is.
+    """The place of a message, or of the first one of a batch.
 
     ``status`` is SEND_OK, FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE: in all
     four the message is stored. ``msg_id`` is its unique key, ``offset_msg_id`` the broker's id.
@@ -21,3 +21,7 @@ class SendResult:
     queue_offset: int
     msg_id: str
     offset_msg_id: str
+    recall_handle: str = ""
+    """What `recall` takes for a timer message; empty for another one."""
+    region: str = ""
+    """Region of the broker; empty if the broker has message traces off."""

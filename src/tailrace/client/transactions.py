@@ -11,10 +11,12 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TypeVar, final
 
 from tailrace.client.instance import InstanceShare
+from tailrace.client.producer_member import ProducerMember
 from tailrace.client.send_result import SendResult
+from tailrace.client.trace import MessageTrace
 from tailrace.errors import CorruptionError, RefusalError, RemotingCommandError, RemotingError
 from tailrace.formats.commitlog import SysFlag, decode_message, decode_message_id
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
@@ -23,12 +25,15 @@ from tailrace.formats.requests.message_headers import (
     EndTransactionRequestHeader,
 )
 from tailrace.logs import get_logger
-from tailrace.model import MessageExt
+from tailrace.model import Message, MessageExt
 
-__all__ = ["CheckTransaction", "Decision", "TransactionSendResult", "Transactions", "checked_decision"]
+__all__ = [
+    "CheckTransaction", "Decision", "TransactionSendResult", "Transactions", "called_in_thread", "checked_decision",
+]
 
 _log = get_logger(__name__)
 
+_M = TypeVar("_M")
 Decision = bool | None
 """True commits, False rolls back, None means that it is not known yet: the broker asks later."""
 CheckTransaction = Callable[[MessageExt], Decision | Awaitable[Decision]]
@@ -42,44 +47,20 @@ class TransactionSendResult(SendResult):
 
 
 @final
-class Transactions:
+class Transactions(ProducerMember):
     """Ends the transactions of one producer, and answers check-backs with ``check``.
 
     ``check`` may be a coroutine function; a plain one is called in a thread, several at a time.
     """
 
-    is_consumer = False
-
-    def __init__(self, share: InstanceShare, group: str, check: CheckTransaction, timeout_ms: int) -> None:
-        self.group = group
-        self._share = share
+    def __init__(
+        self, share: InstanceShare, group: str, check: CheckTransaction, timeout_ms: int,
+        trace: MessageTrace | None = None,
+    ) -> None:
+        super().__init__(share, group)
         self._check = check
+        self._trace = trace
         self._timeout_ms = timeout_ms
-        self._brokers: set[str] = set()
-        self._topics: set[str] = set()
-
-    async def close(self) -> None:
-        """Leave the group."""
-        if self._brokers:
-            await self._share.instance.leave(self)
-
-    async def join(self, topic: str, addresses: set[str]) -> None:
-        """Make the group known at the brokers of a topic, and keep it known. Raises RemotingError."""
-        self._topics.add(topic)
-        if addresses - self._brokers:
-            await self._share.instance.join(self, addresses)
-            self._brokers |= addresses
-
-    def heartbeat_data(self) -> dict[str, Any]:
-        """Return RocketMQ's ProducerData."""
-        return {"groupName": self.group}
-
-    def members_changed(self) -> None:
-        """Do nothing: producers share nothing."""
-
-    def topics(self) -> set[str]:
-        """Return the topics of the transactions so far."""
-        return self._topics
 
     def wants(self, request: RemotingCommand) -> bool:
         """Return whether a request is a check-back of this group, or one that cannot be read."""
@@ -90,13 +71,17 @@ class Transactions:
         except CorruptionError:
             return True
 
-    async def end(self, address: str, sent: SendResult, decision: Decision) -> None:
+    async def end(self, address: str, message: Message, sent: SendResult, decision: Decision) -> None:
         """Commit or roll back at the broker; None does nothing.
 
-        Raises RemotingCommandError if the broker refuses. If the broker cannot be reached, this is logged,
-        and the broker sends a check-back later.
+        Raises RemotingCommandError if the broker refuses. If the broker cannot be reached or ``address`` is empty,
+        this is logged, and the broker sends a check-back later.
         """
         if decision is None:
+            return
+        if not address:
+            _log.warning("transaction not ended, the broker will ask message=%s reason=%s", sent.msg_id,
+                         f"the address of {sent.broker_name} is not known")
             return
         header = EndTransactionRequestHeader(
             producer_group=self.group, tran_state_table_offset=sent.queue_offset,
@@ -110,6 +95,8 @@ class Transactions:
             return
         if answer.code != ResponseCode.SUCCESS:
             raise RemotingCommandError(answer.code, answer.remark or "", address)
+        if self._trace is not None:
+            self._trace.transaction_ended(message, sent.msg_id, address, commit=decision, checked=False)
 
     # --- check-backs
 
@@ -126,7 +113,7 @@ class Transactions:
             _log.warning("check of a transaction cannot be read broker=%s reason=%s", address, error)
             return
         try:
-            decision = await self._decide(message)
+            decision = await called_in_thread(self._check, message)
         except Exception as error:  # noqa: BLE001 - the program's own function: the broker asks again
             _log.error("check of a transaction failed message=%s reason=%r", message.unique_key, error)
             return
@@ -143,13 +130,17 @@ class Transactions:
         except RemotingError as error:
             _log.warning(
                 "transaction not ended, the broker will ask message=%s reason=%s", message.unique_key, error)
+            return
+        if self._trace is not None:
+            self._trace.transaction_ended(
+                message, message.unique_key or message.msg_id, address, commit=decision, checked=True)
 
-    async def _decide(self, message: MessageExt) -> Decision:
-        if inspect.iscoroutinefunction(self._check):
-            found = await self._check(message)
-        else:
-            found = await asyncio.to_thread(self._check, message)
-        return checked_decision(found)
+
+async def called_in_thread(function: Callable[[_M], Decision | Awaitable[Decision]], message: _M) -> Decision:
+    """Return what a function of the program decides; a plain one is called in a thread."""
+    if inspect.iscoroutinefunction(function):
+        return checked_decision(await function(message))
+    return checked_decision(await asyncio.to_thread(function, message))
 
 
 def checked_decision(decision: object) -> Decision:

@@ -1,1 +1,1 @@
-"""Offline tools for store directories: they read, and change nothing."""
+"""Tools for store directories that are not opened: they read a directory and do not change it."""

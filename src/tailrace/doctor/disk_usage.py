@@ -1,4 +1,4 @@
-"""Bytes of a store directory by kind of file."""
+"""Compute the disk usage of a store directory by kind of file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Usage:
 
 
 def disk_usage(file_system: FileSystem, root: str, config: StoreConfig) -> list[Usage]:
-    """Usage by kind, largest first; quarantine and trash are kinds of their own."""
+    """Return the usage by kind, largest first. Quarantine and trash are separate kinds."""
     found: dict[str, Usage] = {}
     for path in log_paths(config, root).all:
         if not path.startswith(f"{root}/"):

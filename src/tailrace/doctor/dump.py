@@ -1,9 +1,10 @@
-"""A directory as JSON objects: the store, its queues, their messages."""
+"""Show a directory as JSON objects: the store, its queues, their messages."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -17,14 +18,14 @@ from tailrace.store.directory import StoreDirectory
 from tailrace.store.store_checkpoint import read_checkpoint
 from tailrace.store.walk.scan import has_unit
 
-__all__ = ["KINDS", "dump", "message_line", "query"]
+__all__ = ["KINDS", "body_of", "dump", "message_line", "query"]
 
 KINDS = ("store", "queues", "messages", "timers", "checkpoint", "index")
-"""The first three are shown when none is named."""
+"""Kinds of objects that can be shown; by default the first three are shown."""
 
 
 def _host(host: tuple[str, int]) -> str:
-    """A host as Java's InetSocketAddress prints it."""
+    """Return a host as Java's InetSocketAddress prints it."""
     ip, port = host
     return f"/[{_full_ipv6(ip)}]:{port}" if ":" in ip else f"/{ip}:{port}"
 
@@ -40,7 +41,7 @@ def message_line(
     message: MessageExt, topic: str, queue_id: int, queue_offset: int, size: int, tags_code: int,
     *, body: bool = False,
 ) -> dict[str, Any]:
-    """One message, in the fields and order in which the reference's view is written."""
+    """Return a message as a JSON object, with the fields and the order of the reference's output."""
     line: dict[str, Any] = {
         "topic": topic,
         "queueId": queue_id,
@@ -65,14 +66,22 @@ def message_line(
         "properties": dict(sorted(message.properties.items())),
     }
     if body:
-        line["body"] = base64.b64encode(message.body).decode()
+        line |= body_of(message.body)
     return {"message": line}
+
+
+def body_of(body: bytes) -> dict[str, str]:
+    """Return a body as a member of JSON: text as ``body``, other bytes as ``bodyBase64``."""
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"bodyBase64": base64.b64encode(body).decode()}
 
 
 def dump(
     directory: StoreDirectory, *, only: Collection[str] = KINDS, topic: str = "", body: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """The lines of ``tailrace dump``; records that cannot be served become ``damaged`` lines."""
+    """Yield the lines of ``tailrace dump``. Records that cannot be served become ``damaged`` lines."""
     told: set[int] = set()
     if "store" in only:
         yield {"store": {
@@ -81,14 +90,14 @@ def dump(
         }}
     if "checkpoint" in only and only is not KINDS:
         fields = read_checkpoint(directory.file_system, f"{directory.path}/{CHECKPOINT}")
-        yield {"checkpoint": fields._asdict()}
+        yield {"checkpoint": _spelled(fields._asdict())}
     if "index" in only and only is not KINDS:
         for file in directory.index_files():
             header = file.read(0, INDEX_HEADER.size)
             if len(header) == INDEX_HEADER.size:
                 yield {"index": {
                     "file": file.path.rpartition("/")[2], "size": file.size,
-                    **INDEX_HEADER.unpack_from(header)._asdict()}}
+                    **_spelled(INDEX_HEADER.unpack_from(header)._asdict())}}
     if "timers" in only and only is not KINDS:
         for timer in pending_timers(directory):
             if not topic or timer.topic == topic:
@@ -128,8 +137,15 @@ def dump(
         }}
 
 
-def query(directory: StoreDirectory, topic: str, key: str) -> Iterator[dict[str, Any]]:
-    """Message lines of every message of a topic that really has the key or unique key."""
+def _spelled(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return fields with names as JSON lines spell them: ``beginTimestamp``."""
+    return {re.sub(r"_(\w)", lambda found: found[1].upper(), name): value for name, value in fields.items()}
+
+
+def query(
+    directory: StoreDirectory, topic: str, key: str, *, body: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Yield the lines of all messages of a topic with this key or unique key."""
     from tailrace.formats.commitlog import tags_code  # noqa: PLC0415 - one name more than dump needs
 
     purged = {q.queue_id: q.purged_until for q in directory.queues() if q.topic == topic}
@@ -150,4 +166,4 @@ def query(directory: StoreDirectory, topic: str, key: str) -> Iterator[dict[str,
         if key in message.keys or key == message.unique_key:
             yield message_line(
                 message, topic, message.queue_id, message.queue_offset, size,
-                tags_code(message.tags))
+                tags_code(message.tags), body=body)

@@ -1,4 +1,4 @@
-"""Which files of a directory may go and why the others stay, without its lock."""
+"""Explain which CommitLog files of a directory would be deleted and why the others stay. No lock is taken."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.errors import CorruptionError
 from tailrace.formats import filenames
 from tailrace.formats.commitlog import BLANK, decode_message
-from tailrace.node.archive_pins import ArchivePins
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.delay_offset import DelayOffsetManager
-from tailrace.node.group_pins import HALF_TOPIC, GroupPins
+from tailrace.node.retention.archive_pins import ArchivePins
+from tailrace.node.retention.group_pins import HALF_TOPIC, GroupPins
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.directory import DirectoryState, FileView, QueueView, StoreDirectory
-from tailrace.store.disk_state import (
+from tailrace.store.dispatch import SCHEDULE_TOPIC
+from tailrace.store.log_paths import LogPaths, segment_files
+from tailrace.store.queue_search import first_stored, message_from
+from tailrace.store.retention.disk_state import (
     DiskLevels,
     DiskVerdict,
     PathUsage,
@@ -27,22 +30,17 @@ from tailrace.store.disk_state import (
     disk_levels,
     logical_ratio_of,
 )
-from tailrace.store.dispatch import SCHEDULE_TOPIC
-from tailrace.store.forced_deletions import ForcedDeletions
-from tailrace.store.log_paths import LogPaths, segment_files
-from tailrace.store.queue_search import first_stored, message_from
-from tailrace.store.retention import (
-    Pin,
-    PinKind,
+from tailrace.store.retention.forced_deletions import ForcedDeletions
+from tailrace.store.retention.pins import Pin, PinKind, pin_policies
+from tailrace.store.retention.rules import (
     SegmentFacts,
     SegmentVerdict,
     Trigger,
     explain,
     is_time_to_delete,
-    pin_policies,
     segment_time,
 )
-from tailrace.store.topic_retention import (
+from tailrace.store.retention.topic_rules import (
     NOWHERE,
     RETENTION_BYTES,
     TopicLimits,
@@ -57,33 +55,33 @@ __all__ = ["RetentionView", "explain_directory"]
 @final
 @dataclass(slots=True, kw_only=True)
 class RetentionView:
-    """What a pass would find in a directory now, by the settings it was looked at with."""
+    """Result of a pass of retention if it was made now with the given settings."""
 
     state: DirectoryState
     now_ms: int
     log_bytes: int
-    """What the CommitLog takes of the disk."""
+    """Bytes that the CommitLog occupies on the disk."""
     levels: DiskLevels
     usages: list[PathUsage]
-    """Of each path of the CommitLog that takes new files."""
+    """Disk use for each path of the CommitLog in which new files are created."""
     disk: DiskVerdict
     trigger: Trigger
     segments: list[SegmentVerdict]
     trash_files: int = 0
     topics: TopicNeeds | None = None
-    """What topics keep by rules of their own, None without any."""
+    """Part of the log that topics with rules of their own need; None without such topics."""
     rules: dict[str, str] = field(default_factory=dict)
-    """Those rules, and where purged topics begin."""
+    """These rules by topic, and the least offsets of purged topics."""
     forced: list[dict[str, Any]] = field(default_factory=list)
-    """What was deleted before its time, oldest first, as far as it is on record."""
+    """Recorded deletions of files before they expired, oldest first."""
     idle_groups: list[str] = field(default_factory=list)
-    """Groups of ``pinGroups`` for which nothing is kept: they have committed no offset."""
+    """Groups of ``pinGroups`` that pin no message, because they have committed no offset."""
 
 
 def explain_directory(
     path: str, config: StoreConfig, clock: Clock, file_system: FileSystem
 ) -> RetentionView:
-    """Look at a directory. Raises NotAStoreError or OSError."""
+    """Compute the view of a directory. Raises NotAStoreError or OSError."""
     directory = StoreDirectory(path, config=config, file_system=file_system)
     root, now_ms = directory.path, clock.now_ms()
     log_directories = directory.log_paths.all
@@ -115,7 +113,7 @@ def explain_directory(
         clean_at_once=disk.clean_immediately and config.clean_file_forcibly_enable)
     files = directory.log_files
     if len(files) > 1 and not any(files[-1].read(0, BLANK.size)):
-        files = files[:-1]  # made ahead, for what comes next
+        files = files[:-1]  # a file that was created ahead
     groups = _groups(directory, config, clock)
     needs, rules = _topics(directory, now_ms, clock)
     segments = explain(
@@ -130,7 +128,7 @@ def explain_directory(
 
 
 def _trash(file_system: FileSystem, root: str, paths: LogPaths) -> dict[str, list[int]]:
-    """What the files on their way out take of the disk, by path of the CommitLog (store.trash)."""
+    """Return the disk space of files in the trash, by path of the CommitLog (``store.retention.trash``)."""
     found: dict[str, list[int]] = {path: [] for path in paths.all}
     places = [(f"{root}/{filenames.TRASH}", paths.all[0])]
     for place, path in places + [(f"{path}/{filenames.SEGMENT_TRASH}", path) for path in paths.all]:
@@ -138,7 +136,7 @@ def _trash(file_system: FileSystem, root: str, paths: LogPaths) -> dict[str, lis
             try:
                 found[path].append(file_system.stat(f"{place}/{name}").allocated)
             except FileNotFoundError:
-                continue  # it has just gone
+                continue  # it has just been deleted
     return found
 
 
@@ -156,14 +154,14 @@ def _facts(
         try:
             mtime_ms = directory.file_system.stat(file.path).mtime_ms
         except OSError:
-            continue  # retention was faster
+            continue  # deleted since the directory was read
         time_ms, source = segment_time(config.expire_by, stored, mtime_ms, now_ms)
         found.append(SegmentFacts(file.path, file.file_from_offset, file.size, time_ms, source))
     return found
 
 
 def _store_timestamp(directory: StoreDirectory, phy_offset: int) -> int:
-    """Store time of the record at a position, -1 when there is no sound one."""
+    """Return the store time of the record at a position, -1 without a valid record."""
     head = directory.read(phy_offset, BLANK.size)
     if len(head) < BLANK.size:
         return -1
@@ -177,7 +175,7 @@ def _store_timestamp(directory: StoreDirectory, phy_offset: int) -> int:
 def _topics(
     directory: StoreDirectory, now_ms: int, clock: Clock
 ) -> tuple[TopicNeeds | None, dict[str, str]]:
-    """What topics need, and the rules by topic."""
+    """Return the part of the log that topics need, and the rules by topic."""
     topics = TopicConfigManager(
         directory.file_system, f"{directory.path}/{filenames.CONFIG}", BrokerConfig(), clock)
     topics.load()
@@ -195,8 +193,8 @@ def _topics(
             rules[config.topic_name] = ", ".join(filter(None, (found.rule, by_bytes)))
     for queue in directory.queues():
         if queue.purged_until:
-            let_go = f"queue {queue.queue_id} let go below offset {queue.purged_until}"
-            rules[queue.topic] = ", ".join(filter(None, (rules.get(queue.topic), let_go)))
+            released = f"queue {queue.queue_id} released below offset {queue.purged_until}"
+            rules[queue.topic] = ", ".join(filter(None, (rules.get(queue.topic), released)))
     if not limits and not any(queue.purged_until for queue in directory.queues()):
         return None, rules
     own_from, holder, default_from = NOWHERE, "", NOWHERE
@@ -212,7 +210,7 @@ def _topics(
 
 
 def _first_position(directory: StoreDirectory, queue: QueueView, since_ms: int) -> int:
-    """Where the first message of a queue is that was stored at or after a time."""
+    """Return the position of the first message of a queue that was stored at or after a time."""
     low = queue.min_offset
     if since_ms > 0:
         low = first_stored(queue, low, since_ms, directory.store_time)
@@ -220,7 +218,7 @@ def _first_position(directory: StoreDirectory, queue: QueueView, since_ms: int) 
 
 
 def _message_position(queue: QueueView, offset: int) -> int:
-    """Where the first message of a queue from an offset on is; NOWHERE when there is none."""
+    """Return the position of the first message of a queue from an offset onwards, or NOWHERE."""
     unit = message_from(queue, offset)
     return unit.phy_offset if unit is not None else NOWHERE
 
@@ -237,7 +235,7 @@ def _pins(
 
 
 def _groups(directory: StoreDirectory, config: StoreConfig, clock: Clock) -> GroupPins:
-    """What the listed groups and pending half messages keep, by the offsets on disk."""
+    """Return the pins of the listed groups and of pending half messages, from the offsets on disk."""
     offsets = ConsumerOffsetManager(
         directory.file_system, f"{directory.path}/{filenames.CONFIG}", clock, lmq=config.enable_lmq)
     queues = {(queue.topic, queue.queue_id): queue for queue in directory.queues()}
@@ -254,7 +252,7 @@ def _groups(directory: StoreDirectory, config: StoreConfig, clock: Clock) -> Gro
 
 
 def _first_timer(directory: StoreDirectory, now_ms: int) -> list[Pin]:
-    """The oldest timer that is not due yet, as a pin."""
+    """Return a pin for the oldest timer that is not due yet, if there is one."""
     for queue in directory.queues():
         if queue.topic != TIMER_TOPIC:
             continue
@@ -271,7 +269,7 @@ def _first_timer(directory: StoreDirectory, now_ms: int) -> list[Pin]:
 
 
 def _first_of_levels(directory: StoreDirectory, clock: Clock) -> Iterator[Pin]:
-    """The first message that waits in each delay level, as a pin."""
+    """Yield a pin for the first waiting message of each delay level."""
     offsets = DelayOffsetManager(
         directory.file_system, f"{directory.path}/{filenames.CONFIG}", clock)
     offsets.load()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tailrace.config import StoreConfig
@@ -16,14 +16,16 @@ __all__ = ["repair_plan", "verify"]
 
 
 def verify(
-    path: str, config: StoreConfig | None = None, file_system: FileSystem | None = None
+    path: str, config: StoreConfig | None = None, file_system: FileSystem | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """A line for each finding, and a summary last; its ``findings`` is their number.
+    """Yield a line for each finding, and a summary last; its ``findings`` is their number.
 
-    Raises NotAStoreError. A live directory is audited as far as it may be shown.
+    ``progress`` is called with the part of the log that was read, from 0 to 1. Of a directory that another process
+    has open, only records that may be shown are verified. Raises NotAStoreError.
     """
     directory = StoreDirectory(path, config=config, file_system=file_system, raw=True)
-    verification = Verification(directory)
+    verification = Verification(directory, progress)
     kinds: Counter[str] = Counter()
     for finding in verification.findings():
         kinds[finding.kind] += 1
@@ -41,12 +43,13 @@ def verify(
 
 
 def repair_plan(
-    path: str, config: StoreConfig | None = None, *, seal_damage: bool
+    path: str, config: StoreConfig | None = None, *, seal_damage: bool,
+    progress: Callable[[float], None] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """What a repair would do; nothing is written."""
+    """Yield what a repair would do. Nothing is written."""
     seals = 0
     summary: dict[str, Any] = {}
-    for line in verify(path, config):
+    for line in verify(path, config, progress=progress):
         finding = line.get("finding")
         if finding is None:
             summary = line["summary"]
@@ -60,5 +63,5 @@ def repair_plan(
             yield {"plan": {"do": "cut, after quarantine", "file": finding["file"],
                             "position": finding["position"], "detail": finding["detail"]}}
     yield {"plan": {
-        "do": "build queues and index anew", "records": summary["records"],
+        "do": "rebuild queues and index", "records": summary["records"],
         "findings": summary["findings"], "damaged": seals}}

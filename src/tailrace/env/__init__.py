@@ -1,4 +1,7 @@
-"""The outside world as Protocols, and the real one: the only room with files, time and threads."""
+"""Protocols for files, time, threads and randomness, and their real implementations.
+
+No other room opens files, reads clocks or starts threads, so a test can replace all of it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Time, as something that is passed in."""
+"""Clocks, passed to the code that needs time."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ __all__ = ["Clock", "SystemClock"]
 
 
 class Clock(Protocol):
-    """Two clocks: the wall, which may step back, and one that never does."""
+    """A wall clock, which may step back, and a monotonic clock, which never does."""
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970 by the wall clock."""
+        """Return milliseconds since 1970 by the wall clock."""
         ...
 
     def monotonic_ns(self) -> int:
-        """Nanoseconds from an arbitrary point; never goes back."""
+        """Return nanoseconds since an arbitrary point; never steps back."""
         ...
 
 
@@ -30,4 +30,4 @@ class SystemClock:
         """Milliseconds since 1970 by the wall clock."""
         return time.time_ns() // 1_000_000
 
-    monotonic_ns = staticmethod(time.monotonic_ns)  # asked twice a put: no call of Python's
+    monotonic_ns = staticmethod(time.monotonic_ns)  # read twice per put, so without a Python frame

@@ -1,4 +1,4 @@
-"""How many descriptors this process may have, and how many of them segment files may take."""
+"""Limits of open descriptors: of the process, and of the segment files of a store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_FILES: Final = 16_384
 
 
 def descriptor_limit() -> int:
-    """Return the soft limit of this process (``ulimit -n``); 2^20 if there is none."""
+    """Return the soft limit of this process (``ulimit -n``); 2^20 without a limit."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return _UNLIMITED if soft == resource.RLIM_INFINITY else soft
 
@@ -35,9 +35,9 @@ def raise_descriptor_limit() -> int:
 def segment_file_limit(max_open_files: int) -> int:
     """Return the number of descriptors that the segment files of a store may take.
 
-    Without a setting (0) that is a quarter of the soft limit. Three quarters are for connections, which
-    a broker has most of, for config files, and for what else the process does: an embedded store does
-    not know that. Raises ConfigError if ``max_open_files`` is more than three quarters of the limit.
+    Without a setting (0) that is a quarter of the soft limit. Three quarters are for connections (most
+    descriptors of a broker), for config files, and for the rest of the process, about which an embedded store
+    has no information. Raises ConfigError if ``max_open_files`` is more than three quarters of the limit.
     """
     limit = descriptor_limit()
     if max_open_files > limit * 3 // 4:

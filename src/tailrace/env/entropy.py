@@ -1,4 +1,4 @@
-"""Randomness, as something that is passed in."""
+"""Randomness, passed to the code that needs it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Entropy(Protocol):
 
 
 class SeededEntropy:
-    """The same numbers for the same seed."""
+    """A source that returns the same numbers for the same seed."""
 
     __slots__ = ("_random",)
 
@@ -47,7 +47,7 @@ class SeededEntropy:
 
 @final
 class SystemEntropy(SeededEntropy):
-    """Seeded by the operating system."""
+    """A source that is seeded by the operating system."""
 
     __slots__ = ()
 

@@ -1,13 +1,13 @@
-"""Files, as something that is passed in: what a call makes durable is part of its contract.
+"""Files, passed to the code that needs them. The contract of each call says what it makes durable.
 
-``File.sync_data`` makes the bytes of a file durable, stores through its mapping included.
-``FileSystem.sync_dir`` makes names durable. ``rename`` is atomic, and durable only after
-``sync_dir``. Blocks are allocated ahead of stores through a mapping, so that a full disk is an
-``OSError`` of ``allocate`` and never a signal at a store.
+``File.sync_data`` makes the bytes of a file durable, including stores through its mapping.
+``FileSystem.sync_dir`` makes names durable. ``rename`` is atomic, and durable only after ``sync_dir``. Blocks
+are allocated before stores through a mapping, so a full disk is an ``OSError`` of ``allocate`` and not a
+signal at a store.
 
-Every file is opened here, so this is the place that refuses what is not a regular file: a directory, a
-FIFO, a socket, a device, or a symbolic link to one of them or to nothing. No call waits for a peer of a
-FIFO or for a device. Links to regular files and directories are followed.
+All files are opened here, and only regular files: a directory, a FIFO, a socket, a device, or a symbolic link
+to one of them or to nothing is refused. No call waits for the other side of a FIFO or for a device. Links to
+regular files and directories are followed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["DiskUsage", "File", "FileSystem", "FileStat", "LockHandle", "LockSta
 
 
 class FileStat(Protocol):
-    """What a directory entry is."""
+    """Size, time of change and kind of a file or directory."""
 
     @property
     def size(self) -> int:
@@ -37,7 +37,7 @@ class FileStat(Protocol):
 
     @property
     def allocated(self) -> int:
-        """Bytes of disk that are really taken."""
+        """Bytes of disk that the file occupies."""
         ...
 
     @property
@@ -47,26 +47,26 @@ class FileStat(Protocol):
 
     @property
     def is_dir(self) -> bool:
-        """Whether it is a directory."""
+        """True for a directory."""
         ...
 
 
 class DiskUsage(Protocol):
-    """Room of the partition that holds a directory, in bytes."""
+    """Room of the partition of a directory, in bytes."""
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Size of the partition."""
         ...
 
     @property
     def free(self) -> int:
-        """Not taken by anyone."""
+        """Bytes that are not in use."""
         ...
 
     @property
     def usable(self) -> int:
-        """Of that, what this user may take."""
+        """Bytes of ``free`` that this user may use."""
         ...
 
 
@@ -88,82 +88,82 @@ class File(Protocol):
 
     @property
     def path(self) -> str:
-        """Where it is."""
+        """Path that the file was opened with."""
         ...
 
     def size(self) -> int:
-        """Length in bytes."""
+        """Return the length in bytes."""
         ...
 
     def pread(self, n: int, pos: int) -> bytes:
-        """Up to ``n`` bytes from ``pos``; fewer only at the end of the file."""
+        """Return up to ``n`` bytes at ``pos``; fewer only at the end of the file."""
         ...
 
     def pread_cached(self, n: int, pos: int) -> bytes | None:
-        """The same without waiting for the disk; None if not all of it is in the page cache."""
+        """As ``pread``, without waiting for the disk; None if a byte is not in the page cache."""
         ...
 
     def pread_into(self, buffer: memoryview, pos: int) -> int:
-        """Read into all of ``buffer``; how many bytes, fewer only at the end of the file."""
+        """Fill ``buffer`` with bytes at ``pos``. Return their number; fewer only at the end of the file."""
         ...
 
     def pwrite(self, data: bytes | bytearray | memoryview, pos: int) -> None:
-        """Write all of ``data`` at ``pos``; raises OSError when it could not."""
+        """Write all of ``data`` at ``pos``. Raises OSError."""
         ...
 
     def allocate(self, pos: int, n: int) -> None:
-        """Reserve blocks for ``n`` bytes from ``pos``; the length does not shrink."""
+        """Allocate blocks for ``n`` bytes at ``pos``. The file may become longer, never shorter."""
         ...
 
     def truncate(self, size: int) -> None:
-        """Make the file ``size`` bytes long; new bytes are zero and take no blocks."""
+        """Set the length to ``size`` bytes. New bytes are zero and have no blocks."""
         ...
 
     def map(self, size: int, *, writable: bool, private: bool = False) -> Mapping:
-        """Map the first ``size`` bytes, shared; of a ``private`` one stores stay in memory."""
+        """Map the first ``size`` bytes, shared. Stores to a ``private`` mapping stay in memory."""
         ...
 
     def data_ranges(self, start: int, until: int) -> list[tuple[int, int]]:
-        """Parts of a range, as (start, end), outside of which every byte is zero."""
+        """Return the parts (start, end) of a range that may have data; all other bytes are zero."""
         ...
 
     def punch_hole(self, pos: int, n: int) -> None:
-        """Give the blocks of a range back; it reads as zero, the length stays."""
+        """Free the blocks of a range. Its bytes become zero, the length stays."""
         ...
 
     def sync_data(self) -> None:
-        """Make all bytes durable, stores through mappings included."""
+        """Make all bytes durable, including stores through mappings."""
         ...
 
     def close(self) -> None:
-        """Close it; a mapping stays valid."""
+        """Close the file; its mappings stay valid."""
         ...
 
 
 class LockState(enum.Enum):
-    """What a look at a lock that is held has found."""
+    """Result of ``LockHandle.check``."""
 
     HELD = "held"
-    """The name stands for the locked file."""
+    """The name leads to the locked file."""
     MADE_AGAIN = "made again"
-    """The name was gone. It stands for a new file now, which is locked."""
+    """The name was deleted. It now leads to a new file, which is locked."""
     LOST = "lost"
-    """The name stands for another file: another process may have it locked, or had."""
+    """The name leads to another file: another process may hold its lock, or may have held it."""
 
 
 class LockHandle(Protocol):
     """A lock that is held."""
 
     def check(self) -> LockState:
-        """Look whether the name still stands for the locked file; make and lock it again if it is gone.
+        """Check that the name still leads to the locked file; create and lock it again if it is deleted.
 
-        A lock belongs to a file and not to its name: once somebody removed the name, another process
-        can make it and lock it. Raises OSError, and then nothing is known.
+        A lock belongs to a file and not to its name: once the name is removed, another process can
+        create and lock a new file of that name. Raises OSError; the state is then unknown.
         """
         ...
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock."""
         ...
 
 
@@ -171,23 +171,23 @@ class FileSystem(Protocol):
     """Names and files. Paths are strings; every call may raise OSError."""
 
     def open(self, path: str, *, writable: bool = False, create: bool = False) -> File:
-        """Open a file; ``create`` makes it when it is missing."""
+        """Open a file. With ``create`` make it if it is missing."""
         ...
 
     def exists(self, path: str) -> bool:
-        """Whether the name exists."""
+        """Return True if the name exists."""
         ...
 
     def stat(self, path: str) -> FileStat:
-        """What the name is."""
+        """Return size, time and kind of the file or directory."""
         ...
 
     def list(self, path: str) -> list[str]:
-        """Names in a directory, sorted; empty when there is no such directory."""
+        """Return the names in a directory, sorted; [] if the directory does not exist."""
         ...
 
     def makedirs(self, path: str) -> None:
-        """Make a directory and its parents, each durable in its parent."""
+        """Make a directory and its missing parents, each durable in its parent."""
         ...
 
     def rename(self, old: str, new: str) -> None:
@@ -209,13 +209,13 @@ class FileSystem(Protocol):
     def lock(self, path: str) -> LockHandle | None:
         """Lock the first byte of a file as a Java broker does (POSIX record lock).
 
-        None when another process or this one holds it. The file is created when missing, and
-        holds the four bytes ``lock`` afterwards.
+        Return None if another process or this one holds the lock. The file is created if it is missing, and
+        then has the four bytes ``lock``.
         """
         ...
 
     def lock_holder(self, path: str) -> int | None:
-        """Process id of who holds the lock on a file, None when nobody does."""
+        """Return the id of the process that holds the lock on a file, or None if no process does."""
         ...
 
     def disk_usage(self, path: str) -> DiskUsage:
@@ -226,7 +226,7 @@ class FileSystem(Protocol):
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
-"""Flags of Linux' ``fallocate``, which Python has no face for."""
+"""Flags of ``fallocate`` of Linux, for which Python has no function."""
 
 
 _KINDS: Final = (
@@ -234,7 +234,7 @@ _KINDS: Final = (
     (stat.S_ISCHR, "a character device"), (stat.S_ISBLK, "a block device"),
 )
 _NO_WAIT: Final = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-"""Opening a FIFO or a device must not wait. Regular files do not heed these flags."""
+"""Opening a FIFO or a device must not wait. Regular files ignore these flags."""
 
 
 def _odd(path: str, mode: int) -> OddFileError:
@@ -244,14 +244,14 @@ def _odd(path: str, mode: int) -> OddFileError:
 
 
 def _dangling(path: str) -> OddFileError | None:
-    """The error for a symbolic link to nothing, None for any other name."""
+    """Return the error for a symbolic link to nothing, None for any other name."""
     if not os.path.islink(path) or os.path.exists(path):
         return None
     return OddFileError(path, f"is a symbolic link to {os.readlink(path)}, which does not exist")
 
 
 def _open_regular(path: str, flags: int) -> int:
-    """Open a regular file without waiting; raises OddFileError, which names the path, or OSError."""
+    """Open a regular file without waiting. Raises OddFileError, which names the path, or OSError."""
     if flags & os.O_CREAT and (odd := _dangling(path)) is not None:
         raise odd  # the file would be created where the link points to
     try:
@@ -261,7 +261,7 @@ def _open_regular(path: str, flags: int) -> int:
             raise odd from None
         raise
     except OSError as error:
-        if error.errno in (errno.EISDIR, errno.ENXIO, errno.ENODEV):  # ENXIO is what a socket says
+        if error.errno in (errno.EISDIR, errno.ENXIO, errno.ENODEV):  # ENXIO: a socket
             raise _odd(path, os.stat(path).st_mode) from None
         raise
     mode = os.fstat(fd).st_mode
@@ -340,7 +340,7 @@ class _OsFile:
         except OSError as error:
             if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}:
                 raise
-            return self.pread(n, pos)  # a file system that cannot tell, such as one in memory
+            return self.pread(n, pos)  # the file system does not support the flag, for example tmpfs
         return bytes(buffer) if done == n else None
 
     def pread_into(self, buffer: memoryview, pos: int) -> int:
@@ -362,7 +362,7 @@ class _OsFile:
             raise self._named(error) from None
 
     def _named(self, error: OSError) -> OSError:
-        """The same error with the path, which a call on a descriptor does not know."""
+        """Return the same error with the path, which errors of calls on a descriptor lack."""
         return OSError(error.errno, error.strerror, self.path)
 
     def allocate(self, pos: int, n: int) -> None:
@@ -386,9 +386,9 @@ class _OsFile:
             try:
                 low = os.lseek(self._fd, start, os.SEEK_DATA)
             except OSError as error:
-                if error.errno == errno.ENXIO:  # nothing but a hole up to the end
+                if error.errno == errno.ENXIO:  # only a hole up to the end
                     break
-                return [*found, (start, until)]  # a file system that cannot tell
+                return [*found, (start, until)]  # the file system does not support SEEK_DATA
             if low >= until:
                 break
             high = min(os.lseek(self._fd, low, os.SEEK_HOLE), until)
@@ -413,8 +413,8 @@ class _OsFile:
             self._fd = -1
 
 
-# A POSIX record lock does not exclude its own process, and closing *any* descriptor of the file
-# gives it up: hence this registry, and `lock` is opened nowhere else.
+# A POSIX record lock does not exclude its own process, and closing *any* descriptor of the file releases
+# it. So this registry has the locks of this process, and the lock file is opened only here.
 _held: dict[tuple[int, int], int] = {}
 _LOCK_TEXT = b"lock"
 _FLOCK = struct.Struct("hhqqi4x")
@@ -443,7 +443,7 @@ class _OsLock:
         return LockState.HELD if (found.st_dev, found.st_ino) == self._key else LockState.LOST
 
     def _make_again(self) -> LockState:
-        """Give the name a new file that is locked before it has the name, so nobody is faster."""
+        """Create a new lock file. It is locked before it gets the name, so no other process can lock it first."""
         temporary = f"{self._path}.{os.getpid()}"
         fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -471,23 +471,23 @@ class _OsLock:
 
 @final
 class OsFileSystem:
-    """The machine's files."""
+    """The files of this machine."""
 
     __slots__ = ()
 
     def open(self, path: str, *, writable: bool = False, create: bool = False) -> File:
-        """Open a file; ``create`` makes it when it is missing."""
+        """Open a file. With ``create`` make it if it is missing."""
         flags = os.O_RDWR if writable else os.O_RDONLY
         if create:
             flags |= os.O_CREAT
         return _OsFile(path, _open_regular(path, flags))
 
     def exists(self, path: str) -> bool:
-        """Whether the name exists."""
+        """Return True if the name exists."""
         return os.path.lexists(path)
 
     def stat(self, path: str) -> FileStat:
-        """What the name is; raises OddFileError unless it is a regular file or a directory."""
+        """Return size, time and kind. Raises OddFileError unless it is a regular file or a directory."""
         try:
             found = os.stat(path)
         except FileNotFoundError:
@@ -499,14 +499,14 @@ class OsFileSystem:
         return _OsStat(found)
 
     def list(self, path: str) -> list[str]:
-        """Names in a directory, sorted; empty when there is no such directory."""
+        """Return the names in a directory, sorted; [] if the directory does not exist."""
         try:
             return sorted(os.listdir(path))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def makedirs(self, path: str) -> None:
-        """Make a directory and its parents, each durable in its parent."""
+        """Make a directory and its missing parents, each durable in its parent."""
         missing: list[str] = []
         while path and not os.path.isdir(path):
             missing.append(path)
@@ -521,7 +521,7 @@ class OsFileSystem:
             try:
                 self.sync_dir(os.path.dirname(name) or ".")
             except OSError:
-                os.rmdir(name)  # or the next call would take it for a durable one
+                os.rmdir(name)  # otherwise the next call would assume that it is durable
                 raise
 
     def rename(self, old: str, new: str) -> None:
@@ -556,7 +556,7 @@ class OsFileSystem:
         except FileNotFoundError:
             pass
         else:
-            # Ask the registry before opening: closing a second descriptor would drop our lock.
+            # Check the registry before opening: closing a second descriptor would release our lock.
             if _held.get((found.st_dev, found.st_ino)) == os.getpid():
                 return None
         fd = _open_regular(path, os.O_RDWR | os.O_CREAT)
@@ -571,16 +571,16 @@ class OsFileSystem:
             try:
                 os.pwrite(fd, _LOCK_TEXT, 0)
             except OSError:
-                pass  # a full disk: what counts is the lock, not what the file says
+                pass  # a full disk: only the lock matters, not the content of the file
         return _OsLock(path, fd)
 
     def lock_holder(self, path: str) -> int | None:
-        """Process id of who holds the lock on a file, None when nobody does."""
+        """Return the id of the process that holds the lock on a file, or None if no process does."""
         try:
             found = os.stat(path)
         except FileNotFoundError:
             return None
-        # Opening and closing the file here would give up a lock that this process holds.
+        # Opening and closing the file here would release a lock that this process holds.
         if _held.get((found.st_dev, found.st_ino)) == os.getpid():
             return os.getpid()
         fd = _open_regular(path, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""Work that several threads share; its results come in the order of the tasks."""
+"""Work that several threads share, with results in the order of the tasks."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ _R = TypeVar("_R")
 _PROCESSORS: Final = (
     len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 HELPERS: Final = max(min(_PROCESSORS, 4) - 1, 1)
-"""Threads to help with work in kernels; also with one processor, where they read meanwhile."""
+"""Number of threads for work in kernels. One processor gets one, too: it reads while the caller computes."""
 
 
 def in_order(
     work: Callable[[_T], _R], tasks: Iterator[_T], helpers: int, ahead: int
 ) -> Iterator[_R]:
-    """``work`` of each task. So many threads help; who asks works, too, while the next result is not there.
+    """Yield the result of ``work`` for each task, in the order of the tasks.
 
-    At most ``ahead`` tasks are begun whose result was not asked for. What ``tasks`` or ``work`` raises
-    is raised here, in its place; no thread is left when this ends, also when it is not read to the end.
+    ``helpers`` threads compute results. The consuming thread computes one itself when the next result is
+    not ready. At most ``ahead`` results are computed before they are consumed. An error of ``tasks`` or
+    ``work`` is raised here, in the place of its result. When the generator ends or is closed, its threads
+    have ended.
     """
     shared = _Shared(work, tasks, ahead)
     threads = [
@@ -43,7 +45,7 @@ def in_order(
 
 @final
 class _Shared(Generic[_T, _R]):
-    """Tasks, and the jobs that were made of them: one for each whose result was not asked for."""
+    """The tasks, and one job for each task that was started and whose result was not consumed."""
 
     def __init__(self, work: Callable[[_T], _R], tasks: Iterator[_T], ahead: int) -> None:
         self._work = work
@@ -54,7 +56,7 @@ class _Shared(Generic[_T, _R]):
         self._is_over = False
 
     def _begin(self) -> Callable[[], None] | None:
-        """Take on the next task, if there is one and room for it; the lock is held."""
+        """Start the next task if there is one and fewer than ``ahead`` are open; the caller holds the lock."""
         if self._is_over or len(self._jobs) >= self._ahead:
             return None
         job: Future[_R] = Future()
@@ -63,7 +65,7 @@ class _Shared(Generic[_T, _R]):
         except StopIteration:
             self._is_over = True
             return None
-        except BaseException as error:  # noqa: BLE001 - handed over to who asks
+        except BaseException as error:  # noqa: BLE001 - raised in the consuming thread
             self._is_over = True
             self._jobs.append(job)
             job.set_exception(error)
@@ -74,13 +76,13 @@ class _Shared(Generic[_T, _R]):
     def _do(self, job: Future[_R], task: _T) -> None:
         try:
             job.set_result(self._work(task))
-        except BaseException as error:  # noqa: BLE001 - handed over to who asks
+        except BaseException as error:  # noqa: BLE001 - raised in the consuming thread
             job.set_exception(error)
         with self._changed:
             self._changed.notify_all()
 
     def help(self) -> None:
-        """Work until the last task is begun."""
+        """Run tasks until the last one is started."""
         while True:
             with self._changed:
                 while (job := self._begin()) is None:
@@ -91,7 +93,7 @@ class _Shared(Generic[_T, _R]):
             job()
 
     def next_done(self) -> Future[_R] | None:
-        """The next job, once it is done; None behind the last one."""
+        """Return the next job when it is done, or None after the last one."""
         while True:
             with self._changed:
                 if self._jobs and self._jobs[0].done():
@@ -106,7 +108,7 @@ class _Shared(Generic[_T, _R]):
             job()
 
     def stop(self) -> None:
-        """Begin no more tasks."""
+        """Start no more tasks."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""The event loop thread of a process, for blocking faces of asynchronous code."""
+"""The event loop thread of a process, for blocking clients of asynchronous code."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _join() -> _Thread:
 
 
 def _leave(thread: _Thread) -> bool:
-    """Return whether the last user has left; the caller then ends the thread."""
+    """Remove a user. Return True if it was the last one; the caller must then end the thread."""
     global _current  # noqa: PLW0603
     with _lock:
         thread.users -= 1
@@ -92,8 +92,8 @@ class EventLoopThread:
             raise
 
     def submit(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
-        """Start a coroutine in the loop; a future of its result."""
-        with self._lock:  # or it could come after the last turn of the loop, and never run
+        """Start a coroutine in the loop. Return the future of its result."""
+        with self._lock:  # otherwise the loop could end before the coroutine runs
             if not self.closed:
                 future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
                 self._running.add(future)
@@ -103,7 +103,7 @@ class EventLoopThread:
         raise RemotingError("the client is closed")
 
     def close(self) -> None:
-        """Cancel what this share runs, whose callers get an error; a second call does nothing."""
+        """Cancel the coroutines of this share; their callers get an error. A second call does nothing."""
         with self._lock:
             if self.closed:
                 return

@@ -1,8 +1,8 @@
-"""Files of which nothing is written: what is changed is changed in memory only, for this process.
+"""A file system that keeps every change in the memory of this process and writes nothing to the disk.
 
-Names and bytes that were not changed are those of the file system below. A file that is written to
-is a private mapping of the one below, of which only changed pages take memory; a new one is memory.
-Everything is forgotten with the object. A store that may not write is opened on one of these.
+Unchanged names and bytes are read from the file system below. A file that is written to becomes a private mapping of
+the file below, of which only the changed pages take memory. A new file is memory. All changes are lost when the
+object is deleted. A store that must not write is opened on such a file system.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tailrace.env.filesystem import DiskUsage, File, FileStat, FileSystem, LockH
 __all__ = ["OverlayFileSystem"]
 
 _LARGE: Final = 1 << 20
-"""Bytes from which on memory is asked for in pages, which take none until they are used."""
+"""Size in bytes from which memory is allocated as pages, which take no memory until they are used."""
 _CHUNK: Final = 8 << 20
 
 
@@ -38,7 +38,7 @@ class _Stat:
 
 @final
 class _View:
-    """A mapping of the memory that a file is by now."""
+    """A mapping of a file that is held in memory."""
 
     __slots__ = ("view",)
 
@@ -51,16 +51,16 @@ class _View:
 
 @final
 class _Content:
-    """The bytes of one file: those below until the first change, then memory."""
+    """The bytes of one file: until the first change those of the file below, then memory."""
 
     def __init__(self, name: str, below: File | None, mtime_ms: int = 0) -> None:
         self.name = name
-        """What it is called by now, empty once it was removed."""
+        """Its present name, empty after it was removed."""
         self._below = below
         self._memory: bytearray | mmap.mmap | memoryview | None = bytearray() if below is None else None
         self._mapping: Mapping | None = None
         self._resized: tuple[int, int] | None = None
-        """Length, and how many of the bytes below are left, of a file whose length alone was changed."""
+        """(length, remaining bytes of the file below) for a file of which only the length was changed."""
         self._lock = threading.Lock()
         self.mtime_ms = mtime_ms
         self.users = 0
@@ -68,7 +68,7 @@ class _Content:
 
     @property
     def kept(self) -> bool:
-        """Whether it must not be forgotten: it is no longer what its name says below."""
+        """Return True if the file differs from the file below of the same name, so it must be kept."""
         return self.renamed or self._memory is not None or self._resized is not None
 
     def size(self) -> int:
@@ -99,7 +99,7 @@ class _Content:
         return [(start, until)] if start < until else []
 
     def own(self) -> bytearray | mmap.mmap | memoryview:
-        """The bytes as memory that may be stored to."""
+        """Return the bytes as memory that may be written to."""
         with self._lock:
             if self._memory is None:
                 assert self._below is not None
@@ -114,9 +114,9 @@ class _Content:
             return self._memory
 
     def map_below(self, size: int) -> Mapping | None:
-        """A mapping of the bytes below, to be read; None once they were changed.
+        """Return a read-only mapping of the file below; None if the file was changed.
 
-        It does not show later changes.
+        The mapping does not show later changes.
         """
         with self._lock:
             if self._below is None or self._memory is not None or (
@@ -126,7 +126,7 @@ class _Content:
             return self._below.map(size, writable=False)
 
     def _copy(self, size: int) -> bytearray | mmap.mmap:
-        """Memory of a length with what there is of the bytes."""
+        """Return memory of ``size`` bytes that starts with the bytes of the file."""
         made: bytearray | mmap.mmap = mmap.mmap(-1, size) if size >= _LARGE else bytearray(size)
         for low, high in self.data_ranges(0, min(size, self.size())):
             for at in range(low, high, _CHUNK):
@@ -160,7 +160,7 @@ class _Content:
             self._below.close()
 
     def __del__(self) -> None:
-        self.close()  # one that was changed is kept, and its descriptor is, until the overlay is gone
+        self.close()  # a changed file stays open until the overlay is deleted
 
 
 @final
@@ -230,10 +230,10 @@ class OverlayFileSystem:
         """Files that are open or changed, by their present name."""
         self._directories: set[str] = set()
         self._gone: set[str] = set()
-        """Names of the file system below that mean nothing any more."""
+        """Names of the file system below that were removed or replaced."""
 
     def closed(self, content: _Content) -> None:
-        """Forget a file that nobody has open, unless it was changed."""
+        """Forget a file that is not open any more, unless it was changed."""
         with self._lock:
             content.users -= 1
             if content.users or (content.kept and content.name):
@@ -250,7 +250,7 @@ class OverlayFileSystem:
             path not in self._contents and self._is_below(path) and self._below.stat(path).is_dir)
 
     def _take(self, path: str, *, create: bool = False) -> _Content:
-        """The content of a name. Raises FileNotFoundError unless it is there or may be made."""
+        """Return the content of a name, with ``create`` a new one if it is missing. Raises FileNotFoundError."""
         content = self._contents.get(path)
         if content is None:
             if self._is_below(path):
@@ -263,7 +263,7 @@ class OverlayFileSystem:
         return content
 
     def open(self, path: str, *, writable: bool = False, create: bool = False) -> File:
-        """Open a file; ``create`` makes it when it is missing."""
+        """Open a file. With ``create`` make it if it is missing."""
         with self._lock:
             if self._is_dir(path):
                 if writable:
@@ -274,12 +274,12 @@ class OverlayFileSystem:
             return _OverlayFile(self, path, content)
 
     def exists(self, path: str) -> bool:
-        """Whether the name exists."""
+        """Return True if the name exists."""
         with self._lock:
             return path in self._contents or path in self._directories or self._is_below(path)
 
     def stat(self, path: str) -> FileStat:
-        """What the name is."""
+        """Return size, time and kind of the file or directory."""
         with self._lock:
             content = self._contents.get(path)
             if content is not None and content.kept:
@@ -291,7 +291,7 @@ class OverlayFileSystem:
             return self._below.stat(path)
 
     def list(self, path: str) -> list[str]:
-        """Names in a directory, sorted; empty when there is no such directory."""
+        """Return the names in a directory, sorted; [] if the directory does not exist."""
         prefix = path.rstrip("/") + "/"
         with self._lock:
             names = set() if path in self._gone else {
@@ -353,11 +353,11 @@ class OverlayFileSystem:
             raise _error(errno.ENOENT, path)
 
     def lock(self, path: str) -> LockHandle | None:
-        """Lock a file of the file system below. Raises OSError when that cannot be written."""
+        """Lock a file of the file system below. Raises OSError if that file system cannot be written."""
         return self._below.lock(path)
 
     def lock_holder(self, path: str) -> int | None:
-        """Process id of who holds the lock on a file, None when nobody does."""
+        """Return the id of the process that holds the lock on a file, or None if no process does."""
         return self._below.lock_holder(path)
 
     def disk_usage(self, path: str) -> DiskUsage:

@@ -1,4 +1,4 @@
-"""Which process holds a port, as Linux says."""
+"""Finds the process that listens on a port, from Linux's ``/proc``."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _TABLES: Final = ("tcp", "tcp6")
 
 
 def listener_of(port: int, proc: Path = Path("/proc")) -> tuple[int, str] | None:
-    """Id and name of the process that listens on a TCP port.
+    """Return id and name of the process that listens on a TCP port.
 
-    None when nobody does, when it belongs to another user, or where there is no ``/proc``.
+    Return None if no process listens, if it belongs to another user, or if there is no ``/proc``.
     """
     inodes = {inode for table in _TABLES for inode in _listening(proc / "net" / table, port)}
     wanted = {f"socket:[{inode}]" for inode in inodes}
@@ -25,13 +25,13 @@ def listener_of(port: int, proc: Path = Path("/proc")) -> tuple[int, str] | None
         try:
             if any(_target(fd) in wanted for fd in (process / "fd").iterdir()):
                 return int(process.name), _name(process)
-        except OSError:  # it has gone, or is not ours to look at
+        except OSError:  # the process has ended, or belongs to another user
             continue
     return None
 
 
 def _listening(table: Path, port: int) -> list[str]:
-    """Inodes of the listening sockets of a port; proc_pid_net(5)."""
+    """Return the inodes of the sockets that listen on a port; see proc_pid_net(5)."""
     try:
         rows = [line.split() for line in table.read_text().splitlines()[1:]]
     except OSError:
@@ -43,7 +43,7 @@ def _listening(table: Path, port: int) -> list[str]:
 
 
 def _name(process: Path) -> str:
-    """Its name; of a Tailrace that of its command, not of the interpreter."""
+    """Return the name of a process: ``tailrace`` for our command, not the name of the interpreter."""
     words = (process / "cmdline").read_bytes().split(b"\0")
     if any(word == b"tailrace.cli" or word.endswith(b"/tailrace") for word in words[:4]):
         return "tailrace"

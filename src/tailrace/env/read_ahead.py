@@ -1,4 +1,4 @@
-"""Reading ahead: an iterator's next items are made in another thread while one is worked on."""
+"""Read ahead: another thread makes the next items of an iterator while the caller uses the current one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _T = TypeVar("_T")
 
 
 def read_ahead(items: Iterator[_T], depth: int = 1) -> Iterator[_T]:
-    """``items``, at most ``depth`` of them made before they are asked for.
+    """Yield ``items``. Another thread makes up to ``depth`` of them before they are consumed.
 
-    What making one raises is raised here. Ends its thread also when it is not read to the end.
+    An error while an item is made is raised here. The thread ends when the generator ends or is closed.
     """
     ready: queue.Queue[tuple[list[_T], BaseException | None]] = queue.Queue(depth)
     stopped = threading.Event()
@@ -35,7 +35,7 @@ def read_ahead(items: Iterator[_T], depth: int = 1) -> Iterator[_T]:
                 if not put([item], None):
                     return
             put([], None)
-        except BaseException as error:  # noqa: BLE001 - handed over to who asked
+        except BaseException as error:  # noqa: BLE001 - raised in the consuming thread
             put([], error)
 
     thread = threading.Thread(target=make, name="read-ahead", daemon=True)
@@ -54,13 +54,13 @@ def read_ahead(items: Iterator[_T], depth: int = 1) -> Iterator[_T]:
 
 
 def in_background(work: Callable[[], None]) -> Callable[[], None]:
-    """Start ``work`` in another thread; the returned call waits for it and raises what it raised."""
+    """Start ``work`` in another thread. Return a function that waits for it and raises its error."""
     failed: list[BaseException] = []
 
     def run() -> None:
         try:
             work()
-        except BaseException as error:  # noqa: BLE001 - handed over to who waits
+        except BaseException as error:  # noqa: BLE001 - raised in the waiting thread
             failed.append(error)
 
     thread = threading.Thread(target=run, name="background", daemon=True)

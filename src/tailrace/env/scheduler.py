@@ -1,4 +1,4 @@
-"""Services as steps: the scheduler decides when, and survives a step that raises."""
+"""Services as steps: the scheduler decides when a step runs, and continues after a step has raised."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Period", "Scheduler", "ServiceHandle", "Step", "ThreadScheduler", "p
 _log = get_logger(__name__)
 
 Step = Callable[[], bool | None]
-"""One piece of work. Returning True asks to be run again at once."""
+"""One piece of work. If it returns True it is run again without a wait."""
 Period = int | Callable[[], int]
 """Milliseconds between steps, or a function that returns them before each wait."""
 
@@ -31,7 +31,7 @@ class ServiceHandle(Protocol):
 
     @property
     def failures(self) -> int:
-        """How many of its steps have raised."""
+        """Number of its steps that have raised."""
         ...
 
     def wake(self) -> None:
@@ -39,7 +39,7 @@ class ServiceHandle(Protocol):
         ...
 
     def stop(self) -> None:
-        """Run no further step; returns when a running one has ended."""
+        """Run no further step. Return after a running step has ended."""
         ...
 
 
@@ -49,8 +49,8 @@ class Scheduler(Protocol):
     def every(self, name: str, period_ms: Period, step: Step, *, rest_ms: int = 0) -> ServiceHandle:
         """Run ``step`` every ``period_ms``, and when it is woken.
 
-        A service that is woken within ``rest_ms`` of its last step runs when they are over: under load one
-        step then does the work of many. A scheduler without threads may ignore this.
+        If a service is woken within ``rest_ms`` after its last step, it runs when ``rest_ms`` are over, so that
+        under load one step does the work of many. A scheduler without threads may ignore ``rest_ms``.
         """
         ...
 
@@ -68,7 +68,7 @@ class _ThreadService:
         self._period_ms = period_ms
         self._step = step
         self._woken = threading.Event()
-        self._stopped = False
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -78,9 +78,9 @@ class _ThreadService:
         while True:
             if not again:
                 if self._woken.wait(period_of(self._period_ms) / 1000) and self._rest_s:
-                    time.sleep(max(0.0, ended + self._rest_s - time.monotonic()))
+                    self._stopped.wait(max(0.0, ended + self._rest_s - time.monotonic()))
                 self._woken.clear()
-            if self._stopped:
+            if self._stopped.is_set():
                 return
             try:
                 again = bool(self._step())
@@ -88,7 +88,7 @@ class _ThreadService:
                 if self._rest_s:
                     ended = time.monotonic()
             except LockLostError:
-                self.failures += 1  # whoever looks at the lock has said it
+                self.failures += 1  # the service that checks the lock has logged it
                 return
             except FatalStorageError:
                 # The step has already closed the store for writing; nothing is left to retry.
@@ -98,7 +98,7 @@ class _ThreadService:
             except Exception as error:  # noqa: BLE001 - the outermost step of a service: log, count, go on
                 self.failures += 1
                 again = False
-                if is_disk_full(error) or is_shortage(error):  # every step fails until it ends: no traceback
+                if is_disk_full(error) or is_shortage(error):  # expected until the shortage ends: no traceback
                     if not short:
                         self._log_shortage(error)
                     short = True
@@ -115,7 +115,7 @@ class _ThreadService:
         self._woken.set()
 
     def stop(self) -> None:
-        self._stopped = True
+        self._stopped.set()
         self._woken.set()
         if threading.current_thread() is not self._thread:
             self._thread.join()

@@ -23,15 +23,15 @@ _DISK_FULL: Final = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
 def is_shortage(error: BaseException | None) -> bool:
-    """Return True if ``error`` says that descriptors or memory ran out.
+    """Return True if ``error`` means that descriptors or memory ran out.
 
-    Do not ask this about an error of ``sync_data``: a sync that failed is final.
+    Do not use this for an error of ``sync_data``: a sync that failed is final.
     """
     return isinstance(error, OSError) and error.errno in _SHORTAGE
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Return True if ``error`` says that the disk, or the quota of this user, is full."""
+    """Return True if ``error`` means that the disk, or the quota of this user, is full."""
     return isinstance(error, DiskFullError) or (isinstance(error, OSError) and error.errno in _DISK_FULL)
 
 

@@ -1,13 +1,12 @@
-"""Rule F6 in one place: a failed sync is final.
+"""Rule F6, enforced in one place: a failed sync is final.
 
-After a failed sync the pages that it was for are clean in memory and not on the disk, so a later sync
-that succeeds proves nothing. `SyncGuard` wraps the files of one store. The first sync that fails is
-reported to ``on_failure`` and raises FatalStorageError; every later sync is refused without a call.
-So nothing that waits for a sync is acknowledged, and nothing that a sync should have covered is
-claimed, whichever caller comes next.
+After a failed sync its pages are marked clean in memory but are not on the disk, so a later sync that
+succeeds proves nothing. `SyncGuard` wraps the files of one store. It reports the first failed sync to
+``on_failure`` and raises FatalStorageError. It refuses every later sync without a system call. So no caller can
+acknowledge a message, or write a checkpoint, that a failed sync should have covered.
 
-A file of ``hints`` is the exception: it may be stale or missing, and its writer always writes all of
-it again. Its failed sync is logged and counted, and raises the OSError. A directory is never a hint.
+Files of ``hints`` are an exception: a hint may be old or missing, and its writer always writes all of it again.
+A failed sync of a hint is logged and counted, and raises the OSError. A directory is never a hint.
 
 When the directory may belong to another process (``give_up``), every change is refused as well.
 """
@@ -32,7 +31,7 @@ from tailrace.logs import get_logger
 __all__ = ["SyncGuard"]
 
 _log = get_logger(__name__)
-_NOT_TRIED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOENT, errno.ENOTDIR)  # ENOMEM may be the sync's
+_NOT_TRIED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOENT, errno.ENOTDIR)  # a sync itself may raise ENOMEM
 """Errors of opening a directory to sync it: the sync was not attempted, so nothing is lost."""
 
 
@@ -91,10 +90,9 @@ class SyncGuard:
 
     def __init__(self, inner: FileSystem, hints: tuple[str, ...] = ()) -> None:
         self.on_failure: Callable[[str], None] | None = None
-        """Called with a sentence when a sync has failed that is part of a promise, before the error
-        is raised."""
+        """Called with a sentence when a sync has failed that is not of a hint, before the error is raised."""
         self.hint_failures = 0
-        """How many syncs of hints have failed."""
+        """Number of failed syncs of hints."""
         self._inner = inner
         self._hints = hints
         self._failure: FatalStorageError | None = None
@@ -102,7 +100,7 @@ class SyncGuard:
 
     @property
     def failed(self) -> bool:
-        """Whether a sync has failed that is part of a promise, or none is made any more."""
+        """Return True if a sync has failed that was not for a hint, or if every change is refused."""
         return self._failure is not None or self._lost is not None
 
     def give_up(self, path: str, reason: str) -> None:
@@ -145,7 +143,7 @@ class SyncGuard:
             if error.errno in not_tried:
                 raise
             raise self._fail(path, error) from error
-        self._refuse()  # a sync that failed meanwhile may have taken pages of this one
+        self._refuse()  # a sync that failed at the same time may have marked pages of this one clean
 
     def _refuse(self) -> None:
         self.check_ours()
@@ -173,11 +171,11 @@ class SyncGuard:
         return _GuardedFile(self, file) if writable else file
 
     def exists(self, path: str) -> bool:
-        """Whether the name exists."""
+        """Return True if the name exists."""
         return self._inner.exists(path)
 
     def stat(self, path: str) -> FileStat:
-        """What the name is."""
+        """Return size, time and kind of the file or directory."""
         return self._inner.stat(path)
 
     def list(self, path: str) -> list[str]:
@@ -217,7 +215,7 @@ class SyncGuard:
         return self._inner.lock(path)
 
     def lock_holder(self, path: str) -> int | None:
-        """Process id of who holds the lock on a file, None when nobody does."""
+        """Return the id of the process that holds the lock on a file, or None if no process does."""
         return self._inner.lock_holder(path)
 
     def disk_usage(self, path: str) -> DiskUsage:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tailrace.env.filesystem import File, FileSystem
+from tailrace.env.permissions import copy_permissions
 from tailrace.errors import OddFileError
 from tailrace.logs import get_logger
 
@@ -50,7 +51,7 @@ def read_file(file_system: FileSystem, path: str, most: int | None = None) -> by
 
 
 def read_if_there(file_system: FileSystem, path: str, most: int | None = None) -> bytes | None:
-    """The same; None for a name that does not exist."""
+    """As ``read_file``; None if the name does not exist."""
     try:
         return read_file(file_system, path, most)
     except (FileNotFoundError, NotADirectoryError):
@@ -58,9 +59,9 @@ def read_if_there(file_system: FileSystem, path: str, most: int | None = None) -
 
 
 def read_hint(file_system: FileSystem, path: str, most: int | None = None) -> bytes | None:
-    """The same for a file that the store can do without: None also if it cannot be read.
+    """As ``read_if_there``, for a file that the store can do without: None also if it cannot be read.
 
-    An odd file and one without permission count as damaged, with one line in the log.
+    A file that is not a regular file, or without permission, counts as damaged and is logged.
     """
     try:
         return read_if_there(file_system, path, most)
@@ -89,10 +90,10 @@ def open_hint(file_system: FileSystem, path: str) -> File:
 def write_file(
     file_system: FileSystem, path: str, data: bytes, size: int | None = None
 ) -> None:
-    """Have a file hold ``data``, zeros up to ``size`` behind it; the bytes are durable on return.
+    """Write ``data`` into a file, followed by zeros up to ``size``; the bytes are durable on return.
 
-    With a ``size`` that the file has already, bytes behind ``data`` stay as they are. The name is
-    durable once its directory is synced. Raises OSError; the file may then be neither.
+    If the file has the length ``size`` already, the bytes after ``data`` stay as they are. The name is
+    durable after a sync of its directory. Raises OSError; the file may then have old and new bytes.
     """
     file = open_hint(file_system, path)
     try:
@@ -106,12 +107,16 @@ def write_file(
         file.close()
 
 
-def replace_file(file_system: FileSystem, path: str, data: bytes) -> None:
-    """Have a name stand for a file of these bytes, or for what it stood for before; durable on return.
+def replace_file(file_system: FileSystem, path: str, data: bytes, *, keep_permissions: bool = False) -> None:
+    """Replace a file atomically by one with these bytes, durable on return. Its directory must exist.
 
-    Its directory has to exist. Raises OSError; ``<path>.tmp`` may then be left.
+    With ``keep_permissions`` the new file gets the permissions of the old one, on a real disk, before any byte is
+    written. Raises OSError; the old file is then unchanged, and ``<path>.tmp`` may be left.
     """
     temporary = f"{path}.tmp"
+    if keep_permissions:
+        write_file(file_system, temporary, b"")
+        copy_permissions(path, temporary)
     write_file(file_system, temporary, data)
     file_system.rename(temporary, path)
     file_system.sync_dir(path.rpartition("/")[0])

@@ -1,1 +1,1 @@
-"""Every byte on disk or wire, declared once."""
+"""Declarations of every byte on disk and on the wire. Each format is declared once, here."""

@@ -1,8 +1,7 @@
-"""Fixed-size records, declared once.
+"""Declare records of fixed size once, as a NamedTuple.
 
-A NamedTuple whose fields are annotated with a struct code, a NumPy code and a sentence is the
-declaration; the struct, the dtype, the offsets and the table of the documentation come from it.
-Everything on a RocketMQ disk is big-endian.
+Each field is annotated with a struct code, a NumPy code and a sentence. The struct, the dtype, the field offsets
+and the table in the documentation are made from that. RocketMQ writes all numbers big-endian.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ class _Field(NamedTuple):
 class Layout(Generic[_R]):
     """One fixed-size record of ``size`` bytes.
 
-    Field annotations are ``Annotated[int, struct_code, numpy_code, sentence]``. Import fails when
-    struct, dtype and the declared size disagree.
+    Field annotations are ``Annotated[int, struct_code, numpy_code, sentence]``. The import fails if struct,
+    dtype and the declared size are not equal.
     """
 
     def __init__(self, record: type[_R], *, size: int) -> None:
@@ -50,7 +49,7 @@ class Layout(Generic[_R]):
 
     @functools.cached_property
     def dtype(self) -> np.dtype[np.void]:
-        """The record as a NumPy structure."""
+        """The record as a NumPy structured type."""
         import numpy as np  # noqa: PLC0415 - most users of formats never need arrays
 
         made = np.dtype([(name, ">" + f.numpy_code) for name, f in self.fields.items()])
@@ -59,7 +58,7 @@ class Layout(Generic[_R]):
         return made
 
     def pack(self, *values: int) -> bytes:
-        """The record's bytes."""
+        """Return the bytes of a record."""
         return self.struct.pack(*values)
 
     def pack_into(self, buffer: bytearray | memoryview, offset: int, record: _R) -> None:
@@ -67,17 +66,17 @@ class Layout(Generic[_R]):
         self.struct.pack_into(buffer, offset, *record)
 
     def unpack_from(self, buffer: bytes | bytearray | memoryview, offset: int = 0) -> _R:
-        """Read the record at ``offset``."""
+        """Return the record at ``offset``."""
         return self.record._make(self.struct.unpack_from(buffer, offset))  # type: ignore[attr-defined]
 
     def view(self, buffer: bytes | bytearray | memoryview, count: int = -1) -> NDArray[np.void]:
-        """``count`` records as an array over the same bytes."""
+        """Return ``count`` records (-1: all) as an array over the same bytes."""
         import numpy as np  # noqa: PLC0415 - see dtype
 
         return np.frombuffer(buffer, self.dtype, count)
 
     def markdown(self) -> Iterator[str]:
-        """The lines of the documentation table."""
+        """Yield the lines of the documentation table."""
         yield "| offset | bytes | field | meaning |"
         yield "|---:|---:|---|---|"
         for name, offset in self.offsets.items():

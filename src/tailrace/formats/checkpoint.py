@@ -1,6 +1,6 @@
-"""The checkpoint file (RocketMQ's StoreCheckpoint.java): 4096 bytes, six fields, rest zero.
+"""The checkpoint file (RocketMQ's StoreCheckpoint.java): 4096 bytes, six fields, then zeros.
 
-It has no checksum, so it is a hint: recovery is right when it is missing, stale or garbage.
+It has no checksum, so it is only a hint: recovery is right even if it is missing, old or damaged.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["CHECKPOINT", "CHECKPOINT_FILE_SIZE", "Checkpoint"]
 
 
 class Checkpoint(NamedTuple):
-    """How far derived state is durable."""
+    """Up to where log, queues and index are durable."""
 
     physic_msg_timestamp: Annotated[int, "q", "i8", "store time up to which the log is flushed, ms"]
     logics_msg_timestamp: Annotated[

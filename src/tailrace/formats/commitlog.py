@@ -1,6 +1,6 @@
 """The CommitLog record (RocketMQ's MessageExtEncoder and MessageDecoder), batches, ids, properties.
 
-``RECORD`` declares a whole record, its parts in order; the kernels have their numbers from here
+``RECORD`` declares the parts of a record in order. The numbers in the kernels are generated from it
 (``kernels/shared/record_layout.py``). This module decodes one record at a time.
 """
 
@@ -42,10 +42,10 @@ MESSAGE_MAGIC_V1: Final = 0xDAA320A7
 MESSAGE_MAGIC_V2: Final = 0xDAA320AB
 """Version 2 has a topic length of two bytes."""
 MESSAGE_MAGIC_START: Final = MESSAGE_MAGIC_V1.to_bytes(4, "big")[:3]
-"""What both begin with, at byte 4 of a record."""
+"""First bytes of both magic numbers, at byte 4 of a record."""
 BLANK_MAGIC: Final = 0xCBD43194
 END_FILE_MIN_BLANK_LENGTH: Final = 8
-"""Room every file keeps for the blank record that ends it."""
+"""Bytes that stay free in every file for the blank record that ends it."""
 MAX_PROPERTIES_LENGTH: Final = 32767
 MAX_TOPIC_LENGTH_V1: Final = 127
 MAX_TOPIC_LENGTH: Final = 255
@@ -55,23 +55,23 @@ CRC_PROPERTY: Final = "__CRC32#"
 CRC_PROPERTY_LENGTH: Final = len(CRC_PROPERTY) + 1 + 10 + 1
 CRC_MASK: Final = 0x7FFFFFFF
 LMQ_PREFIX: Final = "%LMQ%"
-"""The name of an LMQ queue (light message queue) begins with it; its messages belong to other topics."""
+"""Start of the name of an LMQ queue (light message queue), whose messages belong to other topics."""
 LMQ_QUEUE_ID: Final = 0
 INNER_MULTI_DISPATCH: Final = "INNER_MULTI_DISPATCH"
-"""Property: the LMQ queues in which a message has a unit as well."""
+"""Property: the LMQ queues in which a message also has a unit."""
 INNER_MULTI_QUEUE_OFFSET: Final = "INNER_MULTI_QUEUE_OFFSET"
 """Property: the queue offset in each of them. The store writes it."""
 LMQ_DISPATCH_SEPARATOR: Final = ","
 
 
 class MessageHead(NamedTuple):
-    """The part of a record whose place never changes."""
+    """The first part of a record, with fields at fixed positions."""
 
     total_size: Annotated[int, "i", "i4", "bytes of the record, this field included"]
     magic: Annotated[int, "I", "u4", "0xDAA320A7 (version 1) or 0xDAA320AB (version 2)"]
     body_crc: Annotated[int, "i", "i4", "CRC-32 of the body, upper bit cleared"]
     queue_id: Annotated[int, "i", "i4", "queue of the topic"]
-    flag: Annotated[int, "i", "i4", "the producer's own"]
+    flag: Annotated[int, "i", "i4", "number that the producer may use freely"]
     queue_offset: Annotated[int, "q", "i8", "number of the message in its queue"]
     phy_offset: Annotated[int, "q", "i8", "position of this record in the CommitLog"]
     sys_flag: Annotated[int, "i", "i4", "bits of SysFlag"]
@@ -79,10 +79,12 @@ class MessageHead(NamedTuple):
 
 
 class BodyHead(NamedTuple):
-    """What stands between store host and body of a record."""
+    """The part of a record between store host and body."""
 
     reconsume_times: Annotated[int, "i", "i4", "how often consumers have sent the message back"]
-    prepared_transaction_offset: Annotated[int, "q", "i8", "of a half message that was committed: its position"]
+    prepared_transaction_offset: Annotated[
+        int, "q", "i8", "position of the half message, in a committed message of a transaction"
+    ]
     body_length: Annotated[int, "i", "i4", "bytes of the body"]
 
 
@@ -104,7 +106,7 @@ PROPERTIES_LENGTH_LENGTH: Final = 2
 
 
 class RecordPart(NamedTuple):
-    """A part of a record; ``sizes`` are the bytes that it may have, none where a length field says."""
+    """A part of a record. ``sizes`` are its possible lengths in bytes, () if a length field has the length."""
 
     name: str
     sizes: tuple[int, ...]
@@ -123,16 +125,16 @@ RECORD: Final = (
     RecordPart("topic_length", (1, 2), "two bytes in version 2"),
     RecordPart("topic", (), "UTF-8"),
     RecordPart("properties_length", (PROPERTIES_LENGTH_LENGTH,), "at most 32767"),
-    RecordPart("properties", (), "name 0x01 value 0x02, repeated; the last one may be `__CRC32#`, a checksum of "
-               "the record up to there in ten digits, the least significant first"),
+    RecordPart("properties", (), "name 0x01 value 0x02, repeated; the last one may be `__CRC32#`, a checksum of all "
+               "bytes of the record before it, in ten digits, the least significant first"),
 )
 """The parts of a record, in order."""
 MIN_RECORD_LENGTH: Final = sum(part.sizes[0] for part in RECORD if part.sizes)
-"""A version 1 record with IPv4 hosts and nothing in it."""
+"""Length of a version 1 record with IPv4 hosts and empty body, topic and properties."""
 PLAUSIBLE_LENGTH: Final = MESSAGE_HEAD.offsets["sys_flag"]
-"""So many bytes of a head say whether it was made for its place: up to its own position."""
+"""Number of bytes of a record header that ``plausible_size`` needs: length, magic and position."""
 STORE_TIME_HEAD: Final = MESSAGE_HEAD.size + HOST_V6_LENGTH + STORE_TIME_LENGTH
-"""So many bytes of a record hold its store time, whatever kind of address its born host is."""
+"""Number of bytes of a record that always include its store time, for IPv4 and IPv6 born hosts."""
 _BATCH_ITEM: Final = struct.Struct(">iiiii")
 
 
@@ -156,15 +158,17 @@ class SysFlag:
 
 
 def record_size(hosts: int, body: int, topic: int, properties: int) -> int:
-    """Bytes of a record by those of both hosts, body, topic and properties; more than 127 of topic
-    make it version 2."""
+    """Return the length of a record from the lengths of both hosts together, body, topic and properties.
+
+    A topic of more than 127 bytes makes it a version 2 record.
+    """
     return (
         MIN_RECORD_LENGTH - 2 * HOST_V4_LENGTH + hosts + body + topic + (topic > MAX_TOPIC_LENGTH_V1)
         + properties)
 
 
 def store_timestamp_of(head: bytes) -> int | None:
-    """Store time in ms by the first STORE_TIME_HEAD bytes of a record; None when there are fewer."""
+    """Return the store time in ms from the first STORE_TIME_HEAD bytes of a record; None for fewer bytes."""
     if len(head) < STORE_TIME_HEAD:
         return None
     at = MESSAGE_HEAD.size + host_lengths(head[MESSAGE_HEAD.offsets["sys_flag"] + 3])[0]
@@ -172,14 +176,14 @@ def store_timestamp_of(head: bytes) -> int | None:
 
 
 def host_lengths(sys_flag: int) -> tuple[int, int]:
-    """Bytes of the born host and of the store host."""
+    """Return the lengths of born host and store host."""
     return (
         HOST_V6_LENGTH if sys_flag & SysFlag.BORNHOST_V6 else HOST_V4_LENGTH,
         HOST_V6_LENGTH if sys_flag & SysFlag.STOREHOST_V6 else HOST_V4_LENGTH)
 
 
 def java_string_hash(text: str) -> int:
-    """Java's ``String.hashCode``: 31-polynomial over UTF-16 units, wrapped to 32 bits."""
+    """Return Java's ``String.hashCode``: a polynomial with factor 31 over UTF-16 units, in signed 32 bits."""
     value = 0
     units = text.encode("utf-16-be", "surrogatepass")
     for i in range(0, len(units), 2):
@@ -188,12 +192,12 @@ def java_string_hash(text: str) -> int:
 
 
 def tags_code(tags: str | None) -> int:
-    """What a queue unit stores for a tag."""
+    """Return the tags code in a queue unit for a tag; 0 without a tag."""
     return java_string_hash(tags) if tags else 0
 
 
 def decode_properties(data: bytes) -> dict[str, str]:
-    """Properties from their stored form; odd pieces are skipped, the last duplicate wins."""
+    """Decode stored properties. Invalid parts are skipped; the last value of a repeated name counts."""
     found: dict[str, str] = {}
     for piece in data.decode("utf-8", "replace").split(PROPERTY_SEPARATOR):
         name, separator, value = piece.partition(NAME_VALUE_SEPARATOR)
@@ -204,13 +208,13 @@ def decode_properties(data: bytes) -> dict[str, str]:
 
 @functools.lru_cache(maxsize=4096)  # few hosts, many messages
 def pack_host(ip: str, port: int) -> bytes:
-    """A host as it is stored: address and a port of four bytes."""
+    """Return the stored form of a host: address, then a port of four bytes."""
     return ipaddress.ip_address(ip).packed + port.to_bytes(4, "big")
 
 
 @functools.lru_cache(maxsize=4096)
 def unpack_host(raw: bytes) -> tuple[str, int]:
-    """Address and port of a stored host of 8 or 20 bytes."""
+    """Return address and port of a stored host of 8 or 20 bytes."""
     return str(ipaddress.ip_address(raw[:-4])), int.from_bytes(raw[-4:], "big", signed=True)
 
 
@@ -220,12 +224,12 @@ def _hexadecimal(raw: bytes) -> str:
 
 
 def create_message_id(store_host: bytes, phy_offset: int) -> str:
-    """The broker's id of a message: store host and position in upper-case hexadecimal."""
+    """Return the broker's id of a message: store host and position in upper-case hexadecimal."""
     return f"{_hexadecimal(store_host)}{phy_offset & 0xFFFFFFFFFFFFFFFF:016X}"
 
 
 def decode_message_id(msg_id: str) -> tuple[bytes, int]:
-    """Store host and position that an id names; raises MessageIllegalError."""
+    """Return store host and position in a message id. Raises MessageIllegalError."""
     if len(msg_id) not in {32, 56}:
         raise MessageIllegalError("msgId", f"{msg_id!r} has {len(msg_id)} characters, not 32 or 56")
     try:
@@ -236,29 +240,29 @@ def decode_message_id(msg_id: str) -> tuple[bytes, int]:
 
 
 def property_crc_digits(crc: int) -> bytes:
-    """The ten digits of a record checksum, least significant first."""
+    """Return the ten digits of a record checksum, least significant first."""
     return f"{crc & CRC_MASK:010d}"[::-1].encode()
 
 
 def plausible_size(head: bytes | memoryview, phy_offset: int) -> int:
-    """The length that a record's head claims, 0 when it cannot be one that was made for a position.
+    """Return the length in a record header, 0 if the header is not one of a record at ``phy_offset``.
 
-    ``head`` is the first PLAUSIBLE_LENGTH bytes, fewer where there are no more.
+    ``head`` has the first PLAUSIBLE_LENGTH bytes of the record; with fewer bytes the result is 0.
     """
     if len(head) < PLAUSIBLE_LENGTH:
         return 0
     size = int.from_bytes(head[:4], "big", signed=True)
     magic = int.from_bytes(head[4:8], "big")
     position = int.from_bytes(head[MESSAGE_HEAD.offsets["phy_offset"] : PLAUSIBLE_LENGTH], "big", signed=True)
-    is_one = magic in {MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2} and position == phy_offset
-    return size if is_one and size >= MIN_RECORD_LENGTH else 0
+    is_right = magic in {MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2} and position == phy_offset
+    return size if is_right and size >= MIN_RECORD_LENGTH else 0
 
 
 def decode_message(record: bytes | bytearray | memoryview, *, path: str = "") -> MessageExt:
     """Decode one stored record.
 
-    Raises BadMagicError, ImpossibleLengthError or CorruptionError when the bytes are no record;
-    checksums are not looked at.
+    Raises BadMagicError, ImpossibleLengthError or CorruptionError if the bytes are not a record. Checksums are
+    not verified.
     """
     record = bytes(record)
     if len(record) < MIN_RECORD_LENGTH:
@@ -271,12 +275,12 @@ def decode_message(record: bytes | bytearray | memoryview, *, path: str = "") ->
             expected=f"{MESSAGE_MAGIC_V1:#x} or {MESSAGE_MAGIC_V2:#x}", actual=f"{head.magic:#x}")
     try:
         return _decode_variable_part(record, head)
+    except UnicodeDecodeError as error:
+        raise CorruptionError("topic is not UTF-8", path=path, phy_offset=head.phy_offset) from error
     except (struct.error, ValueError, IndexError) as error:
         raise ImpossibleLengthError(
             f"record lengths do not add up: {error}", path=path, phy_offset=head.phy_offset,
             expected=head.total_size, actual=len(record)) from error
-    except UnicodeDecodeError as error:  # pragma: no cover - a ValueError, named for the reader
-        raise CorruptionError("topic is not UTF-8", path=path) from error
 
 
 def _decode_variable_part(record: bytes, head: MessageHead) -> MessageExt:
@@ -322,7 +326,7 @@ def _decode_variable_part(record: bytes, head: MessageHead) -> MessageExt:
 
 
 def encode_batch(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
-    """Body of a batch request from (flag, body, stored properties) of each message."""
+    """Return the body of a batch request from (flag, body, stored properties) of each message."""
     parts = []
     for flag, body, properties in items:
         size = _BATCH_ITEM.size + len(body) + 2 + len(properties)
@@ -334,7 +338,7 @@ def encode_batch(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
 
 
 def decode_batch(data: bytes) -> list[tuple[int, bytes, bytes]]:
-    """(flag, body, stored properties) of each message of a batch; raises MessageIllegalError."""
+    """Return (flag, body, stored properties) of each message of a batch. Raises MessageIllegalError."""
     items: list[tuple[int, bytes, bytes]] = []
     at = 0
     while at < len(data):
@@ -355,9 +359,9 @@ def decode_batch(data: bytes) -> list[tuple[int, bytes, bytes]]:
 
 
 def decompress_body(body: bytes, sys_flag: int, max_size: int) -> bytes:
-    """The body that a producer wrote, at most ``max_size`` bytes of it.
+    """Return the body as the producer wrote it, decompressed.
 
-    Raises CorruptionError when it does not decompress, or grows beyond ``max_size``.
+    Raises CorruptionError if it cannot be decompressed or has more than ``max_size`` bytes.
     """
     if not sys_flag & SysFlag.COMPRESSED:
         return body

@@ -1,5 +1,8 @@
-"""Units of queues: of a ConsumeQueue (RocketMQ's ConsumeQueue.java), where unit ``i`` is at byte ``20 * i``, and of a
-BatchConsumeQueue (BatchConsumeQueue.java), where a unit says itself which queue offsets it stands for."""
+"""Units of queues.
+
+ConsumeQueue (RocketMQ's ConsumeQueue.java): unit ``i`` is at byte ``20 * i``. BatchConsumeQueue
+(BatchConsumeQueue.java): a unit has the queue offset of its first message and the number of messages.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ __all__ = [
 
 
 class CqUnit(NamedTuple):
-    """Where a message of a queue is."""
+    """Position of a message of a queue."""
 
     phy_offset: Annotated[int, "q", "i8", "position of the record in the CommitLog"]
     size: Annotated[int, "i", "i4", "bytes of the record"]
@@ -29,7 +32,7 @@ PRE_BLANK: Final = CQ_UNIT.pack(0, PRE_BLANK_SIZE, 0)
 
 
 class BatchCqUnit(NamedTuple):
-    """Where the messages of one record are: one, or those of an inner batch."""
+    """Position of the messages of a record: of one message, or of an inner batch."""
 
     phy_offset: Annotated[int, "q", "i8", "position of the record in the CommitLog"]
     size: Annotated[int, "i", "i4", "bytes of the record"]
@@ -43,4 +46,4 @@ class BatchCqUnit(NamedTuple):
 
 BATCH_CQ_UNIT: Final = Layout(BatchCqUnit, size=46)
 INVALID_POS: Final = -1
-"""The compacted offset of every unit; only compaction has others."""
+"""The compacted offset of every unit; only topics with compaction have other values."""

@@ -1,9 +1,9 @@
-"""The dialect of JSON that a Java broker writes, and how we write what its clients read.
+"""Read the JSON dialect of Java brokers (fastjson), and write JSON that their clients can read.
 
-fastjson leaves numeric keys unquoted, writes an object where a map's key is one, and replaces the
-second occurrence of an object by ``{"$ref": "$.path"}``. Reading accepts all three; an object in
-key position becomes its own compact JSON text. We write numeric keys quoted, which every client
-takes, and objects as keys only through `object_keyed`, as older clients take nothing else there.
+fastjson does not quote numeric keys, writes objects as keys of maps, and replaces the second occurrence of an
+object by ``{"$ref": "$.path"}``. `loads` accepts all three; an object used as a key becomes its compact JSON
+text. Tailrace writes numeric keys in quotes, which every client accepts, and objects as keys only with
+`object_keyed`, because older clients accept no other form there.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ _LIMIT: Final = 200
 _NODES_LIMIT: Final = 1_000_000
 _BOUNDED_NODES: Final = 50_000
 _PART: Final = 1_000
-"""Members of an object that are written in one call."""
+"""Number of members of an object that are written in one call."""
 _COUNTED: Final = 1 << 18
 BOUNDED_MAX: Final = 2 << 20
-"""Bytes of a stranger's text."""
+"""Greatest length of a text from a client, in bytes."""
 TOLERANT_MAX: Final = 16 * 1024
-"""Bytes of a stranger's text in fastjson's own form; reading it takes about 1 us a byte."""
+"""Greatest length of a text from a client in fastjson's own form, in bytes; reading takes about 1 us per byte."""
 
 
 def dumps(value: Any) -> bytes:
-    """Compact JSON, members sorted as fastjson sorts them."""
+    """Return compact JSON with sorted members, as fastjson writes it."""
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
 
 
 def dumps_pretty(value: Any) -> bytes:
-    """Indented JSON for files that people read."""
+    """Return indented JSON for files that people read."""
     return _dumps_parts(value, orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2, pretty=True)
 
 
 def dumps_large(value: dict[str, Any]) -> bytes:
-    """The same as `dumps`, in steps that let other threads run; for objects with large members."""
+    """As `dumps`, in steps between which other threads can run; for objects with large members."""
     return _dumps_parts(value, orjson.OPT_SORT_KEYS, pretty=False)
 
 
 def _dumps_parts(value: Any, option: int, *, pretty: bool) -> bytes:
-    """Write an object whose members are objects of many members. The result is orjson's own.
+    """Write an object whose members are large objects, with the same result as one call of orjson.
 
-    orjson holds the interpreter for a whole call, 100 ms for 100,000 topics.
+    orjson holds the interpreter's lock during a call: 100 ms for 100,000 topics.
     """
     if not isinstance(value, dict) or not any(
         isinstance(member, dict) and len(member) > _PART for member in value.values()
@@ -73,7 +73,7 @@ def _dumps_members(members: dict[str, Any], option: int, *, pretty: bool) -> byt
     parts = []
     for i in range(0, len(names), _PART):
         text = orjson.dumps({name: members[name] for name in names[i : i + _PART]}, option=option)
-        # Neither has a line end inside a text: orjson escapes it.
+        # A line end is never inside a text, because orjson escapes it.
         parts.append(text[2:-2].replace(b"\n", b"\n  ") if pretty else text[1:-1])
     if pretty:
         return b"{\n  " + b",\n  ".join(parts) + b"\n  }"
@@ -81,15 +81,15 @@ def _dumps_members(members: dict[str, Any], option: int, *, pretty: bool) -> byt
 
 
 def object_keyed(entries: Iterable[tuple[Any, Any]]) -> bytes:
-    """An object whose keys are objects: not JSON, but what Java clients expect."""
+    """Return an object whose keys are objects. That is not JSON, but Java clients expect it."""
     return b"{" + b",".join([dumps(k) + b":" + dumps(v) for k, v in entries]) + b"}"
 
 
 def loads_bounded(data: bytes, values_max: int, bytes_max: int = BOUNDED_MAX) -> Any:
-    """The same as `loads` for a text of a stranger: the work is bounded. Raises ValueError.
+    """As `loads`, with limited work, for a text from a client. Raises ValueError.
 
-    The text may have ``bytes_max`` bytes and about ``values_max`` values. The tolerant form and
-    references are read in texts of up to `TOLERANT_MAX` bytes, because they are read by Python.
+    The text may have ``bytes_max`` bytes and about ``values_max`` values. fastjson's own form and references are
+    accepted in texts of up to `TOLERANT_MAX` bytes, because Python code reads them.
     """
     if len(data) > bytes_max:
         raise ValueError(f"{len(data)} bytes, over the limit of {bytes_max}; send several requests")
@@ -115,7 +115,7 @@ def loads_bounded(data: bytes, values_max: int, bytes_max: int = BOUNDED_MAX) ->
 
 
 def loads(data: bytes | str, nodes_max: int = _NODES_LIMIT) -> Any:
-    """The value of a text; raises ValueError with the position of what cannot be read."""
+    """Return the value of a text. Raises ValueError with the position of the error."""
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -130,7 +130,7 @@ def loads(data: bytes | str, nodes_max: int = _NODES_LIMIT) -> Any:
 
 
 class _Reader:
-    """A recursive reader of the tolerant form."""
+    """A recursive reader of fastjson's own form."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -184,7 +184,7 @@ class _Reader:
             made.append(self.value(depth + 1))
 
     def _string(self) -> str:
-        # No regular expression: one that steps over escapes keeps a place for each of them.
+        # Not a regular expression, because one that skips escapes needs memory for each of them.
         text, end = self._text, self._pos
         while True:
             end = text.find('"', end + 1)
@@ -218,7 +218,7 @@ def _key_text(key: Any) -> str:
 
 
 def _resolve(value: Any, root: Any, parents: list[Any], depth: int) -> Any:
-    """``value`` with its references replaced; unknown ones become None."""
+    """Return ``value`` with its references replaced; unknown references become None."""
     if depth > _LIMIT:
         raise ValueError(f"more than {_LIMIT} levels")
     if isinstance(value, dict):
@@ -234,7 +234,7 @@ def _resolve(value: Any, root: Any, parents: list[Any], depth: int) -> Any:
 
 
 def _check_size(value: Any, nodes_max: int) -> None:
-    """Raise ValueError for references that make a short text a huge value, or one without an end."""
+    """Raise ValueError if references make a huge or an endless value from a short text."""
     left = nodes_max
     open_values = [value]
     while open_values:

@@ -6,9 +6,9 @@ from typing import Final
 
 __all__ = [
     "ABORT", "BATCHCONSUMEQUEUE", "CHECKPOINT", "COMMITLOG", "CONFIG", "CONSUMEQUEUE", "FLUSHED", "FORCED_DELETIONS",
-    "GEOMETRY", "INDEX", "LOCK", "MIN_OFFSETS", "OWN", "PROGRESS", "QUARANTINE", "SEGMENT_TRASH", "SERVE",
+    "ACLS", "GEOMETRY", "INDEX", "LOCK", "MIN_OFFSETS", "OWN", "PROGRESS", "QUARANTINE", "SEGMENT_TRASH", "SERVE",
     "SETTINGS", "STAGING",
-    "TIMERCHECK", "TIMERLOG", "TIMERMETRICS", "TIMERWHEEL", "TRANSACTIONMETRICS", "TRASH",
+    "TIMERCHECK", "TIMERLOG", "TIMERMETRICS", "TIMERWHEEL", "TRANSACTIONMETRICS", "TRASH", "USERS",
     "file_name_to_offset",
     "is_number", "offset_to_file_name",
 ]
@@ -30,10 +30,13 @@ TIMERMETRICS: Final = "timermetrics"
 """Below ``config``."""
 TRANSACTIONMETRICS: Final = "transactionMetrics"
 """Below ``config``."""
+USERS: Final = "tailrace-users.json"
+ACLS: Final = "tailrace-acls.json"
+"""Below ``config``: users with their passwords, and their permissions."""
 MIN_OFFSETS: Final = "tailrace-min-offsets.json"
-"""Below ``config``: state of ours."""
+"""Below ``config``; Java brokers do not use it."""
 OWN: Final = "tailrace"
-"""Our own hints and evidence; nothing in it is needed to open a store."""
+"""Directory of our own hints and of the quarantine; no file in it is needed to open a store."""
 QUARANTINE: Final = "tailrace/quarantine"
 FLUSHED: Final = "tailrace/flushed"
 SERVE: Final = "tailrace/serve.json"
@@ -44,27 +47,27 @@ STAGING: Final = "tailrace/staging"
 TRASH: Final = "tailrace/trash"
 FORCED_DELETIONS: Final = "tailrace/forced-deletions.jsonl"
 SEGMENT_TRASH: Final = ".tailrace-trash"
-"""The same inside a directory of segments on another device. With its dot it sorts before every
-segment: a Java broker deletes or refuses what follows a last file of length zero."""
+"""Trash inside a directory of segments on another device. Its dot sorts it before every segment, because a
+Java broker deletes or refuses names that follow a last file of length zero."""
 
 _DIGITS: Final = 20
 _OFFSET_MAX: Final = (1 << 63) - 1
 
 
 def offset_to_file_name(offset: int) -> str:
-    """A segment file's name: its first byte's position as 20 decimal digits."""
+    """Return the name of a segment file: the position of its first byte as 20 decimal digits."""
     return f"{offset:0{_DIGITS}d}"
 
 
 def is_number(name: str) -> bool:
-    """Return whether a name has only ASCII digits; ``str.isdigit`` is also true for others."""
+    """Return True if a name has only ASCII digits. ``str.isdigit`` is also true for other digits."""
     return name.isascii() and name.isdigit()
 
 
 def file_name_to_offset(name: str) -> int | None:
-    """Return the position that a segment file's name says, None if it is not such a name.
+    """Return the position in the name of a segment file, None for any other name.
 
-    20 digits can say more than a position can be: those names are not names of segment files either.
+    A name of 20 digits above 2^63 - 1 is not the name of a segment file either.
     """
     if len(name) != _DIGITS or not name.isascii() or not name.isdigit():
         return None

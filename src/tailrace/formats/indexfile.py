@@ -1,7 +1,7 @@
 """The index file (RocketMQ's IndexFile.java): header, hash slots, entries chained by slot.
 
-Keys are ``topic#UNIQ_KEY``, ``topic#KEY`` for each blank-separated token of KEYS and, since 5.5.0,
-``topic#T#TAGS``. Slots hold the number of the newest entry of their chain; entry 0 is never used.
+Keys are ``topic#UNIQ_KEY``, ``topic#KEY`` for each blank-separated key of KEYS and, since 5.5.0,
+``topic#T#TAGS``. A slot has the number of the newest entry of its chain. Entry 0 is never used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = [
 
 
 class IndexHeader(NamedTuple):
-    """What an index file covers."""
+    """Positions and store times that an index file covers, and its number of entries."""
 
     begin_timestamp: Annotated[int, "q", "i8", "store time of the first indexed message, ms"]
     end_timestamp: Annotated[int, "q", "i8", "store time of the last indexed message, ms"]
@@ -29,7 +29,7 @@ class IndexHeader(NamedTuple):
 
 
 class IndexSlot(NamedTuple):
-    """Head of a chain."""
+    """Start of a chain of entries."""
 
     newest: Annotated[int, "i", "i4", "number of the newest entry, 0 when empty"]
 
@@ -49,11 +49,11 @@ INDEX_ENTRY: Final = Layout(IndexEntry, size=20)
 
 
 def index_file_size(slots: int, entries: int) -> int:
-    """Bytes of an index file."""
+    """Return the length of an index file in bytes."""
     return INDEX_HEADER.size + slots * INDEX_SLOT.size + entries * INDEX_ENTRY.size
 
 
 def index_key_hash(key: str) -> int:
-    """The hash an entry stores for ``topic#key``."""
+    """Return the hash in an entry for ``topic#key``."""
     value = java_string_hash(key)
     return 0 if value == -(1 << 31) else abs(value)

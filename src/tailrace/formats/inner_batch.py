@@ -1,8 +1,8 @@
 """Inner batches: a record of a topic with ``queue.type=BatchCQ`` whose body has several messages.
 
-The body has the form of a batch request. INNER_NUM says how many messages there are and INNER_BASE the queue
-offset of the first one; the others have the queue offsets after it. Key, tag and other properties of the record
-are those of the whole.
+The body has the form of a batch request. The property INNER_NUM is the number of messages, INNER_BASE the queue
+offset of the first one; the other messages have the queue offsets after it. Keys, tag and other properties of the
+record belong to the whole batch.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ __all__ = [
 
 INNER_NUM: Final = "INNER_NUM"
 INNER_BASE: Final = "INNER_BASE"
-"""The store writes it."""
+"""Property that the store adds."""
 INNER_NUM_MAX: Final = 32767
 INNER_BASE_LENGTH: Final = len(INNER_BASE) + 1 + 19 + 1
 INNER_BATCH_BITS: Final = SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
 MIN_ITEM_LENGTH: Final = 22
-"""A message of a batch with nothing in it."""
+"""Length of a message of a batch with an empty body and no properties."""
 _NUM: Final = re.compile(rb"(?:\A|\x02)INNER_NUM\x01(\d{1,5})(?:\x02|\Z)")
 _BASE: Final = re.compile(rb"(?:\A|\x02)INNER_BASE\x01\d")
 
 
 def inner_num(properties: bytes) -> int:
-    """Return how many messages a record with the flag of an inner batch has, by its stored properties.
+    """Return the number of messages of an inner batch from the stored properties of its record.
 
-    1 if they do not say so, as in the reference.
+    Return 1 if the properties have no valid number, as RocketMQ does.
     """
     found = _NUM.findall(properties)
     if not found or not _BASE.search(properties):
@@ -49,8 +49,8 @@ def inner_num(properties: bytes) -> int:
 def unwrapped(message: MessageExt) -> Iterator[MessageExt]:
     """Yield the messages of a record: itself, or those of an inner batch.
 
-    They have the record's position, hosts and times, and properties of their own. A body that is no batch
-    is left as it is.
+    They have the position, hosts and times of the record, and properties of their own. A record whose body
+    is not a batch is returned unchanged.
     """
     if message.sys_flag & INNER_BATCH_BITS != INNER_BATCH_BITS:
         yield message

@@ -1,6 +1,6 @@
-"""Single fields of a stored record, for messages that are decoded when their fields are used.
+"""Decode single fields of a stored record, for messages whose fields are decoded when they are first used.
 
-A record must be verified first: lengths are not compared here. ``commitlog.decode_message`` does that.
+The record must be verified before, because lengths are not checked here (``commitlog.decode_message`` checks them).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _store_host(record: bytes) -> bytes:
 
 
 def _counts_at(record: bytes) -> int:
-    """Where reconsume times, the offset of a prepared message and the length of the body are."""
+    """Return the index of the body head: reconsume times, offset of the prepared message, length of the body."""
     flags = record[_LOW_FLAGS]
     return _BORN_AT + _TIME.size + (20 if flags & SysFlag.BORNHOST_V6 else 8) + (
         20 if flags & SysFlag.STOREHOST_V6 else 8)
@@ -72,7 +72,7 @@ def body_of(record: bytes) -> bytes:
 
 
 def _topic_at(record: bytes) -> tuple[int, int]:
-    """Where the topic starts and where it ends."""
+    """Return start and end of the topic."""
     at = _counts_at(record) + _COUNTS.size
     at += _SIZE.unpack_from(record, at - _SIZE.size)[0]
     if _magic(record) == MESSAGE_MAGIC_V2:
@@ -87,7 +87,7 @@ def _topic(record: bytes) -> str:
 
 def stored_properties(record: bytes) -> bytes:
     """Return the properties of a verified record as they are stored."""
-    return record[_topic_at(record)[1] + 2 :]  # after their length: they go up to the end of the record
+    return record[_topic_at(record)[1] + 2 :]  # after their length field, up to the end of the record
 
 
 def _properties(record: bytes) -> dict[str, str]:

@@ -1,9 +1,9 @@
-"""What POP consumption writes and answers: checkpoints, acknowledgements, receipts, names of topics.
+"""Formats of POP consumption: checkpoints, acknowledgements, receipts, names of topics.
 
-A checkpoint says which messages of a queue were handed out together, and until when they are
-invisible. It waits as a timer and arrives in the revive topic a second before that time. An
-acknowledgement arrives there at that time. So the revive service meets a checkpoint before its
-acknowledgements. Bodies are the JSON that fastjson makes of PopCheckPoint, AckMsg and BatchAckMsg.
+A checkpoint says which messages of a queue were popped together and until when they are invisible. It waits as a
+timer and is delivered to the revive topic one second before that time. An acknowledgement is delivered there at
+that time. So the revive service reads a checkpoint before its acknowledgements. Bodies are the JSON that fastjson
+makes of PopCheckPoint, AckMsg and BatchAckMsg.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ CK_TAG: Final = "ck"
 ACK_TAG: Final = "ack"
 BATCH_ACK_TAG: Final = "bAck"
 REVIVE_GROUP: Final = "CID_RMQ_SYS_REVIVE_GROUP"
-"""The group whose offsets say how far each queue of the revive topic is done."""
+"""Group whose offsets are those up to which the queues of the revive topic are processed."""
 ORDER_REVIVE_QUEUE: Final = 999
-"""The revive queue that receipts of orderly pops name; they have no checkpoint."""
+"""Revive queue in the receipts of orderly pops, which have no checkpoint."""
 POP_MAX: Final = 32
-"""Messages of one pop; a checkpoint has a bit for each."""
+"""Greatest number of messages of a pop; a checkpoint has a bit for each."""
 BIT_SET_MAX: Final = 8 * 1024
-"""Bytes of the bit set of a batch acknowledgement."""
+"""Greatest length of the bit set of a batch acknowledgement, in bytes."""
 _RETRY: Final = "%RETRY%"
 _NORMAL, _RETRY_V1, _RETRY_V2 = "0", "1", "2"
 _INT64: Final = 1 << 63
 _DIGITS_MAX: Final = 20
 _PLAIN_RECEIPT: Final = re.compile(
     r"([0-9]{1,18}) ([0-9]{1,18}) ([0-9]{1,18}) ([0-9]{1,9}) ([012]) ([!-~]+) ([0-9]{1,9}) ([0-9]{1,18})")
-"""A receipt whose fields are in their ranges, as all but broken clients send it."""
+"""A receipt whose fields are in their ranges, as correct clients send it."""
 
 
 def revive_topic(cluster: str) -> str:
@@ -58,12 +58,12 @@ def pop_retry_topic(topic: str, group: str, *, v2: bool = False) -> str:
 
 
 def is_pop_retry_topic_v2(topic: str) -> bool:
-    """Return whether a topic is a POP retry topic of the second form."""
+    """Return True if a topic is a POP retry topic of the second form."""
     return topic.startswith(_RETRY) and "+" in topic
 
 
 def normal_topic(topic: str, group: str) -> str:
-    """Return the topic to which a POP retry topic of ``group`` belongs; any other topic as it is."""
+    """Return the topic to which a POP retry topic of ``group`` belongs. Return other topics unchanged."""
     for separator in ("+", "_"):
         prefix = f"{_RETRY}{group}{separator}"
         if topic.startswith(prefix):
@@ -72,14 +72,14 @@ def normal_topic(topic: str, group: str) -> str:
 
 
 def retry_flag(topic: str) -> str:
-    """Return what receipts and answers say of a topic: 0 normal, 1 and 2 the forms of retry topics."""
+    """Return the kind of a topic in receipts and answers: "0" normal, "1" and "2" the two forms of retry topics."""
     if is_pop_retry_topic_v2(topic):
         return _RETRY_V2
     return _RETRY_V1 if topic.startswith(_RETRY) else _NORMAL
 
 
 def real_topic(topic: str, group: str, flag: str) -> str:
-    """Return the topic that a receipt means. Raises ValueError for an unknown flag."""
+    """Return the topic of a receipt. Raises ValueError for an unknown flag."""
     if flag == _NORMAL:
         return topic
     if flag not in {_RETRY_V1, _RETRY_V2}:
@@ -88,7 +88,7 @@ def real_topic(topic: str, group: str, flag: str) -> str:
 
 
 class ExtraInfo(NamedTuple):
-    """A receipt: what a client says of a popped message (POP_CK, and ``extraInfo`` of requests)."""
+    """A receipt: identifies a popped message in requests of clients (POP_CK, and ``extraInfo`` of requests)."""
 
     start_offset: int
     pop_time: int
@@ -105,12 +105,12 @@ class ExtraInfo(NamedTuple):
 
     @property
     def is_order(self) -> bool:
-        """Whether the message was popped in order; such a pop has no checkpoint."""
+        """True if the message was popped in order; such a pop has no checkpoint."""
         return self.revive_queue_id == ORDER_REVIVE_QUEUE
 
     @classmethod
     def decode(cls, text: str) -> ExtraInfo:
-        """Read a receipt; older clients leave the last two fields out. Raises ValueError."""
+        """Decode a receipt. Older clients do not send the last two fields. Raises ValueError."""
         if found := _PLAIN_RECEIPT.fullmatch(text):
             start, pop_time, invisible, revive_queue, flag, name, queue_id, offset = found.groups()
             return cls(int(start), int(pop_time), int(invisible), int(revive_queue), flag, name, int(queue_id),
@@ -168,17 +168,17 @@ class PopCheckPoint:
     group: str
     broker_name: str
     diffs: Sequence[int]
-    """Offset of each message less ``start_offset``; empty in those of old brokers."""
+    """Offset of each message minus ``start_offset``; empty in checkpoints of old brokers."""
     num: int = 0
     bit_map: int = 0
     """A bit for each message that is acknowledged."""
     re_put_times: str | None = None
     suspend: bool = False
-    """Whether the message comes back without counting a delivery."""
+    """True if the message is delivered again without counting a delivery."""
 
     @property
     def revive_time(self) -> int:
-        """When the messages are visible again, ms."""
+        """Time at which the messages are visible again, in ms."""
         return self.pop_time + self.invisible_time
 
     @property
@@ -189,18 +189,18 @@ class PopCheckPoint:
 
     @property
     def merge_key(self) -> tuple[object, ...]:
-        """What its acknowledgements name."""
+        """Key by which acknowledgements name their checkpoint."""
         return self.topic, self.group, self.queue_id, self.start_offset, self.pop_time, self.broker_name
 
     def index_of(self, offset: int) -> int:
-        """Return the place of a message, -1 for one that does not belong to this checkpoint."""
+        """Return the index of a message, -1 if it does not belong to this checkpoint."""
         diff = offset - self.start_offset
         if not self.diffs:
             return diff if 0 <= diff < self.num else -1
         return self.diffs.index(diff) if diff in self.diffs else -1
 
     def acknowledge(self, offsets: Iterable[int]) -> None:
-        """Note acknowledgements; those of other messages change nothing."""
+        """Set the bits of acknowledged messages. Offsets of other messages are ignored."""
         for offset in offsets:
             place = self.index_of(offset)
             if place >= 0:
@@ -224,7 +224,7 @@ class PopCheckPoint:
 
     @classmethod
     def decode(cls, body: bytes, own_broker: str) -> PopCheckPoint:
-        """Read the body of a checkpoint. Raises ValueError for what cannot be one."""
+        """Decode the body of a checkpoint. Raises ValueError."""
         plain = _plain(_CHECKPOINT, body)
         if plain is not None and 0 <= plain.n <= POP_MAX and plain.n <= len(plain.d) and plain.t and plain.c:
             return cls(
@@ -266,7 +266,7 @@ class Ack:
     def unique_key(self) -> str:
         """The unique key of its message.
 
-        RocketMQ gives all batches of a checkpoint one key, so the timers would take a second one for a copy.
+        RocketMQ uses one key for all batches of a checkpoint, so the timers would drop a second one as a copy.
         """
         if self.batch:
             return f"{self.topic}@{self.queue_id}@{list(self.offsets)}@{self.group}@{self.pop_time}@{BATCH_ACK_TAG}"
@@ -294,7 +294,7 @@ class Ack:
 
     @classmethod
     def decode(cls, body: bytes, own_broker: str, *, batch: bool) -> Ack:
-        """Read the body of an acknowledgement, also with the long names of old brokers. Raises ValueError."""
+        """Decode the body of an acknowledgement, also with the long names of old brokers. Raises ValueError."""
         plain = _plain(_ACK, body)
         if plain is not None and (plain.aol is not None) is batch and plain.t and plain.c:
             return cls(
@@ -313,7 +313,7 @@ class Ack:
 
 
 class _CheckpointBody(msgspec.Struct, gc=False):
-    """A checkpoint as brokers of today write it; any other body is read member by member."""
+    """A checkpoint as present brokers write it. Other bodies are decoded member by member."""
 
     so: Int64
     pt: Int64
@@ -330,7 +330,7 @@ class _CheckpointBody(msgspec.Struct, gc=False):
 
 
 class _AckBody(msgspec.Struct, gc=False):
-    """An acknowledgement as brokers of today write it."""
+    """An acknowledgement as present brokers write it."""
 
     ao: Int64
     so: Int64
@@ -348,7 +348,7 @@ _Body = TypeVar("_Body")
 
 
 def _plain(decoder: msgspec.json.Decoder[_Body], body: bytes) -> _Body | None:
-    """Return a body of the usual form; None for another one, or one with a reference of fastjson."""
+    """Decode a body of the usual form. Return None for another form, or for a body with a fastjson reference."""
     try:
         return None if b"$ref" in body else decoder.decode(body)
     except msgspec.MsgspecError:
@@ -359,7 +359,7 @@ _IN_A_ROW: Final = tuple(tuple(range(count)) for count in range(POP_MAX + 1))
 
 
 def _diffs(diffs: list[int]) -> tuple[int, ...]:
-    """Return offsets less the first one; those of messages in a row are the same object for all checkpoints."""
+    """Return differences as a tuple. For consecutive messages all checkpoints share one tuple."""
     made = tuple(diffs)
     return _IN_A_ROW[len(made)] if len(made) <= POP_MAX and made == _IN_A_ROW[len(made)] else made
 

@@ -1,8 +1,8 @@
 """The remoting frame of RocketMQ: codes, flags, and the two header encodings.
 
-A frame is ``length`` (bytes that follow it), a header word (top byte: 0 JSON, 1 ROCKETMQ; low 24
-bits: length of the header), the header and the body. This module is plain and complete; the hot
-paths of the server use `tailrace.kernels.header` for the binary header, with the same results.
+A frame is ``length`` (number of bytes after it), a header word (top byte: 0 JSON, 1 ROCKETMQ; low 24 bits:
+length of the header), the header and the body. This module has the whole format in Python. The server decodes
+binary headers with `tailrace.kernels.header`, which is faster and has the same results.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ LANGUAGE_OTHER: Final = 7
 
 
 class SerializeType(enum.IntEnum):
-    """How the header of a frame is written."""
+    """Encoding of the header of a frame."""
 
     JSON = 0
     ROCKETMQ = 1
 
 
 class RequestCode(enum.IntEnum):
-    """What a request asks for."""
+    """Kind of a request (RocketMQ's RequestCode)."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -165,6 +165,7 @@ class RequestCode(enum.IntEnum):
     QUERY_ASSIGNMENT = 400
     SET_MESSAGE_REQUEST_MODE = 401
     GET_ALL_MESSAGE_REQUEST_MODE = 402
+    UPDATE_AND_CREATE_STATIC_TOPIC = 513
     GET_BROKER_MEMBER_GROUP = 901
     BROKER_HEARTBEAT = 904
     GET_BROKER_HA_STATUS = 907
@@ -174,6 +175,16 @@ class RequestCode(enum.IntEnum):
     REMOVE_COLD_DATA_FLOW_CTR_CONFIG = 2002
     GET_COLD_DATA_FLOW_CTR_INFO = 2003
     SET_COMMITLOG_READ_MODE = 2004
+    AUTH_CREATE_USER = 3001
+    AUTH_UPDATE_USER = 3002
+    AUTH_DELETE_USER = 3003
+    AUTH_GET_USER = 3004
+    AUTH_LIST_USER = 3005
+    AUTH_CREATE_ACL = 3006
+    AUTH_UPDATE_ACL = 3007
+    AUTH_DELETE_ACL = 3008
+    AUTH_GET_ACL = 3009
+    AUTH_LIST_ACL = 3010
     SWITCH_TIMER_ENGINE = 5001
     POP_MESSAGE = 200_050
     ACK_MESSAGE = 200_051
@@ -184,11 +195,11 @@ class RequestCode(enum.IntEnum):
     POP_ROLLBACK = 200_056
     BATCH_ACK_MESSAGE = 200_151
     PURGE_TOPIC = 329_001
-    """Tailrace's own: ``topic``, and perhaps ``queueId`` and ``beforeMs``."""
+    """A request that only Tailrace has: release messages of ``topic``; optional ``queueId`` and ``beforeMs``."""
 
 
 class ResponseCode(enum.IntEnum):
-    """What became of a request."""
+    """Result of a request (RocketMQ's ResponseCode)."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -224,6 +235,7 @@ class ResponseCode(enum.IntEnum):
     POLLING_FULL = 209
     POLLING_TIMEOUT = 210
     FLOW_CONTROL = 215
+    NOT_LEADER_FOR_QUEUE = 501
     ILLEGAL_OPERATION = 604
     GO_AWAY = 1500
     LMQ_QUOTA_EXCEEDED = 2017
@@ -262,12 +274,12 @@ class RemotingCommand:
 
     @property
     def is_response(self) -> bool:
-        """Whether it answers a request of ours."""
+        """True if the command is a response."""
         return self.flag & RESPONSE_FLAG != 0
 
     @property
     def is_oneway(self) -> bool:
-        """Whether the sender wants no answer."""
+        """Return True if the sender expects no answer."""
         return self.flag & ONEWAY_FLAG != 0
 
     def read(self, header: type[H]) -> H:
@@ -284,14 +296,14 @@ class RemotingCommand:
         ext: dict[str, str] | None = None,
         body: bytes = b"",
     ) -> RemotingCommand:
-        """The response to this request, in the encoding of its header."""
+        """Return the response to this request, in the encoding of its header."""
         return RemotingCommand(
             code, ext, body, opaque=self.opaque, flag=RESPONSE_FLAG, remark=remark,
             serialize_type=self.serialize_type,
         )
 
     def refused(self, refusal: RefusalError) -> RemotingCommand:
-        """The response that says why this request is not served."""
+        """Return the response that says why this request is not served."""
         return self.answer(refusal.code, refusal.remark, dict(refusal.ext))
 
     def __repr__(self) -> str:
@@ -304,10 +316,10 @@ class RemotingCommand:
 def decode_frame(
     buf: bytes | bytearray | memoryview, pos: int, until: int
 ) -> tuple[RemotingCommand | None, int]:
-    """The command whose frame begins at ``pos``, and where the next one begins.
+    """Return the command whose frame starts at ``pos``, and the position of the next frame.
 
-    ``(None, pos)`` when the frame is not complete before ``until``. Raises RemotingFrameError for
-    bytes that are no frame, as soon as that is known.
+    Return ``(None, pos)`` if the frame is not complete before ``until``. Raises RemotingFrameError for bytes that
+    are not a frame, also before the frame is complete.
     """
     if until - pos < 8:
         if until - pos >= 4:
@@ -341,7 +353,7 @@ def decode_frame(
 
 
 def check_length(length: int) -> None:
-    """Raise RemotingFrameError for a frame length that nobody may send."""
+    """Raise RemotingFrameError for a frame length outside the limits of the protocol."""
     if length < 4:
         raise RemotingFrameError(f"frame length {length} is too short, a frame has at least 4 bytes")
     if length > FRAME_MAX - 4:
@@ -353,7 +365,7 @@ Header = tuple[int, int, int, int, int, str | None, dict[str, str]]
 
 
 def decode_binary_header(buf: bytes | bytearray | memoryview, pos: int, until: int) -> Header:
-    """Fields of a ROCKETMQ header; raises RemotingFrameError when its lengths do not add up."""
+    """Return the fields of a ROCKETMQ header. Raises RemotingFrameError if its lengths do not add up."""
     if until - pos < 21:
         raise RemotingFrameError(f"binary header of {until - pos} bytes is too short")
     code, language, version, opaque, flag, n = BINARY_HEAD.unpack_from(buf, pos)
@@ -398,7 +410,7 @@ def encode_binary_header(
     code: int, language: int, version: int, opaque: int, flag: int, remark: str | None,
     ext: Mapping[str, str],
 ) -> bytes:
-    """A ROCKETMQ header; raises struct.error for a code above 32767."""
+    """Return a ROCKETMQ header. Raises struct.error for a code above 32767."""
     text = remark.encode() if remark else b""
     fields = b"".join(
         [
@@ -411,7 +423,7 @@ def encode_binary_header(
 
 
 def decode_json_header(data: bytes) -> Header:
-    """Fields of a JSON header; raises RemotingFrameError when it is none."""
+    """Return the fields of a JSON header. Raises RemotingFrameError if ``data`` is not one."""
     try:
         header = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -442,7 +454,7 @@ def decode_json_header(data: bytes) -> Header:
 
 
 def _text(value: Any) -> str:
-    """A value as Java would have sent it: some clients send raw numbers and booleans."""
+    """Return a value as the text that Java sends. Some clients send numbers and booleans."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -456,7 +468,7 @@ def encode_json_header(
     code: int, language: int, version: int, opaque: int, flag: int, remark: str | None,
     ext: Mapping[str, str],
 ) -> bytes:
-    """A JSON header. ``extFields`` is always there: Java clients read it without asking."""
+    """Return a JSON header. It always has ``extFields``, because Java clients require it."""
     header: dict[str, Any] = {
         "code": code,
         "extFields": ext,
@@ -472,7 +484,7 @@ def encode_json_header(
 
 
 def encode_success(request: RemotingCommand) -> bytes:
-    """The frame of a successful answer without fields, what ``encode(request.answer())`` returns."""
+    """Return the frame of a successful answer without fields, as ``encode(request.answer())`` does."""
     if request.serialize_type == SerializeType.ROCKETMQ:
         return encode(request.answer())
     header = _PLAIN_ANSWER % request.opaque
@@ -484,7 +496,7 @@ _PLAIN_ANSWER: Final = encode_json_header(
 
 
 def encode(command: RemotingCommand) -> bytes:
-    """A whole frame. A code that the binary header cannot carry is sent with a JSON one."""
+    """Return a whole frame. A code that does not fit the binary header is sent with a JSON header."""
     c = command
     if c.serialize_type == SerializeType.ROCKETMQ and c.code <= 0x7FFF:
         header = encode_binary_header(

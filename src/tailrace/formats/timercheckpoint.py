@@ -1,6 +1,6 @@
-"""``config/timercheck`` (RocketMQ's TimerCheckpoint.java): 4096 bytes, seven fields, rest zero.
+"""``config/timercheck`` (RocketMQ's TimerCheckpoint.java): 4096 bytes, seven fields, then zeros.
 
-It has no checksum, so it is a hint: recovery is right when it is missing, stale or garbage.
+It has no checksum, so it is only a hint: recovery is right even if it is missing, old or damaged.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["TIMER_CHECKPOINT", "TIMER_CHECKPOINT_FILE_SIZE", "TimerCheckpointFie
 
 
 class TimerCheckpointFields(NamedTuple):
-    """How far the timer services are, all of it durable."""
+    """Durable positions of the timer services."""
 
     last_read_time_ms: Annotated[int, "q", "i8", "slots before this time are delivered, ms"]
     last_timer_log_flush_pos: Annotated[int, "q", "i8", "timer log position that is flushed"]

@@ -1,7 +1,7 @@
-"""The timer log (RocketMQ's TimerLog.java): a unit for each timer, linked backwards slot by slot.
+"""The timer log (RocketMQ's TimerLog.java): a unit for each timer; the units of a slot are linked backwards.
 
-Files have equal length; what is left at the end of one is a blank unit when no further unit and a
-blank fit. A zeroed region is no unit: the log ends there.
+All files have the same length. If another unit and a blank unit do not fit at the end of a file, a blank unit
+fills the rest. Zeros are not a unit: the log ends there.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ MAGIC_DEFAULT: Final = 1
 MAGIC_ROLL: Final = 2
 """The timer is due later than its slot: it is put on the timer topic again when the slot comes."""
 MAGIC_DELETE: Final = 4
-"""The message deletes another one of the slot."""
+"""The message is a request to delete another timer of the slot."""
 MAGIC_MASK: Final = 0xF
-"""A unit's magic has no other bits."""
+"""All bits that the magic of a unit may have."""
 TIMER_BLANK_MAGIC: Final = 0xCBD43194 - (1 << 32)
 
 
 class TimerUnit(NamedTuple):
-    """One timer. Its slot is the one of ``write_time_ms + delay_ms``."""
+    """One timer. Its slot is that of the time ``write_time_ms + delay_ms``."""
 
     size: Annotated[int, "i", "i4", "52"]
     prev_pos: Annotated[int, "q", "i8", "position of the previous unit of the slot, -1 when first"]
@@ -40,7 +40,7 @@ class TimerUnit(NamedTuple):
 
 
 class TimerBlank(NamedTuple):
-    """What ends a full file."""
+    """The blank unit that ends a full file."""
 
     size: Annotated[int, "i", "i4", "bytes up to the end of the file"]
     zero: Annotated[int, "q", "i8", "0"]

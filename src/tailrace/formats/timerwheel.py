@@ -1,8 +1,8 @@
-"""The timer wheel (RocketMQ's TimerWheel.java, Slot.java): a ring of slots, one for each precision.
+"""The timer wheel (RocketMQ's TimerWheel.java, Slot.java): a ring of slots.
 
-The slot of a time is number ``time // precision % (2 * SLOTS_TOTAL)``. A slot that holds another
-time is an empty one: slots are never cleared, only overwritten when the ring comes round. The file
-names neither its precision nor its length.
+A slot is for the timers of one unit of the precision (``timerPrecisionMs``, by default 1 s). The slot of a time has
+number ``time // precision % (2 * SLOTS_TOTAL)``. Slots are never cleared, only overwritten one round later, so a slot
+with another time counts as empty. The file records neither its precision nor its length.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["SLOT", "SLOTS_TOTAL", "Slot", "wheel_file_size"]
 
 
 class Slot(NamedTuple):
-    """The timers of one precision's worth of time."""
+    """The timers of one slot."""
 
     time: Annotated[int, "q", "i8", "start of the slot, in units of the precision"]
     first_pos: Annotated[int, "q", "i8", "timer log position of its oldest unit"]
@@ -26,9 +26,9 @@ class Slot(NamedTuple):
 
 SLOT: Final = Layout(Slot, size=32)
 SLOTS_TOTAL: Final = 7 * 86_400
-"""Half of the slots of a wheel, whatever its precision."""
+"""Half of the number of slots of a wheel; it does not depend on the precision."""
 
 
 def wheel_file_size(slots_total: int = SLOTS_TOTAL) -> int:
-    """Bytes of a wheel file."""
+    """Return the length of a wheel file in bytes."""
     return 2 * slots_total * SLOT.size

@@ -1,10 +1,9 @@
 """Loops over bytes: the only room that is compiled.
 
-Each kernel is one ``.py`` file in Cython's pure-Python mode. Compiled, it is a module of the same
-name below ``tailrace.kernels._compiled``, which carries the SHA-256 of the source it was made from,
-with what ``shared`` has for all of them; one that does not match its source is refused, and the
-source runs interpreted instead, as it does where there is no C compiler or when
-``TAILRACE_INTERPRETED=1`` is set. Both give the same results.
+Each kernel is one ``.py`` file in Cython's pure-Python mode. The compiled kernel is a module of the same name
+below ``tailrace.kernels._compiled``. It has the SHA-256 of its source and of ``shared``. If that does not match,
+if there is no C compiler, or if ``TAILRACE_INTERPRETED=1`` is set, the source runs interpreted instead. Both give
+the same results.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from isal import isal_zlib
 
+from tailrace.kernels.interpreted import instead_of_cython
 from tailrace.logs import get_logger
 
 __all__ = [
@@ -62,7 +62,8 @@ def _load(name: str) -> ModuleType:
                 return twin
             _log.warning("compiled kernel refused, its source has changed name=%s", name)
     _interpreted.append(name)
-    return importlib.import_module(f"tailrace.kernels.{name}")
+    with instead_of_cython():
+        return importlib.import_module(f"tailrace.kernels.{name}")
 
 
 if TYPE_CHECKING:
@@ -105,9 +106,9 @@ else:
 
 @functools.cache
 def _find_crc32() -> int:
-    """Address of ISA-L's CRC-32 in the module that carries it, 0 when it does not show it.
+    """Return the address of ISA-L's CRC-32 function, 0 if the module isal does not export it.
 
-    It is called without the interpreter then: 28 GB/s where a table gives 4.
+    Compiled kernels call it without the interpreter: 28 GB/s, and 4 GB/s with a table.
     """
     try:
         function = ctypes.CDLL(isal_zlib.__file__).crc32_gzip_refl
@@ -118,7 +119,7 @@ def _find_crc32() -> int:
 
 
 def _lend_crc32(kernel: ModuleType = record) -> None:
-    """Have a kernel use it, if it computes what zlib does."""
+    """Let a kernel use ISA-L's CRC-32, if it computes the same as zlib."""
     kernel.use_crc32(_find_crc32())
     sample = bytes(range(256)) * 5
     for start, until in ((0, 1), (1, 17), (3, 259), (0, len(sample))):
@@ -137,5 +138,5 @@ for _name, _kernel in (
 
 
 def compiled() -> bool:
-    """Whether every kernel runs compiled."""
+    """Return True if every kernel runs compiled."""
     return not _interpreted

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Records of the CommitLog, written; ``kernels.record`` walks them.
+"""Append records to the CommitLog; ``kernels.record`` reads them.
 
-`Appender` owns the tail of the log. What is put is a `RecordWriter`: one message, many messages of a
-queue, the body of a batch request, or records that another kernel makes.
+`Appender` owns the end of the log. It appends the records of a `RecordWriter`: one message, many messages of
+a queue, the body of a batch request, or records that another kernel makes.
 """
 
 import cython
@@ -29,8 +29,8 @@ _PREPARED = cython.declare(cython.longlong, 0x4)
 _ROLLBACK = cython.declare(cython.longlong, 0xC)
 _ITEM_HEAD = cython.declare(cython.int, 20)
 _CHUNK = cython.declare(cython.int, 2048)
-# Stored properties with one of these need a closer look: store.multi_dispatch.MARK, and what
-# timer.put_hook.may_wait looks for. A test compares them.
+# Stored properties with one of these names are checked outside of the kernel: store.multi_dispatch.MARK and the
+# names that timer.put_hook.may_wait searches for. A test compares them.
 _LMQ: bytes = b"INNER_MULTI_"
 _TIMER: bytes = b"TIMER_D"
 _DELAY: bytes = b"DELAY\x01"
@@ -59,13 +59,13 @@ def encode(
     props: bytes,
     append_prop_crc: cython.bint,
 ):
-    """Write a record at ``buf[pos:]`` and return its size, or END_OF_FILE when it does not fit.
+    """Write a record at ``buf[pos:]`` and return its size, or END_OF_FILE if it does not fit.
 
-    ``append_prop_crc`` ends the properties with a checksum of the record; lengths were checked.
+    ``append_prop_crc`` adds the checksum of the record as last property. The caller has checked the lengths.
     """
     common: RecordFields = RecordFields()
     if born_host is None or store_host is None or body is None or topic is None or props is None:
-        raise TypeError("a record has no parts that are None")
+        raise TypeError("a part of a record must not be None")
     common.queue_id, common.sys_flag, common.born_timestamp = queue_id, sys_flag, born_timestamp
     common.born_host, common.now, common.store_host = born_host, store_timestamp, store_host
     common.reconsume_times, common.prepared, common.topic = reconsume_times, prepared, topic
@@ -79,11 +79,11 @@ def encode(
 
 @cython.cclass
 class RecordWriter:
-    """Records that are put together; afterwards, what became of them.
+    """Records of one put, and after the put its result.
 
-    ``done`` of ``count`` records are in the log, from ``phy_offset`` to ``until``; both are -1 when
-    there are none. ``queue_id`` and ``queue_offset`` are those of the first one, where all are of one
-    queue. ``whole`` keeps them in one file.
+    ``done`` of ``count`` records are in the log, in [``phy_offset``, ``until``); both are -1 without a
+    record. ``queue_id`` and ``queue_offset`` are those of the first record if all records are of one queue.
+    ``whole`` keeps the records in one file.
     """
 
     count = cython.declare(cython.Py_ssize_t, visibility="readonly")
@@ -106,7 +106,7 @@ class RecordWriter:
 
     @cython.cfunc
     def _share(self, message, topic: bytes):
-        """Take what the records have in common from a message."""
+        """Set the fields that all records share from a message."""
         common: RecordFields = RecordFields()
         common.queue_id = message.queue_id
         common.flag = message.flag
@@ -116,14 +116,14 @@ class RecordWriter:
         common.reconsume_times = message.reconsume_times
         common.prepared = message.prepared_transaction_offset
         if topic is None:
-            raise TypeError("a record has a topic")
+            raise TypeError("the topic of a record must not be None")
         common.topic = topic
         self._common = common
 
     def result(self, kind, status, remark: str):
-        """The model.PutMessageResult of what is in the log; ``kind`` is that class.
+        """Return the result of the put; ``kind`` is the class model.PutMessageResult.
 
-        Its fields are set one by one: a call of its __init__ takes twice as long.
+        Sets the fields one by one, because a call of its __init__ takes twice as long.
         """
         made = kind.__new__(kind)
         made.status, made.remark = status, remark
@@ -136,32 +136,32 @@ class RecordWriter:
 
     @cython.cfunc
     def _places(self):
-        """The position of each record that is in the log; nothing where nobody asks for them."""
+        """Return the position of each record in the log; () for kinds of writers whose callers do not need it."""
         return ()
 
     @cython.cfunc
     def _begin(self, queue_offsets: dict):
-        """Look up the next queue offsets."""
+        """Look up the next queue offsets. Called under the lock, before the first ``_write``."""
 
     @cython.cfunc
     def _write(
         self, out: cython.uchar[::1], at: cython.Py_ssize_t, limit: cython.Py_ssize_t,
         phy_offset: cython.longlong,
     ) -> cython.Py_ssize_t:
-        """Write as many records as fit, or a part of them, and count them; how many bytes.
+        """Write the next records that fit into ``out[at:limit]``, or some of them. Return the number of bytes.
 
-        ``_full`` says that the next one does not fit.
+        Adds their number to ``done``. Sets ``_full`` if the next record does not fit.
         """
         raise NotImplementedError
 
     @cython.cfunc
     def _publish(self, queue_offsets: dict):
-        """Note the next queue offsets, once the records are in the log."""
+        """Set the next queue offsets. Called after the records are in the log."""
 
 
 @cython.cclass
 class MessageWriter(RecordWriter):
-    """One message. ``lmq``, if it is not None, makes its properties and counts, under the lock.
+    """One message. ``lmq``, if not None, makes its properties and counts queue offsets, under the lock.
 
     The caller has checked the lengths.
     """
@@ -223,7 +223,7 @@ class MessageWriter(RecordWriter):
 
 @cython.cfunc
 def _is_plain(stored: bytes) -> cython.bint:
-    """Whether no property begins with TIMER_D or INNER_MULTI_ or is DELAY."""
+    """Return True if no property name starts with TIMER_D or INNER_MULTI_ or is DELAY."""
     p: cython.Py_ssize_t = 0
     n: cython.Py_ssize_t = len(stored)
     first: cython.uchar
@@ -267,7 +267,7 @@ def _plain_writer(message, topics: dict, limit: cython.Py_ssize_t):
 
 @cython.cclass
 class _QueueWriter(RecordWriter):
-    """Many messages of one queue. ``message`` has what they have in common."""
+    """Many messages of one queue. ``message`` has the fields that they share."""
 
     _key: tuple
     _positions: list
@@ -300,9 +300,9 @@ class _QueueWriter(RecordWriter):
 
 @cython.cclass
 class ItemsWriter(_QueueWriter):
-    """(flag, body, properties) of each message.
+    """Messages as items (flag, body, properties).
 
-    They are written in parts: this holds the interpreter, and dispatch has work to do.
+    They are written in parts, because writing holds the interpreter's lock, and dispatch needs it, too.
     """
 
     _items: list
@@ -345,9 +345,10 @@ class ItemsWriter(_QueueWriter):
 
 
 def check_batch(data: bytes):
-    """What the body of a batch request holds: messages, longest body, longest properties, their bytes.
+    """Check the body of a batch request.
 
-    The first is -1 when lengths do not add up, or the last message is cut off.
+    Return (messages, longest body, longest properties, bytes of all bodies and properties). ``messages`` is
+    -1 if lengths do not add up or the last message is cut off.
     """
     view: cython.const[cython.uchar][::1] = data
     limit: cython.Py_ssize_t = len(data)
@@ -377,7 +378,7 @@ def check_batch(data: bytes):
 
 @cython.cclass
 class BatchWriter(_QueueWriter):
-    """The messages of a batch body, which ``check_batch`` has found to be right."""
+    """The messages of a batch body that ``check_batch`` has accepted."""
 
     _data: bytes
 
@@ -428,10 +429,11 @@ class BatchWriter(_QueueWriter):
 class MadeRecords(RecordWriter):
     """Records of several queues that a function makes.
 
-    ``write(done, buffer, at, limit, phy_offset, offsets, now_ms)`` returns (records, bytes). It writes
-    as many as fit ``buffer[at:limit]``, which is at ``phy_offset``, with a blank after them; ``done``
-    were written before. ``offsets`` is an array with the next queue offset of each of ``keys``, (topic,
-    queue id), which it counts on. ``bound`` is the most that all take.
+    ``write(done, buffer, at, limit, phy_offset, offsets, now_ms)`` writes as many records as fit into
+    ``buffer[at:limit]`` with room for a blank record after them, and returns (records, bytes). ``done`` records
+    were written before. ``buffer[at]`` is at ``phy_offset`` of the log. ``offsets`` is an array with the next
+    queue offset of each of ``keys`` (topic, queue id); ``write`` must advance it. ``bound`` is the greatest
+    number of bytes that all records take.
     """
 
     _keys: list
@@ -468,15 +470,15 @@ class MadeRecords(RecordWriter):
 
 @cython.cclass
 class Appender:
-    """The tail of the log, under its lock: time stamp, place, records, queue offsets.
+    """The end of the log. Under the lock it assigns store time, position and queue offsets and writes records.
 
-    A record is in the log once the wrote position of its file has moved over it. What a writer that
-    failed has left behind is cleared, so that it never comes to life.
+    A record is in the log when the wrote position of its file has moved past it. If a writer fails, the bytes
+    that it wrote are cleared, so that they are never read as a record.
 
-    ``queue`` has the files; ``roll`` ends a file before it is full and makes the next one. Between
-    two puts the bytes of the last file stay at hand: ``drop`` lets them go, and has to be called
-    before the file may be unmapped. ``topics`` has the bytes of topics that were found to be right. Up
-    to ``plain_size`` bytes of body and properties together are not too long for a record.
+    ``queue`` has the files. ``roll`` ends a file before it is full and creates the next one. Between two puts
+    the last file stays mapped; ``drop`` releases it and must be called before the file may be unmapped.
+    ``topics`` has the bytes of valid topics. A message whose body and properties together have up to
+    ``plain_size`` bytes is never too long.
     """
 
     queue_offsets = cython.declare(dict, visibility="readonly")
@@ -510,19 +512,19 @@ class Appender:
         self._file = None
 
     def drop(self):
-        """Let go of the last file; the caller holds the lock, or nobody puts any more."""
+        """Release the last file. The caller holds the lock, or no thread puts any more."""
         self._file = None
         self._buffer = None
 
     def plain_writer(self, message):
-        """The writer of a message that goes into the log as it is; None when that is to be looked at.
+        """Return the writer of a plain message, or None if the message needs the checks of the caller.
 
-        Such a message surely breaks no rule, does not have to wait, and names no LMQ queue.
+        A plain message breaks no rule, has no delivery time, and names no LMQ queue.
         """
         return _plain_writer(message, self.topics, self._plain_size)
 
     def append(self, writer: RecordWriter):
-        """Write the records of a writer, all or, when an error is raised, as many as it says."""
+        """Write the records of a writer. If an error is raised, ``writer.done`` of them are in the log."""
         now: cython.longlong
         self._acquire()
         try:
@@ -562,7 +564,7 @@ class Appender:
     @cython.cfunc
     def _next_file(self):
         file = self._file
-        self.drop()  # once it is full it may be unmapped
+        self.drop()  # a full file may be unmapped
         self._roll(file)
         self._take()
 

@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Records written back from columns: what the archive holds becomes the bytes of the log again.
+"""Write records from columns: the columns of the archive become the bytes of the log again.
 
-``numbers`` is a C-contiguous int64 array, a row a record, in the order of the N_* names. Parts of
-variable length come as in Arrow: int32 offsets, one more than there are rows, and the bytes end to
-end. Nothing is computed: checksums and flags are taken as they are, so a record that was read comes
-out as it was. Every place is compared with the length of its buffer before it is read or written.
+``numbers`` is a C-contiguous int64 array with one row per record; its columns are the N_* names. Parts of
+variable length are as in Arrow: int32 offsets, one more than rows, and the bytes one after the other.
+Checksums and flags are copied and not computed, so a record gets the same bytes as before. Every position is
+compared with the length of its buffer before it is read or written.
 """
 
 import cython
@@ -23,7 +23,7 @@ from tailrace.kernels.shared.record_parts import (
 SOURCE_SHA256 = ""
 
 _N_PHY = cython.declare(cython.int, 0)
-_N_SIZE = cython.declare(cython.int, 1)  # 0: this row is left out
+_N_SIZE = cython.declare(cython.int, 1)  # 0: the row is skipped
 _N_MAGIC = cython.declare(cython.int, 2)
 _N_BODY_CRC = cython.declare(cython.int, 3)
 _N_QUEUE_ID = cython.declare(cython.int, 4)
@@ -58,7 +58,7 @@ NUMBERS = _NUMBERS
 def _length(
     offsets: cython.const[cython.int][::1], n: cython.Py_ssize_t, limit: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """Length of part ``n``, or -1 when it is not inside its buffer."""
+    """Return the length of part ``n``, or -1 if it is not inside its buffer."""
     if offsets[n] < 0 or offsets[n + 1] < offsets[n] or offsets[n + 1] > limit:
         return -1
     return offsets[n + 1] - offsets[n]
@@ -71,9 +71,9 @@ def differing_rows(
     sizes: cython.const[cython.longlong][::1],
     differ: cython.uchar[::1],
 ):
-    """Compare ``sizes`` bytes at ``places`` of two buffers; how many of these ranges differ.
+    """Compare ranges of two buffers, each of ``sizes`` bytes at ``places``. Return how many differ.
 
-    ``differ`` gets 1 for each that does, or that leads out of a buffer, and 0 for the others.
+    ``differ`` is set to 1 for a range that differs or is not inside both buffers, else to 0.
     """
     n: cython.Py_ssize_t
     k: cython.Py_ssize_t
@@ -92,7 +92,7 @@ def differing_rows(
                 p = cython.cast(cython.Py_ssize_t, places[n])
                 size = cython.cast(cython.Py_ssize_t, sizes[n])
                 if cython.compiled:
-                    bits = 0  # without a way out of the loop it is done many bytes at a time
+                    bits = 0  # a loop without a break is compiled to compare many bytes at a time
                     for k in range(size):
                         bits |= one[p + k] ^ other[p + k]
                     differ[n] = bits != 0
@@ -118,10 +118,10 @@ def encode_rows(
     out: cython.uchar[::1],
     fits: cython.uchar[::1],
 ):
-    """Write every row's record at its position; ``out[0]`` is at ``base``. How many were written.
+    """Write every row's record at its position; ``out[0]`` is at position ``base``. Return the number written.
 
-    ``fits`` gets 1 for a row that was written; 0 for one that is left out, leads out of a buffer, or
-    whose parts are not together as long as its size.
+    ``fits`` is set to 1 for a row that was written, and to 0 for a row that is skipped, is not inside a
+    buffer, or whose parts do not have the size of its record.
     """
     n: cython.Py_ssize_t
     p: cython.Py_ssize_t

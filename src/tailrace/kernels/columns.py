@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Column buffers in Arrow's layout from record rows.
+"""Make column buffers in Arrow's layout from record rows.
 
-``rows`` is what ``kernels.record.scan`` fills, or a table of places made here: int64, positions are
-indexes into ``buf``. Offsets are int32, one more than there are rows; validity is one bit a row,
-least significant first. Every place is compared with the length of ``buf`` before it is read.
+``rows`` are those of ``kernels.record.scan``, or a table of places made here: int64, positions are indexes into
+``buf``. Arrow's offsets are int32, one more than rows. Its validity is one bit per row, least significant bit
+first. Every position is compared with the length of ``buf`` before it is read.
 """
 
 import cython
@@ -46,7 +46,7 @@ OTHER_HOST = -3
 
 
 def queue_hash(topic: cython.const[cython.uchar][::1], queue_id: cython.longlong):
-    """The hash by which ``kernels.record.scan`` names a queue."""
+    """Return the hash of a queue in column C_QUEUE_HASH of ``kernels.record``."""
     return queue_hash_of(topic, 0, len(topic), queue_id)
 
 
@@ -68,10 +68,10 @@ def part_offsets(
     offsets: cython.int[::1],
     valid: cython.uchar[::1],
 ):
-    """Offsets and validity of the parts that the columns ``at`` and ``length`` name.
+    """Fill offsets and validity of the parts with position in column ``at`` and length in column ``length``.
 
-    A part at a negative position is missing. Returns (bytes in all, missing ones); the first is
-    TOO_LONG when they do not fit in one array.
+    A part with a negative position is missing. Return (bytes of all parts, number of missing parts); the
+    bytes are TOO_LONG if the parts do not fit one array.
     """
     n: cython.Py_ssize_t
     count: cython.Py_ssize_t = rows.shape[0]
@@ -111,7 +111,7 @@ def copy_parts(
     length: cython.Py_ssize_t,
     out: cython.uchar[::1],
 ):
-    """Copy the parts end to end into ``out``; the number of bytes, or NO_ROOM."""
+    """Copy the parts one after the other into ``out``. Return the number of bytes, or NO_ROOM."""
     n: cython.Py_ssize_t
     p: cython.Py_ssize_t
     size: cython.Py_ssize_t
@@ -160,7 +160,7 @@ def _find_name(
     start: cython.Py_ssize_t,
     length: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """The place from ``first`` on that has this name, or ``until``."""
+    """Return the first of places [``first``, ``until``) with this name, or ``until``."""
     k: cython.Py_ssize_t
     for k in range(first, until):
         if places[k, _NAME_LEN] == length and _same(buf, places[k, _NAME_POS], start, length):
@@ -174,11 +174,11 @@ def find_properties(
     places: cython.longlong[:, ::1],
     offsets: cython.int[::1],
 ):
-    """Where names and values of all properties are; a row's begin at its offset in ``places``.
+    """Fill ``places`` with the positions of names and values of all properties; ``offsets`` has each row's first one.
 
-    Pieces without a name or a value are left out; of a name that comes twice the last value counts
-    at the first place. Returns how many, or NO_ROOM; a row has at most a quarter as many as bytes,
-    and one more.
+    Properties without a name or a value are left out. If a name is repeated, its last value is stored at its
+    first place. Return the number of properties, or NO_ROOM. A row has at most a quarter as many properties as
+    bytes, plus one.
     """
     n: cython.Py_ssize_t
     p: cython.Py_ssize_t
@@ -241,7 +241,7 @@ def find_keys(
     places: cython.longlong[:, ::1],
     offsets: cython.int[::1],
 ):
-    """Where the keys of all rows are, split at spaces; how many, or NO_ROOM."""
+    """Fill ``places`` with the positions of the keys of all rows, split at spaces. Return their number, or NO_ROOM."""
     n: cython.Py_ssize_t
     p: cython.Py_ssize_t
     e: cython.Py_ssize_t
@@ -289,7 +289,7 @@ def find_keys(
 def _decimal(
     out: cython.uchar[::1], q: cython.Py_ssize_t, value: cython.longlong
 ) -> cython.Py_ssize_t:
-    """Write a number that is not negative; the position behind it."""
+    """Write a number that is not negative. Return the position after it."""
     width: cython.Py_ssize_t = 1
     rest: cython.longlong = value
     k: cython.Py_ssize_t
@@ -310,9 +310,9 @@ def host_texts(
     offsets: cython.int[::1],
     out: cython.uchar[::1],
 ):
-    """``address:port`` of every row's host at column ``at``; the number of bytes.
+    """Write ``address:port`` of every row's IPv4 host, whose position is in column ``at``. Return the number of bytes.
 
-    OTHER_HOST when a row has the bit ``v6`` in its system flag. ``out`` has HOST_BYTES a row.
+    Return OTHER_HOST if a row has the bit ``v6`` in its system flag. ``out`` has HOST_BYTES per row.
     """
     n: cython.Py_ssize_t
     k: cython.Py_ssize_t
@@ -372,9 +372,9 @@ def message_ids(
     offsets: cython.int[::1],
     out: cython.uchar[::1],
 ):
-    """The broker's id of every row, store host and position; the number of bytes.
+    """Write the message id of every row, made of store host and position. Return the number of bytes.
 
-    ``out`` has ID_BYTES a row.
+    ``out`` has ID_BYTES per row.
     """
     n: cython.Py_ssize_t
     k: cython.Py_ssize_t
@@ -419,7 +419,7 @@ _OUT: bytes = b"TIMER_OUT_MS"
 def _number(
     buf: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, length: cython.Py_ssize_t
 ) -> cython.longlong:
-    """A decimal number of at most 15 digits, or -1."""
+    """Return a decimal number of at most 15 digits, or -1."""
     value: cython.longlong = 0
     k: cython.Py_ssize_t
     if length < 1 or length > 15:
@@ -456,9 +456,10 @@ def deliver_times(
     out: cython.longlong[::1],
     valid: cython.uchar[::1],
 ):
-    """When timer messages are due, in ms, from the places of their properties; how many are none.
+    """Write the delivery times of timer messages, in ms, from the places of their properties.
 
-    TIMER_DELIVER_MS counts before TIMER_OUT_MS; what is no number is no time.
+    Return the number of rows without a time. TIMER_DELIVER_MS is used before TIMER_OUT_MS. A value that is
+    not a number is not a time.
     """
     deliver: cython.const[cython.uchar][::1] = _DELIVER
     late: cython.const[cython.uchar][::1] = _OUT

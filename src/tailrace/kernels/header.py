@@ -13,8 +13,8 @@ HEAD_LENGTH = 17  # code 2, language 1, version 2, opaque 4, flag 4, length of t
 def decode_header(data: bytes, start: cython.Py_ssize_t, until: cython.Py_ssize_t):
     """Decode the header in ``data[start:until]``.
 
-    Returns (code, language, version, opaque, flag, remark or None, ext fields). The last of equal
-    keys wins; an empty value counts as absent. Raises ValueError when lengths leave the header.
+    Return (code, language, version, opaque, flag, remark or None, ext fields). Of several equal keys the last
+    one counts. An empty value counts as absent. Raises ValueError if a length leads out of the header.
     """
     b: cython.const[cython.uchar][::1] = data
     p: cython.Py_ssize_t = start
@@ -75,7 +75,7 @@ def encode_header(
     remark,
     ext: dict,
 ):
-    """The bytes of a header; raises OverflowError when a number or a key does not fit."""
+    """Return the bytes of a header. Raises OverflowError if a number or a key does not fit."""
     text: bytes = remark.encode() if remark else b""
     fields: list = []
     for key, value in ext.items():

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The chains of an index file, followed from its entries alone.
+"""Check the entries of an index file, and compute its slots from them.
 
-Entries come in the order of the log and each names the one before it in its slot, so the entries
-tell what the slots must hold: a file whose slots are torn or stale is put right from them.
+Entries are in the order of the log, and each names the entry before it in its slot. So the entries say what the
+slots must contain, and torn or old slots can be rebuilt.
 """
 
 import cython
@@ -20,11 +20,11 @@ def follow(
     before: cython.longlong,
     heads: cython.int[::1],
 ):
-    """Check entries 1 to ``count`` in turn and leave in ``heads`` the newest entry of each slot.
+    """Check entries 1 to ``count`` (excluded), and set ``heads`` to the newest valid entry of each slot.
 
-    Stops at the first one that cannot be right (hash, position, time, or the entry it names) or
-    whose position is not below ``before``. Returns (number of the entry it stopped at, position
-    of the last good one or -1). ``heads`` has a place for every slot and is cleared first.
+    Stops at the first entry with an invalid hash, position, time or predecessor, or with a position not below
+    ``before``. ``heads`` has one place per slot and is cleared first. Return (number of the entry where the
+    check stopped, position in the last valid entry or -1).
     """
     i: cython.longlong = 1
     at: cython.Py_ssize_t

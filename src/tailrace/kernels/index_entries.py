@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Entries of an index file: hash the keys of records, put entries for them, find a key.
+"""Entries of an index file: hash the keys of records, put their entries, find the entries of a key.
 
-The file is header, slots and entries as ``formats.indexfile`` declares them. Every number that is
-read from it is compared with the geometry before it is used as a place.
+A file has header, slots and entries as ``formats.indexfile`` declares them. Every number that is read from a
+file is compared with the number of slots or entries before it is used as an index.
 """
 
 import cython
@@ -26,7 +26,7 @@ from tailrace.kernels.shared.record_columns import (
 
 SOURCE_SHA256 = ""
 
-_BLOCK = cython.declare(cython.Py_ssize_t, 256)  # keys whose slots are asked for together
+_BLOCK = cython.declare(cython.Py_ssize_t, 256)  # number of keys whose slots are loaded together
 WORK = _BLOCK + 1
 _HEADER = cython.declare(cython.Py_ssize_t, 40)
 _ENTRY = cython.declare(cython.Py_ssize_t, 20)
@@ -44,7 +44,7 @@ def _hash_row(
     hashes: cython.int[::1],
     n: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Hash the keys of a row into ``hashes`` from ``n`` on; where they end."""
+    """Hash the keys of a row into ``hashes[n:]``. Return the index after the last one."""
     p: cython.Py_ssize_t = rows[r, _C_TOPIC_POS]
     e: cython.Py_ssize_t
     t: cython.Py_ssize_t
@@ -83,12 +83,12 @@ def hash_keys(
     at: cython.Py_ssize_t,
     ends: cython.longlong[::1],
 ):
-    """Hash the keys of rows from ``first`` on as the index does, into ``hashes`` from ``at`` on.
+    """Hash the keys of ``rows[first:]`` into ``hashes[at:]``.
 
-    The keys of a row are, in this order, its unique key, its KEYS and its TAGS; those of a rolled back
-    transaction are none. ``ends`` gets of each row where its keys end in ``hashes``.
-    Returns (row, place): the first row that may find no room, the number of rows when all did, and
-    where the keys end so far.
+    The keys of a row are its unique key, its KEYS and its TAGS, in this order. A rolled back transaction has
+    no keys. ``ends[row]`` is set to the index in ``hashes`` after the keys of the row.
+    Return (row, place): the first row for which ``hashes`` may be too short (or the number of rows), and the
+    index after the last key.
     """
     r: cython.Py_ssize_t = first
     n: cython.Py_ssize_t = at
@@ -117,13 +117,13 @@ def put_keys(
     key: cython.longlong,
     work: cython.longlong[::1],
 ):
-    """``put_keys_apart`` for a file that is in one piece, with so many slots and entries."""
+    """Do what ``put_keys_apart`` does, in the buffer ``index`` of a whole file."""
     start: cython.Py_ssize_t
     if slots < 1 or entries < 1 or len(index) < 40 + slots * 4 + entries * 20:
         raise ValueError(f"{slots} slots and {entries} entries in {len(index)} bytes")
     start = _HEADER + cython.cast(cython.Py_ssize_t, slots * 4)
     if not cython.compiled:
-        index = memoryview(index)  # a part of it is to be written to, not a copy
+        index = memoryview(index)  # slices of a memoryview are not copies
     return put_keys_apart(
         index[:_HEADER], index[_HEADER:start], index[start:], 0, entries, rows, ends, hashes, key, work)
 
@@ -140,16 +140,17 @@ def put_keys_apart(
     key: cython.longlong,
     work: cython.longlong[::1],
 ):
-    """Put entries for keys from number ``key`` on, which ``hash_keys`` made of ``rows``.
+    """Put entries for the keys from number ``key`` onwards, whose hashes ``hash_keys`` made from ``rows``.
 
-    Of ``rows`` only position and store time are looked at. A row not behind the file's last position
-    was indexed before and is passed over, but for one that ``key`` is in the middle of.
-    ``entry_bytes`` is room for entries from number ``first_entry`` on, of a file that has ``entries``.
-    ``work`` is room for WORK numbers: the slots of some keys are asked for together, since one miss of
-    the cache after the other takes most of the time.
-    The header is written behind the entries of a block of keys. A reader that comes meanwhile finds
-    entries by their slots, which may be ahead of the header's count.
-    Returns the first key that found no room, the number of keys when all did.
+    Only position and store time of ``rows`` are read. A row at or before the last position of the file was
+    indexed before and is skipped, except a row whose keys were put only in part (``key`` is one of them).
+    ``header``, ``slot_bytes`` and ``entry_bytes`` are the parts of a file with ``entries`` entries.
+    ``entry_bytes`` starts with entry number ``first_entry``. ``work`` is an array of WORK numbers for
+    internal use: the slots of a block of keys are loaded together, because waiting for one cache miss after
+    the other takes most of the time.
+    The header is written after the entries of a block. A concurrent reader finds entries by their slots,
+    which may be ahead of the count in the header.
+    Return the first key that did not fit, or the number of keys.
     """
     r: cython.Py_ssize_t = 0
     count_of_rows: cython.Py_ssize_t = ends.shape[0]
@@ -189,7 +190,7 @@ def put_keys_apart(
             if last_phy <= 0:
                 last_phy = -1
         if count < first_entry:
-            room = 0  # entries would be in front of the room
+            room = 0  # the next entry would be before `entry_bytes`
         while r < count_of_rows and ends[r] <= key:
             r += 1
         if key == (ends[r - 1] if r > 0 else 0):
@@ -233,7 +234,7 @@ def put_keys_apart(
                 put32(header, 32, used)
                 put32(header, 36, count)
             key = until
-        work[_BLOCK] = seen  # else a compiler may leave out what only touches
+        work[_BLOCK] = seen  # uses the loaded bytes, otherwise a compiler may remove the loads
     return key
 
 
@@ -246,10 +247,10 @@ def search(
     end_ms: cython.longlong,
     found: cython.longlong[::1],
 ):
-    """Positions of messages whose key has ``key_hash``, newest first; returns their number.
+    """Write the positions of messages whose key has ``key_hash`` to ``found``, newest first.
 
-    Stops when ``found`` is full. Different keys can have equal hashes. Entries may be put meanwhile:
-    slots are believed, also when they are ahead of the header's count.
+    Return their number. Stops when ``found`` is full. Different keys can have the same hash. Another thread
+    may put entries during the search, so slots may name entries after the count in the header.
     """
     n: cython.Py_ssize_t = 0
     at: cython.Py_ssize_t
@@ -273,7 +274,7 @@ def search(
             if diff < 0:
                 break
             when = begin + diff * 1000
-            # Whole seconds were stored: a message may be up to 999 ms younger than it looks.
+            # The entry has whole seconds: a message may be up to 999 ms younger than its entry says.
             if be32(index, at) == key_hash and when <= end_ms and when + 999 >= begin_ms:
                 found[n] = be64(index, at + 4)
                 n += 1

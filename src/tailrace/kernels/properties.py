@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Stored properties: every writer has them made here, from a dict or from the fields of a message."""
+"""Encode stored properties from a dict or from the fields of a message. All writers use these functions."""
 
 import cython
 
@@ -11,14 +11,14 @@ SOURCE_SHA256 = ""
 
 @cython.ccall
 def encode_properties(properties) -> bytes:
-    """Stored form of properties: ``name 0x01 value 0x02`` repeated."""
+    """Return the stored form of properties: ``name 0x01 value 0x02``, repeated."""
     return "".join([f"{name}\x01{value}\x02" for name, value in properties.items()]).encode()
 
 
 def message_properties(message, unique_key: str) -> bytes:
-    """Stored form of a message's tag, keys and properties, with a unique key when it has none.
+    """Return the stored form of a message's tag, keys and properties, with ``unique_key`` unless it has one.
 
-    Raises MessageIllegalError for what cannot be stored.
+    Raises MessageIllegalError if a field cannot be stored.
     """
     fields: dict = {}
     tags, keys, own = message.tags, message.keys, message.properties
@@ -60,10 +60,10 @@ def message_properties(message, unique_key: str) -> bytes:
 
 @cython.ccall
 def plain_properties(message, prefix: str, number: cython.longlong):
-    """Stored properties of a message that has at most a tag and keys, with a unique key.
+    """Return the stored properties of a message that has only a tag and keys, with a unique key.
 
-    The key is ``prefix`` and ``number`` in twelve hexadecimal digits. None for a message of another
-    shape, and for texts that cannot be stored: a closer look then finds out which.
+    The unique key is ``prefix`` and ``number`` in twelve hexadecimal digits. Return None for other messages and
+    for texts that cannot be stored; ``message_properties`` then handles the message or raises the error.
     """
     tags = message.tags
     keys = message.keys
@@ -97,7 +97,7 @@ def plain_properties(message, prefix: str, number: cython.longlong):
 
 
 def plain_items(messages: list, prefix: str, numbers):
-    """(flag, body, stored properties) of each message; None when one is of another shape."""
+    """Return (flag, body, stored properties) of each message; None if ``plain_properties`` returns None for one."""
     items: list = []
     for message in messages:
         stored = plain_properties(message, prefix, next(numbers))

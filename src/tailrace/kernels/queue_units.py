@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Record rows by queue, and the ConsumeQueue units they ask for."""
+"""Sort record rows by queue, and make the ConsumeQueue units of the records."""
 
 import cython
 
@@ -33,7 +33,7 @@ SOURCE_SHA256 = ""
 
 _UNIT = cython.declare(cython.Py_ssize_t, 20)
 _PRE_BLANK_SIZE = cython.declare(cython.longlong, 0x7FFFFFFF)
-_FARTHEST = cython.declare(cython.longlong, 0x4000000000000000)  # no position is behind it
+_FARTHEST = cython.declare(cython.longlong, 0x4000000000000000)  # no position is greater
 _MASK_64 = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
 _MIX_1 = cython.declare(cython.ulonglong, 0xBF58476D1CE4E5B9)
 _MIX_2 = cython.declare(cython.ulonglong, 0x94D049BB133111EB)
@@ -58,11 +58,11 @@ def _sum(a: cython.ulonglong, b: cython.ulonglong, c: cython.ulonglong) -> cytho
     """a + b + c + 1 modulo 2**64."""
     if cython.compiled:
         return a + b + c + 1
-    return (int(a) + b + c + 1) & _MASK_64  # NumPy warns of what wraps round
+    return (int(a) + b + c + 1) & _MASK_64  # NumPy warns if its own integers overflow
 
 
 def mix(value: cython.ulonglong):
-    """The function whose differences ``add_cover`` sums."""
+    """Return the mixing function whose differences ``add_cover`` sums."""
     return _mix(value)
 
 
@@ -73,12 +73,12 @@ def add_cover(
     sums: cython.ulonglong[::1],
     highs: cython.longlong[::1],
 ):
-    """Add what units cover to the sums of segments, up to the first unit that cannot follow.
+    """Add units to the sums of the segments that they name, up to the first invalid unit (``store.recovery.coverage``).
 
-    A unit of a message has a size, and a position above ``last``, that of the unit before it.
-    ``starts`` are the segments' first positions, in order. ``sums`` gets the sum of
-    ``mix(end) - mix(position)`` modulo 2**64, ``highs`` the greatest end. Pre-blank units count for
-    nothing. Returns (number of units that can follow each other, position of the last one).
+    A valid unit has a size above 0 and a position after ``last``, the position of the unit before it.
+    ``starts`` are the first positions of the segments, in order. For each unit ``mix(end) - mix(position)``,
+    modulo 2**64, is added to ``sums`` of its segment, and ``highs`` becomes the greatest end. Pre-blank units
+    are skipped. Return (number of units before the invalid one, position of the last of them).
     """
     i: cython.Py_ssize_t = 0
     p: cython.Py_ssize_t
@@ -127,7 +127,7 @@ def build_units(
     last: cython.Py_ssize_t,
     out: cython.uchar[::1],
 ):
-    """Pack units of rows ``order[first:last]`` into ``out``; the number of bytes."""
+    """Pack the units of rows ``order[first:last]`` into ``out``. Return the number of bytes."""
     i: cython.Py_ssize_t
     r: cython.Py_ssize_t
     p: cython.Py_ssize_t = 0
@@ -188,14 +188,14 @@ def number_queues(
     names: cython.uchar[::1],
     table: cython.longlong[::1],
 ):
-    """Number queues as rows from ``first`` on name them; ``queues`` of them are known already.
+    """Number the queues of ``rows[first:]`` in the order in which they first appear. ``queues`` are known already.
 
-    ``numbers`` gets the number of each row's queue, from 0 on, -1 where the record is of a kind that
-    has no unit: half messages and rolled back ones. ``known`` has of each queue its hash, its id, where its
-    raw topic begins in ``names`` and how long that is. ``table`` has a power of two of places: 0, or a
-    queue's number and 1, at its hash or behind it.
-    Returns (row, queues): the first row whose queue finds no room, the number of rows when all did,
-    and how many queues are known then.
+    ``numbers[row]`` is set to the number of the row's queue, counted from 0, or -1 for a record without a unit
+    (half messages and rolled back ones). A row of ``known`` has hash, queue id, and position and length of the
+    topic in ``names``. ``table`` is a hash table with a power of two of places: 0, or the number of a queue
+    plus 1, at the place of its hash or after it.
+    Return (row, queues): the first row whose queue does not fit (the number of rows if all fit), and the
+    number of known queues.
     """
     r: cython.Py_ssize_t = first
     count: cython.Py_ssize_t = rows.shape[0]
@@ -264,9 +264,9 @@ def sort_by_queue(
     order: cython.longlong[::1],
     bounds: cython.longlong[::1],
 ):
-    """Rows in the order of their queues' numbers and, in one, as they come; how many have a queue.
+    """Sort rows by the number of their queue, stably, into ``order``. Return the number of rows with a queue.
 
-    ``bounds[q]`` to ``bounds[q + 1]`` are the places of queue ``q`` in ``order``.
+    The rows of queue ``q`` are ``order[bounds[q]:bounds[q + 1]]``.
     """
     r: cython.Py_ssize_t
     q: cython.longlong
@@ -305,7 +305,7 @@ def sort_by_queue(
 def _without_last_commas(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """The end of a list without the empty entries at its end; Java's ``split`` drops those."""
+    """Return the end of a list without empty entries at its end, which Java's ``split`` drops."""
     while e > p and b[e - 1] == 44:
         e -= 1
     return e
@@ -317,7 +317,7 @@ def _without_last_commas(
 def _commas(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """Number of commas in a range."""
+    """Return the number of commas in ``b[p:e]``."""
     n: cython.Py_ssize_t = 0
     while p < e:
         if b[p] == 44:
@@ -332,7 +332,7 @@ def _commas(
 def _number(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t
 ) -> cython.longlong:
-    """A whole number in decimal digits, -1 if the range is not one or it is above 2**62."""
+    """Return the decimal number ``b[p:e]``, -1 if it is not a number or above 2**62."""
     n: cython.longlong = 0
     if p >= e:
         return -1
@@ -350,9 +350,9 @@ def _number(
 def _has_lmq_units(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t
 ) -> cython.bint:
-    """Whether records of the topic in a range have units in the LMQ queues that they name.
+    """Return True if records of the topic ``b[p:e]`` have units in the LMQ queues that they name.
 
-    Topics that begin with %RETRY%, %DLQ% or rmq_sys_ and SCHEDULE_TOPIC_XXXX do not.
+    Topics that start with %RETRY%, %DLQ% or rmq_sys_ and SCHEDULE_TOPIC_XXXX do not.
     """
     n: cython.Py_ssize_t = e - p
     if n >= 7 and (
@@ -384,7 +384,7 @@ def _has_lmq_units(
 def _is_lmq_name(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t
 ) -> cython.bint:
-    """Whether a range begins with %LMQ% and has no slash."""
+    """Return True if ``b[p:e]`` starts with %LMQ% and has no slash."""
     if e - p < 5 or not (
         b[p] == 37 and b[p + 1] == 76 and b[p + 2] == 77 and b[p + 3] == 81 and b[p + 4] == 37
     ):
@@ -406,7 +406,7 @@ def _add_lmq_rows(
     out: cython.longlong[:, ::1],
     n: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Add the LMQ rows of row ``r`` to ``out`` from ``n`` on; where they end, -1 without room."""
+    """Add the LMQ rows of row ``r`` to ``out[n:]``. Return the index after them, -1 if ``out`` is full."""
     p: cython.Py_ssize_t = rows[r, _C_LMQ_POS]
     e: cython.Py_ssize_t = _without_last_commas(b, p, p + rows[r, _C_LMQ_LEN])
     q: cython.Py_ssize_t = rows[r, _C_LMQ_OFFSETS_POS]
@@ -449,13 +449,13 @@ def add_lmq_rows(
     rows: cython.longlong[:, ::1],
     out: cython.longlong[:, ::1],
 ):
-    """Copy rows and add, behind each, one row for each LMQ queue in which its record has a unit.
+    """Copy rows to ``out``; add, after each, one row for each LMQ queue in which its record has a unit.
 
     Such a row has the position, size and tags code of its record, and the topic, queue id 0 and queue
-    offset of the LMQ queue; it has no keys. INNER_MULTI_DISPATCH names the queues and
-    INNER_MULTI_QUEUE_OFFSET has their queue offsets, both with commas between. Lists of different
-    lengths are ignored, as are names without %LMQ% or with a slash, and entries that are no number.
-    Returns the number of rows in ``out``.
+    offset of the LMQ queue; it has no keys. INNER_MULTI_DISPATCH has the names of the queues and
+    INNER_MULTI_QUEUE_OFFSET their queue offsets, both separated by commas. Lists of different lengths are
+    ignored. Names without %LMQ% or with a slash, and offsets that are not a number, are skipped.
+    Return the number of rows in ``out``.
     """
     r: cython.Py_ssize_t
     k: cython.Py_ssize_t

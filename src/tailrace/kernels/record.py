@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Records of the CommitLog, walked.
+"""Read records of the CommitLog: ``scan`` finds and checks them and fills one row for each.
 
-One source, two speeds: interpreted it is the meaning, compiled the same thing fast. ``buf`` is any
-contiguous run of bytes, ``rows`` a C-contiguous int64 array of ``COLUMNS`` columns. Positions in
-rows are indexes into ``buf``. A walk reads damaged bytes, so every read is behind a comparison.
+The same source runs interpreted or compiled, with the same results. ``buf`` is any contiguous buffer of bytes,
+``rows`` a C-contiguous int64 array with ``COLUMNS`` columns (C_*). Positions in rows (C_*_POS) are indexes into
+``buf``. A scan also reads damaged bytes, so every position is compared with the length before it is read.
 """
 
 import cython
@@ -76,33 +76,33 @@ from tailrace.kernels.shared.record_layout import (
 
 SOURCE_SHA256 = ""
 
-_REASON_END = cython.declare(cython.int, 0)  # everything up to `until` was consumed
+_REASON_END = cython.declare(cython.int, 0)  # everything up to `until` was read
 _REASON_ROWS_FULL = cython.declare(cython.int, 1)
-_REASON_BLANK = cython.declare(cython.int, 2)  # the record that ends a file stands at `stop`
-_REASON_ZERO = cython.declare(cython.int, 3)  # nothing was ever written at `stop`
+_REASON_BLANK = cython.declare(cython.int, 2)  # the blank record that ends a file is at `stop`
+_REASON_ZERO = cython.declare(cython.int, 3)  # zeros at `stop`: never written
 _REASON_BAD_MAGIC = cython.declare(cython.int, 4)
 _REASON_BAD_LENGTH = cython.declare(cython.int, 5)  # lengths that do not add up
 _REASON_BAD_CRC = cython.declare(cython.int, 6)
 _REASON_BAD_PHY_OFFSET = cython.declare(cython.int, 7)
-_REASON_SHORT = cython.declare(cython.int, 8)  # the record goes on behind `until`
+_REASON_SHORT = cython.declare(cython.int, 8)  # the record ends after `until`
 _REASON_BAD_PROP_CRC = cython.declare(cython.int, 9)
-_REASON_TORN = cython.declare(cython.int, 10)  # not told by a walk: topic or properties hold a NUL
+_REASON_TORN = cython.declare(cython.int, 10)  # set by store.walk, not by scan: topic or properties have a NUL byte
 REASON_NAMES = {
     0: "end", 1: "rows full", 2: "blank", 3: "zero", 4: "bad magic", 5: "bad length",
     6: "bad body checksum", 7: "wrong physical offset", 8: "cut off", 9: "bad record checksum",
-    10: "torn behind its body",
+    10: "torn after its body",
 }
 
 _CHECK_BODY_CRC = cython.declare(cython.int, 1)
 _CHECK_PHY_OFFSET = cython.declare(cython.int, 2)
 _CHECK_PROP_CRC = cython.declare(cython.int, 4)
-_LEAVE_PROPERTIES = cython.declare(cython.int, 8)  # rows say that there are none of the known ones
+_LEAVE_PROPERTIES = cython.declare(cython.int, 8)  # do not read the properties; rows have none of the known ones
 
 
 _MASK_31 = cython.declare(cython.longlong, 0x7FFFFFFF)
 
 
-# The same numbers for users; compiled, the names above are C integers that no import sees.
+# The same numbers for other modules; in the compiled module the names above are C integers and cannot be imported.
 REASON_END = _REASON_END
 REASON_ROWS_FULL = _REASON_ROWS_FULL
 REASON_BLANK = _REASON_BLANK
@@ -163,7 +163,7 @@ def _properties(
     rows: cython.longlong[:, ::1],
     n: cython.Py_ssize_t,
 ) -> cython.void:
-    """Note where the properties are that the store reacts to."""
+    """Set the positions and lengths of the properties that the store uses, and the delay level."""
     start: cython.Py_ssize_t = p
     value: cython.Py_ssize_t = -1
     length: cython.Py_ssize_t
@@ -227,7 +227,7 @@ def _walk_one(
     rows: cython.longlong[:, ::1],
     n: cython.Py_ssize_t,
 ) -> cython.int:
-    """Fill row ``n`` from the record of ``size`` bytes at ``p``; 0 or a reason. All bytes exist."""
+    """Fill row ``n`` from the record ``b[p:p + size]``, which is inside the buffer. Return 0 or a REASON_*."""
     end: cython.Py_ssize_t = p + cython.cast(cython.Py_ssize_t, size)
     v2: cython.bint = be32u(b, p + AT_MAGIC) == MAGIC_V2
     sys_flag: cython.longlong = be32(b, p + AT_SYS_FLAG)
@@ -310,10 +310,10 @@ def scan(
     check: cython.int,
     rows: cython.longlong[:, ::1],
 ):
-    """Walk records from index ``start`` up to ``until``; ``buf[0]`` is at physical offset ``base``.
+    """Read the records in ``buf[start:until]`` and fill one row for each. ``buf[0]`` is at position ``base``.
 
-    Fills one row a record and returns (count, stop, reason): ``stop`` is the index of the first
-    byte that was not consumed, ``reason`` one of REASON_*. ``check`` combines CHECK_* bits.
+    Return (count, stop, reason): the number of records, the index after the last one, and why the scan
+    stopped, one of REASON_*. ``check`` is a sum of CHECK_* flags.
     """
     n: cython.Py_ssize_t = 0
     p: cython.Py_ssize_t = start
@@ -361,10 +361,10 @@ def fill_rows(
     places: cython.longlong[:, ::1],
     rows: cython.longlong[:, ::1],
 ):
-    """Fill one row for each record that ``places`` (see ``kernels.unit_records``) names.
+    """Fill one row for each record in ``places`` (PLACE_* of ``kernels.unit_records``).
 
-    ``buf[0]`` is at position ``base`` of the log. Checksums are not verified here, because
-    ``unit_records.find_units`` has done that. Raises ValueError for a place without a record.
+    ``buf[0]`` is at position ``base`` of the log. Checksums are not verified, because
+    ``unit_records.find_units`` has verified them. Raises ValueError for a place without a record.
     """
     n: cython.Py_ssize_t
     count: cython.Py_ssize_t = places.shape[0]

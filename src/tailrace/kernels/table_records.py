@@ -25,10 +25,10 @@ from tailrace.kernels.shared.record_parts import (
 SOURCE_SHA256 = ""
 
 _NO_TIME = cython.declare(cython.longlong, -0x8000000000000000)
-_LONGEST = cython.declare(cython.Py_ssize_t, 32767)  # the most that a record can have of properties
+_LONGEST = cython.declare(cython.Py_ssize_t, 32767)  # greatest length of the properties of a record
 _WAITS = cython.declare(cython.int, 1)
 _LMQ = cython.declare(cython.int, 2)
-# Why a row is refused; 0 when it is not.
+# Reasons why a row is refused; 0: it is not refused.
 _TAG_SEPARATOR = cython.declare(cython.int, 1)
 _KEY_EMPTY = cython.declare(cython.int, 2)
 _KEY_BLANK = cython.declare(cython.int, 3)
@@ -53,7 +53,7 @@ TOO_LONG = _TOO_LONG
 
 @cython.cclass
 class Texts:
-    """Texts of a column. Raises ValueError if a text is outside ``data``."""
+    """Texts of a column. Raises ValueError if a text is not inside ``data``."""
 
     starts = cython.declare(object, visibility="readonly")
     lengths = cython.declare(object, visibility="readonly")
@@ -94,7 +94,7 @@ class Texts:
 @cython.inline
 @cython.exceptval(check=False)
 def _has(texts: Texts, n: cython.Py_ssize_t, low: cython.int, blank: cython.bint) -> cython.bint:
-    """Return whether a text holds the byte 1 or ``low``, or with ``blank`` a blank."""
+    """Return True if a text has a byte 1 or ``low``, or with ``blank`` a blank."""
     k: cython.Py_ssize_t
     start: cython.Py_ssize_t = texts._starts[n]
     byte: cython.uchar
@@ -186,10 +186,11 @@ def _put_unique_key(
 
 @cython.cclass
 class PropertyColumns:
-    """Columns that the stored properties of the rows are made of; a missing column is None.
+    """Columns that the stored properties of the rows are made of; None for a missing column.
 
-    ``keys``, ``names`` and ``values`` hold the texts of all rows: row n has ``key_counts[n]`` keys from
-    index ``key_starts[n]`` on, and ``property_counts[n]`` properties from ``property_starts[n]`` on.
+    ``keys``, ``names`` and ``values`` have the texts of all rows: the keys of row n start at index
+    ``key_starts[n]`` and are ``key_counts[n]``; its properties start at ``property_starts[n]`` and are
+    ``property_counts[n]``.
     ``deliver_at`` is NO_TIME for a row without a delivery time.
     """
 
@@ -267,7 +268,7 @@ class PropertyColumns:
                 first = self.property_starts[n]
                 for i in range(first, first + self.property_counts[n]):
                     if (has_tags and _is(names, i, b"TAGS")) or (has_keys and _is(names, i, b"KEYS")):
-                        continue  # the columns of their own say it
+                        continue  # the columns for tags and keys are used instead
                     why = _why_no_property(names, self.values, first, i)
                     if why:
                         return n, why

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The list of a slot in the timer log, and which timers of it went in bulk.
+"""Read the list of a slot from the timer log, and a hash table of timers for the delivery in bulk.
 
-A list is read from its newest unit backwards, through as much of the log as was read; every place is
-compared with the length of that before it is looked at. A table of timers is a C-contiguous int64 array
-of two columns, hash and value, a power of two long; a hash of 0 is an empty place.
+A list is read from its newest unit backwards, within the part of the log that was read. Every position is
+compared with the length of that part. The hash table is a C-contiguous int64 array with two columns, hash and
+value. Its number of rows is a power of two. A hash of 0 is an empty row.
 """
 
 import cython
@@ -23,10 +23,10 @@ def walk(
     precision_ms: cython.longlong,
     out: cython.uchar[::1],
 ):
-    """Follow a slot's list from the unit at ``pos`` backwards through ``buf``, which begins at ``base``.
+    """Follow the list of the slot at ``slot_ms`` from position ``pos`` backwards; ``buf[0]`` is at position ``base``.
 
-    Copies the units into ``out`` as far as it has room. Returns (units, position of the next one, good):
-    -1 is the end of the list; not good means that there is no unit of the slot at that position.
+    Copies the units into ``out`` until it is full. Return (number of units, position of the next unit or -1 at
+    the end of the list, good). ``good`` is False if there is no unit of the slot at that position.
     """
     n: cython.Py_ssize_t = 0
     k: cython.Py_ssize_t
@@ -72,7 +72,7 @@ def find(
     table: cython.const[cython.longlong][:, ::1], hashes: cython.const[cython.longlong][::1],
     found: cython.longlong[::1],
 ):
-    """The value of each hash in a table that ``add`` filled, or -1."""
+    """Write to ``found`` the value of each hash in a table that ``add`` filled, or -1."""
     n: cython.Py_ssize_t
     i: cython.Py_ssize_t
     if found.shape[0] != hashes.shape[0] or table.shape[0] & (table.shape[0] - 1) or (
@@ -88,9 +88,9 @@ def add(
     table: cython.longlong[:, ::1], hashes: cython.const[cython.longlong][::1],
     values: cython.const[cython.longlong][::1], used: cython.Py_ssize_t,
 ):
-    """Note values of hashes that are not 0 in a table with ``used`` entries; how many it has then.
+    """Add hashes that are not 0, with their values, to a table with ``used`` entries. Return the new number.
 
-    The table is a power of two long and stays at least half empty; the last value of a hash counts.
+    The table must stay at least half empty. The last value of a hash counts.
     """
     n: cython.Py_ssize_t
     i: cython.Py_ssize_t

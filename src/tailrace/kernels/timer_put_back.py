@@ -1,7 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Records that leave the wheel: timers that ``timer_records.read`` took apart, under their own topic.
+"""Write the records of timers that are due, under their own topics.
 
-``rows`` is its array. Every place is compared with the length of its buffer before it is written.
+``rows`` is the array that ``timer_records.read`` fills. Every position is compared with the length of its buffer
+before it is written.
 """
 
 import cython
@@ -67,7 +68,7 @@ def _digits(v: cython.longlong) -> cython.Py_ssize_t:
 @cython.nogil
 @cython.exceptval(check=False)
 def _decimal(out: cython.uchar[::1], q: cython.Py_ssize_t, v: cython.longlong) -> cython.Py_ssize_t:
-    """Write a number that is not negative; the place behind it."""
+    """Write a number that is not negative. Return the index after it."""
     n: cython.Py_ssize_t = _digits(v)
     k: cython.Py_ssize_t
     for k in range(n):
@@ -93,7 +94,7 @@ def _put_one(
     store_host: cython.const[cython.uchar][::1],
     names: cython.const[cython.uchar][::1],
 ) -> cython.Py_ssize_t:
-    """Write the record that row ``r`` leaves the wheel as; its size, or -1 when it does not fit."""
+    """Write the record of row ``r`` for delivery. Return its size, or -1 if it does not fit."""
     p: cython.Py_ssize_t = rows[r, _T_POS]
     born_length: cython.Py_ssize_t = rows[r, _T_BORN_LEN]
     body_length: cython.Py_ssize_t = rows[r, _T_BODY_LEN]
@@ -112,7 +113,7 @@ def _put_one(
     if size + BLANK_SIZE > limit - start:
         return -1
     q = put_head(
-        out, start, MAGIC_V1, be32(b, p + AT_BODY_CRC),  # the body's checksum, which was compared
+        out, start, MAGIC_V1, be32(b, p + AT_BODY_CRC),  # of the body; `timer_records.read` has verified it
         rows[r, _T_QUEUE_ID], be32(b, p + AT_FLAG), queue_offset, phy_offset,
         host_bits(be32(b, p + AT_SYS_FLAG), born_length, host_length), be64(b, p + AT_BORN_TIMESTAMP))
     q = put_store_time(out, copy_bytes(out, q, b, p + HEAD_SIZE, born_length), now_ms)
@@ -155,10 +156,10 @@ def put_back(
 ):
     """Write the plain rows ``order[first:until]`` as records of their real topics.
 
-    ``phy_offset`` is the position of ``out[pos]``, ``now_ms`` the store time. Body, flags, hosts and
-    properties stay; the two times of the wheel are added (convertMessage). ``queue_offsets`` counts on
-    for each row's T_QUEUE.
-    Returns (records, bytes): those that fit with eight bytes left, for the blank record.
+    ``out[pos]`` is at position ``phy_offset`` of the log, ``now_ms`` is the store time. Body, flags, born host and
+    properties are copied; the times of enqueue and dequeue are added as properties (RocketMQ's convertMessage).
+    ``queue_offsets[T_QUEUE]`` is the queue offset of a row's record and is incremented.
+    Return (records, bytes) that fit; eight bytes after them stay free for the blank record.
     """
     n: cython.Py_ssize_t
     r: cython.Py_ssize_t
@@ -173,12 +174,12 @@ def put_back(
         raise ValueError(f"rows {first} to {until} of {order.shape[0]} at {pos}")
     if count and rows.shape[1] < _COLUMNS:
         raise ValueError(f"{rows.shape[1]} columns")
-    for n in range(first, until):  # all before the first byte
+    for n in range(first, until):  # check all rows before the first byte is written
         r = order[n]
         if not 0 <= r < count or rows[r, _T_PLAIN] != 1 or rows[r, _T_WROTE] < 0 or not (
             0 <= rows[r, _T_QUEUE] < queues
         ) or rows[r, _T_PROPS_POS] + rows[r, _T_PROPS_LEN] > len(buf):
-            raise ValueError(f"row {r} is none to put")
+            raise ValueError(f"row {r} is not a plain timer inside the buffer")
     n = first
     with cython.nogil:
         while n < until:

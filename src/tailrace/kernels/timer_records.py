@@ -1,10 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Records of timers in bulk: what the enqueue asks of them, and what the put-back does.
+"""Read many records of timers, for the enqueue service (``read_enqueued``) and for the delivery (``read``).
 
-``rows`` is a C-contiguous int64 array, a row a record, of ``ENQUEUE_COLUMNS`` or ``COLUMNS`` columns;
-positions in it are indexes into the buffer that was read. What is not plain in every respect is
-marked as odd, and somebody else looks at it. Every place is compared with the length of its buffer
-before it is read.
+``rows`` is a C-contiguous int64 array with one row per record and ``ENQUEUE_COLUMNS`` or ``COLUMNS`` columns;
+positions in it are indexes into the buffer. A record that is not plain in every respect is marked as odd, and the
+caller handles it in Python. Every position is compared with the length of its buffer before it is read.
 """
 
 import cython
@@ -65,7 +64,7 @@ SOURCE_SHA256 = ""
 _TIMER = cython.declare(cython.int, 1)
 _DELETE = cython.declare(cython.int, 2)
 
-_TAIL = cython.declare(cython.int, 96)  # at most, of the two properties that are added
+_TAIL = cython.declare(cython.int, 96)  # greatest length of the two properties that are added
 _MASK_32 = cython.declare(cython.longlong, 0xFFFFFFFF)
 _MASK_31 = cython.declare(cython.longlong, 0x7FFFFFFF)
 _MASK_62 = cython.declare(cython.ulonglong, 0x3FFFFFFFFFFFFFFF)
@@ -95,7 +94,7 @@ ODD = 0
 TIMER = _TIMER
 DELETE = _DELETE
 
-# Names of properties, by what they mean here.
+# Numbers for the names of properties, see `_kind`.
 _REAL_TOPIC = cython.declare(cython.int, 1)
 _REAL_QID = cython.declare(cython.int, 2)
 _UNIQ_KEY = cython.declare(cython.int, 3)
@@ -137,7 +136,7 @@ def _kind(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, n: cython.Py_ssize_t,
     names: cython.const[cython.uchar][::1],
 ) -> cython.int:
-    """What a property's name means, 0 when it means nothing here."""
+    """Return the number of a property's name, 0 for a name that is not used here."""
     c: cython.uchar = b[p]
     if c == 82:  # R
         if n == 10 and _is(b, p, 10, names, 0):
@@ -169,7 +168,7 @@ def _kind(
 def _number(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t
 ) -> cython.longlong:
-    """A number of up to 15 digits, -1 for anything else."""
+    """Return a decimal number of up to 15 digits, -1 for anything else."""
     value: cython.longlong = 0
     if p >= e or e - p > 15:
         return -1
@@ -185,7 +184,7 @@ def _number(
 @cython.nogil
 @cython.exceptval(check=False)
 def _end_hash(h: cython.ulonglong, number: cython.longlong) -> cython.longlong:
-    """A hash in 62 bits, never 0."""
+    """Finish a hash with a number. Return 62 bits, never 0."""
     h = ((h ^ 1) * FNV_PRIME) & FNV_MASK
     h = ((h ^ cython.cast(cython.ulonglong, number & _MASK_32)) * FNV_PRIME) & FNV_MASK
     h = ((h ^ cython.cast(cython.ulonglong, (number >> 32) & _MASK_32)) * FNV_PRIME) & FNV_MASK
@@ -196,7 +195,7 @@ def _end_hash(h: cython.ulonglong, number: cython.longlong) -> cython.longlong:
 def identity_hash(
     topic: cython.const[cython.uchar][::1], key: cython.const[cython.uchar][::1], out_ms: cython.longlong
 ):
-    """The hash of a timer's identity, as ``read`` computes it."""
+    """Return the hash of a timer's identity (topic, unique key, slot time), as ``read`` computes it."""
     h: cython.ulonglong = fnv_on(FNV_START, topic, 0, len(topic))
     h = ((h ^ 1) * FNV_PRIME) & FNV_MASK
     return _end_hash(fnv_on(h, key, 0, len(key)), out_ms)
@@ -215,7 +214,7 @@ def _properties(
     rows: cython.longlong[:, ::1],
     n: cython.Py_ssize_t,
 ) -> cython.bint:
-    """Fill what the properties say; whether they are those of a plain timer."""
+    """Fill the columns that depend on the properties. Return True if they are those of a plain timer."""
     p: cython.Py_ssize_t = start
     value: cython.Py_ssize_t = -1
     kind: cython.int
@@ -263,7 +262,7 @@ def _properties(
             start = p + 1
             value = -1
         elif c >= 128:
-            return False  # text that is not ASCII has rules of its own
+            return False  # only ASCII is handled here
         p += 1
     if rows[n, _T_TOPIC_LEN] == 0 or rows[n, _T_KEY_LEN] == 0 or rows[n, _T_TOPIC_LEN] > 127:
         return False
@@ -293,7 +292,7 @@ def _body_at(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t,
     phy_offset: cython.longlong,
 ) -> cython.Py_ssize_t:
-    """Where the body of the record ``b[p:end]`` begins, behind its length, or -1 when it is none."""
+    """Return the index of the body (after its length) of the record ``b[p:end]``, -1 if it is not a record."""
     q: cython.Py_ssize_t = p + HEAD_SIZE
     length: cython.longlong
     if end - p < MIN_RECORD_SIZE or be32(b, p) != end - p or be64(b, p + AT_PHY_OFFSET) != phy_offset:
@@ -316,7 +315,7 @@ def _properties_at(
     b: cython.const[cython.uchar][::1], q: cython.Py_ssize_t, end: cython.Py_ssize_t,
     names: cython.const[cython.uchar][::1],
 ) -> cython.Py_ssize_t:
-    """Where the properties begin when a body of a timer's record begins at ``q``, or -1."""
+    """Return the index of the properties of a timer's record whose body starts at ``q``, or -1."""
     q += cython.cast(cython.Py_ssize_t, be32(b, q - 4))
     if b[q] != 19 or not _is(b, q + 1, 19, names, 156):
         return -1
@@ -337,14 +336,14 @@ def _record(
     rows: cython.longlong[:, ::1],
     n: cython.Py_ssize_t,
 ) -> cython.bint:
-    """Fill row ``n`` from the record ``b[p:end]``; whether it is a plain timer."""
+    """Fill row ``n`` from the record ``b[p:end]``. Return True if it is a plain timer."""
     sys_flag: cython.longlong
     length: cython.longlong
     q: cython.Py_ssize_t = _body_at(b, p, end, phy_offset)
     if q < 0:
         return False
     sys_flag = be32(b, p + AT_SYS_FLAG)
-    if sys_flag & 0x8:  # of a transaction, not counted in its queue or waiting for its end
+    if sys_flag & 0x8:  # records of transactions are not plain
         return False
     if sys_flag & 0x4:
         return False
@@ -372,11 +371,12 @@ def read(
     precision_ms: cython.longlong,
     rows: cython.longlong[:, ::1],
 ):
-    """Take apart the timers whose records are at ``at`` in ``buf``, made for ``phy_offsets``.
+    """Fill ``rows`` from the timer records at ``at`` in ``buf``, whose positions in the log are ``phy_offsets``.
 
-    Plain is a whole record of the timer topic whose checksum fits and whose properties are ASCII with
-    a real topic, queue, unique key and slot time, of no transaction, neither rolled nor put back nor
-    a request to delete. A place below 0 is one that could not be read.
+    T_PLAIN is 1 for a plain timer: a valid record of the timer topic whose body checksum matches; its properties
+    are ASCII and have real topic, queue id, unique key and slot time; it is not part of a transaction, was not rolled
+    or delivered before, and is not a request to delete a timer. An ``at`` below 0 is a record that could not be
+    read.
     """
     n: cython.Py_ssize_t
     p: cython.longlong
@@ -410,7 +410,7 @@ def _enqueued(
     rows: cython.longlong[:, ::1],
     n: cython.Py_ssize_t,
 ) -> cython.int:
-    """Fill what the properties ``b[start:e]`` say; what they make of the message."""
+    """Fill the E_* columns from the properties ``b[start:e]``. Return the kind: TIMER, DELETE or ODD."""
     p: cython.Py_ssize_t = start
     value: cython.Py_ssize_t = -1
     kind: cython.int
@@ -438,7 +438,7 @@ def _enqueued(
             start = p + 1
             value = -1
         elif c >= 128:
-            return 0  # text that is not ASCII has rules of its own
+            return 0  # only ASCII is handled here
         p += 1
     if rows[n, _E_TOPIC_LEN] == 0 or rows[n, _E_OUT] < 0:
         return 0
@@ -449,7 +449,7 @@ def _enqueued(
 
 
 def topic_hash(topic: cython.const[cython.uchar][::1]):
-    """The hash of a topic, as ``read_enqueued`` computes it."""
+    """Return the hash of a topic, as ``read_enqueued`` computes it."""
     return _end_hash(fnv_on(FNV_START, topic, 0, len(topic)), 0)
 
 
@@ -460,10 +460,11 @@ def read_enqueued(
     sizes: cython.const[cython.longlong][::1],
     rows: cython.longlong[:, ::1],
 ):
-    """What the enqueue asks of the timer messages whose records are at ``at``, made for ``phy_offsets``.
+    """Fill the E_* columns from the timer records at ``at``, whose positions in the log are ``phy_offsets``.
 
-    TIMER and DELETE are whole records of the timer topic whose properties are ASCII and have a slot
-    time and a real topic; checksums are not looked at. A place below 0 is one that could not be read.
+    E_KIND is TIMER or DELETE for a record of the timer topic with valid lengths whose properties are ASCII and
+    have slot time and real topic, else ODD. Checksums are not verified. An ``at`` below 0 is a record that could
+    not be read.
     """
     n: cython.Py_ssize_t
     p: cython.longlong

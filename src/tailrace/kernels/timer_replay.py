@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The wheel out of the timer log: where its units end, their lists, and which of them are in one.
+"""Rebuild the wheel from the timer log: find valid units, add them to the lists of slots, find listed units.
 
-``buf`` begins with a unit, whose position in the log is ``base``; what is behind the last whole unit
-is not looked at. ``wheel`` is a ring of slots as the wheel file has them.
+``buf`` starts with a unit, whose position in the timer log is ``base``. Bytes after the last whole unit are
+ignored. ``wheel`` is a ring of slots as in the wheel file.
 """
 
 import cython
@@ -31,9 +31,9 @@ ENDLESS = _ENDLESS
 
 
 def good(buf: cython.const[cython.uchar][::1], base: cython.longlong, limit: cython.longlong):
-    """(how many units there are before the first that is none, the one whose record comes last).
+    """Return (number of units before the first invalid one, number of the unit whose record is last in the log).
 
-    A unit's list leads backwards, and its record ends at ``limit`` in the CommitLog at the latest.
+    A unit is valid if its list leads backwards and its record ends at or before ``limit`` of the CommitLog.
     """
     n: cython.Py_ssize_t = 0
     p: cython.Py_ssize_t
@@ -68,11 +68,11 @@ def replay(
     wheel: cython.uchar[::1],
     pages: cython.uchar[::1],
 ):
-    """Put units that are due from ``begin_ms`` on into the lists of their slots, one after the other.
+    """Add units that are due at ``begin_ms`` or later to the lists of their slots, one after the other.
 
-    Returns (units, why it ended): DONE, or before a unit that begins a list although its slot has one
-    (BEGINS_ANEW), does not go on where its list ended (BROKEN), or whose place has another time
-    (TAKEN). ``pages`` of the ring that were changed are set to 1.
+    Return (number of units, why it stopped). DONE: all units were added. Or the next unit starts a list although
+    its slot has one (BEGINS_ANEW), does not continue the list of its slot (BROKEN), or its slot is used for
+    another time (TAKEN). ``pages`` of the ring that were changed are set to 1.
     """
     n: cython.Py_ssize_t = 0
     p: cython.Py_ssize_t
@@ -127,7 +127,7 @@ def listed(
     wheel: cython.const[cython.uchar][::1],
     out: cython.uchar[::1],
 ):
-    """Set ``out`` to 1 for each unit that is in the list of a slot from ``begin_ms`` on, else to 0."""
+    """Set ``out`` to 1 for each unit that is in the list of a slot at or after ``begin_ms``, else to 0."""
     n: cython.Py_ssize_t = 0
     p: cython.Py_ssize_t
     at: cython.Py_ssize_t

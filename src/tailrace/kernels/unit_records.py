@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Records that units of a queue name, verified: for reads of a queue.
+"""Read and verify the records that the units of a queue name.
 
-A unit has 20 bytes: position and size of a record, tags code. Units and records are read as they are
-on the disk, damaged or not, so every read is behind a comparison.
+A unit has 20 bytes: position and size of a record, and tags code. Units and records may be damaged, so every
+position is compared with the length before it is read.
 """
 
 import array
@@ -43,21 +43,21 @@ SOURCE_SHA256 = ""
 _MASK_31 = cython.declare(cython.longlong, 0x7FFFFFFF)
 _PRE_BLANK_SIZE = cython.declare(cython.longlong, 0x7FFFFFFF)
 _PAGE = cython.declare(cython.Py_ssize_t, 4096)
-_LOOK = cython.declare(cython.Py_ssize_t, 1024)  # pages of one system call at most: the call costs more than the pages
+_LOOK = cython.declare(cython.Py_ssize_t, 1024)  # pages per mincore call at most; the call costs more than the pages
 
-_UNITS_END = cython.declare(cython.int, 0)  # every unit was looked at
-_UNITS_FULL = cython.declare(cython.int, 1)  # one record more is too many, or too many bytes
-_UNITS_ELSEWHERE = cython.declare(cython.int, 2)  # the unit names a record outside of the buffer
-_UNITS_CUT_OFF = cython.declare(cython.int, 3)  # its record does not end in the buffer
-_UNITS_DAMAGED = cython.declare(cython.int, 4)  # the bytes there are not the record of this unit
-_UNITS_COLD = cython.declare(cython.int, 5)  # its record is not in the page cache
+_UNITS_END = cython.declare(cython.int, 0)  # all units were read
+_UNITS_FULL = cython.declare(cython.int, 1)  # the next record exceeds the number or the bytes that were requested
+_UNITS_ELSEWHERE = cython.declare(cython.int, 2)  # the next unit's record starts outside of the buffer
+_UNITS_CUT_OFF = cython.declare(cython.int, 3)  # the next unit's record ends after the buffer
+_UNITS_DAMAGED = cython.declare(cython.int, 4)  # the bytes are not the record of the next unit
+_UNITS_COLD = cython.declare(cython.int, 5)  # the next unit's record is not in the page cache
 _PROPERTY_WEIGHT = cython.declare(cython.longlong, 16)
 _PLACE_AT = cython.declare(cython.int, 0)  # index of the record in the buffer
 _PLACE_SIZE = cython.declare(cython.int, 1)
 _PLACE_OFFSET = cython.declare(cython.int, 2)  # queue offset of the unit
 _PLACE_COLUMNS = cython.declare(cython.int, 3)
 
-# The same numbers for users; compiled, the names above are C integers that no import sees.
+# The same numbers for other modules; in the compiled module the names above are C integers and cannot be imported.
 UNITS_END = _UNITS_END
 UNITS_FULL = _UNITS_FULL
 UNITS_ELSEWHERE = _UNITS_ELSEWHERE
@@ -75,7 +75,7 @@ PLACE_COLUMNS = _PLACE_COLUMNS
 @cython.nogil
 @cython.exceptval(check=False)
 def _body_at(b: cython.const[cython.uchar][::1], at: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Return the place of the length of the body in the record at ``at``."""
+    """Return the index of the body length field of the record at ``at``."""
     sys_flag: cython.longlong = be32(b, at + AT_SYS_FLAG)
     return (
         at + HEAD_SIZE + (HOST_V6_SIZE if sys_flag & BORNHOST_V6 else HOST_V4_SIZE) + STORE_TIME_SIZE
@@ -94,10 +94,10 @@ def _properties_at(
     queue_id: cython.longlong,
     queue_offset: cython.longlong,
 ) -> cython.Py_ssize_t:
-    """Return the place of the properties in the record ``b[at:at + size]``, which was made for this place.
+    """Return the index of the properties of the record ``b[at:at + size]``, -1 if it is not the expected record.
 
-    -1 if the lengths in it or its place are wrong; checksums are not checked. An empty ``topic``
-    stands for any topic, queue and place.
+    Magic, lengths and position are checked, and topic, queue id and queue offset unless ``topic`` is empty.
+    Checksums are not checked.
     """
     end: cython.Py_ssize_t = at + size
     p: cython.Py_ssize_t
@@ -137,7 +137,7 @@ def _properties_at(
 def _checksums_are_right(
     b: cython.const[cython.uchar][::1], at: cython.Py_ssize_t, properties: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.bint:
-    """Whether a record whose lengths are right has the body and the properties it was made with."""
+    """Return True if the checksums of a record match; its lengths were checked before."""
     p: cython.Py_ssize_t = _body_at(b, at)
     length: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, be32(b, p))
     if length and (crc_of(b, p + 4, p + 4 + length) & _MASK_31) != be32(b, at + AT_BODY_CRC):
@@ -157,10 +157,7 @@ def _is_message(
     queue_id: cython.longlong,
     queue_offset: cython.longlong,
 ) -> cython.bint:
-    """Whether ``b[at:at + size]`` is one whole record, made for its position and its place in a queue.
-
-    All checksums are checked. An empty ``topic`` stands for any topic, queue and place.
-    """
+    """Return True if ``b[at:at + size]`` is the expected record with right checksums, see ``_properties_at``."""
     properties: cython.Py_ssize_t = _properties_at(b, at, size, phy_offset, topic, queue_id, queue_offset)
     return properties >= 0 and _checksums_are_right(b, at, properties, at + size)
 
@@ -172,7 +169,7 @@ def _pages_of(
     units: cython.const[cython.uchar][::1], first: cython.Py_ssize_t, until: cython.Py_ssize_t,
     base: cython.longlong, limit: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Number of pages of a buffer of ``limit`` bytes up to the last record of units [first, until)."""
+    """Return the number of pages of the buffer up to the end of the last record of units [first, until)."""
     k: cython.Py_ssize_t
     end: cython.longlong = 0
     at: cython.longlong
@@ -192,10 +189,10 @@ def _is_cached(
     b: cython.const[cython.uchar][::1], first: cython.Py_ssize_t, until: cython.Py_ssize_t,
     last: cython.Py_ssize_t, pages: cython.p_uchar, window: cython.p_Py_ssize_t,
 ) -> cython.bint:
-    """Whether the mapped pages ``first`` up to ``until`` of ``b`` are in memory.
+    """Return True if the mapped pages [``first``, ``until``) of ``b`` are in memory.
 
-    ``pages`` has the answer of the last system call, for pages from ``window[0]`` up to ``window[1]``.
-    Pages from ``last`` on are looked at only if they are asked for.
+    ``pages`` has the result of the last mincore call, for the pages [``window[0]``, ``window[1]``). A call asks for
+    the pages up to ``last``, so that several records need one call.
     """
     k: cython.Py_ssize_t
     n: cython.Py_ssize_t
@@ -208,7 +205,7 @@ def _is_cached(
                 n = _LOOK
             if mincore(cython.cast(cython.p_void, cython.cast(cython.p_uchar, cython.address(b[0])) + first * _PAGE),
                        n * _PAGE, pages):
-                return True  # it cannot be told, so nothing can be said against reading it
+                return True  # it is not known, so the record is read
             window[0] = first
             window[1] = first + n
         k = first - window[0]
@@ -235,9 +232,9 @@ def _located(
     pages: cython.p_uchar,
     window: cython.p_Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Where the record of a unit is in ``buf[:until]``; a negative UNITS_* if it cannot be read there."""
+    """Return the index of a unit's record in ``buf[:until]``, or a negative UNITS_* if it cannot be read there."""
     at: cython.Py_ssize_t
-    # No log begins before 0; a damaged unit may have led to such a base, and the difference overflows.
+    # `base` may be negative because of a damaged unit; then the difference would overflow.
     if base < 0 or phy_offset < base or phy_offset - base >= until:
         return -_UNITS_ELSEWHERE
     at = cython.cast(cython.Py_ssize_t, phy_offset - base)
@@ -271,7 +268,7 @@ def _find(
     only_cached: cython.bint,
     places: cython.p_longlong,
 ):
-    """Fill three numbers of ``places`` a verified record; (records, unit at which it stopped, UNITS_*)."""
+    """Fill three numbers of ``places`` per verified record. Return (records, index of the next unit, UNITS_*)."""
     count: cython.Py_ssize_t = len(units) // 20
     i: cython.Py_ssize_t = first
     k: cython.Py_ssize_t
@@ -343,8 +340,8 @@ def find_units(
 ):
     """Verify the records that ``read_units`` would copy, and fill a row of ``places`` (PLACE_*) for each.
 
-    At most as many as there are rows; the first may be longer than ``room``. Return (the number of
-    records, the index of the unit at which reading stopped, the reason: one of UNITS_*).
+    There are at most as many records as rows. The first record may be longer than ``room``. Return (number of
+    records, index of the unit at which reading stopped, reason UNITS_*).
     """
     n: cython.Py_ssize_t
     i: cython.Py_ssize_t
@@ -378,18 +375,17 @@ def read_units(
     started: cython.bint,
     only_cached: cython.bint,
 ):
-    """Verify and copy the records that queue units name, as far as they are in ``buf[:until]``.
+    """Verify and copy the records of queue units, up to the first one that is not in ``buf[:until]``.
 
-    ``base`` is the position of ``buf[0]`` in the log, ``queue_offset`` the number of ``units[0]``.
-    Reading starts at the unit with index ``first``. Units without a message and units whose tags
-    code is not one of ``codes`` (empty: any code) are skipped. At most ``most`` records of at most
-    ``room`` bytes in all are taken; unless ``started``, the first record may be longer than
-    ``room``. With ``only_cached``, reading stops before the first record that is not in the page
-    cache; ``buf`` is a mapping from its start then, and the interpreted form reads on.
+    ``buf[0]`` is at position ``base`` of the log. ``units[0]`` has the queue offset ``queue_offset``. Reading
+    starts at the unit with index ``first``. Pre-blank units and units whose tags code is not one of ``codes``
+    (empty: any code) are skipped. At most ``most`` records with at most ``room`` bytes together are copied;
+    unless ``started``, the first record may be longer than ``room``. With ``only_cached`` reading stops before
+    the first record that is not in the page cache; ``buf`` must then be the start of a mapping. The interpreted
+    form ignores ``only_cached``.
 
-    Return (the records in one bytes object, two native 64-bit numbers of each: its end in that object
-    and its queue offset, the number of records, the index of the unit at which reading stopped, the
-    reason: one of UNITS_*).
+    Return (the records as one bytes object; two native 64-bit numbers per record: its end in that object and its
+    queue offset; number of records; index of the unit at which reading stopped; reason UNITS_*).
     """
     n: cython.Py_ssize_t
     i: cython.Py_ssize_t
@@ -412,7 +408,7 @@ def read_units(
             n, i, why = _find(
                 buf, base, until, units, first, codes, topic, queue_id, queue_offset, most, room,
                 started, only_cached, places)
-        # Sizes are taken as they were checked: the bytes are another process's, too.
+        # Use the sizes that were checked, because another process may have changed the file since.
         for k in range(n):
             total += places[3 * k + 1]
         if cython.compiled:
@@ -422,7 +418,7 @@ def read_units(
             for k in range(n):
                 memcpy(to + total, cython.address(buf[places[3 * k]]), places[3 * k + 1])
                 total += places[3 * k + 1]
-                places[2 * k] = total  # the three numbers of record k were used, and those before it
+                places[2 * k] = total  # overwrites only numbers of records up to k, which are no longer needed
                 places[2 * k + 1] = places[3 * k + 2]
             return data, PyBytes_FromStringAndSize(cython.cast(cython.p_char, places), 16 * n), n, i, why
         data = b"".join([
@@ -439,8 +435,8 @@ def read_units(
 def _values(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, end: cython.Py_ssize_t, names: tuple) -> tuple:
     """Return the texts of the properties ``names`` in ``b[p:end]``, None for a missing one.
 
-    As MessageDecoder of the reference reads them: the last of a name counts, and one without a value
-    is not there.
+    Reads them as RocketMQ's MessageDecoder does: the last value of a repeated name counts, and a property
+    without a value is missing.
     """
     k: cython.Py_ssize_t
     i: cython.Py_ssize_t
@@ -499,14 +495,14 @@ def read_matching(
     started: cython.bint,
     only_cached: cython.bint,
 ):
-    """Do what ``read_units`` does for the records that ``matches`` keeps, and skip the others.
+    """Do what ``read_units`` does for the records that ``matches`` selects, and skip the others.
 
-    ``matches`` gets the texts of the properties ``names``, None for one that a record does not have.
-    Only the records that it keeps are verified and copied. Reading also stops (UNITS_FULL) before a
-    record with which more than ``look`` bytes would have been looked at, unless it is the first one.
-    A byte of the properties counts as `PROPERTY_WEIGHT` bytes, because each is compared.
+    ``matches`` is called with the texts of the properties ``names``, None for a missing property. Only selected
+    records are verified and copied. Reading also stops (UNITS_FULL) before a record with which more than ``look``
+    bytes would be examined; at least one record is examined. A byte of the properties counts as `PROPERTY_WEIGHT`
+    bytes, because properties are compared with the names.
 
-    Return what ``read_units`` returns, and the number of bytes that were looked at.
+    Return what ``read_units`` returns, and the number of examined bytes.
     """
     count: cython.Py_ssize_t = len(units) // 20
     i: cython.Py_ssize_t = first

@@ -10,9 +10,9 @@ import numpy as np
 
 from tailrace.arrow import pyarrow
 from tailrace.arrow.columns import Columns
+from tailrace.arrow.inner_rows import message_rows
 from tailrace.arrow.schema import COLUMN_NAMES, arrow_schema
-from tailrace.errors import ConfigError
-from tailrace.store.queue_types import BATCH_CQ, QUEUE_TYPE
+from tailrace.kernels import record
 from tailrace.store.reading import MessageReader
 
 if TYPE_CHECKING:
@@ -28,17 +28,23 @@ def arrow_table(
     """Return at most ``count`` messages of a queue with offsets in [``offset``, ``until``).
 
     ``label`` is the value of the column ``store``. A record batch has up to 8 MiB of records, so the call
-    needs the memory of its result and little more. Raises ConfigError for a topic with batch queues.
+    needs the memory of its result and little more. Inner batches are unwrapped.
     """
-    if reader.has_batch_queues(topic):
-        raise ConfigError(f"{topic} is a topic of {QUEUE_TYPE}={BATCH_CQ}, which no table is made of; use read")
-    memory = _ArrowMemory()
+    memory, has_batches = _ArrowMemory(), reader.has_batch_queues(topic)
     batches = []
     with contextlib.closing(reader.scan(topic, queue_id, offset, until, count)) as parts:
-        for data, rows in parts:
+        for data, records in parts:
+            rows = records
+            if has_batches:
+                rows = message_rows(data, rows)
+                offsets = rows[:, record.C_QUEUE_OFFSET]
+                rows = rows[(offsets >= offset) & (offsets < until)][:count]
+                count -= len(rows)
             columns = Columns(data, rows, label, "stored", memory)
             batches.append(pyarrow().RecordBatch.from_arrays(
                 [columns.make(field.name, field.type) for field in schema], schema=schema))
+            if has_batches and not count:
+                break
     return pyarrow().Table.from_batches(batches, schema=schema)
 
 

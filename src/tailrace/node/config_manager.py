@@ -1,11 +1,11 @@
 """State files below ``config/``: JSON that survives a crash at any moment.
 
-A new text is written to ``<file>.tmp`` and synced, the present file becomes ``<file>.bak``, the new
-one takes its name, and the directory is synced. Whatever a crash leaves, ``<file>`` or
-``<file>.bak`` is whole, and loading takes the first of them that can be read. Members that Tailrace
-does not know are kept: the file may belong to a newer Java broker.
+A new text is written to ``<file>.tmp`` and synced, the present file is renamed to ``<file>.bak``, the new one
+to ``<file>``, and the directory is synced. After a crash at any moment ``<file>`` or ``<file>.bak`` is complete,
+and a load reads the first of them that is valid. Members that Tailrace does not know are kept, because a newer
+Java broker may have written them.
 
-A change of a table is durable before anybody can see it. `ConfigManager.submit` queues a change,
+A change of a table is durable before a reader can see it. `ConfigManager.submit` queues a change,
 `ConfigManager.write_queued` applies every queued change to a `Draft`, writes the draft once and then
 publishes it. If the write fails, the previous file gets its name back, and the table, its data
 version and the file are what they were before.
@@ -23,6 +23,7 @@ from concurrent.futures import Future
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from tailrace.env.filesystem import FileSystem
+from tailrace.env.permissions import make_private
 from tailrace.env.whole_files import read_if_there, write_file
 from tailrace.errors import FatalStorageError
 from tailrace.formats import fastjson
@@ -38,7 +39,7 @@ Edit = Callable[["Draft[K, V]"], Any]
 
 
 class DataVersion:
-    """How often a table has changed; equality tells others whether to fetch it again."""
+    """Version of a table: it changes with every change, so other processes know whether to fetch the table again."""
 
     __slots__ = ("counter", "state_version", "timestamp")
 
@@ -59,7 +60,7 @@ class DataVersion:
         return made
 
     def to_json(self) -> dict[str, int]:
-        """The members of RocketMQ's DataVersion."""
+        """Return the members of RocketMQ's DataVersion."""
         return {
             "counter": self.counter,
             "stateVersion": self.state_version,
@@ -67,7 +68,7 @@ class DataVersion:
         }
 
     def take(self, value: Any) -> None:
-        """Take over the members of a stored version; anything else changes nothing."""
+        """Set the members from a stored version; a value of another form is ignored."""
         if isinstance(value, dict):
             self.counter = _number(value.get("counter"), self.counter)
             self.state_version = _number(value.get("stateVersion"), self.state_version)
@@ -75,7 +76,7 @@ class DataVersion:
 
 
 def _number(value: Any, default: int) -> int:
-    """A whole number as Java may have written it."""
+    """Return a whole number that may be stored as text, or ``default``."""
     if isinstance(value, int):
         return int(value)
     try:
@@ -85,7 +86,7 @@ def _number(value: Any, default: int) -> int:
 
 
 class Draft(Generic[K, V]):
-    """A table with changes that nobody else sees yet."""
+    """A table with changes that other callers do not see yet."""
 
     __slots__ = ("_base", "_size", "changes", "gone", "puts")
 
@@ -127,7 +128,7 @@ class Draft(Generic[K, V]):
         return True
 
     def touch(self) -> None:
-        """Have the file written although the table does not change: what is written beside it does."""
+        """Count a change although the table does not change, because other members of the file do."""
         self.changes += 1
 
     def __len__(self) -> int:
@@ -148,11 +149,14 @@ class _Change(NamedTuple):
 
 
 class ConfigManager(abc.ABC, Generic[K, V]):
-    """A table that lives in a state file. Its methods may be called from any thread.
+    """A table that is stored in a state file. Any thread may call its methods.
 
     ``_table`` is changed in place, by single operations of ``dict``. A reader that iterates takes a
     copy first (``list(table)``), which is one operation too.
     """
+
+    private = False
+    """Whether only the owner of the file may read it."""
 
     def __init__(self, file_system: FileSystem, config_dir: str, name: str) -> None:
         self._file_system = file_system
@@ -173,11 +177,11 @@ class ConfigManager(abc.ABC, Generic[K, V]):
 
     @property
     def path(self) -> str:
-        """Where the table is kept."""
+        """Path of the state file."""
         return f"{self._config_dir}/{self._name}"
 
     def load(self) -> bool:
-        """Read the file or its backup; False when there was neither."""
+        """Read the file or its backup. Return False without either."""
         found = read_config(self._file_system, self.path)
         if found is None:
             return False
@@ -187,10 +191,10 @@ class ConfigManager(abc.ABC, Generic[K, V]):
             self._decode(self._unknown)
         return True
 
-    # -- changes that are durable before they show
+    # -- changes that are durable before they are visible
 
     def change(self, edit: Edit[K, V], also: Callable[[], None] | None = None) -> Any:
-        """Apply a change; durable and visible on return. Returns what ``edit`` returned.
+        """Apply a change, durable and visible on return. Return the result of ``edit``.
 
         Raises what ``edit`` or ``also`` raised, or OSError; then nothing has changed. See `submit`.
         """
@@ -202,15 +206,15 @@ class ConfigManager(abc.ABC, Generic[K, V]):
         """Queue a change for the next `write_queued`, which completes the future. Waits for nothing.
 
         ``edit`` changes the draft that it gets, or raises and changes nothing. ``also`` runs after
-        the file is written and before the change shows: it makes durable what belongs to the change
-        in other files. If it raises, the file is put back, and every change of this write fails.
+        the file is written and before the change is visible, to make related changes of other files durable. If
+        it raises, the previous file gets its name back, and every change of this write fails.
         """
         done: Future[Any] = Future()
         self._queued.append(_Change(edit, also, done))
         return done
 
     def write_queued(self) -> None:
-        """Apply all queued changes with one write of the file. Raises nothing: the futures say it."""
+        """Apply all queued changes with one write of the file. Errors are set on the futures, not raised."""
         with self._lock:
             batch: list[tuple[_Change, Any]] = []
             draft = Draft(self._table)
@@ -230,7 +234,7 @@ class ConfigManager(abc.ABC, Generic[K, V]):
                 return
             try:
                 self._make_durable(draft, version, [change for change, _ in batch])
-            except BaseException as error:  # it belongs to whoever waits for the changes
+            except BaseException as error:  # raised in the callers that wait for the changes
                 for change, _ in batch:
                     change.done.set_exception(error)
                 if not isinstance(error, Exception):
@@ -261,15 +265,16 @@ class ConfigManager(abc.ABC, Generic[K, V]):
             raise
 
     def _replace(self, text: bytes) -> bool:
-        """Write the file; return whether the previous one is kept as its backup."""
+        """Write the file. Return True if the previous one is kept as its backup."""
         if self._failed_sync:
             raise OSError(errno.EIO, self._failed_sync, self.path)
         try:
             kept = write_config(
-                self._file_system, self._config_dir, self._name, text, trusted=self._file_known)
+                self._file_system, self._config_dir, self._name, text, trusted=self._file_known,
+                private=self.private)
         except _DirectorySyncError as error:
-            # Rule F6, a failed sync is final: a later one may succeed although the file is not there.
-            # A directory that could not be opened for want of descriptors was not synced.
+            # Rule F6, a failed sync is final: a later sync may succeed although the file is not on the disk.
+            # A directory that could not be opened because descriptors were short was not synced.
             if error.errno not in _NOT_FINAL:
                 self._failed_sync = (
                     f"a sync failed before ({error.strerror}): no change is taken until a restart")
@@ -293,22 +298,22 @@ class ConfigManager(abc.ABC, Generic[K, V]):
             _log.error("refused change may return with a restart file=%s reason=%s", path, error)
 
     def _publish(self, draft: Draft[K, V]) -> None:
-        """Show the changes of a draft."""
+        """Make the changes of a draft visible."""
         self._table.update(draft.puts)
         for key in draft.gone:
             self._table.pop(key, None)
 
     def _published(self) -> None:
-        """Called when changes show, with their data version set."""
+        """Called after changes are visible and the data version is set."""
 
     def _merged(self, draft: Draft[K, V]) -> dict[K, V]:
-        """The whole table after the changes of a draft."""
+        """Return the whole table after the changes of a draft."""
         return draft.merged()
 
     def _next_version(self, version: DataVersion) -> None:
         """Count a change; a table without a data version overrides this."""
 
-    # -- state that is written now and then
+    # -- state that is written at intervals
 
     def persist(self) -> None:
         """Write the table; durable on return."""
@@ -331,8 +336,8 @@ class ConfigManager(abc.ABC, Generic[K, V]):
             raise
 
     def to_json(self) -> dict[str, Any]:
-        """The whole table as the file shows it."""
-        # The version first: with an older table it would hide the change from those who compare.
+        """Return the content of the file."""
+        # The version first: a new version with an older table would hide the change from readers that compare.
         return {
             **self._unknown,
             "dataVersion": self.data_version.to_json(),
@@ -341,15 +346,15 @@ class ConfigManager(abc.ABC, Generic[K, V]):
 
     @abc.abstractmethod
     def _decode(self, value: dict[str, Any]) -> None:
-        """Take over the members of a file, removing from ``value`` what was understood."""
+        """Set the table from the members of a file. Remove the known members from ``value``."""
 
     @abc.abstractmethod
     def _encode(self, table: dict[K, V]) -> dict[str, Any]:
-        """The members that `_decode` understands, of a copy of the table."""
+        """Return the members of the file for a copy of the table."""
 
 
 def read_config(file_system: FileSystem, path: str) -> dict[str, Any] | None:
-    """The object in a state file, or in its backup when the file is missing, empty or unreadable."""
+    """Return the object in a state file; in its backup if the file is missing, empty or damaged; None without both."""
     found = _object_in(file_system, path)
     return _object_in(file_system, f"{path}.bak") if found is None else found
 
@@ -375,23 +380,27 @@ class _DirectorySyncError(OSError):
     def __init__(self, error: OSError, directory: str, *, kept: bool) -> None:
         super().__init__(error.errno, error.strerror, directory)
         self.kept = kept
-        """Whether the previous file is the backup."""
+        """True if the previous file is the backup."""
 
 
 def write_config(
-    file_system: FileSystem, config_dir: str, name: str, text: bytes, *, trusted: bool = False
+    file_system: FileSystem, config_dir: str, name: str, text: bytes, *, trusted: bool = False,
+    private: bool = False,
 ) -> bool:
     """Replace a state file, keeping the present one as its backup; durable on return.
 
-    ``trusted`` says that the present file is whole, so that it need not be read. Returns whether
-    there was one to keep. Raises OSError, and the name then stands for the new or the previous text;
-    FatalStorageError, and the name stands for the previous text.
+    With ``trusted`` the present file is known to be complete, so it is not read. A ``private`` file gets the
+    mode 0600 before anything is written. Return True if there was a file to keep. After an OSError the file has
+    the new or the previous text, after a FatalStorageError the previous text.
     """
     path = f"{config_dir}/{name}"
     temporary = f"{path}.tmp"
     if not file_system.exists(config_dir):
         file_system.makedirs(config_dir)
     try:
+        if private:
+            write_file(file_system, temporary, b"")
+            make_private(temporary)
         write_file(file_system, temporary, text)
     except OSError:
         # The next attempt makes a new file: after a failed sync this one must not be synced again.
@@ -406,14 +415,14 @@ def write_config(
         file_system.rename(temporary, path)
     except OSError:
         if kept:
-            with contextlib.suppress(OSError):  # else a load takes the backup
+            with contextlib.suppress(OSError):  # if this fails, a load reads the backup
                 file_system.rename(f"{path}.bak", path)
         raise
     try:
         file_system.sync_dir(config_dir)
     except OSError as error:
         raise _DirectorySyncError(error, config_dir, kept=kept) from error
-    except FatalStorageError as error:  # no sync is made any more, so the names alone can go back
+    except FatalStorageError as error:  # no sync is possible any more, so only the names are changed back
         try:
             _give_names_back(file_system, path, had_file=kept)
         except OSError:

@@ -1,7 +1,7 @@
-"""How far each consumer group has come: ``consumerOffset.json``, with LMQ ``lmqConsumerOffset.json``.
+"""Committed offsets of the consumer groups: ``consumerOffset.json``, with enableLmq ``lmqConsumerOffset.json``.
 
-With enableLmq the second file takes the place of the first, for all groups. In it the groups that are
-LMQ ones have a table of their own, a number for each topic and group: their queue id is always 0.
+With enableLmq the second file replaces the first one, for all groups. It has a separate table for LMQ groups, with
+one number for each topic and group, because their queue id is always 0.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ VERSION_STEP: Final = 500
 
 
 class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
-    """Next offsets by ``topic@group`` and queue. `persist_if_changed` is called now and then.
+    """Next offsets by ``topic@group`` and queue. `persist_if_changed` is called at intervals.
 
-    A commit shows before it is written, as in RocketMQ. What an administrator asks for (a reset, the
-    removal of a topic or of a group) is durable before it shows.
+    A commit is visible before it is written, as in RocketMQ. A change by an administrator (a reset, the removal
+    of a topic or of a group) is durable before it is visible.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
         self._reset_lock = threading.Lock()
         self._commits = 0
         self.before_write: Callable[[], None] | None = None
-        """Called before the file is written, with what goes into it fixed already; may raise."""
+        """Called before the file is written, after its content is fixed; may raise."""
 
     def load(self) -> bool:
-        """Read the file, or the other one of the two if this one was never written; False without both.
+        """Read the file, or the one of the other setting if this one was never written. Return False without both.
 
-        The first open after a change of enableLmq finds the other one only.
+        The first open after a change of enableLmq finds only the file of the other setting.
         """
         other = f"{self._config_dir}/{_FILES[not self._lmq]}"
         if super().load():
@@ -90,7 +90,7 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
                          path, len(table))
 
     def _queue(self, group: str, queue_id: int) -> int:
-        """The queue under which an offset is kept: an LMQ group has one for each topic."""
+        """Return the queue id under which an offset is stored; an LMQ group has one offset per topic."""
         return LMQ_QUEUE_ID if self._lmq and group.startswith(LMQ_PREFIX) else queue_id
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
@@ -115,15 +115,15 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
             self.data_version.next(self._clock.now_ms())
 
     def query(self, group: str, topic: str, queue_id: int) -> int:
-        """The next offset of a queue, -1 when none is known."""
+        """Return the next offset of a queue, or -1 if it is unknown."""
         queue_id = self._queue(group, queue_id)
         queues = self._table.get(f"{topic}@{group}")
         return -1 if queues is None else queues.get(queue_id, -1)
 
     def entries(self) -> list[tuple[str, str, int, int]]:
-        """(topic, group, queue id, next offset) of everything known."""
+        """Return (topic, group, queue id, next offset) of all committed offsets."""
         found = []
-        # list() and dict() copy in one step each, so commits may go on meanwhile.
+        # list() and dict() copy in one step each, so other threads may commit at the same time.
         for key, queues in list(self._table.items()):
             topic, separator, group = key.partition(TOPIC_GROUP_SEPARATOR)
             if separator:
@@ -131,7 +131,7 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
         return found
 
     def commit_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Remember up to where a queue was handed out; not written to the file."""
+        """Set the offset up to which messages of a queue were sent to consumers. It is not written to the file."""
         key = f"{topic}@{group}"
         queues = self._pull_table.get(key)
         if queues is None:
@@ -139,21 +139,23 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
         queues[queue_id] = offset
 
     def query_pull(self, group: str, topic: str, queue_id: int) -> int:
-        """Up to where a queue was handed out, -1 when unknown."""
+        """Return the offset up to which messages of a queue were sent to consumers, or -1."""
         queues = self._pull_table.get(f"{topic}@{group}")
         return -1 if queues is None else queues.get(queue_id, -1)
 
     def assign_reset(self, group: str, topic: str, offsets: dict[int, int]) -> None:
         """Set next offsets of queues by hand; durable on return. Raises OSError or StoreError.
 
-        Their consumers are told later (`take_reset`).
+        Their consumers get the offsets later (`take_reset`).
         """
         key = f"{topic}@{group}"
+        # An LMQ group has one offset for each topic. Of several queues the first one decides.
+        kept = {self._queue(group, queue_id): offsets[queue_id] for queue_id in sorted(offsets, reverse=True)}
         known = self._table.get(key, {})
-        new = sum(queue_id not in known for queue_id in offsets)
+        new = sum(queue_id not in known for queue_id in kept)
         self._make_room(new)
         try:
-            self.change(lambda draft: draft.put(key, offsets))
+            self.change(lambda draft: draft.put(key, kept))
         except BaseException:
             self._count -= new
             raise
@@ -181,11 +183,11 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
             raise
 
     def is_reset(self, group: str, topic: str, queue_id: int) -> bool:
-        """Whether an offset was set by hand and the queue's consumer has not heard of it."""
+        """Return True if an offset was set by hand and the consumer of the queue has not got it yet."""
         return queue_id in self._reset_table.get(f"{topic}@{group}", ())
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The offset that was set by hand, once: its consumer is told."""
+        """Return the offset that was set by hand, or None. It is returned once, for the consumer of the queue."""
         if not self._reset_table:
             return None
         key = f"{topic}@{group}"
@@ -197,18 +199,18 @@ class ConsumerOffsetManager(ConfigManager[str, dict[int, int]]):
         return offset
 
     def topics_of(self, group: str) -> list[str]:
-        """Topics for which a group has offsets, sorted."""
+        """Return the topics for which a group has offsets, sorted."""
         return sorted(topic for topic, g in self._keys() if g == group)
 
     def topics_by_group(self) -> dict[str, set[str]]:
-        """Topics for which each group has offsets."""
+        """Return the topics for which each group has offsets."""
         found: dict[str, set[str]] = {}
         for topic, group in self._keys():
             found.setdefault(group, set()).add(topic)
         return found
 
     def groups_of(self, topic: str) -> list[str]:
-        """Groups that have offsets for a topic, sorted."""
+        """Return the groups that have offsets for a topic, sorted."""
         return sorted(g for t, g in self._keys() if t == topic)
 
     def remove_topic(self, topic: str, also: Callable[[], None] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What groups that pop in order have not acknowledged, by queue: ``consumerOrderInfo.json``.
+"""Messages that groups have popped in order and not acknowledged, by queue: ``consumerOrderInfo.json``.
 
 An orderly pop blocks its queue for its group until all its messages are acknowledged or visible again.
 The offset of the group stays at the first message without an acknowledgement.
@@ -21,7 +21,7 @@ _log = get_logger(__name__)
 NOT_POPPED: Final = -1
 """The message does not belong to the last pop of the queue."""
 NOT_COMMITTED: Final = -2
-"""The receipt is of an older pop, or a kill took what was known of its pop: nothing changes."""
+"""The receipt is of an older pop, or the pop was lost when a broker was killed: nothing changes."""
 KEPT_MS: Final = 24 * 3600 * 1000
 """An entry that was not used for this long is dropped."""
 
@@ -38,9 +38,9 @@ class OrderInfo:
     commit_bits: int = 0
     """A bit for each message that is acknowledged."""
     next_visible: dict[int, int] = field(default_factory=dict)
-    """When messages are visible again whose time was changed, by offset."""
+    """By offset, the time at which a message is visible again; only messages whose time was changed."""
     consumed: dict[int, int] = field(default_factory=dict)
-    """How often messages were popped before, by offset; only those that were."""
+    """By offset, how often a message was popped before; only messages that were popped before."""
 
     def visible_at(self, now_ms: int) -> int | None:
         """Return when the first message that is invisible now is visible again; None without one."""
@@ -59,7 +59,7 @@ class OrderInfo:
         return self.offsets[-1] + 1
 
     def to_json(self) -> dict[str, Any]:
-        """Members by RocketMQ's names; offsets after the first one are differences to it."""
+        """Return the members by RocketMQ's names; offsets after the first one are differences to it."""
         first = self.offsets[0]
         made: dict[str, Any] = {
             "cm": self.commit_bits, "i": self.invisible_time, "l": self.last_consume_ms,
@@ -92,7 +92,7 @@ _Queues = dict[int, OrderInfo]
 
 @final
 class ConsumerOrderInfoManager(ConfigManager[str, _Queues]):
-    """The last orderly pop of each queue, by ``topic@group``. `persist_if_changed` is called now and then.
+    """The last orderly pop of each queue, by ``topic@group``. `persist_if_changed` is called at intervals.
 
     After a crash an older state may be read: messages come again, in order, from the group's offset.
     """
@@ -114,7 +114,7 @@ class ConsumerOrderInfoManager(ConfigManager[str, _Queues]):
     def is_blocked(
         self, attempt_id: str | None, topic: str, group: str, queue_id: int, invisible_time: int
     ) -> bool:
-        """Return whether a pop has to wait for an earlier one; a pop that is tried again has not to."""
+        """Return True if a pop must wait for an earlier one. A retry of the same attempt does not wait."""
         info = self._table.get(f"{topic}@{group}", {}).get(queue_id)
         if info is None or (info.attempt_id is not None and info.attempt_id == attempt_id):
             return False
@@ -142,7 +142,7 @@ class ConsumerOrderInfoManager(ConfigManager[str, _Queues]):
     def commit(self, topic: str, group: str, queue_id: int, offset: int, pop_time: int) -> int:
         """Note an acknowledgement; return the offset to commit, `NOT_POPPED` or `NOT_COMMITTED`."""
         info = self._table.get(f"{topic}@{group}", {}).get(queue_id)
-        # A Java broker that knows no pop of the queue commits ``offset + 1``, and so loses what lies before it.
+        # Without a pop of the queue a Java broker commits ``offset + 1``, and so loses the messages before it.
         if info is None or pop_time != info.pop_time:
             return NOT_COMMITTED
         if offset not in info.offsets:
@@ -161,12 +161,12 @@ class ConsumerOrderInfoManager(ConfigManager[str, _Queues]):
             self._changed(topic, group, queue_id, info)
 
     def clear(self, topic: str, group: str, queue_id: int) -> None:
-        """Forget the pop of a queue, whose offset was set by hand."""
+        """Forget the pop of a queue because its offset was set by an administrator."""
         if self._table.get(f"{topic}@{group}", {}).pop(queue_id, None) is not None:
             self._dirty = True
 
     def drop_unused(self, is_used: Callable[[str, str, int], bool]) -> None:
-        """Forget entries of topics, groups and queues that are gone, and old ones."""
+        """Forget entries of deleted topics, groups and queues, and old entries."""
         now = self._clock.now_ms()
         for topic, group, queue_id, info in self.entries():
             if not is_used(topic, group, queue_id) or now - info.last_consume_ms > KEPT_MS:

@@ -1,4 +1,4 @@
-"""How far each delay level is delivered: ``delayOffset.json``."""
+"""Offsets up to which the delay levels are delivered: ``delayOffset.json``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DelayOffsetManager(ConfigManager[int, int]):
         self.dirty = False
 
     def query(self, level: int) -> int:
-        """The next offset of a level, -1 when none is known."""
+        """Return the next offset of a level, or -1 if it is unknown."""
         return self._table.get(level, -1)
 
     def update(self, level: int, offset: int) -> None:
@@ -38,7 +38,7 @@ class DelayOffsetManager(ConfigManager[int, int]):
             self.data_version.next(self._clock.now_ms())
 
     def encode(self, *, pretty: bool = True) -> bytes:
-        """The text of the file, or the same without blanks."""
+        """Return the text of the file; without ``pretty`` in compact form."""
         version = "".join(
             f'\t\t"{name}":{number},\n' for name, number in sorted(self.data_version.to_json().items()))
         entries = ",\n".join(f"\t\t{level}:{offset}" for level, offset in sorted(self._table.items()))
@@ -51,7 +51,7 @@ class DelayOffsetManager(ConfigManager[int, int]):
         self.write(self.encode())
 
     def write(self, text: bytes) -> None:
-        """Write an ``encode()`` from before; durable on return."""
+        """Write a text that ``encode`` returned earlier; durable on return."""
         with self._lock:
             write_config(self._file_system, self._config_dir, self._name, text)
 

@@ -1,4 +1,4 @@
-"""Steps of an open: is this a store, may we write, where is its log, which topics has it."""
+"""Steps of an open: check the directory, make its directories and the abort file, load its topics."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tailrace.env.whole_files import is_directory, write_file
 from tailrace.errors import DiskFullError, FatalStorageError, NotAStoreError, OddFileError
 from tailrace.formats import filenames
 from tailrace.logs import get_logger
-from tailrace.node.foreign_engines import name_rocksdb_configs, static_topics
+from tailrace.node.foreign_engines import name_rocksdb_configs
+from tailrace.node.retention.topics import remove_deleted
 from tailrace.node.topic_config import TopicConfig, TopicConfigManager
-from tailrace.node.topic_retention import remove_deleted
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.log_paths import log_paths, segment_files
 from tailrace.store.multi_dispatch import is_lmq, queue_count
@@ -44,10 +44,10 @@ _NOT_WRITTEN: Final = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, *_NO_S
 def check_directory(
     file_system: FileSystem, root: str, config: StoreConfig, *, create: bool
 ) -> None:
-    """Raises NotAStoreError unless ``root`` is a store, or may become one.
+    """Raise NotAStoreError unless ``root`` is a store, or with ``create`` may become one.
 
-    Raises OddFileError if there is a directory in the place of a file that a running store writes: the
-    writes would fail later, again and again. Other odd files are replaced when they are written.
+    Raises OddFileError if a file that a running store writes is a directory, because every write would fail. Other
+    odd files, such as a FIFO, are replaced when they are written.
     """
     elsewhere = any(segment_files(file_system, (path,)) for path in log_paths(config, root).all)
     names = [] if not file_system.exists(root) else file_system.list(root)
@@ -73,11 +73,11 @@ def check_directory(
 
 
 def _never_had_a_message(file_system: FileSystem, root: str, names: Sequence[str]) -> bool:
-    """Return True if Tailrace made this directory and no message was put yet, so no CommitLog is missed.
+    """Return True if Tailrace made this directory and no message was put yet, so the CommitLog may be missing.
 
-    With ``storePathCommitLog`` such a directory has neither ``commitlog`` nor a file of the log elsewhere. A
-    queue, an index, a timer or a progress is the work of a message: then a log that is not there is lost, or
-    on a disk that is not mounted.
+    With ``storePathCommitLog`` such a directory has neither ``commitlog`` nor a file of the log elsewhere. If there
+    is a queue, an index, a timer file or progress, messages were put; then a missing log is lost, or is on a disk
+    that is not mounted.
     """
     if not set(names) <= {filenames.LOCK, filenames.ABORT, filenames.CONFIG, filenames.OWN}:
         return False
@@ -99,7 +99,7 @@ def write_abort(file_system: FileSystem, root: str) -> None:
 
 
 def remove_abort(file_system: FileSystem, root: str) -> bool:
-    """Remove the abort file after a clean stop; False when it stays, which costs a recovery."""
+    """Remove the abort file after a clean stop. Return False if it stays; the next open then recovers."""
     try:
         file_system.remove(f"{root}/{filenames.ABORT}")
         file_system.sync_dir(root)
@@ -110,9 +110,9 @@ def remove_abort(file_system: FileSystem, root: str) -> bool:
 
 
 def cause_of_read_only(error: BaseException) -> str:
-    """What cannot be written, when that is why an open has failed; else nothing.
+    """Return what cannot be written if that is why an open has failed, else "".
 
-    A failed sync of an input or output error is none: what was read may not be on the disk.
+    A sync that failed with an I/O error does not count, because bytes that can be read may not be on the disk.
     """
     if isinstance(error, DiskFullError):
         return str(error)
@@ -126,7 +126,7 @@ def cause_of_read_only(error: BaseException) -> str:
 
 
 def has_log(file_system: FileSystem, root: str, config: StoreConfig) -> bool:
-    """Whether there is something that can be read, be it a log without records."""
+    """Return True if the store has a CommitLog that can be read, even without records."""
     return file_system.exists(f"{root}/{filenames.COMMITLOG}") or any(
         segment_files(file_system, (path,)) for path in log_paths(config, root).all)
 
@@ -134,14 +134,14 @@ def has_log(file_system: FileSystem, root: str, config: StoreConfig) -> bool:
 def load_topics(
     file_system: FileSystem, root: str, broker: BrokerConfig, clock: Clock, store: DefaultMessageStore
 ) -> TopicConfigManager:
-    """The topics; one that has queues and no config gets one, with as many queues as it has."""
+    """Return the topics. A topic that has queues and no configuration gets one, with as many queues."""
     name_rocksdb_configs(file_system, root)
     topics = TopicConfigManager(file_system, f"{root}/{filenames.CONFIG}", broker, clock)
     topics.enable_lmq = store.config.enable_lmq
     topics.load()
     remove_deleted(file_system, store)
     _name_lmq_queues(store)
-    topics.static_topics = static_topics(file_system, root)
+    topics.mappings.load()
     queues: dict[str, int] = {}
     for topic, queue_id in store.queues.table:
         if topics.table.get(topic) is None and not is_lmq(topic):
@@ -160,7 +160,7 @@ def load_topics(
     except OSError as error:
         if error.errno not in _NO_SPACE:
             raise
-        # Every open finds them again in the queues, so they may show without being durable.
+        # Every open finds them in the queues again, so they may be visible before they are durable.
         topics.table.update(made)
         for topic in sorted(made):
             _log.warning("there is no room for the config of a topic topic=%s", topic)
@@ -168,7 +168,7 @@ def load_topics(
 
 
 def _name_lmq_queues(store: DefaultMessageStore) -> None:
-    """Log what does not happen with the LMQ queues of a store whose settings leave them alone."""
+    """Log LMQ settings that have no effect, and LMQ queues that the settings do not serve."""
     config, count = store.config, queue_count(store.queues.table)
     if config.enable_multi_dispatch and not config.enable_lmq:
         _log.warning("enableMultiDispatch does nothing without enableLmq lmq_queues=%d", count)

@@ -1,11 +1,10 @@
-"""What a Java broker left and Tailrace does not serve: it is named at each open, left alone, and not changed.
+"""Find data of a Java broker that Tailrace does not serve. It is logged at each open and never changed.
 
-Each kind gets one warning with a count, a path and the consequence, see ``name_leftovers``. Files are
-looked at as a whole. Of a topic at most ``MOST`` messages are read, the last ones, so that millions of
-them do not make an open slow; the count is then "at least N". A count is never too high: what settles a
-message (an operation on a half message) is always put after the message.
+Each kind gets one warning with a count, a path and the consequence (``name_leftovers``). Of a topic only the last
+``MOST`` messages are read, so that millions of them do not make an open slow; the count is then "at least N". A
+count is never too high, because the operation that settles a half message is always put after that message.
 
-Messages are in the log whatever the engine is, and queues and index are built from it. RocksDB alone has
+With every engine the messages are in the log, and queues and index are built from it. Only RocksDB has
 
   config/topics, config/subscriptionGroups, config/consumerOffsets
       with ``storeType=defaultRocksDB``, instead of the JSON files of (nearly) these names
@@ -16,10 +15,10 @@ Messages are in the log whatever the engine is, and queues and index are built f
   kvStore
       messages popped and not acknowledged, with ``popConsumerKVServiceEnable``
   rocksdbstore
-      timers, transactions and index of 5.5.0, off by default. It is made by every start; only
-      tables (``.sst``) or a write-ahead log (``.log``) that is not empty say that it is used.
-      Its timers may be missing from wheel and timer log, so they are built from the CommitLog, once:
-      ``tailrace/rocksdbstore.json`` remembers for which tables that was done.
+      timers, transactions and index of 5.5.0, off by default. Every start creates it; it is in use only if it
+      has tables (``.sst``) or a write-ahead log (``.log``) that is not empty. Its timers may be missing from
+      wheel and timer log, so these are rebuilt from the CommitLog, once: ``tailrace/rocksdbstore.json`` has
+      the tables for which that was done.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.properties import UNIQ_KEY
 
-__all__ = ["MOST", "RocksDBStore", "name_leftovers", "name_rocksdb_configs", "static_topics"]
+__all__ = ["MOST", "RocksDBStore", "name_leftovers", "name_rocksdb_configs"]
 
 _log = get_logger(__name__)
 _STORE: Final = "rocksdbstore"
@@ -50,11 +49,11 @@ _MOST: Final = 1 << 20
 _CONFIGS: Final = {
     "topics": "topics.json", "subscriptionGroups": "subscriptionGroup.json",
     "consumerOffsets": "consumerOffset.json"}
-"""Directory of a configuration in RocksDB, which is its type for mqadmin, and its JSON file."""
+"""Directory of a configuration in RocksDB (also its type for mqadmin), and its JSON file."""
 
 
 def _tables(file_system: FileSystem, directory: str) -> dict[str, int]:
-    """Names and lengths of the files that hold something; empty where there is no RocksDB."""
+    """Return names and lengths of the files of a RocksDB directory that are not empty; {} without RocksDB."""
     if not file_system.exists(directory) or not file_system.stat(directory).is_dir:
         return {}
     sizes = {
@@ -88,13 +87,13 @@ class RocksDBStore:
         self._tables = _tables(file_system, f"{root}/{_STORE}")
 
     def why_timers_are_rebuilt(self) -> str:
-        """Why wheel and timer log may lack timers; empty when they do not."""
+        """Return why wheel and timer log may lack timers, or ""."""
         if not self._tables or self._known() == self._tables:
             return ""
         return f"a Java broker kept timers, transactions or an index in {_STORE}"
 
     def remember(self) -> None:
-        """Note that the timers were rebuilt beside these tables. Raises OSError."""
+        """Note that the timers were rebuilt for the present tables of RocksDB. Raises OSError."""
         if self._tables and self._known() != self._tables:
             self._file_system.makedirs(self._path.rpartition("/")[0])
             replace_file(self._file_system, self._path, orjson.dumps(self._tables))
@@ -107,7 +106,7 @@ class RocksDBStore:
 
 
 MOST: Final = 500
-"""Messages of one topic that are read to count what is left."""
+"""Greatest number of messages of a topic that are read to count leftovers."""
 _ROCKSDB_HALF: Final = "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC"
 _ROCKSDB_OP: Final = "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"
 """The two topics of a broker with ``transRocksDBEnable``."""
@@ -118,8 +117,8 @@ _DONE_TAG: Final = "d"
 _DIRECTORIES: Final = {
     f"{CONFIG}/rdb": ("configuration", "topics, groups and consumer offsets in it are not read"),
     f"{CONFIG}/metadata": ("configuration", "topics, groups and consumer offsets in it are not read"),
-    f"{CONFIG}/users": ("users", "nobody is asked for a name or password"),
-    f"{CONFIG}/acls": ("access rules", "everybody may do everything"),
+    f"{CONFIG}/users": ("users", "they are not read; copy them with `mqadmin copyUser`"),
+    f"{CONFIG}/acls": ("permissions", "they are not read; copy them with `mqadmin copyAcl`"),
     "kvStore": ("popped messages", "messages popped and not acknowledged are not delivered again"),
 }
 """Directories of RocksDB by path: what they hold, and what will not happen."""
@@ -136,25 +135,25 @@ _OTHER_TYPE: Final = "sends are refused"
 
 
 class _Leftover(NamedTuple):
-    """A kind of things that are not served."""
+    """One kind of data that is not served."""
 
     kind: str
     number: int
     path: str
     consequence: str
     is_bound: bool = False
-    """Whether there may be more."""
+    """True if there may be more."""
 
 
 def name_leftovers(
     file_system: FileSystem, root: str, store: DefaultMessageStore, topics: TopicConfigManager
 ) -> None:
-    """Warn of each kind of things that a Java broker left and that are not served."""
+    """Log a warning for each kind of data that a Java broker left and that is not served."""
     try:
         found = [
-            *_directories(file_system, root), *_unsupported_topics(file_system, root, topics),
+            *_directories(file_system, root), *_unsupported_topics(topics),
             *_in_queues(file_system, root, store)]
-    except (OSError, StoreError) as error:  # a look, so no reason to refuse an open
+    except (OSError, StoreError) as error:  # only a warning is lost, so the open continues
         _log.warning("cannot look at what a Java broker left path=%s cause=%s", root, error)
         return
     for left in found:
@@ -162,13 +161,6 @@ def name_leftovers(
             _log.warning(
                 "a Java broker left what is not served kind=%s count=%s path=%s consequence=%s", left.kind,
                 f"at least {left.number}" if left.is_bound else left.number, left.path, left.consequence)
-
-
-def static_topics(file_system: FileSystem, root: str) -> frozenset[str]:
-    """Return the topics with a static queue mapping, of which this broker has some logical queues."""
-    found = read_config(file_system, f"{root}/{CONFIG}/topicQueueMapping.json") or {}
-    table = found.get("topicQueueMappingInfoMap")
-    return frozenset(map(str, table)) if isinstance(table, dict) else frozenset()
 
 
 def _directories(file_system: FileSystem, root: str) -> Iterator[_Leftover]:
@@ -181,17 +173,14 @@ def _directories(file_system: FileSystem, root: str) -> Iterator[_Leftover]:
             return
 
 
-def _unsupported_topics(
-    file_system: FileSystem, root: str, topics: TopicConfigManager
-) -> Iterator[_Leftover]:
+def _unsupported_topics(topics: TopicConfigManager) -> Iterator[_Leftover]:
     counts = Counter(filter(None, map(topics.unsupported_type, topics.items())))
-    static = counts.pop(topics.STATIC, 0)
     for kind, count in sorted(counts.items()):
         yield _Leftover(f"topics of {kind}", count, topics.path, _TYPES.get(kind, _OTHER_TYPE))
-    count = max(static, len(topics.static_topics))
+    name = topics.broker_name
     yield _Leftover(
-        "static topics", count, f"{root}/{CONFIG}/topicQueueMapping.json",
-        "sends are refused, and queue numbers are those of this broker, not logical ones")
+        "static topics of another brokerName", sum(d.bname != name for d in topics.mappings.table.values()),
+        topics.mappings.path, f"sends and pulls of them are refused, because the brokerName is {name}")
 
 
 def _in_queues(
@@ -206,7 +195,7 @@ def _in_queues(
 
 
 class _Offsets:
-    """Consumer offsets of system groups, as their file says them."""
+    """Consumer offsets of system groups, read from their file."""
 
     def __init__(self, file_system: FileSystem | None = None, path: str = "") -> None:
         found = (read_config(file_system, path) or {}).get("offsetTable") if file_system else None
@@ -242,7 +231,7 @@ def _half_messages(
             store, half_topic, queue_id, offsets.get(half_topic, _TRANSACTION_GROUP, queue_id), most)
         operations, more_operations = _last(
             store, _ROCKSDB_OP, queue_id, offsets.get(_ROCKSDB_OP, _TRANSACTION_GROUP, queue_id), most)
-        # Operations on a message come after it, so those on messages from then on were all read.
+        # Operations on a message come after it, so all operations on messages after ``since`` were read.
         since = operations[0].store_timestamp if more_operations and operations else 0
         done = {number for operation in operations for number in _settled_by(operation)}
         settled, pending = set(), set()

@@ -1,11 +1,11 @@
-"""One writer a directory.
+"""The lock of a store directory, which has one writer.
 
-The lock belongs to the file that was opened, not to the name ``lock``. If somebody deletes the name while
-a store is open, another process can make it anew, lock that file and write to the same CommitLog: two
-writers overwrite each other's messages. A Java broker even recovers the directory, which cuts files,
-before it looks at the lock. `LockWatch` therefore looks at the name once a second. If the name is gone, it
-is made again with a new locked file in one step, so that no process can come in between. If the name
-stands for another file, some process has or had the directory: the store takes no more writes for good.
+The lock belongs to the file that was opened, not to the name ``lock``. If the name is deleted while a store is
+open, another process can create a new file of that name, lock it and write to the same CommitLog: two writers
+overwrite each other's messages. A Java broker even recovers the directory, which cuts files, before it checks the
+lock. `LockWatch` therefore checks the name once a second. If the name is deleted, it is created again with a new
+locked file in one step, so that no process can lock it in between. If the name leads to another file, another
+process has or had the directory open: the store refuses all writes from then until it is closed.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ LOCK_CHECK_MS: Final = 1000
 
 @final
 class _NoLock:
-    """For a directory in which no lock can be made, and which nobody has locked."""
+    """Stands for the lock of a directory that cannot be written and that no process has locked."""
 
     def check(self) -> LockState:
-        """There is nothing to look at."""
+        """Return HELD: there is no lock file to check."""
         return LockState.HELD
 
     def release(self) -> None:
-        """There is nothing to give back."""
+        """Do nothing."""
 
 
 @final
 class LockWatch:
-    """Looks whether the lock of an open store still protects it; ``on_lost`` gets the reason if not."""
+    """Checks that the lock of an open store still protects it; calls ``on_lost`` with the reason if not."""
 
     def __init__(self, lock: LockHandle, root: str, on_lost: Callable[[str], None]) -> None:
         self.lost = ""
         """Why the store must not be written any more; empty while the lock protects it."""
         self.made_again = 0
-        """How often the name was gone."""
+        """Number of times that the name was deleted."""
         self.stop_services: Callable[[], None] = lambda: None
-        """Ends what writes to the directory by itself."""
+        """Ends the services that write to the directory."""
         self._lock = lock
         self._path = f"{root}/{filenames.LOCK}"
         self._on_lost = on_lost
         self._failed = False
 
     def step(self) -> None:
-        """Look once."""
+        """Check the lock once."""
         if self.lost:
             return
         try:
@@ -77,10 +77,10 @@ class LockWatch:
 
 
 def lock_store(file_system: FileSystem, root: str, *, read_only: bool = False) -> LockHandle:
-    """Take the lock that a Java broker takes, too.
+    """Take the lock of the directory; a Java broker takes the same lock.
 
-    ``read_only`` goes without it where it cannot be written and nobody has it. Raises
-    StoreLockedError or OSError.
+    With ``read_only`` a directory that cannot be written is opened without a lock, if no process holds the
+    lock. Raises StoreLockedError or OSError.
     """
     path = f"{root}/{filenames.LOCK}"
     try:

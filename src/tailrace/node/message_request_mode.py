@@ -1,4 +1,4 @@
-"""How a group gets the messages of a topic, PULL or POP: ``messageRequestMode.json``."""
+"""Request modes: whether a group gets messages of a topic by PULL or by POP (``messageRequestMode.json``)."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from collections.abc import Callable
 from typing import Any, Final, final
 
 from tailrace.env.filesystem import FileSystem
+from tailrace.errors import StoreError
 from tailrace.node.config_manager import ConfigManager, Draft
 
 __all__ = ["POP", "PULL", "MessageRequestModeManager"]
 
 PULL: Final = "PULL"
 POP: Final = "POP"
+MODES_MAX: Final = 100_000
 
 
 @final
 class MessageRequestModeManager(ConfigManager[tuple[str, str], dict[str, Any]]):
-    """Modes by topic and group, as requests set them. Every change is durable before it shows."""
+    """Modes by topic and group, as requests set them. Every change is durable before it is visible."""
 
     def __init__(self, file_system: FileSystem, config_dir: str) -> None:
         super().__init__(file_system, config_dir, "messageRequestMode.json")
@@ -30,13 +32,22 @@ class MessageRequestModeManager(ConfigManager[tuple[str, str], dict[str, Any]]):
         return str(entry.get("mode") or PULL), shared if isinstance(shared, int) else 0
 
     def setting(
-        self, topic: str, group: str, mode: str, shared: int
+        self, topic: str, group: str, mode: str, shared: int, is_there: Callable[[str, str], bool] = lambda *_: True
     ) -> Callable[[Draft[tuple[str, str], dict[str, Any]]], None]:
-        """The change that sets how a group gets the messages of a topic."""
+        """Return the change that sets how a group gets the messages of a topic. It raises StoreError for a full table.
+
+        ``is_there`` returns True if a topic and a group both exist; modes of others are dropped to make room.
+        """
         entry = {"consumerGroup": group, "mode": mode, "popShareQueueNum": shared, "topic": topic}
 
         def change(draft: Draft[tuple[str, str], dict[str, Any]]) -> None:
-            if draft.get((topic, group)) != entry:
+            known = draft.get((topic, group))
+            if known is None and len(draft) >= MODES_MAX:
+                for key in [key for key in self._table if not is_there(*key)]:
+                    draft.remove(key)
+            if known is None and len(draft) >= MODES_MAX:
+                raise StoreError(f"{MODES_MAX} modes of groups are set, the limit; delete topics or groups")
+            if known != entry:
                 draft.put((topic, group), entry)
 
         return change

@@ -1,10 +1,9 @@
-"""A store directory brought to life: lock, abort file, store, topics, services.
+"""An open store directory: lock, abort file, store, topics, services. `MessageStore` is the public class.
 
-Order of an open: lock, geometry, check of a strict recovery mode, abort file written, load and
-recovery, topics, services. Nothing of the directory is changed before the lock is held and the mode
-does not refuse; nothing but ``lock`` is changed before the abort file is there. Order of a close:
-services end, the rest is dispatched and flushed, the abort file goes when the stop was clean, the lock
-goes last.
+Order of an open: lock, geometry, check of a strict recovery mode, abort file written, load and recovery, topics,
+services. The directory is not changed before the lock is held and the recovery mode allows the open. Only
+``lock`` is changed before the abort file exists. Order of a close: services end, the remaining records are
+dispatched and flushed, the abort file is removed if the stop was clean, and the lock is released last.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
@@ -23,14 +22,13 @@ from tailrace.env.filesystem import FileSystem, LockHandle, OsFileSystem
 from tailrace.env.memory_overlay import OverlayFileSystem
 from tailrace.env.scheduler import Scheduler, ThreadScheduler
 from tailrace.errors import (
-    MessageIllegalError,
     StoreClosedError,
     StoreLockedError,
     StoreNotWritableError,
 )
 from tailrace.formats import filenames
 from tailrace.formats.commitlog import SysFlag, create_message_id, decode_message_id
-from tailrace.kernels.properties import message_properties, plain_properties
+from tailrace.kernels.properties import plain_properties
 from tailrace.logs import get_logger
 from tailrace.model import (
     BoundaryType,
@@ -45,7 +43,6 @@ from tailrace.node.arrow_table import arrow_table, check_not_negative, chosen_sc
 from tailrace.node.consumer_offset import ConsumerOffsetManager
 from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.node.directory_opening import (
-    DEFAULT_QUEUES,
     cause_of_read_only,
     check_directory,
     has_log,
@@ -54,19 +51,22 @@ from tailrace.node.directory_opening import (
     remove_abort,
     write_abort,
 )
+from tailrace.node.embedded_topics import EmbeddedTopics
 from tailrace.node.lock import LOCK_CHECK_MS, LockWatch, lock_store
 from tailrace.node.put_forms import (
     PutResults,
+    by_topic,
     many_writers,
+    odd_properties,
     raise_partial,
     raise_refused,
     wait_durable,
 )
 from tailrace.node.put_table import PutTableResult, TablePut
 from tailrace.node.queue_messages import READ_BYTES, messages_of
-from tailrace.node.retention import Retention
+from tailrace.node.retention.services import Retention
 from tailrace.node.timers import Timers
-from tailrace.node.topic_config import TopicConfigManager
+from tailrace.node.topic_config import TopicConfig, TopicConfigManager
 from tailrace.segments import Lease
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.flush import DurableCallback
@@ -74,7 +74,7 @@ from tailrace.store.geometry import recognise, write_geometry
 from tailrace.store.hooks import MessageArrivingListener, PropertyFilter
 from tailrace.store.own_settings import remembered, write_settings
 from tailrace.store.walk.stitched import LogScanner
-from tailrace.timer.pending import PendingTimer
+from tailrace.timer.pending_timer import PendingTimer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -100,16 +100,19 @@ class MessageStore:
     ) -> None:
         self.path = path
         self.read_only = read_only
-        """Why the store is one of which nothing is written; empty for others."""
+        """Why nothing is written to the directory; empty if the store is not read-only."""
         self.topics = topics
         self.retention = retention
-        """Deletion of expired files and the check of the disks."""
+        """The service that deletes expired files and checks the disks."""
         self._store = store
+        self._embedded = EmbeddedTopics(topics, store)
+        self.rate_history = store.stats.history
+        """Returns (puts, messages read) per second, for each second of the last ten minutes, oldest first."""
         self._timers = timers
         self._lock = lock
         self._lock_watch = lock_watch
         self.file_system = file_system
-        """Where it has its files; those of a broker on it belong there, too."""
+        """The file system of the store. A broker on the store must use the same one."""
         self._clock = clock
         self._entropy = entropy
         self._scheduler = scheduler
@@ -141,24 +144,22 @@ class MessageStore:
         scan: LogScanner | None = None,
         must_write: bool = False,
     ) -> Self:
-        """Open a store directory, recovering it when it was not closed; make it when missing.
+        """Open a store directory and recover it if it was not closed. Create it if it does not exist.
 
-        File sizes of an existing directory are taken from its files, whatever ``config`` says; without
-        ``config``, so are the settings that it is to be read by (``store.own_settings``).
-        ``services=False`` runs no background service, for tools: the store then dispatches and
-        flushes when it is read or closed. ``on_lock`` is called with the lock held and nothing else
-        changed, and may raise. ``on_recovery`` hears about once a second how much of a recovery is
-        done, from 0 to 1. ``rebuild`` builds queues and index anew whatever is there;
-        ``seal_damage`` writes placeholder records over damage that is stepped over, for Java
-        brokers; ``scan`` reads the log in recovery's stead.
+        An existing directory keeps its file sizes, whatever ``config`` says. Without ``config`` it also
+        keeps the settings that it must be read by (``store.own_settings``). If nothing can be written (a
+        read-only file system, no permission, no room), the store is read-only until it is opened again,
+        see ``read_only``: it recovers in memory, everything can be read, and puts are refused.
 
-        Where nothing can be written (a read-only file system, no permission, no room) the store is
-        read-only, see ``read_only``: it recovers in memory, so everything is read as it would be
-        after a recovery, puts are refused, and nothing of the directory is changed from then on. It
-        stays so until it is opened again. ``must_write`` raises StoreNotWritableError instead.
+        ``services=False``, for tools, runs no background service: the store dispatches and flushes when
+        it is read or closed. ``on_lock`` is called when the lock is held, before any change, and may raise.
+        ``on_recovery`` gets the part of a recovery that is done, 0 to 1, about once a second. ``rebuild``
+        builds queues and index from the log. ``seal_damage`` writes placeholder records over damage, for
+        Java brokers. ``scan`` reads the log for recovery. ``must_write`` raises StoreNotWritableError
+        instead of opening read-only.
 
-        Raises StoreLockedError, NotAStoreError, StoreNotWritableError (also where a new store
-        cannot be made), ConfigError, CorruptionError or OSError; then everything is closed again.
+        Raises StoreLockedError, NotAStoreError, StoreNotWritableError (also if a new store cannot be
+        made), ConfigError, CorruptionError or OSError. After an error everything is closed again.
         """
         root = os.path.abspath(os.fspath(path))
         clock, entropy = clock or SystemClock(), entropy or SystemEntropy()
@@ -166,7 +167,7 @@ class MessageStore:
         config = remembered(file_system, root, config or StoreConfig())
         check_directory(file_system, root, config, create=create)
         is_store = has_log(file_system, root, config)
-        to_call = [on_lock] if on_lock is not None else []  # once, also when it opens twice
+        to_call = [on_lock] if on_lock is not None else []  # called once, even if a second attempt opens read-only
         opening = partial(
             cls._open, root, config, broker_config or BrokerConfig(), clock, entropy, to_call,
             (lambda: scheduler or ThreadScheduler()) if services else None,
@@ -178,7 +179,7 @@ class MessageStore:
         except BaseException as error:
             why = cause_of_read_only(error)
             if not why or must_write or not is_store:
-                if not isinstance(error, StoreLockedError):  # commands go on to the server of the store
+                if not isinstance(error, StoreLockedError):  # commands then call the server that has the store open
                     _log.error("cannot open the store path=%s cause=%s", root, str(error) or type(error).__name__)
                 if why:
                     raise StoreNotWritableError(f"{why}; {_READERS}") from error
@@ -186,7 +187,7 @@ class MessageStore:
         _log.error("the store opens read-only, nothing is written or cut path=%s cause=%s", root, why)
         return opening(
             OverlayFileSystem(file_system),
-            f"read-only since it was opened: {why}; mend that and open it again")
+            f"read-only since it was opened: {why}; repair that and open it again")
 
     @classmethod
     def _open(
@@ -195,18 +196,18 @@ class MessageStore:
         check_mode: Callable[..., None], load: Callable[..., None],
         file_system: FileSystem, read_only: str = "",
     ) -> Self:
-        """Open on these files, of which changes are not kept when it is ``read_only``."""
+        """Open the store on ``file_system``, which must be an overlay if ``read_only`` has a reason."""
         file_system.makedirs(root)
         lock = lock_store(file_system, root, read_only=bool(read_only))
         store, running = None, None
         try:
-            config = recognise(file_system, root, config)  # a refusal leaves everything as it is
+            config = recognise(file_system, root, config)  # may refuse the directory; nothing is changed yet
             while on_lock:
                 on_lock.pop()()
             last_exit_ok = not file_system.exists(f"{root}/{filenames.ABORT}")
             store = DefaultMessageStore(clock, file_system, config, root)
             check_mode(store, last_exit_ok=last_exit_ok)
-            file_system = store.file_system  # what follows keeps rule F6, too
+            file_system = store.file_system  # rule F6 (a failed sync is final) holds for all later writes
             write_abort(file_system, root)
             make_log_directories(file_system, root, config)
             load(store, last_exit_ok=last_exit_ok, read_only=read_only)
@@ -222,7 +223,7 @@ class MessageStore:
             if make_scheduler is not None:
                 running = make_scheduler()
                 store.start(running, os.getpid())
-                if not read_only:  # else nothing may be deleted, and nothing be delivered
+                if not read_only:  # a read-only store deletes and delivers nothing
                     watch.stop_services = running.stop_all
                     running.every("StoreLockService", LOCK_CHECK_MS, watch.step)
                     retention.start(running)
@@ -238,27 +239,28 @@ class MessageStore:
             lock.release()
             raise
 
-    def close(self) -> None:
-        """Make everything durable and close; a second call does nothing."""
+    def close(self) -> bool:
+        """Make everything durable and close; a second call does nothing. Return False if the next open must recover."""
         with self._close_lock:
             if self._closed:
-                return
+                return True
             self._closed = True
         if os.getpid() != self._pid:
-            return  # a forked child owns nothing of this
+            return True  # the store belongs to the parent process
         if self._scheduler is not None:
             self._scheduler.stop_all()
         self._store.services_ended()
         try:
-            if self.lost_lock:  # nothing may be written, the directory is another process's
+            if self.lost_lock:  # nothing may be written, because another process may own the directory
                 self._timers.release()
                 self._store.release()
-                return
+                return False
             timers_clean = self._timers.close()
             self.retention.topics.close()
             clean = self._store.close() and timers_clean and remove_abort(self.file_system, self.path)
             if not clean and not self.read_only:
                 _log.warning("the abort file stays, the next open recovers path=%s", self.path)
+            return clean or bool(self.read_only)
         finally:
             self._lock.release()
 
@@ -283,17 +285,17 @@ class MessageStore:
 
     @property
     def config(self) -> StoreConfig:
-        """The settings in force."""
+        """The settings that the store uses."""
         return self._store.config
 
     @property
     def config_dir(self) -> str:
-        """Where ``topics.json`` and the like are."""
+        """The directory of ``topics.json`` and the other state files."""
         return f"{self.path}/{filenames.CONFIG}"
 
     @property
     def store_host(self) -> bytes:
-        """Address and port, raw, that records and message ids carry."""
+        """Address and port, as raw bytes, in records and message ids."""
         return self._store.store_host
 
     @store_host.setter
@@ -302,81 +304,88 @@ class MessageStore:
 
     @property
     def recovery_report(self) -> dict[str, Any]:
-        """What the open found and did."""
+        """What the open found and did, as ``tailrace recover`` prints it."""
         return self._store.report.as_dict()
 
     @property
     def min_phy_offset(self) -> int:
-        """Position of the first byte of the log, -1 when it is empty."""
+        """Position of the first byte of the log, -1 if the log is empty."""
         return self._store.min_phy_offset
 
     @property
     def max_phy_offset(self) -> int:
-        """Position behind the last record of the log."""
+        """Position after the last record of the log."""
         return self._store.max_phy_offset
 
     @property
+    def flushed_where(self) -> int:
+        """Position up to which the log is durable."""
+        return self._store.commit_log.queue.flushed_where
+
+    @property
     def dispatch_behind_bytes(self) -> int:
-        """Bytes of the log that cannot be read by queue yet."""
+        """Number of bytes of the log that cannot be read by queue yet."""
         return self._store.reput.behind_bytes()
 
     @property
     def lost_lock(self) -> str:
-        """Why this process must not write to the directory any more; empty while it may."""
+        """Why this process must not write to the directory any more; empty if it may."""
         return self._lock_watch.lost
 
     @property
     def is_writeable(self) -> bool:
-        """Whether messages may be put."""
+        """True if puts are accepted."""
         return not self._closed and self._store.is_writeable
 
     @property
     def not_writeable_reason(self) -> str:
-        """Why not."""
+        """Why puts are refused; empty if they are accepted."""
         return "the store is closed" if self._closed else self._store.not_writeable_reason
 
     @property
     def delay_offsets(self) -> DelayOffsetManager:
-        """How far each delay level is delivered."""
+        """The next offset of each delay level."""
         return self._timers.delay_offsets
 
     def delay_levels(self) -> list[tuple[int, int, int]]:
-        """(level, next offset, offset behind its last message) of each level that was ever used."""
+        """Return (level, next offset, end offset) of each level that was used."""
         return self._timers.schedule.progress()
 
     def stats(self) -> dict[str, Any]:
-        """Counters and positions, as RocketMQ's StoreStatsService has them."""
+        """Return counters and positions, by the names of RocketMQ's StoreStatsService."""
         return {**self._store.stats_dict(), **self.retention.stats(), **self._timers.stats(),
                 "lockMadeAgain": self._lock_watch.made_again}
 
     def queues(self) -> list[tuple[str, int, int, int]]:
-        """(topic, queue id, least offset, next offset) of every queue."""
+        """Return (topic, queue id, least offset, next offset) of every queue."""
         return [
             (topic, queue_id, queue.min_offset, queue.max_offset)
             for (topic, queue_id), queue in sorted(self._store.queues.table.items())
         ]
 
     def set_message_arriving_listener(self, listener: MessageArrivingListener | None) -> None:
-        """Who is told, from the dispatch thread, that messages can be read."""
+        """Set the listener that the dispatch thread calls after messages can be read; None removes it."""
         self._store.dispatcher.listener = listener
 
     # -- putting
 
     def put(
-        self, message: Message, *, queue_id: int = 0, timeout_ms: int | None = None
+        self, message: Message, *, queue_id: int | None = 0, ordering_key: str | None = None,
+        timeout_ms: int | None = None,
     ) -> PutMessageResult:
-        """Put a message into a queue of its topic, which is created with 4 queues when missing.
+        """Put a message into a queue of its topic. A missing topic is created with 4 queues.
 
-        Under SYNC_FLUSH the call returns when the message is durable, unless the message says
-        otherwise. Raises MessageIllegalError, StoreNotWritableError, FlushDiskTimeoutError (the
-        message is in the log, its sync is late) or StoreClosedError.
+        With ``queue_id=None`` the queue is that of ``ordering_key``, or without a key the queues take turns.
+        Under SYNC_FLUSH the call returns when the message is durable, unless its field
+        ``wait_store_msg_ok`` is false. Raises MessageIllegalError, StoreNotWritableError,
+        FlushDiskTimeoutError (the message is in the log, its sync is late) or StoreClosedError.
         """
         store = self._store
-        self._topic_queues(message.topic, queue_id)
+        queue_id = self._topic_queues(message.topic, queue_id, ordering_key)
         result = self.put_inner(MessageExtBrokerInner(
             message.topic, queue_id, message.body,
             plain_properties(message, self._unique_prefix, next(self._unique_number))
-            or message_properties(message, self._unique_key()), message.flag, 0, self._clock.now_ms(),
+            or odd_properties(message, self._unique_key()), message.flag, 0, self._clock.now_ms(),
             store.store_host))
         if result.status is not PutMessageStatus.PUT_OK:
             raise_refused(result)
@@ -388,21 +397,24 @@ class MessageStore:
         return result
 
     def put_many(
-        self, messages: Sequence[Message], *, queue_id: int = 0, timeout_ms: int | None = None
+        self, messages: Sequence[Message], *, queue_id: int | None = 0, timeout_ms: int | None = None
     ) -> Sequence[PutMessageResult]:
-        """Put messages in order, much faster than one by one; a result for each.
+        """Put messages in order, much faster than one by one. Return a result for each.
 
-        Neighbours of one topic go into the log together. Raises what ``put`` raises; messages are
-        all checked first, but when the disk fills up those before stay put, which the error says.
+        Messages of one topic are written together, in their order; with ``queue_id=None`` into one queue of the
+        topic, the next one in turn with each call. All are checked first. If the disk fills up, the messages before
+        stay stored, and the error says so. Raises what ``put`` raises.
         """
         self._check_open()
         results: list[PutMessageResult] = []
+        given = messages
+        messages, order = by_topic(messages)
         writers = many_writers(
             self._store, messages, queue_id, self._clock.now_ms(), self._unique_prefix,
             self._unique_number, self._topic_queues)
         try:
             if writers is None:
-                for one in messages:
+                for one in given:
                     results.append(self.put(one, queue_id=queue_id, timeout_ms=timeout_ms))
                 return results
             for writer in writers:
@@ -418,19 +430,19 @@ class MessageStore:
             self._wait(results[-1].until, timeout_ms)
         if results:
             self._store.let_dispatch_follow(results[-1].until)
-        return PutResults(results, self.store_host)
+        return PutResults(results, self.store_host, order)
 
     def put_table(
         self, table: Any, *, topic: str | None = None, queue_id: int = 0, timeout_ms: int | None = None
     ) -> PutTableResult:
-        """Put the rows of a table in order, as fast as memory allows; where each of them went.
+        """Put the rows of a table in order, as fast as memory allows. Return the place of each row.
 
-        ``table`` is a ``pyarrow.Table``, a ``RecordBatch`` or a dict of columns (Arrow's, NumPy's or
-        lists). ``body`` is needed; ``topic``, ``queue_id``, ``tags``, ``keys`` (lists), ``properties``
-        (maps), ``flag`` and ``deliver_at`` (ms since 1970, or a timestamp) may be there; ``queueId`` and
-        ``deliverAt``, as Spark has them, are the same. The arguments stand in for a topic or queue that
-        is null or missing. Raises what ``put`` raises: all rows are checked first, and the error names
-        column and row. When the disk fills up those before stay put, which the error says.
+        ``table`` is a ``pyarrow.Table``, a ``RecordBatch`` or a dict of columns (Arrow arrays, NumPy arrays
+        or lists). The column ``body`` is required. Optional are ``topic``, ``queue_id``, ``tags``, ``keys``
+        (lists), ``properties`` (maps), ``flag`` and ``deliver_at`` (ms since 1970, or a timestamp);
+        ``queueId`` and ``deliverAt`` are accepted as well. ``topic`` and ``queue_id`` of the call are used
+        for rows without them. All rows are checked first, and an error names column and row. If the disk
+        fills up, the rows before stay stored, and the error says so. Raises what ``put`` raises.
         """
         self._check_open()
         put = TablePut(
@@ -455,15 +467,15 @@ class MessageStore:
         return store.append(writer) if writer is not None else self._timers.put(message)
 
     def put_due(self, message: MessageExtBrokerInner, deliver_ms: int, unique_key: str) -> PutMessageResult:
-        """Do what ``put_inner`` does for a timer of the broker's own: see ``TimerPutHook.handle_due``."""
+        """As ``put_inner``, for a message of the broker that is delivered later: see ``TimerPutHook.handle_due``."""
         if self._closed or os.getpid() != self._pid:
             self._check_open()
         return self._timers.put_due(message, deliver_ms, unique_key)
 
     def recall(self, handle: str) -> None:
-        """Take back a timer message that is not due, by the ``recall_handle`` of its put.
+        """Cancel a timer message that is not due. ``handle`` is the ``recall_handle`` in the result of its put.
 
-        Raises MessageIllegalError when it is due or the handle is none, and what ``put`` raises.
+        Raises MessageIllegalError if the message is due or the handle is invalid, and what ``put`` raises.
         """
         self._check_open()
         for result in self._timers.recall(handle, self._clock.now_ms(), self.store_host):
@@ -473,22 +485,22 @@ class MessageStore:
                 self._wait(result.until, None)
 
     def timers(self) -> Iterator[PendingTimer]:
-        """What is still to come: timers and messages with a delay level, by the time they are due.
+        """Yield pending timers and messages with a delay level, sorted by due time.
 
-        Messages are read as the iterator goes on. One that is delivered, put or taken back
-        meanwhile may be missed or be there still. Far timers are held in memory on the way.
+        Messages are read while the iterator runs, so a message that is delivered, put or recalled in that time may
+        be included or not. Far timers are held in memory.
         """
         self._check_open()
         self.wait_dispatched()
         return self._timers.to_come()
 
     def timer_progress(self) -> tuple[int, int]:
-        """Return the offset of the timer queue below which all is in the wheel, and the time, ms, before which
-        that is delivered."""
+        """Return (offset of the timer queue up to which messages are in the wheel, time in ms up to which these
+        are delivered)."""
         return self._timers.progress()
 
     def put_batch_inner(self, message: MessageExtBrokerInner, encoded: bytes) -> PutMessageResult:
-        """Append the messages of a batch request, all or none; as ``put_inner``."""
+        """As ``put_inner``, for the messages of a batch request: all of them, or none."""
         self._check_open()
         return self._store.put_batch(message, encoded)
 
@@ -496,45 +508,32 @@ class MessageStore:
         """Call ``callback`` once everything below ``until`` is durable, perhaps from another thread.
 
         Its argument is PUT_OK, FLUSH_DISK_TIMEOUT, or SERVICE_NOT_AVAILABLE after a failed sync.
-        Under ASYNC_FLUSH it is called at once.
+        Under ASYNC_FLUSH it is called immediately.
         """
         self._store.when_durable(until, callback)
 
     def flush(self) -> None:
-        """Make everything put so far durable.
+        """Make everything that was put before durable.
 
-        Raises FatalStorageError, and StoreNotWritableError for a read-only store, which syncs
-        nothing: it may show what a killed process has left in memory.
+        Raises FatalStorageError. Raises StoreNotWritableError for a read-only store, which cannot sync bytes that
+        a killed process has left in the page cache.
         """
         self._check_may_change()
         self._store.sync_log()
 
     def wait_dispatched(self, timeout_ms: int = 10_000) -> bool:
-        """Wait until everything put so far can be read by queue and key."""
+        """Wait until everything that was put before can be read by queue and key; False after the timeout."""
         self._check_open()
         return self._store.wait_dispatched(timeout_ms)
 
     def _unique_key(self) -> str:
-        """32 hexadecimal digits that no other message has."""
+        """Return a new unique key: 32 hexadecimal digits."""
         return f"{self._unique_prefix}{next(self._unique_number):012X}"
 
-    def _topic_queues(self, topic: str, queue_id: int) -> None:
+    def _topic_queues(self, topic: str, queue_id: int | None, ordering_key: str | None = None) -> int:
         if self._closed or os.getpid() != self._pid:
             self._check_open()
-        known = self.topics.select(topic)
-        if known is None:
-            # A refused topic must not leave a config behind: the log checks names first.
-            self._store.rules.topic_bytes(topic)
-            if not self._store.is_writeable:
-                raise StoreNotWritableError(self._store.not_writeable_reason)
-            known = self.topics.create_if_missing(topic, max(DEFAULT_QUEUES, queue_id + 1))
-        if (known.attributes or self.topics.static_topics) and (
-            unsupported := self.topics.unsupported_type(known)
-        ):
-            raise MessageIllegalError("topic", f"{topic} has {unsupported}, which is not supported")
-        if not 0 <= queue_id < known.write_queue_nums:
-            raise MessageIllegalError(
-                "queueId", f"{queue_id}, {topic} has queues 0 to {known.write_queue_nums - 1}")
+        return self._embedded.queue_of(topic, queue_id, ordering_key)
 
     def _wait(self, until: int, timeout_ms: int | None) -> None:
         limit = timeout_ms if timeout_ms is not None else self.config.sync_flush_timeout
@@ -547,10 +546,10 @@ class MessageStore:
         max_bytes: int = 128 << 20, codes: Collection[int] | None = None,
         property_filter: PropertyFilter | None = None, only_cached: bool = False,
     ) -> GetMessageResult:
-        """Stored records from a queue, with the status a pull answers (RocketMQ's getMessage).
+        """Return stored records of a queue, with the status of a pull (RocketMQ's getMessage).
 
-        ``codes`` keeps only messages whose tag has one of these Java hashes, ``property_filter``
-        those whose properties it matches; one of the two may be given. With ``only_cached``
+        ``codes`` keeps only messages whose tag has one of these Java hashes. ``property_filter`` keeps
+        those whose properties it matches. Only one of both may be given. With ``only_cached``
         the call never waits for the disk: see ``GetMessageResult.is_cold``.
         """
         if self._closed or os.getpid() != self._pid:
@@ -566,9 +565,9 @@ class MessageStore:
         self, topic: str, queue_id: int = 0, offset: int | None = None, *,
         max_count: int | None = None,
     ) -> Iterator[MessageExt]:
-        """Yield the messages of a queue from ``offset``, or its first one, up to where it ends now.
+        """Yield the messages of a queue from ``offset``, or its first one, to the present end of the queue.
 
-        A message keeps its stored record, and decodes a field when it is first used. Inner batches are unwrapped.
+        A message decodes a field when it is first used. Messages of inner batches are yielded one by one.
         """
         self.wait_dispatched()
         until, batches = self.max_offset_in_queue(topic, queue_id), self._store.queues.has_batch_queues(topic)
@@ -583,9 +582,8 @@ class MessageStore:
     ) -> pa.Table:
         """Return what ``read`` yields, at most ``count`` messages, in the columns of the Spark source.
 
-        ``columns`` names those that are wanted, in their order; None stands for all. Raises ValueError
-        for a negative argument or an unknown column, MissingPackageError if pyarrow is not installed, ConfigError
-        for a topic with ``queue.type=BatchCQ``.
+        ``columns`` chooses columns and their order; None means all of them. Raises ValueError
+        for a negative argument or an unknown column, MissingPackageError if pyarrow is not installed.
         """
         check_not_negative(queue_id=queue_id, offset=offset, count=count)
         schema = chosen_schema(columns)
@@ -595,28 +593,28 @@ class MessageStore:
                            offset or 0, until, until if count is None else count)
 
     def select_record(self, phy_offset: int) -> bytes | None:
-        """The stored record at a position of the log, or None."""
+        """Return the stored record at a position of the log, or None."""
         self._check_open()
         if self._store.reader.visible_at(phy_offset) is None:
             return None
         return self._store.record_at(phy_offset)
 
     def look_message_by_offset(self, phy_offset: int) -> MessageExt | None:
-        """The message at a position of the log, or None."""
+        """Return the message at a position of the log, or None."""
         self._check_open()
         return self._store.reader.visible_at(phy_offset)
 
     def look_message_by_id(self, msg_id: str) -> MessageExt | None:
-        """The message with a broker's id (not its unique key), or None."""
+        """Return the message with a broker's id (not a unique key), or None."""
         return self.look_message_by_offset(decode_message_id(msg_id)[1])
 
     def query_message(
         self, topic: str, key: str, max_num: int = 64, begin: int = 0, end: int = (1 << 63) - 1,
         index_type: str = "K",
     ) -> list[MessageExt]:
-        """The newest messages that have a key or unique key, oldest of them first.
+        """Return the newest ``max_num`` messages with a key or unique key, the oldest of them first.
 
-        ``begin`` and ``end`` bound the store time in ms; ``index_type`` T looks for a tag.
+        ``begin`` and ``end`` limit the store time, in ms. ``index_type`` T looks for a tag.
         """
         self.wait_dispatched()
         found = self._store.reader.query(topic, key, max_num, begin, end, index_type)
@@ -626,7 +624,7 @@ class MessageStore:
         self, topic: str, key: str, max_num: int = 64, begin: int = 0, end: int = (1 << 63) - 1,
         index_type: str = "K",
     ) -> list[bytes]:
-        """As ``query_message``, stored records; waits for nothing."""
+        """As ``query_message``, but return stored records, and do not wait for dispatch."""
         self._check_open()
         found = self._store.reader.query(topic, key, max_num, begin, end, index_type)
         return [data for _, data in found]
@@ -635,39 +633,39 @@ class MessageStore:
         self, topic: str, queue_id: int, timestamp_ms: int,
         boundary: BoundaryType = BoundaryType.LOWER,
     ) -> int:
-        """The first message stored at or after a time, or with UPPER the last at or before it."""
+        """Return the offset of the first message stored at or after a time; with UPPER the last at or before it."""
         self._check_open()
         return self._store.reader.offset_by_time(topic, queue_id, timestamp_ms, boundary)
 
     def get_message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
-        """Store time of a message, -1 when it is not there."""
+        """Return the store time of a message in ms, -1 if it does not exist."""
         self._check_open()
         return self._store.reader.message_store_timestamp(topic, queue_id, offset)
 
     def earliest_message_time(self) -> int:
-        """Store time of the first record of the log, -1 when it is empty."""
+        """Return the store time of the first record of the log in ms, -1 if the log is empty."""
         self._check_open()
         low = self.min_phy_offset
         return self._store.reader.store_timestamp(low) if low >= 0 and self.max_phy_offset > low else -1
 
     def lease(self, phy_offset: int, size: int) -> Lease | None:
-        """Bytes of the log in place, good until the lease ends; None when they are not all there.
+        """Return bytes of the log without a copy, valid until the lease ends; None if a part of them is missing.
 
-        Retention waits for it up to ``destroyMapedFileIntervalForcibly``, and no longer takes the
-        bytes away then: only the name of their file goes.
+        Retention waits for the lease up to ``destroyMapedFileIntervalForcibly``. After that it removes the name
+        of the file, but the bytes stay until the lease ends.
         """
         self._check_open()
         return self._store.lease(phy_offset, size)
 
     def min_offset_in_queue(self, topic: str, queue_id: int) -> int:
-        """Offset of the first message of a queue, 0 when there is no such queue."""
+        """Return the offset of the first message of a queue, 0 if there is no such queue."""
         queue = self._store.queues.get(topic, queue_id)
         return queue.min_offset if queue is not None else 0
 
     def max_offset_in_queue(self, topic: str, queue_id: int, *, committed: bool = True) -> int:
-        """Offset that the next message of a queue gets, as far as it can be read.
+        """Return the offset after the last message of a queue that can be read.
 
-        With ``committed`` false messages count that were put and cannot be read for some ms yet.
+        With ``committed=False`` messages count that were put and cannot be read yet.
         """
         queue = self._store.queues.get(topic, queue_id)
         readable = queue.max_offset if queue is not None else 0
@@ -675,21 +673,28 @@ class MessageStore:
             readable, self._store.next_queue_offset(topic, queue_id))
 
     def execute_delete_files_manually(self) -> None:
-        """Have the next 20 passes delete expired files, whatever the hour (request 329)."""
+        """Let the next 20 passes delete expired files at any hour (request 329)."""
         self._check_may_change()
         self.retention.clean_commit_log.execute_delete_files_manually()
 
     def keep_unconsumed(self, offsets: ConsumerOffsetManager) -> None:
-        """Keep what ``pinGroups`` have not consumed, and pending half messages, by these offsets."""
+        """Use these offsets to keep what ``pinGroups`` have not consumed, and pending half messages."""
         self.retention.follow_groups(offsets)
+
+    def create_topic(
+        self, topic: str, queues: int = 4, attributes: Mapping[str, str] | None = None
+    ) -> TopicConfig:
+        """Create a topic, or change its queues and attributes; durable on return. Raises ConfigError or OSError."""
+        self._check_may_change()
+        return self._embedded.create(topic, queues, attributes or {})
 
     def delete_topics(
         self, topics: set[str], forget: Callable[[Callable[[], None]], object] | None = None
     ) -> None:
-        """Remove the queues of topics; their records stay in the log until retention.
+        """Remove the queues of topics. Their records stay in the log until retention deletes the files.
 
-        ``forget`` makes durable what else belongs to the deletion, with a call of its argument,
-        which notes it here. Raises OSError; then nothing is removed.
+        ``forget`` makes the caller's part of the deletion durable and calls its argument, which notes the
+        deletion in the store. Raises OSError; then nothing is removed.
         """
         self._check_may_change()
         note = partial(self.retention.topics.note_deleted, topics)
@@ -701,7 +706,7 @@ class MessageStore:
         self._timers.forget_topics(topics)
 
     def delete_unused_topics(self) -> set[str]:
-        """Remove the queues of topics that do not exist any more (cleanUnusedTopic); which."""
+        """Remove the queues of topics that do not exist any more; return these topics (cleanUnusedTopic)."""
         unused = {topic for topic, _ in self._store.queues.table} - set(self.topics.table)
         unused = {topic for topic in unused if not topic.startswith("%LMQ%")
                   and not self.topics.is_system_topic(topic)}
@@ -712,11 +717,11 @@ class MessageStore:
     def purge_topic(
         self, topic: str, queue_id: int | None = None, before_ms: int | None = None
     ) -> dict[int, tuple[int, int]]:
-        """Let go of the messages of a topic, of one queue or stored before a time only.
+        """Purge the messages of a topic, or those of one queue, or those stored before a time.
 
-        Queue id: least offset before and now. They are not shown any more, durably; their bytes go
-        with their files. A Java broker on the directory shows them again. Raises StoreError or
-        OSError; then nothing was let go.
+        Returns the least offset before and after the purge, by queue id. Purged messages are not shown
+        any more; their bytes are deleted with their files. A Java broker on the directory shows them
+        again. Raises StoreError or OSError; then nothing was purged.
         """
         self._check_may_change()
         self.wait_dispatched()

@@ -1,4 +1,4 @@
-"""What goes into a put and what comes out: stored properties, many items, results, refusals."""
+"""Helpers of puts: stored properties of messages, writers for many messages, results, and errors of refusals."""
 
 from __future__ import annotations
 
@@ -28,62 +28,85 @@ from tailrace.model import (
     MessageExtBrokerInner,
     PutMessageResult,
     PutMessageStatus,
+    refuse_conflicts,
 )
 from tailrace.store.commit_log import RecordWriter
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.timer.properties import DELAY, DELIVER_PROPERTIES
 
 __all__ = [
-    "PutResults", "goes_alone", "many_writers", "raise_partial", "raise_refused", "wait_durable",
+    "PutResults", "by_topic", "goes_alone", "many_writers", "odd_properties", "raise_partial", "raise_refused",
+    "wait_durable",
 ]
 
 
 def is_timer(message: Message) -> bool:
-    """Whether a message may have to wait, so that it takes the way through the put hook."""
+    """Return True if a message may have a delivery time, so that the put hook must handle it."""
     return message.deliver_at is not None or message.delay is not None or message.delay_level > 0 or (
         bool(message.properties)
         and any(name in message.properties for name in (DELAY, *DELIVER_PROPERTIES)))
 
 
 def goes_alone(message: Message) -> bool:
-    """Whether a message cannot be put together with others: it is a timer, or names LMQ queues."""
+    """Return True if a message cannot be put together with others: it is a timer, or names LMQ queues."""
     return is_timer(message) or INNER_MULTI_DISPATCH in message.properties or (
         INNER_MULTI_QUEUE_OFFSET in message.properties)
 
 
-def many_writers(
-    store: DefaultMessageStore, messages: Sequence[Message], queue_id: int, now_ms: int, prefix: str,
-    number: Iterator[int], check_queue: Callable[[str, int], None],
-) -> list[RecordWriter] | None:
-    """A writer for each run of messages of one topic; None when one of them cannot go with others.
+def odd_properties(message: Message, unique_key: str) -> bytes:
+    """Return the stored properties of a message that is not plain. Raises MessageIllegalError."""
+    refuse_conflicts(message)
+    return message_properties(message, unique_key)
 
-    Unique keys are ``prefix`` and the next ``number``. Raises MessageIllegalError, and what
-    ``check_queue`` raises for the queue of a topic.
+
+def by_topic(messages: Sequence[Message]) -> tuple[Sequence[Message], list[int] | None]:
+    """Return the messages grouped by topic, and the new index of each message, or None if the order is unchanged."""
+    runs = [topic for topic, _ in itertools.groupby(messages, key=attrgetter("topic"))]
+    ranks = {topic: rank for rank, topic in enumerate(dict.fromkeys(runs))}
+    if len(ranks) == len(runs):
+        return messages, None
+    order = sorted(range(len(messages)), key=lambda number: ranks[messages[number].topic])
+    places = [0] * len(order)
+    for place, number in enumerate(order):
+        places[number] = place
+    return [messages[number] for number in order], places
+
+
+def many_writers(
+    store: DefaultMessageStore, messages: Sequence[Message], queue_id: int | None, now_ms: int, prefix: str,
+    number: Iterator[int], queue_of: Callable[[str, int | None], int],
+) -> list[RecordWriter] | None:
+    """Return a writer for each run of messages of one topic; None if a message cannot be put with others.
+
+    Unique keys are ``prefix`` and the next ``number``. Raises MessageIllegalError, and what ``queue_of`` raises.
     """
     writers: list[RecordWriter] = []
     for topic, run in itertools.groupby(messages, key=attrgetter("topic")):
         part = list(run)
-        check_queue(topic, queue_id)
+        chosen = queue_of(topic, queue_id)
         items = plain_items(part, prefix, number)
         if items is None and any(map(goes_alone, messages)):
+            for one in messages:  # before any of them is put
+                refuse_conflicts(one)
             return None
         if items is None:
             items = [
-                (one.flag, one.body, message_properties(one, f"{prefix}{next(number):012X}"))
+                (one.flag, one.body, odd_properties(one, f"{prefix}{next(number):012X}"))
                 for one in part
             ]
         writers.append(store.items_writer(MessageExtBrokerInner(
-            topic, queue_id, b"", born_timestamp=now_ms, born_host=store.store_host), items))
+            topic, chosen, b"", born_timestamp=now_ms, born_host=store.store_host), items))
     return writers
 
 
 @final
 class PutResults(Sequence[PutMessageResult]):
-    """The result of each message of a ``put_many``, made when it is looked at."""
+    """The results of a ``put_many``; the result of a message is made when it is used."""
 
-    __slots__ = ("_ends", "_host", "_runs")
+    __slots__ = ("_ends", "_host", "_order", "_runs")
 
-    def __init__(self, runs: list[PutMessageResult], store_host: bytes) -> None:
+    def __init__(self, runs: list[PutMessageResult], store_host: bytes, order: list[int] | None = None) -> None:
+        self._order = order
         self._runs = runs
         self._host = store_host
         self._ends = list(itertools.accumulate(run.msg_num for run in runs))
@@ -103,6 +126,8 @@ class PutResults(Sequence[PutMessageResult]):
         number = index + len(self) if index < 0 else index
         if not 0 <= number < len(self):
             raise IndexError(index)
+        if self._order is not None and len(self._order) == len(self):
+            number = self._order[number]
         place = bisect.bisect_right(self._ends, number)
         run = self._runs[place]
         number -= self._ends[place] - run.msg_num
@@ -115,7 +140,7 @@ class PutResults(Sequence[PutMessageResult]):
 
 
 def raise_refused(result: PutMessageResult) -> None:
-    """Raise what a refusal means to a caller of ``put``."""
+    """Raise the exception for a refused put."""
     refusals: dict[PutMessageStatus, Callable[[str], StoreError]] = {
         PutMessageStatus.MESSAGE_ILLEGAL: lambda text: MessageIllegalError(*text.split(": ", 1))
         if ": " in text else MessageIllegalError("message", text),
@@ -131,7 +156,7 @@ def raise_refused(result: PutMessageResult) -> None:
 
 
 def raise_partial(error: StoreError, done: int, of_what: str) -> NoReturn:
-    """Raise an error again, with the number of those that are in the log, if any: "3 of 5 rows"."""
+    """Raise ``error`` again. If items are in the log, the text has their number: "3 of 5 rows"."""
     if not done:
         raise error
     why = error.reason if isinstance(error, StoreNotWritableError) else error

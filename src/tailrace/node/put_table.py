@@ -80,7 +80,7 @@ class TablePut:
 
     def __init__(
         self, store: DefaultMessageStore, timers: Timers, entropy: Entropy,
-        is_new: Callable[[str], bool], make_topic: Callable[[str, int], None], now_ms: int,
+        is_new: Callable[[str], bool], make_topic: Callable[[str, int], object], now_ms: int,
     ) -> None:
         self._store = store
         self._timers = timers

@@ -1,4 +1,4 @@
-"""The messages of a queue one after the other, for ``MessageStore.read``."""
+"""Read the messages of a queue one after the other, for ``MessageStore.read``."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def messages_of(
     get: Callable[[int, int], GetMessageResult], topic: str, offset: int, until: int, count: int, *,
     has_batches: bool = False,
 ) -> Iterator[MessageExt]:
-    """Yield at most ``count`` messages with queue offsets from ``offset`` on, read below ``until``.
+    """Yield at most ``count`` messages with queue offsets in [``offset``, ``until``).
 
-    ``get`` takes an offset and the number of messages to read. A message is decoded when its fields are
-    used. Not so for an LMQ queue: the topics of its records are verified by no checksum. With ``has_batches``
-    messages of inner batches are yielded, not the records that they are in.
+    ``get`` takes an offset and the number of messages to read. The fields of a message are decoded when they are
+    first used; messages of an LMQ queue are decoded immediately, because no checksum covers the topics of their
+    records. With ``has_batches`` the messages of inner batches are yielded instead of their records.
     """
     if has_batches:
         found = (one for one in _inner_messages(get, offset, until) if offset <= one.queue_offset < until)

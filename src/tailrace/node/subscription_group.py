@@ -50,7 +50,7 @@ _MEMBERS: Final = {
 
 @dataclass(slots=True, kw_only=True)
 class SubscriptionGroupConfig:
-    """A consumer group. ``extra`` holds members that Tailrace does not know."""
+    """A consumer group. ``extra`` has the members of the file that Tailrace does not know."""
 
     group_name: str
     consume_enable: bool = True
@@ -74,7 +74,7 @@ class SubscriptionGroupConfig:
         return int(text) if text.isdecimal() else 100
 
     def to_json(self) -> dict[str, Any]:
-        """Members by RocketMQ's names."""
+        """Return the members by RocketMQ's names."""
         return {
             "groupRetryPolicy": {"type": "CUSTOMIZED"},
             **self.extra,
@@ -83,7 +83,7 @@ class SubscriptionGroupConfig:
 
     @classmethod
     def from_json(cls, value: dict[str, Any], group: str = "") -> SubscriptionGroupConfig:
-        """A group from RocketMQ's names; absent members take their defaults."""
+        """Return a group from members by RocketMQ's names; missing members have their defaults."""
         made = cls(group_name=str(value.get("groupName") or group))
         for name, attribute in _MEMBERS.items():
             member = value.get(name)
@@ -98,7 +98,7 @@ GroupEdit = Callable[[Draft[str, SubscriptionGroupConfig]], SubscriptionGroupCon
 
 
 def validate_group(group: str) -> str:
-    """Why ``group`` is no group's name; empty when it is one."""
+    """Return why ``group`` is not a valid name of a group, or ""."""
     if not group.strip():
         return "the specified group is blank"
     if len(group) > GROUP_MAX_LENGTH:
@@ -129,7 +129,7 @@ Those of Lite topics are kept for a Java broker and not used.
 def merged_group_attributes(
     present: dict[str, str], changes: dict[str, str], *, creating: bool
 ) -> dict[str, str]:
-    """Attributes after changes by ``+name`` and ``-name``; raises ValueError that says what is wrong."""
+    """Return attributes after changes by ``+name`` and ``-name``. Raises ValueError with the reason."""
     merged, seen = dict(present), set[str]()
     for key, value in changes.items():
         sign, name = key[:1], key[1:]
@@ -167,7 +167,7 @@ def _check_value(name: str, value: str) -> None:
 
 
 class SubscriptionGroupManager(ConfigManager[str, SubscriptionGroupConfig]):
-    """The consumer groups, by name. Every change is durable when its call returns, and shows then."""
+    """The consumer groups, by name. Every change is durable and visible when its call returns, not earlier."""
 
     def __init__(
         self, file_system: FileSystem, config_dir: str, broker_config: BrokerConfig, clock: Clock
@@ -177,20 +177,20 @@ class SubscriptionGroupManager(ConfigManager[str, SubscriptionGroupConfig]):
         self._clock = clock
         self._forbidden: dict[str, Any] = {}
         self.enable_lmq = False
-        """Whether every LMQ name is a group; no such group has an entry."""
+        """True if every LMQ name is a group. Such groups have no entry."""
 
     def select(self, group: str) -> SubscriptionGroupConfig | None:
-        """The group, if it exists."""
+        """Return the group, or None."""
         if self.is_lmq(group):
             return SubscriptionGroupConfig(group_name=group)
         return self._table.get(group)
 
     def is_lmq(self, group: str) -> bool:
-        """Whether a group is an LMQ one, of which no config is kept (LmqSubscriptionGroupManager)."""
+        """Return True if a group is an LMQ group, which has no configuration (LmqSubscriptionGroupManager)."""
         return self.enable_lmq and group.startswith(LMQ_PREFIX)
 
     def find_or_create(self, group: str) -> SubscriptionGroupConfig | None:
-        """The group, created when the configuration allows it and the name is one; else None."""
+        """Return the group, creating it if the settings allow that and the name is valid; None otherwise."""
         found = self.select(group)
         if found is not None or not self.may_create(group):
             return found
@@ -198,11 +198,11 @@ class SubscriptionGroupManager(ConfigManager[str, SubscriptionGroupConfig]):
         return made
 
     def may_create(self, group: str) -> bool:
-        """Return whether a consumer of this name creates its group."""
+        """Return True if a consumer may create the group of this name."""
         return self._config.auto_create_subscription_group and not validate_group(group)
 
     def creation(self, group: str) -> GroupEdit:
-        """The change that creates a group if it is missing; it returns the group."""
+        """Return the change that creates a group if it is missing. The change returns the group."""
 
         def create(draft: Draft[str, SubscriptionGroupConfig]) -> SubscriptionGroupConfig:
             if (found := draft.get(group)) is not None:
@@ -214,7 +214,7 @@ class SubscriptionGroupManager(ConfigManager[str, SubscriptionGroupConfig]):
         return create
 
     def is_read_forbidden(self, group: str, topic: str) -> bool:
-        """Return whether ``forbiddenTable`` forbids a group to read a topic."""
+        """Return True if ``forbiddenTable`` forbids a group to read a topic."""
         topics = self._forbidden.get(group)
         bits = topics.get(topic) if isinstance(topics, dict) else None
         return isinstance(bits, int) and bits > 0 and bits & PERM_READ != 0
@@ -244,7 +244,7 @@ class SubscriptionGroupManager(ConfigManager[str, SubscriptionGroupConfig]):
                 raise
 
     def items(self) -> list[SubscriptionGroupConfig]:
-        """All groups."""
+        """Return all groups."""
         return list(self._table.values())
 
     def update_all(self, configs: list[SubscriptionGroupConfig]) -> None:
@@ -254,7 +254,7 @@ class SubscriptionGroupManager(ConfigManager[str, SubscriptionGroupConfig]):
     def put_all(
         self, draft: Draft[str, SubscriptionGroupConfig], configs: list[SubscriptionGroupConfig]
     ) -> None:
-        """Create or replace groups of a draft: all, or none when there would be too many."""
+        """Create or replace groups of a draft: all, or none if there would be too many."""
         new = sum(draft.get(config.group_name) is None for config in configs)
         most = self._config.max_subscription_groups
         if new and len(draft) + new > most:
@@ -264,8 +264,8 @@ class SubscriptionGroupManager(ConfigManager[str, SubscriptionGroupConfig]):
         draft.put_all({config.group_name: config for config in configs})
 
     def delete(self, group: str, also: Callable[[], None] | None = None) -> bool:
-        """Forget a group; False when it did not exist. For ``also`` see `submit`."""
-        with self._lock:  # what it was forbidden goes with it: a group of this name may come again
+        """Delete a group. Return False if it did not exist. For ``also`` see `submit`."""
+        with self._lock:  # its forbidden topics are removed, too, because a group of this name may be created again
             before = self._forbidden
             self._forbidden = {name: topics for name, topics in before.items() if name != group}
             try:

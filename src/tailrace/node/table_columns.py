@@ -34,7 +34,7 @@ _LONGEST: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Consecutive rows of a table, from row ``first`` on. A column that is missing is None."""
+    """Consecutive rows of a table; ``first`` is the number of the first one. None stands for a missing column."""
 
     first: int
     count: int
@@ -202,7 +202,7 @@ def _whole_texts(found: tuple[Texts, Any] | None) -> Texts | None:
 
 
 def _texts(name: str, first: int, column: Any) -> tuple[Texts, Any]:
-    """Return texts, and a mask of the missing ones, which are empty; the mask is None if all are there."""
+    """Return texts, and a mask of the missing ones, which are empty; None instead of a mask if all are there."""
     if not hasattr(column, "buffers"):
         return _texts_of_list(name, first, column)
     if str(column.type) == "null":

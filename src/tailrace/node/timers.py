@@ -13,20 +13,22 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.env.scheduler import Scheduler
 from tailrace.errors import StoreError
 from tailrace.formats import filenames
+from tailrace.formats.recall_handle import build_handle, parse_handle
 from tailrace.logs import get_logger
 from tailrace.model import MessageExtBrokerInner, PutMessageResult
 from tailrace.node.config_manager import read_config, write_config
 from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.node.foreign_engines import RocksDBStore, name_leftovers
-from tailrace.node.pending_timers import WheelPending
-from tailrace.node.timer_rescue import PendingTimers
+from tailrace.node.retention.timer_rescue import PendingPositions
+from tailrace.node.retention.wheel_positions import WheelPositions
 from tailrace.node.topic_config import RETRY_GROUP_TOPIC_PREFIX, TopicConfigManager
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.dispatch import SCHEDULE_TOPIC, parse_delay_levels
 from tailrace.store.multi_dispatch import MARK
-from tailrace.timer.pending import PendingTimer, pending_levels, pending_timers
+from tailrace.timer.pending import pending_levels, pending_timers
+from tailrace.timer.pending_timer import PendingTimer
 from tailrace.timer.put_hook import TimerPutHook, Waiting
-from tailrace.timer.recall import build_handle, parse_handle, recall_messages
+from tailrace.timer.recall import recall_messages
 from tailrace.timer.schedule_message_service import ScheduleMessageService
 from tailrace.timer.timer_message_store import TimerMessageStore
 
@@ -36,17 +38,17 @@ _log = get_logger(__name__)
 _ENQUEUE_MS: Final = 20
 _SCHEDULE_MS: Final = 10
 _SCHEDULE_QUEUES: Final = 18
-"""Queues of SCHEDULE_TOPIC_XXXX in ``topics.json``, however many levels there are."""
+"""Number of queues of SCHEDULE_TOPIC_XXXX in ``topics.json``; it does not depend on the number of levels."""
 _METRICS_MS: Final = 5000
 _METRICS_CHECK_MS: Final = 45 * 60 * 1000
 _CLEAN_MS: Final = 30_000
 _DEQUEUE_MS: Final = 5
-"""How late a timer may be noticed; a step that finds nothing takes some microseconds."""
+"""Period of the step that finds due timers; a step without one takes some microseconds."""
 
 
 @final
 class Timers:
-    """What a store needs to take, keep and deliver timer messages."""
+    """The timer wheel and the delay levels of an open store: puts, recalls, delivery, metrics."""
 
     def __init__(
         self, clock: Clock, file_system: FileSystem, entropy: Entropy, config: StoreConfig,
@@ -60,12 +62,12 @@ class Timers:
         self._config_dir = f"{store.root}/{filenames.CONFIG}"
         self.delay_offsets = DelayOffsetManager(file_system, self._config_dir, clock)
         self.schedule = ScheduleMessageService(
-            clock, store, parse_delay_levels(config.message_delay_level), self.delay_offsets)
-        self.schedule.parking.ensure_topic = self._ensure_topic
+            clock, store, parse_delay_levels(config.message_delay_level), self.delay_offsets,
+            self._ensure_topic)
         self.messages: TimerMessageStore | None = None
         if config.timer_wheel_enable:
-            self.messages = TimerMessageStore(clock, file_system, config, store)
-            self.messages.set_ensure_topic(self._ensure_topic)
+            self.messages = TimerMessageStore(
+                clock, file_system, config, store, ensure_topic=self._ensure_topic)
         self._hook = TimerPutHook(clock, entropy, config, self._slot_num)
 
     def _ensure_topic(self, topic: str) -> None:
@@ -75,7 +77,7 @@ class Timers:
         return self.messages.slot_num(time_ms) if self.messages is not None else 0
 
     def load(self) -> None:
-        """Recover. Raises OSError or FatalStorageError."""
+        """Load and recover the files of the timers. Raises OSError or FatalStorageError."""
         if self.messages is not None:
             self.messages.metrics.decode(read_config(
                 self._file_system, f"{self._config_dir}/{filenames.TIMERMETRICS}"))
@@ -86,9 +88,9 @@ class Timers:
         self.schedule.load()
         name_leftovers(self._file_system, self._store.root, self._store, self._topics)
 
-    def pending(self) -> PendingTimers | None:
-        """Where pending timers are, for retention; None without timers."""
-        return WheelPending(self._store, self.messages) if self.messages is not None else None
+    def pending(self) -> PendingPositions | None:
+        """Return the positions of pending timers, for retention; None without the timer wheel."""
+        return WheelPositions(self._store, self.messages) if self.messages is not None else None
 
     def start(self, scheduler: Scheduler) -> None:
         """Start the services."""
@@ -104,18 +106,18 @@ class Timers:
             "TimerFlushService", lambda: self._config.timer_flush_interval_ms, timers.flush_step)
         scheduler.every("TimerLogCleanService", _CLEAN_MS, timers.clean_step).wake()
         scheduler.every("TimerMetricsPersist", _METRICS_MS, self.persist_metrics)
-        # Woken: a process may not live as long as their periods.
+        # Wake them now, because a short process may end before their first period.
         scheduler.every("TimerMetricsCheck", _METRICS_CHECK_MS, timers.check_metrics_step).wake()
 
     def persist_delay_offsets(self) -> None:
-        """Write how far the levels are, behind a sync of what was put back.
+        """Write the offsets of the levels after a sync of the messages that were delivered.
 
         Raises OSError or FatalStorageError.
         """
         if not self.delay_offsets.dirty:
             return
         text = self.delay_offsets.encode()
-        # Before the sync: an update that comes in meanwhile makes it dirty again.
+        # Before the sync: an update during the sync sets it again.
         self.delay_offsets.dirty = False
         try:
             self._store.sync_log()
@@ -125,7 +127,7 @@ class Timers:
             raise
 
     def persist_metrics(self) -> None:
-        """Write the pending timers of each topic when they have changed. Raises OSError."""
+        """Write the number of pending timers of each topic if it has changed. Raises OSError."""
         metrics = self.messages.metrics if self.messages is not None else None
         if metrics is None or not metrics.dirty:
             return
@@ -138,19 +140,19 @@ class Timers:
             raise
 
     def progress(self) -> tuple[int, int]:
-        """Return how many messages of the timer queue are in the wheel, and the time, ms, before which all of
-        them are delivered; (0, 0) without timers."""
+        """Return (offset of the timer queue up to which messages are in the wheel, time in ms up to which these
+        are delivered); (0, 0) without the timer wheel."""
         if self.messages is None:
             return 0, 0
         return self.messages.progress()
 
     def forget_topics(self, topics: set[str]) -> None:
-        """Drop what is counted of topics that are deleted."""
+        """Drop the numbers of pending timers of deleted topics."""
         if self.messages is not None:
             self.messages.metrics.remove(topics)
 
     def close(self) -> bool:
-        """Flush and close; whether everything is durable."""
+        """Flush and close. Return True if everything is durable."""
         clean = True
         closing = [self.persist_delay_offsets]
         if self.messages is not None:
@@ -164,21 +166,21 @@ class Timers:
         return clean
 
     def release(self) -> None:
-        """Close the files, whatever state they are in."""
+        """Close the files without a flush."""
         if self.messages is not None:
             self.messages.release()
 
     def put(self, message: MessageExtBrokerInner) -> PutMessageResult:
-        """Put a message, which waits on the timer topic when it has a delivery time."""
+        """Put a message. With a delivery time it waits on the timer topic."""
         waiting = self.waiting(message)
         return waiting if isinstance(waiting, PutMessageResult) else self.put_prepared(message, waiting)
 
     def put_due(
         self, message: MessageExtBrokerInner, deliver_ms: int, unique_key: str
     ) -> PutMessageResult:
-        """Put a message of the broker's own as a timer: see ``TimerPutHook.handle_due``.
+        """Put a message of the broker as a timer: see ``TimerPutHook.handle_due``.
 
-        The result has no handle to take the message back, and names the queue where it waits.
+        The result has no recall handle, and its queue is the one where the message waits.
         """
         if MARK in message.properties:
             return self.put(message)
@@ -186,25 +188,25 @@ class Timers:
         return waiting if isinstance(waiting, PutMessageResult) else self._store.put(message)
 
     def waiting(self, message: MessageExtBrokerInner) -> PutMessageResult | Waiting | None:
-        """Change a message that has to wait; where it is to go then, or why it is refused."""
+        """Change a message that must wait. Return its target and time, or a result if it is refused."""
         return self._store.lmq_refusal(message) or self._hook.handle(message)
 
     def put_prepared(
         self, message: MessageExtBrokerInner, waiting: Waiting | None
     ) -> PutMessageResult:
-        """Put a message that ``waiting`` has looked at."""
+        """Put a message that ``waiting`` has prepared."""
         if message.topic == SCHEDULE_TOPIC and SCHEDULE_TOPIC not in self._topics.table:
             self._topics.create_if_missing(SCHEDULE_TOPIC, _SCHEDULE_QUEUES)
         result = self._store.put(message)
         if waiting is not None and result.status.appended:
-            result.queue_id = waiting.queue_id  # producers are told the queue they asked for
+            result.queue_id = waiting.queue_id  # producers get the queue that they have named
             if waiting.out_ms and not waiting.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
                 result.recall_handle = build_handle(
                     waiting.topic, self._broker_name, waiting.out_ms, waiting.unique_key)
         return result
 
     def recall(self, handle: str, born_ms: int, born_host: bytes) -> list[PutMessageResult]:
-        """Put what deletes a timer. Raises MessageIllegalError for what is no handle."""
+        """Put the messages that delete a timer. Raises MessageIllegalError for an invalid handle."""
         return [
             self.put(message)
             for message in recall_messages(
@@ -213,7 +215,7 @@ class Timers:
         ]
 
     def to_come(self) -> Iterator[PendingTimer]:
-        """What is still to be delivered, by due time."""
+        """Return the pending timers and messages of delay levels, by due time."""
         return heapq.merge(
             pending_timers(self.messages) if self.messages is not None else (),
             pending_levels(self.schedule))

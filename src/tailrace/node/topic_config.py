@@ -13,8 +13,9 @@ from tailrace.env.filesystem import FileSystem
 from tailrace.errors import StoreError
 from tailrace.formats.commitlog import LMQ_PREFIX
 from tailrace.node.config_manager import ConfigManager, DataVersion, Draft
+from tailrace.node.topic_queue_mapping import TopicQueueMappingManager
 from tailrace.store.queue_types import BATCH_CQ, QUEUE_TYPE
-from tailrace.store.topic_retention import (
+from tailrace.store.retention.topic_rules import (
     RESERVE_TIME,
     RETENTION_BYTES,
     RETENTION_MS,
@@ -74,7 +75,7 @@ _MEMBERS: Final = {
 
 
 def validate_topic(topic: str) -> str:
-    """Why ``topic`` is no topic's name; empty when it is one."""
+    """Return why ``topic`` is not a valid name of a topic, or ""."""
     if not topic:
         return "The specified topic is blank."
     if _TOPIC.fullmatch(topic) is None:
@@ -97,18 +98,18 @@ _ATTRIBUTES: Final[dict[str, frozenset[str]]] = {
     QUEUE_TYPE: frozenset({"SimpleCQ", BATCH_CQ}),
     RESERVE_TIME: frozenset(), RETENTION_BYTES: frozenset(), RETENTION_MS: frozenset(),
 }
-"""Attributes of a topic and their values; none: a number."""
+"""Attributes of a topic and their possible values; () means a number."""
 
 
 PRIORITY: Final = "_SYS_MSG_PRIORITY_"
 """Property of a message with a priority: a number, which is its queue."""
 _TYPES: Final = ("message.type", "cleanup.policy", QUEUE_TYPE)
-"""Attributes that say how messages of a topic are kept and delivered."""
+"""Attributes that control how messages of a topic are kept and delivered."""
 
 
 @dataclass(slots=True, kw_only=True)
 class TopicConfig:
-    """A topic. ``extra`` holds members of the file that Tailrace does not know."""
+    """A topic. ``extra`` has the members of the file that Tailrace does not know."""
 
     topic_name: str
     read_queue_nums: int = 4
@@ -122,21 +123,21 @@ class TopicConfig:
 
     @property
     def has_batch_queues(self) -> bool:
-        """Whether its queues are batch queues, in which one record may have several messages."""
+        """True if its queues are batch queues, in which one record may have several messages."""
         return bool(self.attributes) and self.attributes.get(QUEUE_TYPE) == BATCH_CQ
 
     @property
     def readable(self) -> bool:
-        """Whether it may be consumed."""
+        """True if the topic may be consumed."""
         return self.perm & PERM_READ != 0
 
     @property
     def writable(self) -> bool:
-        """Whether it may be sent to."""
+        """True if messages may be sent to the topic."""
         return self.perm & PERM_WRITE != 0
 
     def to_json(self) -> dict[str, Any]:
-        """Members by RocketMQ's names."""
+        """Return the members by RocketMQ's names."""
         return {
             **self.extra,
             **{name: getattr(self, attribute) for name, attribute in _MEMBERS.items()},
@@ -144,7 +145,7 @@ class TopicConfig:
 
     @classmethod
     def from_json(cls, value: dict[str, Any], topic: str = "") -> TopicConfig:
-        """A topic from RocketMQ's names; absent members take their defaults."""
+        """Return a topic from members by RocketMQ's names; missing members have their defaults."""
         made = cls(topic_name=str(value.get("topicName") or topic))
         for name, attribute in _MEMBERS.items():
             if (member := value.get(name)) is not None:
@@ -157,7 +158,7 @@ TopicEdit = Callable[[Draft[str, TopicConfig]], TopicConfig | None]
 
 
 def _like(member: Any, present: Any) -> Any:
-    """``member`` when it has the type of ``present``, or can be read as it; else ``present``."""
+    """Return ``member`` if it has the type of ``present`` or can be converted to it, else ``present``."""
     if isinstance(present, bool):
         return member if isinstance(member, bool) else str(member).lower() == "true"
     if isinstance(present, int):
@@ -171,13 +172,10 @@ def _like(member: Any, present: Any) -> Any:
 
 
 class TopicConfigManager(ConfigManager[str, TopicConfig]):
-    """The topics, by name. Every change is durable when its call returns, and shows only then.
+    """The topics, by name. Every change is durable and visible when its call returns, not earlier.
 
     ``creation`` and ``creation_in_send`` are changes for `submit`, for callers that must not wait.
     """
-
-    STATIC: Final = "a static queue mapping"
-    """The type of the topics in ``static_topics``."""
 
     def __init__(
         self, file_system: FileSystem, config_dir: str, broker_config: BrokerConfig, clock: Clock
@@ -187,14 +185,12 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
         self._clock = clock
         self._listeners: list[Callable[[], None]] = []
         self.enable_lmq = False
-        """Whether every LMQ name is a topic with one queue; no such topic has an entry."""
-        self.static_topics: frozenset[str] = frozenset()
-        """Topics whose queues a Java broker has mapped to logical queues of several brokers."""
+        """True if every LMQ name is a topic with one queue. Such topics have no entry."""
+        self.mappings = TopicQueueMappingManager(file_system, config_dir, clock)
+        """Logical queues of static topics; loaded by itself."""
 
     def unsupported_type(self, config: TopicConfig) -> str:
         """Return the type of a topic that cannot be honoured, such as ``message.type=LITE``; else ""."""
-        if self.static_topics and config.topic_name in self.static_topics:
-            return self.STATIC
         for name in _TYPES if config.attributes else ():
             value = config.attributes.get(name)
             if value and value not in _ATTRIBUTES[name]:
@@ -202,13 +198,18 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
         return ""
 
     def has_batch_queues(self, topic: str) -> bool:
-        """Whether the queues of a topic are batch queues."""
+        """Return True if the queues of a topic are batch queues."""
         config = self._table.get(topic)
         return config is not None and config.has_batch_queues
 
     @property
+    def broker_name(self) -> str:
+        """The name by which mappings of static topics name this broker."""
+        return self._config.broker_name
+
+    @property
     def table(self) -> dict[str, TopicConfig]:
-        """The live table; for reading."""
+        """The live table, only for reading."""
         return self._table
 
     def on_change(self, listener: Callable[[], None]) -> None:
@@ -216,17 +217,17 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
         self._listeners.append(listener)
 
     def select(self, topic: str) -> TopicConfig | None:
-        """The topic, if it exists."""
+        """Return the topic, or None."""
         if self.is_lmq(topic):
             return TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
         return self._table.get(topic)
 
     def is_lmq(self, topic: str) -> bool:
-        """Whether a topic is an LMQ queue, of which no config is kept (LmqTopicConfigManager)."""
+        """Return True if a topic is an LMQ queue, which has no configuration (LmqTopicConfigManager)."""
         return self.enable_lmq and topic.startswith(LMQ_PREFIX)
 
     def items(self) -> list[TopicConfig]:
-        """All topics."""
+        """Return all topics."""
         return list(self._table.values())
 
     def update(self, config: TopicConfig) -> None:
@@ -238,19 +239,19 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
         self.change(lambda draft: self.put_all(draft, configs))
 
     def put_all(self, draft: Draft[str, TopicConfig], configs: list[TopicConfig]) -> None:
-        """Create or replace topics of a draft: all, or none when there would be too many."""
+        """Create or replace topics of a draft: all, or none if there would be too many."""
         new = sum(draft.get(config.topic_name) is None for config in configs)
         self._check_room(draft, new)
         draft.put_all({config.topic_name: config for config in configs})
 
     def delete(self, topic: str, also: Callable[[], None] | None = None) -> bool:
-        """Forget a topic; False when it did not exist. For ``also`` see `submit`."""
+        """Delete a topic. Return False if it did not exist. For ``also`` see `submit`."""
         return bool(self.change(lambda draft: draft.remove(topic), also))
 
     def create_in_send(
         self, topic: str, default_topic: str, default_queue_nums: int, topic_sys_flag: int = 0
     ) -> TopicConfig | None:
-        """The topic, created from ``default_topic`` when that allows it; else None."""
+        """Return the topic, creating it from ``default_topic`` if that topic allows inheritance; None otherwise."""
         found = self.select(topic)
         if found is not None or not self.inherits(default_topic):
             return found
@@ -259,7 +260,7 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
         return made
 
     def inherits(self, default_topic: str) -> bool:
-        """Return whether a send may create its topic from ``default_topic``."""
+        """Return True if a send may create its topic from ``default_topic``."""
         if default_topic == AUTO_CREATE_TOPIC_KEY_TOPIC and not (
             self._config.auto_create_topic_enable
         ):
@@ -270,7 +271,7 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
     def creation_in_send(
         self, topic: str, default_topic: str, default_queue_nums: int, topic_sys_flag: int = 0
     ) -> TopicEdit:
-        """The change that creates a topic from ``default_topic``; it returns the topic or None."""
+        """Return the change that creates a topic from ``default_topic``. The change returns the topic or None."""
 
         def create(draft: Draft[str, TopicConfig]) -> TopicConfig | None:
             if (found := draft.get(topic)) is not None:
@@ -293,7 +294,7 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
         self, topic: str, queue_nums: int, perm: int = PERM_READ | PERM_WRITE,
         topic_sys_flag: int = 0,
     ) -> TopicConfig:
-        """The topic, created as told when it is missing."""
+        """Return the topic, creating it with the given values if it is missing."""
         if (found := self.select(topic)) is not None:
             return found
         made: TopicConfig = self.change(self.creation(TopicConfig(
@@ -303,7 +304,7 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
         return made
 
     def creation(self, made: TopicConfig) -> TopicEdit:
-        """The change that creates a topic if it is missing; it returns the topic."""
+        """Return the change that creates a topic if it is missing. The change returns the topic."""
 
         def create(draft: Draft[str, TopicConfig]) -> TopicConfig:
             if (found := draft.get(made.topic_name)) is not None:
@@ -320,7 +321,7 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
             self.change(lambda draft: draft.put_all({made.topic_name: made for made in missing}))
 
     def is_system_topic(self, topic: str) -> bool:
-        """Whether the topic belongs to the broker rather than to its users."""
+        """Return True if the topic belongs to the broker and not to its users."""
         return (
             topic in SYSTEM_TOPICS
             or topic.startswith(SYSTEM_TOPIC_PREFIX)
@@ -329,7 +330,7 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
         )
 
     def system_topic_names(self) -> list[str]:
-        """Every system topic, of this broker and of RocketMQ in general, sorted."""
+        """Return all system topics, of this broker and of RocketMQ in general, sorted."""
         names = {t for t in self._table if self.is_system_topic(t)}
         return sorted(names | SYSTEM_TOPICS)
 
@@ -384,10 +385,12 @@ class TopicConfigManager(ConfigManager[str, TopicConfig]):
 
 
 def check_attribute(name: str, value: str) -> None:
-    """Raises ValueError for an attribute that nothing here would heed, or a value of that kind.
+    """Raise ValueError for an unknown attribute or an invalid value.
 
-    RocketMQ's TopicAttributes, without compaction, and those of Tailrace.
+    Known are RocketMQ's TopicAttributes, without those of compaction, and those of Tailrace.
     """
+    if name.startswith("lite."):
+        raise ValueError(f"{name} is of topics of message.type=LITE, which are not supported")
     if name not in _ATTRIBUTES:
         raise ValueError(f"unsupported key: {name}; known are {', '.join(sorted(_ATTRIBUTES))}")
     values = _ATTRIBUTES[name]
@@ -403,7 +406,7 @@ def check_unchangeable(present: TopicConfig | None, attributes: Iterable[str]) -
 
 
 def merged_attributes(present: dict[str, str], text: str, *, creating: bool) -> dict[str, str]:
-    """Attributes changed by ``+k=v,-k`` text; raises ValueError that says what is wrong."""
+    """Return attributes after the changes of a text ``+k=v,-k``. Raises ValueError with the reason."""
     changed = dict(present)
     for part in filter(None, (p.strip() for p in text.split(","))):
         name, _, value = part.partition("=")
@@ -422,5 +425,5 @@ def merged_attributes(present: dict[str, str], text: str, *, creating: bool) -> 
 
 
 def renamed(config: TopicConfig, topic: str) -> TopicConfig:
-    """A copy of ``config`` for another topic."""
+    """Return a copy of ``config`` for another topic."""
     return replace(config, topic_name=topic, attributes=dict(config.attributes))

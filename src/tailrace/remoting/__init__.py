@@ -1,8 +1,9 @@
-"""Sockets that carry remoting frames: knows commands, not what they mean."""
+"""Sockets that carry remoting frames. The meaning of the commands is defined in other rooms."""
 
 from __future__ import annotations
 
 from tailrace.remoting.client import RemotingClient
+from tailrace.remoting.in_process import InProcessConnection
 from tailrace.remoting.server import Channel, Processor, RemotingServer
 
-__all__ = ["Channel", "Processor", "RemotingClient", "RemotingServer"]
+__all__ = ["Channel", "InProcessConnection", "Processor", "RemotingClient", "RemotingServer"]

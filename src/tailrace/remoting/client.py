@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import ssl
 from collections.abc import Callable
 from typing import Final, cast, final
 
+from tailrace.auth.signature import Credentials, sign
 from tailrace.config import whole_number
 from tailrace.errors import (
     RemotingConnectError,
@@ -27,12 +29,15 @@ from tailrace.formats.remoting import (
     encode,
 )
 from tailrace.logs import get_logger
+from tailrace.remoting.tls import TlsOptions, client_context
 
 __all__ = ["RemotingClient", "split_address"]
 
 _log = get_logger(__name__)
 
 PORT_MAX: Final = 65_535
+TLS_END_S: Final = 1.0
+"""Time that a peer has to answer the end of TLS when a client is closed."""
 
 
 def split_address(text: str) -> tuple[str, int] | None:
@@ -56,6 +61,7 @@ class _Connection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._going = False
+        self.ended = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Not asked by isinstance: uvloop's transports are no subclass of asyncio's.
@@ -98,7 +104,7 @@ class _Connection(asyncio.Protocol):
         self._writable.set()
 
     async def write(self, data: bytes) -> None:
-        """Send once the peer takes what was sent before; raises RemotingError when it is gone."""
+        """Send when the peer has read enough of the bytes before. Raises RemotingError if the connection is closed."""
         await self._writable.wait()
         if self.transport is None or self.transport.is_closing():
             raise RemotingError(f"the connection to {self.address} was closed")
@@ -106,16 +112,22 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
+        self.ended.set()
         self._writable.set()
         waiting, self.waiting = self.waiting, {}
+        why = f": {exc.reason.lower().replace('_', ' ')}" if isinstance(exc, ssl.SSLError) and exc.reason else ""
         for future in waiting.values():
             if not future.done():
-                future.set_exception(RemotingError(f"the connection to {self.address} was closed"))
+                future.set_exception(RemotingError(f"the connection to {self.address} was closed{why}"))
         self._client.on_lost(self.address)
 
     def close(self) -> None:
         if self.transport is not None:
             self.transport.close()
+
+    def abort(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
 
     def close_when_idle(self) -> None:
         """Close after the last answer that is waited for."""
@@ -128,11 +140,17 @@ class _Connection(asyncio.Protocol):
 class RemotingClient:
     """Connections to peers, made when they are needed and again after they were lost.
 
-    To be used from one event loop.
+    To be used from one event loop. ``tls`` is for all of them; raises ConfigError if it cannot be used.
     """
 
-    def __init__(self, *, connect_timeout_ms: int = 3000) -> None:
+    def __init__(
+        self, *, connect_timeout_ms: int = 3000, tls: bool | TlsOptions | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
+        """Sign every request with ``credentials``, if there are some."""
+        self._tls = client_context(tls)
         self._connect_timeout_ms = connect_timeout_ms
+        self._credentials = credentials
         self._connections: dict[str, _Connection] = {}
         self._connecting: dict[str, asyncio.Lock] = {}
         self._closed = False
@@ -164,10 +182,12 @@ class RemotingClient:
             try:
                 async with asyncio.timeout(self._connect_timeout_ms / 1000):
                     await asyncio.get_running_loop().create_connection(
-                        lambda: made, *place)
+                        lambda: made, *place, ssl=self._tls)
             except TimeoutError:
                 raise RemotingConnectError(
                     address, f"no answer in {self._connect_timeout_ms} ms") from None
+            except (ssl.SSLError, ConnectionResetError, ConnectionAbortedError) as error:
+                raise RemotingConnectError(address, self._why_not_encrypted(error)) from error
             except OSError as error:
                 # asyncio's own text repeats the address in its way.
                 text = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
@@ -178,8 +198,19 @@ class RemotingClient:
             self._connections[address] = made
             return made
 
-    @staticmethod
-    def _request(code: int, ext: dict[str, str], body: bytes, opaque: int, flag: int) -> bytes:
+    def _why_not_encrypted(self, error: OSError) -> str:
+        """Return what went wrong when a connection began."""
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return f"the certificate of the server is not accepted: {error.verify_message}"
+        if isinstance(error, ssl.SSLError) and error.reason:
+            return f"TLS failed: {error.reason.lower().replace('_', ' ')}"
+        if self._tls is None:
+            return os.strerror(error.errno) if error.errno else str(error) or "the server closed the connection"
+        return "the server closed the connection in the TLS handshake; does it use TLS?"
+
+    def _request(self, code: int, ext: dict[str, str], body: bytes, opaque: int, flag: int) -> bytes:
+        if self._credentials is not None:
+            ext = sign(ext, body, self._credentials, MQ_VERSION)
         return encode(RemotingCommand(
             code, language=LANGUAGE_PYTHON, version=MQ_VERSION, opaque=opaque, flag=flag, ext=ext,
             body=body, serialize_type=SerializeType.JSON))
@@ -188,10 +219,10 @@ class RemotingClient:
         self, address: str, code: int, ext: dict[str, str], body: bytes = b"", *,
         timeout_ms: int = 3000,
     ) -> RemotingCommand:
-        """Ask ``address`` and wait for its answer, whatever its code.
+        """Send a request to ``address`` and return the answer, with any code.
 
-        Raises RemotingConnectError, RemotingTimeoutError, or RemotingError when the connection ends
-        before the answer: whether the peer did what was asked is then unknown.
+        Raises RemotingConnectError, RemotingTimeoutError, or RemotingError if the connection ends before the
+        answer: it is then unknown whether the peer has executed the request.
         """
         connection = await self._connection(address)
         opaque = next(self._numbers) & 0x7FFFFFFF
@@ -232,10 +263,19 @@ class RemotingClient:
     async def close(self) -> None:
         """Close every connection; requests under way fail, and so do later ones."""
         self._closed = True
-        for connection in self._connections.values():
+        closing, self._connections = list(self._connections.values()), {}
+        for connection in closing:
             connection.close()
-        self._connections.clear()
         await asyncio.sleep(0)
+        if self._tls is not None:  # the end of TLS goes to the peer and back
+            try:
+                async with asyncio.timeout(TLS_END_S):
+                    for connection in closing:
+                        await connection.ended.wait()
+            except TimeoutError:
+                for connection in closing:
+                    connection.abort()
+                await asyncio.sleep(0)
 
 
 def _ignore(address: str, request: RemotingCommand) -> None:

@@ -10,7 +10,7 @@ request yet. If every connection was used within the last second, the new one is
 Bytes. A connection takes memory for an incomplete frame, for requests that wait, for answers that its
 client has not read, and for pulls that are held. When all of them together take more than ``bytes_max``,
 no request is served and no frame is read further, and connections that have kept bytes for half a second
-are closed, the largest first, until there is room. `ServerLimits.tight` says that this is the case.
+are closed, the largest first, until there is room. `ServerLimits.tight` is True in this case.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import Final, Protocol, final
 
 from tailrace.logs import get_logger
+from tailrace.remoting.rare_lines import RareLines
 
 __all__ = ["Connection", "ServerLimits"]
 
@@ -32,7 +33,6 @@ STALL_S: Final = 30.0
 RECENT_S: Final = 1.0
 KEPT_S: Final = 0.5
 RELIEF_S: Final = 0.1
-LOG_PERIOD_S: Final = 60.0
 CANDIDATES: Final = 64
 
 CAP: Final = "connections"
@@ -40,6 +40,8 @@ BYTES: Final = "bytes"
 STALLED_FRAME: Final = "incomplete request"
 UNREAD: Final = "answers are not read"
 SLOW_HTTP: Final = "slow http"
+TOO_LATE: Final = "no user in time"
+TOO_MANY: Final = "connections without user"
 
 
 class Connection(Protocol):
@@ -91,14 +93,13 @@ class ServerLimits:
         self.tightened = 0
         """How often requests had to wait for memory."""
         self.closed: Counter[str] = Counter(
-            dict.fromkeys((CAP, BYTES, STALLED_FRAME, UNREAD, SLOW_HTTP), 0))
+            dict.fromkeys((CAP, BYTES, STALLED_FRAME, UNREAD, SLOW_HTTP, TOO_LATE, TOO_MANY), 0))
         """Connections that were closed for their sake or for others', by reason."""
         self._connections: dict[Connection, None] = {}
         self._keeping: dict[Connection, float] = {}
         self._candidates: list[tuple[tuple[bool, float], Connection]] = []
         self._waiting: dict[Callable[[], None], None] = {}
-        self._said: dict[str, float] = {}
-        self._unsaid: Counter[str] = Counter()
+        self._lines = RareLines()
 
     def __len__(self) -> int:
         return len(self._connections)
@@ -128,13 +129,10 @@ class ServerLimits:
         """Close a connection for a limit; one line a minute is logged for each reason."""
         self.closed[reason] += 1
         self._connections.pop(connection, None)
-        self._unsaid[reason] += 1
-        if now - self._said.get(reason, -LOG_PERIOD_S) >= LOG_PERIOD_S:
+        if count := self._lines.due(reason, now):
             _log.warning(
                 "connection closed for a limit peer=%s reason=%s count=%d connections=%d bytes=%d",
-                connection.peer, reason, self._unsaid[reason], len(self._connections), self.bytes)
-            self._said[reason] = now
-            self._unsaid[reason] = 0
+                connection.peer, reason, count, len(self._connections), self.bytes)
         self.count(connection, 0, now)
         connection.abort()
 
@@ -174,8 +172,7 @@ class ServerLimits:
         self.tight = True
         self.tightened += 1
         loop = asyncio.get_running_loop()
-        if loop.time() - self._said.get("tight", -LOG_PERIOD_S) >= LOG_PERIOD_S:
-            self._said["tight"] = loop.time()
+        if self._lines.due("tight", loop.time()):
             _log.warning("requests wait for memory bytes=%d limit=%d connections=%d count=%d",
                          self.bytes, self.bytes_max, len(self._connections), self.tightened)
         loop.call_later(RELIEF_S, self._relieve)

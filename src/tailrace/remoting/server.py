@@ -1,7 +1,7 @@
 """A server of remoting frames on asyncio.
 
-Frames are parsed straight from the bytes that one wake-up of a connection delivers, and everything
-that can be answered at once is answered with one write. A processor is a plain function of
+Frames are parsed straight from the bytes that one wake-up of a connection delivers. All answers that
+are ready by then are sent with one write. A processor is a plain function of
 ``(channel, request)``. It returns the response, the response as encoded bytes, or None when the
 answer comes later through `Channel.answer`; one-way requests are never answered, whatever it
 returns. Everything here runs in the thread of the event loop.
@@ -47,7 +47,9 @@ from tailrace.formats.remoting import (
 )
 from tailrace.formats.requests.absent import why_not_supported
 from tailrace.logs import get_logger
-from tailrace.remoting.limits import STALLED_FRAME, UNREAD, ServerLimits
+from tailrace.remoting.entrance import Arrival, Entrance
+from tailrace.remoting.limits import STALLED_FRAME, TOO_LATE, UNREAD, ServerLimits
+from tailrace.remoting.strangers import Strangers, admit
 
 __all__ = ["Channel", "Processor", "RemotingServer"]
 
@@ -90,6 +92,7 @@ class Channel(asyncio.Protocol):
         "_transport",
         "_waiting",
         "_waits",
+        "authenticated",
         "born_host",
         "closed",
         "counted",
@@ -120,6 +123,8 @@ class Channel(asyncio.Protocol):
         """Whether the client lets answers pile up."""
         self.served = False
         """Whether a whole request came from the client."""
+        self.authenticated = False
+        """Whether a user has proven itself on the connection (`RemotingServer.check`)."""
         self.peer = ""
         """Address of the client, ``ip:port``."""
         self.peer_ip = ""
@@ -143,7 +148,7 @@ class Channel(asyncio.Protocol):
         self._server.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection; whoever waits for an answer of the client gets an error."""
+        """Forget the connection; requests to the client that wait for an answer fail."""
         if exc is not None:
             self._server.note("EXCEPTION")
         self.closed = True
@@ -184,7 +189,7 @@ class Channel(asyncio.Protocol):
         return True
 
     def wait_for_memory(self) -> None:
-        """Read no further until the limits say that there is memory again."""
+        """Stop reading until there is memory again."""
         if not self._waits and not self.closed:
             self._waits = True
             self._limits.wait(self._memory_is_there)
@@ -263,12 +268,15 @@ class Channel(asyncio.Protocol):
         """Serve the frames of ``data``; where the first incomplete one begins."""
         pos, until = 0, len(data)
         room = high_water = self._server.high_water
-        serve = self._serve
+        serve = self.serve
         decode_binary = self._server.decode_header
+        strangers = None if self.authenticated else self._server.strangers
         while until - pos >= 8 and not self.closed:
             length, word = PREFIX.unpack_from(data, pos)
             if not 4 <= length <= 0xFFFFFC:
                 check_length(length)
+            if strangers is not None and not self.authenticated:
+                strangers.check_frame(length)
             start = pos + 8
             header_end = start + (word & 0xFFFFFF)
             end = pos + 4 + length
@@ -310,7 +318,8 @@ class Channel(asyncio.Protocol):
             check_length(INT32.unpack_from(data, pos)[0])
         return pos
 
-    def _serve(self, request: RemotingCommand) -> bytes | None:
+    def serve(self, request: RemotingCommand) -> bytes | None:
+        """Return the encoded answer of a request; None if it comes later or the request has none."""
         if request.flag & RESPONSE_FLAG:
             future = self._waiting.pop(request.opaque, None)
             if future is not None and not future.done():
@@ -322,6 +331,8 @@ class Channel(asyncio.Protocol):
         processor = server.processors.get(request.code, server.default_processor)
         answer: RemotingCommand | bytes | None
         try:
+            if server.check is not None:
+                server.check(self, request)
             if processor is None:
                 answer = request.answer(
                     ResponseCode.REQUEST_CODE_NOT_SUPPORTED, why_not_supported(request.code))
@@ -409,10 +420,14 @@ class Channel(asyncio.Protocol):
 
         It is not called on a connection that closes before.
         """
-        if self._later or ((self.paused or self._limits.tight) and self._must_wait()):
+        if not self.is_reading():
             self._later.append(answer)
         elif not self.closed:
             answer()
+
+    def is_reading(self) -> bool:
+        """Return whether the client reads what was written for it."""
+        return not (self._later or ((self.paused or self._limits.tight) and self._must_wait()))
 
     def hold(self, n: int, size: int = 0) -> None:
         """Note that ``n`` more requests of ``size`` bytes in all are held, or fewer if they are negative."""
@@ -456,7 +471,7 @@ class Channel(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """End the connection at once, with what a client does not read."""
+        """End the connection immediately. Bytes that the client has not read are dropped."""
         self.closed = True
         if self._transport is not None:
             self._transport.abort()
@@ -470,10 +485,10 @@ Processor = Callable[[Channel, RemotingCommand], RemotingCommand | bytes | None]
 class RemotingServer:
     """Listens on a port and hands requests to processors.
 
-    ``decode_header`` reads ROCKETMQ headers (a compiled reader may be given), ``on_close`` hears of
-    every connection that has gone, ``on_activity`` of each that comes or goes (`note`). ``limits`` may be
+    ``decode_header`` reads ROCKETMQ headers (a compiled reader may be given). ``on_close`` is called for
+    every connection that has ended, ``on_activity`` for each that starts or ends (`note`). ``limits`` may be
     shared with other servers; ``high_water`` is the number of unread answer bytes of a connection at which
-    its next requests wait.
+    its next requests wait. ``entrance`` decides which connections use TLS; its limits win.
     """
 
     def __init__(
@@ -485,6 +500,7 @@ class RemotingServer:
         idle_s: float = IDLE_S,
         limits: ServerLimits | None = None,
         high_water: int = HIGH_WATER,
+        entrance: Entrance | None = None,
     ) -> None:
         self.processors: dict[int, Processor] = {}
         self.default_processor: Processor | None = None
@@ -494,8 +510,13 @@ class RemotingServer:
         self.loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]  # set by start
         self.on_close = on_close
         self.on_activity = on_activity
-        self.limits = ServerLimits() if limits is None else limits
+        self._entrance = entrance or Entrance(ServerLimits() if limits is None else limits)
+        self.limits = self._entrance.limits
+        self.check: Callable[[Channel, RemotingCommand], None] | None = None
+        """Called before any other work on a request; raises RefusalError if it must not be served."""
+        self.strangers: Strangers[Channel] | None = None
         self.high_water = high_water
+        self._arrivals: dict[Arrival, None] = {}
         self._idle_s = idle_s
         self._server: asyncio.Server | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -510,8 +531,8 @@ class RemotingServer:
         self.loop = asyncio.get_running_loop()
         found = await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         self._server = await self.loop.create_server(
-            lambda: Channel(self), one_address(found), port, backlog=self.limits.backlog(BACKLOG)
-        )
+            lambda: self._entrance.protocol(lambda: Channel(self), self._arrivals, self._idle_s, self.strangers),
+            one_address(found), port, backlog=self.limits.backlog(BACKLOG))
         self._idle_timer = self.loop.call_later(
             min(IDLE_CHECK_S, self._idle_s), self._close_idle
         )
@@ -519,13 +540,15 @@ class RemotingServer:
         return str(taken[0]), int(taken[1])
 
     async def stop(self, drain_s: float = DRAIN_S) -> None:
-        """Take no more connections, tell clients to go away, and close them."""
+        """Accept no more connections, send GO_AWAY to clients, and close the connections."""
         if self._server is None:
             return
         self.draining = True
         self._server.close()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
+        for arrival in list(self._arrivals):
+            arrival.abort()
         if self.channels:
             await asyncio.sleep(drain_s)
         for channel in list(self.channels):
@@ -541,15 +564,17 @@ class RemotingServer:
         self._server = None
 
     def opened(self, channel: Channel) -> None:
-        """Hear of a new connection."""
+        """Add a new connection."""
         self.channels.add(channel)
-        self.limits.opened(channel, channel.last_active)
+        admit(channel, self.limits, self.strangers, channel.last_active)
         self.note("CONNECT")
 
     def lost(self, channel: Channel) -> None:
-        """Hear of a connection that has gone."""
+        """Remove a connection that has ended."""
         self.channels.discard(channel)
         self.limits.lost(channel)
+        if self.strangers is not None:
+            self.strangers.lost(channel)
         self.note("CLOSE")
         if self.on_close is not None:
             self.on_close(channel)
@@ -562,6 +587,9 @@ class RemotingServer:
     def _close_idle(self) -> None:
         now = self.loop.time()
         limit = now - self._idle_s
+        if self.strangers is not None:
+            for channel in self.strangers.late(now):
+                self.limits.close(channel, TOO_LATE, now)
         for channel in list(self.channels):
             self.limits.count(channel, channel.held_bytes(), now)
             if reason := channel.stalled(now):

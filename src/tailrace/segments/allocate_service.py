@@ -1,4 +1,4 @@
-"""The next CommitLog file, made before it is needed (RocketMQ's AllocateMappedFileService)."""
+"""Create the next CommitLog file before it is needed (RocketMQ's AllocateMappedFileService)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _log = get_logger(__name__)
 
 @final
 class AllocateMappedFileService:
-    """Makes files on request of the writer, and the one after ahead of time in ``step``.
+    """Creates a file when the writer needs it (``take``), and the file after it ahead of time (``step``).
 
-    A file that was made ahead is an all-zero last file: after a crash recovery removes it, a clean
-    close does so with ``discard``.
+    A file that was created ahead is a last file of zeros. Recovery removes it after a crash, ``discard`` at a
+    clean close.
     """
 
     def __init__(
@@ -43,22 +43,22 @@ class AllocateMappedFileService:
             allocate_step=self._allocate_step, open_files=self._open_files)
 
     def take(self, path: str, start: int) -> MappedFile:
-        """The file at ``path``, made now when it is not ready; raises DiskFullError or OSError."""
+        """Return the file at ``path``, made now if it is not ready. Raises DiskFullError or OSError."""
         with self._lock:
             ready, self._ready, self._wanted = self._ready, None, None
             if ready is not None and ready.path == path:
                 return ready
             if ready is not None:
-                ready.destroy()  # durably: its name must not come back beside the one made now
+                ready.destroy()  # with a sync, so that its name does not come back beside the new one
                 self._file_system.sync_dir(ready.path.rpartition("/")[0])
             return self._make(path, start)
 
     def prepare(self, path: str, start: int) -> None:
-        """Ask for a file; the next ``step`` makes it."""
+        """Note the file that the next ``step`` creates."""
         self._wanted = (path, start)
 
     def step(self) -> None:
-        """Make the file that was asked for; a full disk is told when it is really needed."""
+        """Create the file that ``prepare`` noted. A full disk is only logged; ``take`` reports it."""
         with self._lock:
             if self._wanted is None or self._ready is not None:
                 return
@@ -71,7 +71,7 @@ class AllocateMappedFileService:
             self._wanted = None
 
     def discard(self) -> None:
-        """Remove a file that was made and never used."""
+        """Remove a file that was created ahead and not used."""
         with self._lock:
             ready, self._ready, self._wanted = self._ready, None, None
             if ready is not None:

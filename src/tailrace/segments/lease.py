@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self, final
-
-if TYPE_CHECKING:
-    from tailrace.segments.mapped_file import MappedFile
+from typing import Protocol, Self, final
 
 __all__ = ["Lease"]
 
 
+class _Held(Protocol):
+    """A file that counts its leases."""
+
+    def release(self) -> None:
+        """End one lease."""
+        ...
+
+
 @final
 class Lease:
-    """``buffer`` is valid until the lease ends; use it as a context manager."""
+    """Bytes of a file. ``buffer`` is valid until the lease ends; use the lease as a context manager."""
 
     __slots__ = ("_file", "buffer", "is_mapped", "start")
 
-    def __init__(self, file: MappedFile | None, buffer: memoryview, start: int, *, is_mapped: bool) -> None:
+    def __init__(self, file: _Held | None, buffer: memoryview, start: int, *, is_mapped: bool) -> None:
         self._file = file
         self.buffer = buffer
         self.start = start
         """Position of ``buffer[0]`` in the stream."""
         self.is_mapped = is_mapped
-        """Whether reading it may wait for the disk."""
+        """True if ``buffer`` is a mapping, so that reading it may wait for the disk."""
 
     def release(self) -> None:
-        """Give the bytes back; a second call does nothing."""
+        """End the lease; a second call does nothing."""
         if self._file is not None:
             self.buffer.release()
             self._file.release()

@@ -4,12 +4,12 @@ Owns one file. Invariants:
   M1  flushed_position <= wrote_position <= size.
   M2  wrote_position moves after the bytes below it are in place, so a reader that respects it
       never sees half a write.
-  M3  No store through the mapping touches a block that was not allocated: a full disk is a
-      DiskFullError of ``reserve``.
-  M4  After a failed sync the file flushes no more (``FatalStorageError`` for good).
-  M5  A descriptor is never closed under a call that uses it: its number may be another file by then.
-  M6  With ``open_files`` an idle file closes its descriptor and mapping and opens again on demand,
-      but not with unsynced bytes: a failed write may be reported to the old descriptor only.
+  M3  A store through the mapping touches allocated blocks only, so a full disk is a DiskFullError of
+      ``reserve`` and not a signal.
+  M4  A file whose sync failed is never flushed again: every later ``flush`` raises FatalStorageError.
+  M5  A descriptor is not closed while a call uses it, because its number may be reused for another file.
+  M6  With ``open_files`` an idle file closes its descriptor and mapping and opens them again on demand, but
+      not while it has unsynced bytes: a failed write may be reported to the old descriptor only.
 Commit point: ``advance`` for readers, ``flush`` for durability.
 Concurrency: one writer; any number of readers and one flusher beside it.
 Durable on return: ``flush`` all bytes below the position it returns; nothing else.
@@ -103,9 +103,9 @@ class MappedFile:
     ) -> MappedFile:
         """Make the file at its full length; its name is durable on return.
 
-        What is ``derived`` from the log is made in a store whose sync has failed, too, so that its
-        messages can be read: no sync succeeds there, so nothing claims that it is durable (F6).
-        Raises DiskFullError when there is no room for it, and leaves nothing behind.
+        A file that is ``derived`` from the log is made even after a sync has failed, so that messages
+        can be read. No sync succeeds in such a store, so the file never counts as durable (F6).
+        Raises DiskFullError if there is no room for the file; the name is then removed.
         """
         sync_may_be_refused = (
             contextlib.suppress(FatalStorageError) if derived else contextlib.nullcontext())
@@ -134,7 +134,7 @@ class MappedFile:
         try:
             self._file_system.remove(self.path)
         except OSError:
-            pass  # the first error is the one to tell
+            pass  # the caller raises the first error
 
     def _open(self, *, create: bool = False) -> File:
         file = self._file
@@ -161,7 +161,7 @@ class MappedFile:
 
     @contextlib.contextmanager
     def _descriptor(self, *, create: bool = False) -> Iterator[File]:
-        """The open file, which stays open meanwhile (M5)."""
+        """Return the open file. It stays open inside the ``with`` block (M5)."""
         if not self.hold():
             raise StoreClosedError(f"{self.path} is closed")
         try:
@@ -177,12 +177,12 @@ class MappedFile:
 
     @property
     def unsynced(self) -> bool:
-        """Whether the file may have bytes that no sync covers."""
+        """True if the file may have bytes that no sync covers."""
         return self._unsynced or self.flushed_position < self.wrote_position
 
     @property
     def may_be_closed(self) -> bool:
-        """Whether the file may be closed once it is synced: it is not in use, and no sync has failed."""
+        """True if the file may be closed after a sync: it is not in use, and no sync has failed."""
         writes = self._mapping is not None and not self.is_full()
         return not (self.leased or self._failed or writes)
 
@@ -193,7 +193,7 @@ class MappedFile:
         while it is written to through its mapping.
         """
         if not self._lock.acquire(blocking=False):
-            return False  # it is being opened; to wait here could block two threads on each other
+            return False  # another thread opens it; waiting here could be a deadlock
         try:
             if self.unsynced or not self.may_be_closed:
                 return False
@@ -216,7 +216,7 @@ class MappedFile:
             self._open_files.used(self, 1)
 
     def sync_and_give_up_descriptors(self) -> bool:
-        """Do the same after a sync through this descriptor; ``flush`` raises a sync that failed here."""
+        """Sync, then do what ``give_up_descriptors`` does. If the sync fails, the next ``flush`` raises its error."""
         try:
             self.flush()
         except (FatalStorageError, StoreClosedError, OSError):
@@ -243,19 +243,19 @@ class MappedFile:
 
     @property
     def available(self) -> bool:
-        """Whether new readers are let in."""
+        """Return True if new readers are admitted."""
         return self._available
 
     @property
     def leased(self) -> bool:
-        """Whether somebody reads it right now."""
+        """Return True if a reader holds the file now."""
         return self._holds > self._available
 
     def retire(self, now_ms: int, forcibly_after_ms: int) -> bool:
-        """Let no more readers in; whether the file may go (ReferenceResource.shutdown).
+        """Admit no more readers. Return True if the file may be deleted (ReferenceResource.shutdown).
 
-        It may once the last reader has left, or that long after the first call, by a clock that
-        never steps back. Readers that still hold it then keep its bytes, but not its name.
+        It may be deleted when the last reader has released it, or ``forcibly_after_ms`` after the first
+        call, by a clock that never steps back. Readers that hold it then keep its bytes, not its name.
         """
         with self._lock:
             first = self._available
@@ -265,13 +265,13 @@ class MappedFile:
         return not self.leased or (not first and now_ms - self._retired_ms >= forcibly_after_ms)
 
     def move_to(self, path: str) -> None:
-        """Rename the file, for those who read it, too; the caller syncs the directories."""
+        """Rename the file. Readers continue with the new name. The caller syncs the directories."""
         with self._lock:
             self._file_system.rename(self.path, path)
             self.path = path
 
     def hold(self) -> bool:
-        """Keep the file usable; False when it is already closed."""
+        """Keep the file open until ``release``. Return False if it is closed already."""
         with self._lock:
             if not self._available:
                 return False
@@ -279,7 +279,7 @@ class MappedFile:
             return True
 
     def release(self) -> None:
-        """End a ``hold``; the last one out unmaps and closes."""
+        """End a ``hold``. The last ``release`` unmaps and closes the file."""
         with self._lock:
             self._holds -= 1
             if not self._holds:
@@ -294,9 +294,9 @@ class MappedFile:
 
     @property
     def buffer(self) -> memoryview:
-        """The mapped bytes, writable; store only below a position that was reserved.
+        """The mapped bytes, writable. Store only below a reserved position.
 
-        They may be unmapped once the file is full and synced: ``held`` keeps them.
+        The bytes may be unmapped when the file is full and synced; ``held`` prevents that.
         """
         return self._map(writable=True).view
 
@@ -307,30 +307,30 @@ class MappedFile:
                 with self._lock:
                     mapping = self._mapping
                     if mapping is None or (writable and mapping.view.readonly):
-                        # Leases of one for reading keep it until they end, and see what is written.
+                        # Leases of a read-only mapping keep it until they end; they see later writes, too.
                         mapping = self._mapping = file.map(self.size, writable=writable)
                 if self._open_files is not None:
                     self._open_files.used(self, 2)  # a mapping keeps a descriptor of its own
         return mapping
 
     def mtime_ms(self) -> int:
-        """When the file was changed last, as the file system says; asked again after a write."""
+        """Return the time of the last change from the file system, ms; it is read again after a write."""
         if self._mtime_ms < 0:
             self._mtime_ms = self._file_system.stat(self.path).mtime_ms
         return self._mtime_ms
 
     def touched(self) -> None:
-        """Bytes were stored through ``buffer`` anywhere: nothing of the file counts as flushed."""
+        """Note that bytes were stored through ``buffer``: no byte of the file counts as flushed."""
         self.flushed_position = 0
         self._unsynced = True
         self._mtime_ms = -1
 
     def is_full(self) -> bool:
-        """Whether every byte was written."""
+        """Return True if every byte was written."""
         return self.wrote_position == self.size
 
     def reserve(self, until: int) -> None:
-        """Have disk blocks for every byte below ``until``; raises DiskFullError."""
+        """Allocate disk blocks for every byte below ``until``. Raises DiskFullError."""
         if until <= self._reserved:
             return
         until = min(self.size, -(-until // self._step) * self._step)
@@ -343,9 +343,9 @@ class MappedFile:
         self._reserved = until
 
     def give_back(self, start: int) -> None:
-        """Give the blocks behind ``start`` back, which nobody will write any more.
+        """Free the disk blocks after ``start``, which are not written any more.
 
-        A file system that cannot keeps them.
+        A file system without that operation keeps them.
         """
         start = -(-start // _BLOCK) * _BLOCK
         if start >= self.size or not self._available:
@@ -362,7 +362,7 @@ class MappedFile:
         self.wrote_position += n
 
     def append(self, data: bytes | bytearray | memoryview) -> int:
-        """Write ``data`` behind the last byte; its position, or -1 when it does not fit."""
+        """Write ``data`` after the last byte. Return its position, or -1 if it does not fit."""
         at = self.wrote_position
         if at + len(data) > self.size:
             return -1
@@ -371,7 +371,10 @@ class MappedFile:
         return at
 
     def write_at(self, data: bytes | bytearray | memoryview, at: int) -> None:
-        """Write without moving a position. Raises DiskFullError; bytes at ``at`` may then differ."""
+        """Write ``data`` at ``at`` without moving ``wrote_position``.
+
+        Raises DiskFullError; a part of the bytes may then be written.
+        """
         if not self.hold():  # as _descriptor does, which costs more than the rest here
             raise StoreClosedError(f"{self.path} is closed")
         try:
@@ -381,7 +384,7 @@ class MappedFile:
                 self.buffer[at : at + len(data)] = data
             else:
                 self._open().pwrite(data, at)
-            self._unsynced = True  # again: a sync that began before the write did not cover it
+            self._unsynced = True  # set again: a sync that began before the write does not cover the write
             self.flushed_position = min(self.flushed_position, at)
         except OSError as error:
             _raise_if_full(self.path, error)
@@ -391,32 +394,32 @@ class MappedFile:
         self._mtime_ms = -1
 
     def write_long(self, data: bytes | bytearray | memoryview, at: int) -> None:
-        """``write_at`` by a system call also into a mapped file: it takes many pages at a time.
+        """``write_at`` with a system call, also for a mapped file, for writes of many pages.
 
-        A store through a mapping that nobody has touched yet costs a fault a page.
+        A store through a mapping costs a page fault for each page that was not used before.
         """
         self.reserve(at + len(data))
         try:
             with self._descriptor() as file:
                 self.touched()
                 file.pwrite(data, at)
-                self.touched()  # again: a sync that began before the write did not cover it
+                self.touched()  # set again: a sync that began before the write does not cover the write
         except OSError as error:
             _raise_if_full(self.path, error)
             raise
 
     def zero_tail(self, start: int) -> None:
-        """Clear every byte from ``start`` on, so that nothing stale is ever read there again.
+        """Clear every byte from ``start`` onwards, so that old bytes are never read again.
 
-        Chunks that are zero already are left alone, which keeps a sparse file sparse.
+        Chunks of zeros are not written, so a sparse file stays sparse.
         """
         for at, data in self.nonzero(start):
             self.write_at(bytes(len(data)), at)
 
     def nonzero(self, start: int) -> Iterator[tuple[int, bytes]]:
-        """(position, bytes) of every chunk behind ``start`` that is not all zero, written or not.
+        """Yield (position, bytes) of every chunk from ``start`` onwards that is not all zero.
 
-        Holes are skipped without being read.
+        Bytes after ``wrote_position`` are included. Holes are skipped without being read.
         """
         with self._descriptor() as file:
             ranges = file.data_ranges(start, self.size)
@@ -428,7 +431,7 @@ class MappedFile:
                     yield at, data
 
     def data_end(self) -> int:
-        """Position behind which the file system has nothing but a hole."""
+        """Return the position after which the file has only a hole."""
         with self._descriptor() as file:
             ranges = file.data_ranges(0, self.size)
         return ranges[-1][1] if ranges else 0
@@ -436,7 +439,7 @@ class MappedFile:
     # -- reading
 
     def read(self, at: int, n: int) -> bytes:
-        """Up to ``n`` bytes from ``at``, none of them behind ``wrote_position``."""
+        """Return up to ``n`` bytes from ``at``, only bytes before ``wrote_position``."""
         n = min(n, self.wrote_position - at)
         if n <= 0 or at < 0:
             return b""
@@ -464,7 +467,7 @@ class MappedFile:
             self.release()
 
     def read_into(self, at: int, buffer: bytearray | memoryview) -> int:
-        """Read as much as there is room for, not behind ``wrote_position``; how many bytes."""
+        """Fill ``buffer`` with bytes from ``at`` up to ``wrote_position``. Return the number of bytes."""
         n = min(len(buffer), self.wrote_position - at)
         if n <= 0 or at < 0 or not self.hold():
             return 0
@@ -479,7 +482,7 @@ class MappedFile:
             self.release()
 
     def select(self, at: int, n: int, *, mapped: bool = False) -> Lease | None:
-        """A lease of exactly ``n`` written bytes from ``at``, or None.
+        """Return a lease of exactly ``n`` written bytes from ``at``, or None.
 
         ``mapped`` maps the file instead of reading it into memory.
         """
@@ -504,10 +507,10 @@ class MappedFile:
         return Lease(self, memoryview(data), self.file_from_offset + at, is_mapped=False)
 
     def select_around(self, at: int, n: int, *, mapped: bool = True) -> Lease | None:
-        """A lease of written bytes with those from ``at`` in it, or None if none is written there.
+        """Return a lease of written bytes that include the one at ``at``, or None if that is not written.
 
-        It is the whole file if that can be mapped, else, and with ``mapped`` false, a copy of up to
-        ``n`` bytes from ``at``.
+        The lease is of the whole file if the file can be mapped. Otherwise, and with ``mapped`` false, it
+        is a copy of up to ``n`` bytes from ``at``.
         """
         wrote = self.wrote_position
         if not 0 <= at < wrote or not self.hold():
@@ -525,16 +528,16 @@ class MappedFile:
             raise
 
     def _map_to_read(self) -> Mapping | None:
-        """Map a file of the log that was there before this process; None if it cannot be mapped.
+        """Map a file of the log to read it. Return None if it cannot be mapped.
 
-        A full one is never written again, so its mapping is for reading only: it needs no right to
-        write, and an overlay keeps no copy of it.
+        A full file is never written again, so its mapping is read-only: that needs no permission to write,
+        and an overlay keeps no copy of it.
         """
         if not self._mapped or self._unmappable:
             return None
         try:
             self._map(writable=not self.is_full())
-        except (OSError, ValueError) as error:  # no right to write it, no more address space
+        except (OSError, ValueError) as error:  # for example no permission to write, or no address space
             _log.info("a segment is read without a mapping file=%s cause=%s", self.path, error)
             self._unmappable = True
         return self._mapping
@@ -542,18 +545,18 @@ class MappedFile:
     # -- durability
 
     def flush(self) -> int:
-        """Make every written byte durable; the position up to which they are.
+        """Make every written byte durable. Return the position after the last durable byte.
 
-        Raises FatalStorageError when the sync fails, and ever after; OSError when the file cannot be
-        opened again, which says nothing about its bytes.
+        Raises FatalStorageError when the sync fails, and at every later call. Raises OSError if the file cannot
+        be opened again; its bytes may be durable or not.
         """
         if self._failed:
             raise FatalStorageError(self.path, self._failed)
         wrote = self.wrote_position
         if wrote == self.flushed_position and not self._unsynced:
             return wrote
-        with self._descriptor() as file:  # a file that cannot be opened is not one whose sync failed
-            self._unsynced = False  # first: what is written during the sync sets it again
+        with self._descriptor() as file:  # an error here is not a failed sync
+            self._unsynced = False  # before the sync: a write during the sync sets it again
             try:
                 file.sync_data()
             except OSError as error:

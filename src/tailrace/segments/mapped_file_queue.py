@@ -1,11 +1,10 @@
-"""Segment files as one stream.
+"""Segment files as one stream of bytes.
 
 Owns the files of one or more directories. Invariants:
-  Q1  Every file has exactly ``file_size`` bytes; its name is the position of its first byte.
-  Q2  ``files`` is an immutable snapshot, replaced as a whole: readers need no lock.
-  Q3  ``flushed_where`` covers a file only when all files before it are covered.
-  Q4  A new file goes into a directory that is neither read-only nor too full, in turn; when all
-      are too full, that counts no more.
+  Q1  Every file has exactly ``file_size`` bytes, and its name is the position of its first byte.
+  Q2  The list ``files`` is an immutable tuple that is replaced as a whole, so readers need no lock.
+  Q3  ``flushed_where`` covers a file only if all earlier files are covered.
+  Q4  A new file goes to the writable directories in turn. A directory that is too full is used only if all are.
 Commit point of a new file: its name is durable before its first byte is written.
 Concurrency: one writer (``last_file``, ``truncate_dirty_files``), one deleter (``drop_head``), one
 flusher, any readers.
@@ -51,9 +50,9 @@ class MappedFileQueue:
     ) -> None:
         self.directories = (directory,) if isinstance(directory, str) else tuple(directory)
         self.read_only: tuple[str, ...] = ()
-        """Directories in which no new file is made."""
+        """Directories in which no file is created."""
         self.full_directories: Callable[[], Collection[str]] = lambda: ()
-        """Directories in which none should be made now."""
+        """Returns the directories that are too full for new files (Q4)."""
         self.file_size = file_size
         self.files: tuple[MappedFile, ...] = ()
         self.flushed_where = 0
@@ -68,11 +67,11 @@ class MappedFileQueue:
     # -- life
 
     def load(self) -> None:
-        """Take the files of the directories, by name; all of them count as written and flushed.
+        """Load the list of files from the directories. All of them count as written and flushed.
 
-        Last files of length zero are removed, as they never held anything. Sub-directories are left
-        and files of other names are left alone. Raises CorruptionError for a place or length that
-        cannot be, and changes nothing then.
+        Empty files at the end are removed, because they were never used. Sub-directories and files of other
+        names are ignored. Raises CorruptionError for a file of an impossible name or length, and changes
+        nothing then.
         """
         found: list[tuple[int, str]] = []
         empty: list[str] = []
@@ -120,13 +119,13 @@ class MappedFileQueue:
         self.flushed_where = self.max_offset
 
     def _size(self, name: str, path: str) -> int | None:
-        """Length of a file; None for a sub-directory. Raises OddFileError for an odd segment file."""
+        """Return the length of a file, None for a sub-directory. Raises OddFileError for an odd segment file."""
         try:
             stat = self._file_system.stat(path)
         except OddFileError:
             if file_name_to_offset(name) is not None:
                 raise
-            return 0  # not a file of ours
+            return 0  # not a segment file, so it is ignored
         if not stat.is_dir:
             return stat.size
         if file_name_to_offset(name) is not None:
@@ -142,18 +141,18 @@ class MappedFileQueue:
 
     @property
     def min_offset(self) -> int:
-        """Position of the first byte, or -1 when there is no file."""
+        """Position of the first byte, -1 without a file."""
         files = self.files
         return files[0].file_from_offset if files else -1
 
     @property
     def max_offset(self) -> int:
-        """Position behind the last written byte."""
+        """Position after the last written byte, 0 without a file."""
         files = self.files
         return files[-1].file_from_offset + files[-1].wrote_position if files else 0
 
     def find(self, offset: int) -> MappedFile | None:
-        """The file that holds ``offset``."""
+        """Return the file that has position ``offset``, or None."""
         files = self.files
         if not files:
             return None
@@ -168,7 +167,7 @@ class MappedFileQueue:
         return None
 
     def read(self, offset: int, n: int) -> bytes:
-        """Up to ``n`` written bytes from ``offset``, all from one file; empty when gone."""
+        """Return up to ``n`` written bytes from ``offset``, all from one file; empty if they are deleted."""
         file = self.find(offset)
         return file.read(offset - file.file_from_offset, n) if file is not None else b""
 
@@ -178,7 +177,7 @@ class MappedFileQueue:
         return file.read_cached(offset - file.file_from_offset, n) if file is not None else b""
 
     def lease(self, offset: int, n: int, *, mapped: bool = True) -> Lease:
-        """Written bytes with those from ``offset`` in them (MappedFile.select_around); empty if gone."""
+        """Return a lease that includes ``offset`` (MappedFile.select_around), an empty one if it is deleted."""
         file = self.find(offset)
         lease = None
         if file is not None:
@@ -188,11 +187,11 @@ class MappedFileQueue:
     # -- writing
 
     def last_file(self, create_at: int | None = None) -> MappedFile | None:
-        """The file to write to.
+        """Return the file to write to.
 
-        When there is none, or it is full, a new one is made: behind the last one, or for the first
-        one where ``create_at`` (a stream position, rounded down to a whole file) says; None
-        without it. Raises DiskFullError or OSError.
+        If the last file is full, a new one is made after it. If there is no file, the first one is made
+        at ``create_at``, a stream position that is rounded down to a whole file; without ``create_at``
+        the result is None. Raises DiskFullError or OSError.
         """
         files = self.files
         if files and not files[-1].is_full():
@@ -204,15 +203,15 @@ class MappedFileQueue:
         else:
             start = create_at - create_at % self.file_size
         made = self._create(start)
-        with self._list_lock:  # a head file may have gone meanwhile
+        with self._list_lock:  # the oldest file may have been deleted since `files` was read
             self.files = (*self.files, made)
         return made
 
     def drop_head(self, file: MappedFile) -> None:
-        """Take the oldest file, whose name is gone already, off the list; never the last one."""
+        """Remove the oldest file from the list; its name is removed already. The last file stays."""
         with self._list_lock:
             assert len(self.files) > 1, "the last file stays"
-            assert self.files[0] is file, "only the oldest file goes"
+            assert self.files[0] is file, "only the oldest file is removed"
             self.files = self.files[1:]
 
     def delete_head(self, file: MappedFile) -> None:
@@ -220,8 +219,8 @@ class MappedFileQueue:
 
         Raises OSError; FatalStorageError when a sync fails.
         """
-        self._removals.settle()  # its file must not go from the disk after this one
-        file.flush()  # a flusher that has the old list must find nothing to do
+        self._removals.settle()  # earlier removals must be durable before this one
+        file.flush()  # a flusher that still has the old list must find nothing to flush
         self._file_system.remove(file.path)
         self._removals.sync(file.path.rpartition("/")[0])
         self.drop_head(file)
@@ -236,7 +235,7 @@ class MappedFileQueue:
                 if path is paths[-1]:
                     raise
                 _log.warning("a file is made in another directory cause=%s", error)
-        raise AssertionError("there is a directory")
+        raise AssertionError("there is at least one directory")
 
     def _create_at(self, path: str, start: int) -> MappedFile:
         if self._allocate_service is not None:
@@ -249,11 +248,11 @@ class MappedFileQueue:
             allocate_step=self._step, open_files=self._open_files, derived=not self._mapped)
 
     def path_of(self, start: int) -> str:
-        """Where the file that starts at ``start`` is made."""
+        """Return the path at which the file that starts at ``start`` is made."""
         return self._paths_of(start)[0]
 
     def _paths_of(self, start: int) -> list[str]:
-        """Where it may be made, best first."""
+        """Return the paths at which the file may be made, best first."""
         name = offset_to_file_name(start)
         if len(self.directories) == 1:
             return [f"{self.directories[0]}/{name}"]
@@ -264,7 +263,7 @@ class MappedFileQueue:
         return [f"{directory}/{name}" for directory in usable[turn:] + usable[:turn]]
 
     def set_end(self, offset: int) -> None:
-        """Read nothing from ``offset`` on, and leave the files as they are."""
+        """End the stream at ``offset`` for readers and writers. The files are not changed."""
         for file in self.files:
             at = offset - file.file_from_offset
             file.wrote_position = min(max(at, 0), self.file_size)
@@ -273,10 +272,10 @@ class MappedFileQueue:
         self.flushed_where = min(self.flushed_where, offset)
 
     def truncate_dirty_files(self, offset: int, *, clear: bool = True) -> None:
-        """Forget everything from ``offset`` on: positions set, later files removed.
+        """End the stream at ``offset``: set the positions and remove later files.
 
-        The bytes behind ``offset`` in its own file are cleared, so that a later scan cannot take
-        them for records again; not so when the caller has seen that they are zero.
+        The bytes after ``offset`` in its file are cleared, so that a later scan cannot take them for
+        records again. Pass ``clear=False`` if they are known to be zero.
         """
         kept: list[MappedFile] = []
         for file in self.files:
@@ -286,7 +285,7 @@ class MappedFileQueue:
             elif at > 0 or (at == 0 and not kept):
                 if clear:
                     file.zero_tail(at)
-                # What a killed process wrote may be in the page cache only: not flushed by us.
+                # Bytes of a killed process may be in the page cache only, so nothing counts as flushed.
                 file.wrote_position, file.flushed_position = at, 0
                 self.flushed_where = min(self.flushed_where, file.file_from_offset)
                 kept.append(file)
@@ -296,11 +295,11 @@ class MappedFileQueue:
         self.flushed_where = min(self.flushed_where, offset)
 
     def _remove(self, file: MappedFile) -> None:
-        _log.info("remove segment file behind the end file=%s", file.path)
+        _log.info("remove segment file after the end file=%s", file.path)
         file.destroy()
 
     def remove_all(self) -> None:
-        """Remove every segment file, also those that ``load`` did not take."""
+        """Remove every segment file, also files that ``load`` did not load."""
         for file in self.files:
             file.close()
         self.files = ()
@@ -312,7 +311,7 @@ class MappedFileQueue:
                     self._file_system.remove(path)
 
     def destroy(self) -> None:
-        """Remove every file and the directories, which hold nothing else."""
+        """Remove every file, and the directories, which must have no other files."""
         for file in self.files:
             file.destroy()
         self.files = ()
@@ -322,13 +321,13 @@ class MappedFileQueue:
     # -- durability
 
     def dirty_bytes(self) -> int:
-        """Bytes written and not yet flushed."""
+        """Return the number of bytes that are written and not yet flushed."""
         return self.max_offset - self.flushed_where
 
     def flush(self, least_pages: int = 0) -> bool:
-        """Make written bytes durable, oldest file first, when at least that many pages are dirty.
+        """Make written bytes durable, oldest file first, if at least ``least_pages`` pages of 4 KiB are dirty.
 
-        Returns whether anything was flushed. Raises FatalStorageError.
+        Return True if bytes were flushed. Raises FatalStorageError.
         """
         dirty = self.dirty_bytes()
         if dirty <= 0 or dirty < least_pages * PAGE_SIZE:

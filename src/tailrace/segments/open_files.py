@@ -1,17 +1,14 @@
-"""A bound on open descriptors: all segment files of a store share it."""
+"""Limits the open descriptors of all segment files of a store."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
 from functools import partial
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, Protocol, final
 
 from tailrace.env.read_ahead import in_background
 from tailrace.logs import get_logger
-
-if TYPE_CHECKING:
-    from tailrace.segments.mapped_file import MappedFile
 
 __all__ = ["OpenFiles"]
 
@@ -20,29 +17,46 @@ _MANY: Final = 16
 _THREADS: Final = 8
 
 
+class _Closable(Protocol):
+    """A segment file that opens its descriptors again on demand."""
+
+    @property
+    def may_be_closed(self) -> bool:
+        """True if the file may be closed after a sync: it is not in use, and no sync has failed."""
+        ...
+
+    def give_up_descriptors(self) -> bool:
+        """Close the descriptors if no byte is unsynced and no reader or call uses them. Return True if closed."""
+        ...
+
+    def sync_and_give_up_descriptors(self) -> bool:
+        """Sync, then do what ``give_up_descriptors`` does."""
+        ...
+
+
 @final
 class OpenFiles:
-    """Closes the files that were used longest ago when more than ``limit`` descriptors are open.
+    """Closes the files that were used longest ago if more than ``limit`` descriptors are open.
 
-    A file opens itself again when it is used. Files without unsynced bytes are closed first. When only
-    others are left, they are synced through their own descriptors before these are closed: a later
-    descriptor might not report an earlier failed write (F6). Files with a lease or a call in progress
-    and the file that the CommitLog grows in are never closed, so they may exceed the limit.
+    A file opens itself again when it is used. Files without unsynced bytes are closed first. Other files are
+    synced through their own descriptors before these are closed, because a new descriptor might not report
+    an earlier failed write (F6). Files with a lease or a call in progress, and the last file of the
+    CommitLog, are never closed, so these may exceed the limit.
     """
 
     def __init__(self, limit: int = 512) -> None:
         self.limit = limit
         self.count = 0
-        """Descriptors that are open now."""
-        self._used: OrderedDict[MappedFile, int] = OrderedDict()
+        """Number of open descriptors."""
+        self._used: OrderedDict[_Closable, int] = OrderedDict()
         self._lock = threading.Lock()
         self._closing = threading.Lock()
         self._look_again = 0
-        """Number of open descriptors at which a look for clean files is worth it during syncs."""
+        """Number of open descriptors at which clean files are searched for again while another thread syncs."""
         self._warned = False
 
-    def used(self, file: MappedFile, descriptors: int) -> None:
-        """Note a use of ``file``, which has ``descriptors`` open; close others above the limit."""
+    def used(self, file: _Closable, descriptors: int) -> None:
+        """Note a use of ``file``, which has ``descriptors`` open. Close other files if the limit is exceeded."""
         with self._lock:
             self.count += descriptors - self._used.get(file, 0)
             self._used[file] = descriptors
@@ -56,13 +70,13 @@ class OpenFiles:
             finally:
                 self._look_again = 0
                 self._closing.release()
-        elif self.count >= self._look_again:  # syncs take long, and readers go on opening files meanwhile
+        elif self.count >= self._look_again:  # readers open files while another thread syncs, which takes long
             self._close_clean(file)
             self._look_again = self.count + self.limit // 8 + 1
 
-    def _close_clean(self, user: MappedFile) -> list[MappedFile]:
-        """Close files that need no sync; return those that were looked at, used longest ago first."""
-        until = self.limit - self.limit // 8  # several at a time: each look costs a list of all
+    def _close_clean(self, user: _Closable) -> list[_Closable]:
+        """Close files that need no sync. Return all files except ``user``, used longest ago first."""
+        until = self.limit - self.limit // 8  # close several at a time, because each search lists all files
         with self._lock:
             files = [file for file in self._used if file is not user]
         for file in files:
@@ -71,19 +85,19 @@ class OpenFiles:
             file.give_up_descriptors()
         return files
 
-    def _close_idle(self, user: MappedFile) -> None:
+    def _close_idle(self, user: _Closable) -> None:
         files = self._close_clean(user)
         if self.count > self.limit:
             self._close_unsynced([file for file in files if file.may_be_closed][: max(self.limit // 4, 1)])
 
-    def _close_unsynced(self, files: list[MappedFile]) -> None:
+    def _close_unsynced(self, files: list[_Closable]) -> None:
         """Sync and close files, many of them in several threads: a file system commits such syncs together."""
         if files and not self._warned:
             self._warned = True
             _log.warning("files are synced early to close them, raise maxOpenFiles limit=%d files=%d",
                          self.limit, len(files))
 
-        def close(part: list[MappedFile]) -> None:
+        def close(part: list[_Closable]) -> None:
             for file in part:
                 file.sync_and_give_up_descriptors()
 
@@ -93,7 +107,7 @@ class OpenFiles:
         for wait in waits:
             wait()
 
-    def forget(self, file: MappedFile) -> None:
-        """Drop a file that has no descriptor any more."""
+    def forget(self, file: _Closable) -> None:
+        """Remove a file that has no open descriptor any more."""
         with self._lock:
             self.count -= self._used.pop(file, 0)

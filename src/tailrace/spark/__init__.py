@@ -1,1 +1,10 @@
-"""Store directories as Spark DataFrames: the only room with pyspark and pyarrow."""
+"""Store directories as Spark DataFrames: the only room with pyspark, and with ``arrow`` the one with pyarrow.
+
+    session       make a Spark session, or register the data source in one
+    data_source   the data source ``tailrace``, over ``source`` and ``sink``
+    progress      lag of a stream
+    source        read: options, offsets, tasks, Spark's two reading interfaces
+    archive       write sealed segments to Parquet files, verify and restore them
+    sink          write: stage rows, publish a batch once, Spark's two writing interfaces
+    pipeline      jobs over whole stores: audit, recovery, replay, tables
+"""

@@ -13,12 +13,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tailrace.spark.batch_reader import FilteringBatchReader, TailraceBatchReader
-from tailrace.spark.options import ReadOptions, parse_options
-from tailrace.spark.schema import column_names, columns_of, spark_schema
-from tailrace.spark.sink_options import parse_write_options
-from tailrace.spark.stream_reader import TailraceStreamReader
-from tailrace.spark.writers import TailraceBatchWriter, TailraceStreamWriter
+from tailrace.spark.sink.options import parse_write_options
+from tailrace.spark.sink.writers import TailraceBatchWriter, TailraceStreamWriter
+from tailrace.spark.source.batch_reader import FilteringBatchReader, TailraceBatchReader
+from tailrace.spark.source.options import ReadOptions, parse_options
+from tailrace.spark.source.schema import column_names, columns_of, spark_schema
+from tailrace.spark.source.stream_reader import TailraceStreamReader
 
 __all__ = ["TailraceDataSource"]
 

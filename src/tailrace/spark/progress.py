@@ -1,8 +1,8 @@
-"""How far a stream is behind its stores: messages and bytes, for a query's progress.
+"""Lag of a stream: messages and bytes that a query still has to read from its stores.
 
 Spark 4.3 shows no metrics of a Python source in ``query.lastProgress`` (its stream does not report
-any to Java), but the progress has the offsets that were read and the latest ones. ``behind`` counts
-from these, and ``ProgressListener`` logs the counts after every batch.
+any to Java), but the progress has the offsets that were read and the latest ones. The function `behind`
+counts from these, and ``ProgressListener`` logs the counts after every batch.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pyspark.sql.streaming.listener import (
 
 from tailrace.errors import StoreError
 from tailrace.logs import get_logger
-from tailrace.spark.offsets import Offsets, from_json, open_directories
-from tailrace.spark.options import ReadOptions, parse_options
-from tailrace.spark.schema import column_names
-from tailrace.spark.wanted import units_of
+from tailrace.spark.offset_ranges import units_of
+from tailrace.spark.source.offsets import Offsets, from_json, open_directories
+from tailrace.spark.source.options import ReadOptions, parse_options
+from tailrace.spark.source.schema import column_names
 
 __all__ = ["Behind", "ProgressListener", "behind"]
 
@@ -32,7 +32,7 @@ _log = get_logger(__name__)
 
 
 class Behind(NamedTuple):
-    """What a query has still to read: messages by offsets, bytes of their records in the log.
+    """Lag of a query: messages by offsets, bytes of their records in the log.
 
     ``bytes`` counts only messages that the log still has, not those of an archive.
     """
@@ -44,7 +44,7 @@ class Behind(NamedTuple):
 def behind(
     source: Mapping[str, Any], options: Mapping[str, str] | ReadOptions
 ) -> Behind:
-    """Return how far a source of a query's progress is behind.
+    """Return the lag of a source of a query's progress.
 
     ``source`` is one of ``query.lastProgress["sources"]``; ``options`` are those of the stream, with
     ``path``. Reads 20 bytes of the queues for each message. Raises StoreError for a progress of
@@ -77,7 +77,7 @@ def _offsets(source: Mapping[str, Any], name: str, labels: tuple[str, ...]) -> O
 
 
 class ProgressListener(StreamingQueryListener):
-    """Logs after every batch how far queries are behind: ``spark.streams.addListener(...)``.
+    """Logs the lag of queries after every batch: ``spark.streams.addListener(...)``.
 
     ``options`` are those of the stream, with ``path``; ``name`` restricts it to the query of this name.
     """
@@ -86,13 +86,13 @@ class ProgressListener(StreamingQueryListener):
         self._options = parse_options(options, column_names)
         self._name = name
         self.last: Behind | None = None
-        """What the last batch of a query has left."""
+        """What was left to read after the last batch."""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's names
         """Nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Log how far the query is behind."""
+        """Log the lag of the query."""
         progress = event.progress
         if self._name is not None and progress.name != self._name:
             return
@@ -102,10 +102,10 @@ class ProgressListener(StreamingQueryListener):
                     {"endOffset": source.endOffset, "latestOffset": source.latestOffset},
                     self._options)
             except (StoreError, OSError) as error:
-                _log.warning("cannot tell how far a stream is behind query=%s cause=%s",
+                _log.warning("cannot compute the lag of a stream query=%s cause=%s",
                              progress.name or progress.id, error)
                 continue
-            _log.info("a stream is behind query=%s batch=%d messages=%d bytes=%d",
+            _log.info("lag of a stream query=%s batch=%d messages=%d bytes=%d",
                       progress.name or progress.id, progress.batchId, *self.last)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802

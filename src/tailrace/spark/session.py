@@ -69,9 +69,9 @@ def find_java_home() -> str | None:
 def local_session(
     master: str = "local[2]", *, app_name: str = "tailrace", conf: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session without web interface; raises StoreError when there is no Java runtime.
+    """Return a session on this machine, without web interface. Raises StoreError without a Java runtime.
 
-    ``conf`` has settings of Spark, which count before those that are made here.
+    ``conf`` has settings of Spark. They are stronger than those that are made here.
     """
     home = find_java_home()
     if home is None:

@@ -1,6 +1,6 @@
 """Manifest of an archived segment: which bytes of the log are in which files, with checksums.
 
-A manifest is written last and atomically, so that a segment is in the archive wholly or not at all.
+A manifest is written last and atomically, so a segment is in the archive completely or not at all.
 With ``"verified": true`` the files were read back and gave the segment's bytes. A manifest carries
 a checksum of itself and names the manifest before it, so that a changed or a missing one is noticed.
 Version 1 has neither, and no checksums for parts of its files.
@@ -123,11 +123,11 @@ class Manifest:
 
     @property
     def protected(self) -> bool:
-        """Whether the manifest has a checksum, a link and checksums of parts (version 2)."""
+        """True if the manifest has a checksum, a link and checksums of parts (version 2)."""
         return self.version > _UNPROTECTED
 
     def as_verified(self) -> Manifest:
-        """The same after its files were compared."""
+        """Return a copy with ``verified``, for after its files were compared."""
         return replace(self, verified=True)
 
 
@@ -137,12 +137,12 @@ def manifest_path(archive: str, file_from_offset: int) -> str:
 
 
 def _checksum(members: dict[str, Any]) -> str:
-    """SHA-256 of a manifest's members, whatever their order and layout in the file."""
+    """Return the SHA-256 of a manifest's members. Their order and layout in the file do not matter."""
     return hashlib.sha256(orjson.dumps(members, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def write_manifest(file_system: FileSystem, archive: str, manifest: Manifest) -> None:
-    """Publish a segment, with the manifest's checksum: from here on readers and retention see it."""
+    """Publish a segment: write its manifest with a checksum. Afterwards readers and retention use it."""
     members = asdict(replace(manifest, version=VERSION))
     members[_CHECKSUM] = _checksum(members)
     replace_file(
@@ -173,7 +173,7 @@ def read_manifest(file_system: FileSystem, archive: str, file_from_offset: int) 
                 "segment", path=path)
         made = _decoded(found)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise CorruptionError(f"{path} is no manifest of an archive: {error!r}") from error
+        raise CorruptionError(f"{path} is not a manifest of an archive: {error!r}") from error
     if made.segment != file_from_offset:
         raise CorruptionError(
             f"{path} is the manifest of another segment", expected=file_from_offset,
@@ -239,7 +239,7 @@ def broken_link(manifests: Sequence[Manifest]) -> BrokenLink | None:
 
 
 def wrong_file(file_system: FileSystem, archive: str, manifest: Manifest) -> str:
-    """Say which file of a manifest is missing or has another size; empty if none. Reads no file."""
+    """Return which file of a manifest is missing or has another size, or "". Reads no file."""
     for one in manifest.files:
         path = f"{archive}/{one.path}"
         try:

@@ -1,12 +1,13 @@
-"""Batch ConsumeQueues, of topics with ``queue.type=BatchCQ``: one unit for the messages of one record.
+"""BatchConsumeQueue, for topics with ``queue.type=BatchCQ``: one unit for all messages of a record.
 
 Owns ``batchconsumequeue/TOPIC/ID/``. Invariants:
-  B1  Units follow each other from the first byte of the first file on, one for each record, in the order of
-      their queue offsets; each names the first of its messages and their number, see ``batch_units``.
-  B2  The first file that is there has a unit. Its first queue offset is where the queue begins.
-C2 of ConsumeQueues holds here, too: all of it is a function of the CommitLog and may be deleted.
-A unit whose size is that of a pre-blank one keeps the places of messages that are lost. It names the position of the
-record before it: a Java broker takes the last position in a queue for how far the queue was dispatched.
+  B1  Units follow each other from the first byte of the first file onwards, one for each record, in the order
+      of their queue offsets. A unit has the queue offset of its first message and their number (``batch_units``).
+  B2  The first file has a unit, and its queue offset is where the queue begins.
+  B3  No unit is trusted by itself: its neighbours decide which messages it stands for (``batch_order``).
+Rule C2 of ConsumeQueue holds, too: everything is a function of the CommitLog and may be deleted.
+A unit with the size of a pre-blank unit keeps the places of lost messages. It has the position of the record before
+it, because a Java broker takes the last position in a queue as the position up to which the queue was dispatched.
 Commit point and concurrency are those of ``ConsumeQueue``.
 """
 
@@ -32,15 +33,15 @@ from tailrace.store.batch_units import (
     BatchPlaces,
     end_of_units,
     first_of,
+    fitting_between,
     last_of,
-    place_of,
-    valid_units,
+    places_until,
 )
 from tailrace.store.consume_queue import ConsumeQueue
 
 __all__ = ["BatchConsumeQueue", "batch_unit"]
 
-_LOOK: Final = 1 << 16
+_LOOK: Final = 4096
 _NEVER: Final = 1 << 62
 Codes = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -50,7 +51,7 @@ class _NotCachedError(Exception):
 
 
 class _CachedFile:
-    """A file of which only what is in the page cache is read."""
+    """A file that is read from the page cache only; raises ``_NotCachedError`` if a page is missing."""
 
     def __init__(self, file: MappedFile) -> None:
         self.file_from_offset, self.size = file.file_from_offset, file.size
@@ -70,13 +71,13 @@ def batch_unit(unit: CqUnit, store_time: int, base: int, count: int = 1) -> byte
 
 @final
 class BatchConsumeQueue(ConsumeQueue):
-    """One queue of one topic with ``queue.type=BatchCQ``. ``units`` of it are as if it were a ConsumeQueue."""
+    """One queue of a topic with ``queue.type=BatchCQ``. ``units`` returns units as a ConsumeQueue does."""
 
     is_batch = True
     unit_size = UNIT
     least_bytes = MIN_ITEM_LENGTH
     _end = 0
-    """Position in the stream behind the last unit."""
+    """Position after the last unit, in bytes from the start of the queue."""
 
     # -- loading
 
@@ -87,92 +88,106 @@ class BatchConsumeQueue(ConsumeQueue):
         return "the first file has no unit" if files and first_of(files[0]) < 0 else ""
 
     def remove_files(self) -> None:
-        """Remove every file of the queue, also those that were not taken."""
+        """Remove every file of the queue, also files that were not loaded."""
         super().remove_files()
         self._end = 0
 
     def find_end(self) -> None:
-        """Set the end to where the units of the last file that has any end."""
+        """End the queue after the last unit in its files."""
         self._take_files()
         if found := last_of(self.files.files):
             self._end, last = found
             self.max_offset = last.msg_base_offset + last.batch_size
 
     def set_end(self, max_offset: int) -> None:
-        """Have the queue end at ``max_offset``, or before the record that has messages on both sides of it."""
-        files = self.files.files
-        end = files[-1].file_from_offset + files[-1].size if files else 0
-        max_offset = BatchPlaces(files, end, _NEVER).begin_of(max_offset)
-        place = place_of(files, end, max_offset - 1)
-        self._end = place + UNIT if place >= 0 else max(self.files.min_offset, 0)
-        super().set_end(max_offset)
+        """End the queue at ``max_offset``, or before the record that has messages before and after it."""
+        places = places_until(self.files.files, max_offset)
+        self._end = places.end
+        super().set_end(places.max_offset)
 
     def _end_position(self) -> int:
         return self._end
 
     def rewind(self, phy_offset: int) -> None:
-        """Have the queue end behind its last unit of a record below ``phy_offset``.
+        """End the queue before its first unit that names a record at or after ``phy_offset``.
 
-        Units without a message that follow it stay: they keep the places of messages that are lost.
+        Positions of records grow along a queue. A position out of order is damaged and is ignored: its unit
+        stays. A unit without a message stays, too.
         """
         low, at = max(self.files.min_offset, 0), self._end
+        end = at
         while at > low:
             file = self.files.find(at - UNIT)
             assert file is not None, "files follow each other"
             start = max(file.file_from_offset, at - _LOOK * UNIT)
-            units: Any = BATCH_CQ_UNIT.view(self.files.read(start, at - start))
-            kept = np.flatnonzero((units["size"] != PRE_BLANK_SIZE) & (units["phy_offset"] < phy_offset))
-            if len(kept):
-                self.last_phy_offset = int(units["phy_offset"][kept[-1]])
-                self._end_behind_blanks(start + (int(kept[-1]) + 1) * UNIT)
+            places, units, fits = fitting_between(self.files.files, self._end, start, at)
+            real = np.flatnonzero(fits & (units["size"] != PRE_BLANK_SIZE))
+            named = units["phy_offset"][real]
+            grows = np.diff(named) > 0
+            below = np.flatnonzero((named < phy_offset) & np.append(True, grows)[: len(real)])
+            last = int(below[-1]) if len(below) else -1
+            above = np.flatnonzero((named >= phy_offset) & np.append(grows, True)[: len(real)])
+            above = above[above > last]
+            end = int(places[real[above[0]]]) if len(above) else end
+            if last >= 0:
+                self.last_phy_offset = int(named[last])
+                self._end_at(end)
                 return
             at = start
         self.last_phy_offset = -1
-        self._end_behind_blanks(low)
+        self._end_after_blanks(low)
 
-    def _end_behind_blanks(self, at: int) -> None:
-        """End the queue at a position, or behind the units without a message that are there."""
+    def _end_after_blanks(self, at: int) -> None:
+        """End the queue at position ``at``, or after the units without a message that start there."""
         while at < self._end:
             data = self.files.read(at, UNIT)
             if len(data) < UNIT or BATCH_CQ_UNIT.unpack_from(data).size != PRE_BLANK_SIZE:
                 break
             at += UNIT
-        if at > max(self.files.min_offset, 0):
-            last = BATCH_CQ_UNIT.unpack_from(self.files.read(at - UNIT, UNIT))
-            self.max_offset = last.msg_base_offset + last.batch_size
+        self._end_at(at)
+
+    def _end_at(self, at: int) -> None:
+        found = self.places().near(at - UNIT) if at > max(self.files.min_offset, 0) else None
+        if found is not None:
+            self.max_offset = found[1].msg_base_offset + found[1].batch_size
         else:
             self.max_offset = self.first_offset
         self._end = at
         self._min_offset = min(self._min_offset, self.max_offset)
 
     def last_unit(self) -> tuple[CqUnit | None, int]:
-        """The last unit that the files have, whatever the queue's end is, and the offset of its last message."""
+        """Return the last unit in the files, even after the queue's end, and the offset of its last message."""
         if found := last_of(self.files.files):
             last = found[1]
             return CqUnit(*last[:3]), last.msg_base_offset + last.batch_size - 1
         return None, -1
 
     def _first_in(self, file: MappedFile) -> int:
-        return max(first_of(file), 0)
+        return self.places().first_in(file)
 
     def _last_phy_offset(self, file: MappedFile) -> int:
-        units = valid_units(file.read(0, file.size))
-        if not len(units):
-            return _NEVER  # its topic is being deleted
-        real = units["phy_offset"][units["size"] != PRE_BLANK_SIZE]
-        return int(real[-1]) if len(real) else -1
+        at, is_there = file.file_from_offset + file.size, False
+        while at > file.file_from_offset:
+            start = max(at - _LOOK * UNIT, file.file_from_offset)
+            _, units, fits = fitting_between(self.files.files, self._end, start, at)
+            is_there = is_there or len(units) > 0
+            real = units["phy_offset"][fits & (units["size"] != PRE_BLANK_SIZE)]
+            if len(real):
+                return int(real[-3:].max())  # of three: a damaged one must not let the file be deleted early
+            at = start
+        return -1 if is_there else _NEVER  # its topic is being deleted
 
     # -- reading
 
     def places(self) -> BatchPlaces:
-        """What the queue says of its places at the moment."""
-        max_offset = self.max_offset  # first: units are written before it moves
+        """Return the queue's units as they are now."""
+        max_offset = self.max_offset  # read it first, because units are written before it moves
         return BatchPlaces(self.files.files, self._end, max_offset)
 
     def window(
         self, offset: int, count: int, most: int, codes: Codes, *, only_cached: bool
     ) -> BatchWindow | None:
-        """What a read looks at, see ``batch_window``; None if it is not all in the page cache."""
+        """Return the units that a read examines (``batch_window``); None if a page is not in the page cache."""
         places = self.places()
         if not only_cached:
             return batch_window(places, offset, count, most, codes)
@@ -188,31 +203,31 @@ class BatchConsumeQueue(ConsumeQueue):
         return self.places().first_offset
 
     def next_file(self, offset: int) -> int:
-        """Queue offset of the first message of the next file; the end of the queue after the last one."""
+        """Return the queue offset of the first message of the next file; after the last file, the queue's end."""
         return self.places().next_file(offset)
 
-    def behind_file(self, offset: int) -> int:
-        """Where to go on when the file that has the unit at ``offset`` is gone."""
+    def offset_after_file(self, offset: int) -> int:
+        """Return the offset to continue reading at if the file with the unit at ``offset`` was deleted."""
         return self.next_file(offset)
 
     def begin_of(self, offset: int) -> int:
-        """Queue offset of the first message of the record that has the message at ``offset``."""
+        """Return the queue offset of the first message of the record that has the message at ``offset``."""
         return self.places().begin_of(offset)
 
     def unit(self, offset: int) -> CqUnit | None:
-        """The unit of the record that has the message at ``offset``, or None."""
+        """Return the unit of the record that has the message at ``offset``, or None."""
         if not self.first_offset <= offset < self.max_offset:
             return None
         found = self.places().covering(offset)
         return CqUnit(*found.unit[:3]) if found is not None else CQ_UNIT.unpack_from(PRE_BLANK)
 
     def units(self, offset: int, count: int) -> bytes:
-        """Units of 20 bytes of up to ``count`` messages from ``offset``, as far as one file has them."""
+        """Return units of 20 bytes of up to ``count`` messages from ``offset`` onwards, from one file."""
         return self.places().units(offset, count)
 
     def is_written(self, offset: int, units: bytes | memoryview) -> bool:
-        """Whether exactly these units, of 46 bytes, are on disk behind the end, at ``offset``."""
-        assert offset == self.max_offset, "only what follows can be compared"
+        """Return True if exactly these units, of 46 bytes, are on disk at ``offset``, the queue's end."""
+        assert offset == self.max_offset, "only units at the queue's end can be compared"
         done = 0
         while done < len(units):
             part = self.files.read(self._end + done, len(units) - done)
@@ -222,7 +237,7 @@ class BatchConsumeQueue(ConsumeQueue):
         return True
 
     def follows(self, phy_offset: int) -> bool:
-        """Whether the unit on disk behind the end names the record at a position as the next one."""
+        """Return True if the unit on disk at the queue's end names the record at ``phy_offset``."""
         data = self.files.read(self._end, UNIT)
         if len(data) < UNIT:
             return False
@@ -232,10 +247,10 @@ class BatchConsumeQueue(ConsumeQueue):
     # -- writing
 
     def write(self, offset: int, units: bytes | memoryview, *, gap: bytes = PRE_BLANK) -> None:
-        """Write units, of 46 bytes, behind the end; the first message of the first one is at ``offset``.
+        """Write units of 46 bytes at the queue's end. ``offset`` is that of the first message of the first unit.
 
-        The places between the end and ``offset`` need no unit, whatever ``gap`` says. Raises DiskFullError or
-        OSError.
+        Offsets between the queue's end and ``offset`` need no unit, so ``gap`` is not used.
+        Raises DiskFullError or OSError.
         """
         del gap
         assert offset >= self.max_offset, "units are in the order of their queue offsets"
@@ -247,25 +262,25 @@ class BatchConsumeQueue(ConsumeQueue):
         self.max_offset = last.msg_base_offset + last.batch_size
 
     def write_one(self, offset: int, unit: bytes, count: int = 1) -> None:
-        """Write the unit, of 20 bytes, of a record with ``count`` messages behind the end."""
+        """Write the unit (20 bytes) of a record with ``count`` messages at the queue's end."""
         self.write(offset, batch_unit(CQ_UNIT.unpack_from(unit), self.last_store_timestamp, offset, count))
 
-    def go_on_at(self, offset: int) -> None:
-        """Have the next message come at ``offset``; a unit without a message says so."""
+    def continue_at(self, offset: int) -> None:
+        """Move the queue's end to ``offset``, with one unit without a message for the places before it."""
         if offset > self.max_offset:
             self.write_one(offset - 1, CQ_UNIT.pack(max(self.last_phy_offset, 0), PRE_BLANK_SIZE, 0))
 
     def restart_at(self, offset: int) -> None:
-        """Begin an empty queue at ``offset``."""
-        self.go_on_at(offset)
+        """Start an empty queue at ``offset``."""
+        self.continue_at(offset)
         self._min_offset = self.max_offset
 
     def forget_messages(self, end: int) -> None:
-        """Have the queue go on at ``end`` with nothing but units without a message in its last file, durably.
+        """Drop every message durably: the queue ends at ``end``, and its last file has units without a message.
 
-        Units are made such in place before other files are deleted. After a crash at any moment each
-        place has an old unit or one of these, so the end of the queue is known. Raises OSError;
-        FatalStorageError when a sync fails.
+        The units of the last file are changed in place before other files are deleted. After a crash at any
+        moment each place has an old unit or a changed one, so the end of the queue is known.
+        Raises OSError, and FatalStorageError when a sync fails.
         """
         for file in reversed(self.files.files):
             count = end_of_units(file)
@@ -281,11 +296,11 @@ class BatchConsumeQueue(ConsumeQueue):
             while self.files.files[0] is not file:
                 self.files.delete_head(self.files.files[0])
             break
-        self.go_on_at(end)
+        self.continue_at(end)
         self.files.flush()
         self._min_offset = end
 
     def truncate(self, max_offset: int) -> None:
-        """End the queue at ``max_offset`` and clear what is behind."""
+        """End the queue at ``max_offset`` and clear the bytes after it."""
         self.set_end(max_offset)
         self.files.truncate_dirty_files(self._end)

@@ -1,4 +1,4 @@
-"""Which units of a batch ConsumeQueue one read looks at: messages are counted, and records stay whole."""
+"""Choose the units of a batch ConsumeQueue for one read: limits count messages, and records stay whole."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class BatchWindow(NamedTuple):
-    """Units of 20 bytes from ``begin`` on, and the records among them."""
+    """Units of 20 bytes from queue offset ``begin`` onwards, and the records among them."""
 
     begin: int
     units: bytes
     starts: _Numbers
     """First message of each record, counted from ``begin``."""
     ends: _Numbers
-    """Behind the last message of each."""
+    """After the last message of each record, counted from ``begin``."""
 
     def take_whole(self, result: GetMessageResult) -> None:
-        """Have a read go on behind the last record that it looked at, and count the messages of those found."""
+        """Set in ``result`` the next offset after the last whole record, and the number of messages found."""
         at = result.next_begin_offset - self.begin
         last = int(np.searchsorted(self.starts, at)) - 1
         if last >= 0:
@@ -36,20 +36,21 @@ class BatchWindow(NamedTuple):
 
 
 def batch_window(places: BatchPlaces, offset: int, count: int, most: int, codes: _Numbers) -> BatchWindow:
-    """Return the units that a read from ``offset`` looks at.
+    """Return the units for a read from ``offset`` onwards.
 
-    It begins at the first message of the record that has the message at ``offset``. The units are those of at most
-    ``most`` messages whose tags code is one of ``codes``, of any without codes, and of at least one record; so the
-    first record may have more. ``count`` places are looked at.
+    The window starts at the first message of the record that has the message at ``offset`` and examines ``count``
+    queue offsets. It has at most ``most`` messages whose tags code is one of ``codes`` (of any code if ``codes``
+    is empty), and at least one record, so a long first record may exceed ``most``.
     """
-    begin = places.begin_of(offset)
-    units = places.units(begin, max(count, places.end_of(begin + 1) - begin))
+    covering = places.covering(offset)
+    begin, end = (covering.base, covering.end) if covering is not None else (offset, offset + 1)
+    place = covering.place if covering is not None else places.place_of(offset)
+    units, last = places.look(begin, max(count, end - begin), place)
     view = CQ_UNIT.view(units)
     starts = np.flatnonzero(view["size"] != PRE_BLANK_SIZE)
     if not len(starts):
         return BatchWindow(begin, units, starts, starts)
-    ends = np.append(starts[1:], 0)
-    ends[-1] = places.end_of(begin + int(starts[-1]) + 1) - begin
+    ends = np.append(starts[1:], last - begin)
     wanted = np.isin(view["tags_code"][starts], codes) if len(codes) else np.ones(len(starts), dtype=bool)
     messages = np.cumsum(np.where(wanted, ends - starts, 0))
     over = np.flatnonzero((messages > most) | (ends > len(view)))

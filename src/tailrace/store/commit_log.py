@@ -1,13 +1,13 @@
 """The CommitLog: every message of every queue in the order of arrival.
 
 Owns ``commitlog/``. Invariants:
-  L1  A record is at the position its PHYSICALOFFSET says; QUEUEOFFSETs of a queue are dense.
-  L2  Every full file ends in a blank record; a record never spans files.
-  L4  Store timestamps never step back, whatever the clock does: look-ups by time search on that,
-      and recovery tells a stale record by it.
-  L3  Positions only grow; ``max_offset`` moves after the bytes below it are in place.
-Commit point: the wrote position of the last file. Concurrency: puts from any thread, one at a time
-under ``_lock``. Durable on return of a put: nothing; see store.flush.
+  L1  A record is at the position that its PHYSICALOFFSET says. The QUEUEOFFSETs of a queue have no gap.
+  L2  A full file ends in a blank record. A record never spans two files.
+  L3  Positions only grow. ``max_offset`` moves after the bytes below it are in place.
+  L4  Store timestamps never step back, whatever the wall clock does. Searches by time need that, and
+      recovery recognises stale records by it.
+Commit point: the wrote position of the last file moves. Concurrency: any thread may put; puts run one at a time
+under ``_lock``. When a put returns, nothing is durable yet: ``store.flush`` syncs.
 """
 
 from __future__ import annotations
@@ -59,17 +59,17 @@ _FLAG_LIMIT: Final = 1 << 31
 _NOT_IN_BATCHES: Final = frozenset({
     INNER_MULTI_DISPATCH, "DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"})
 _NO_NEXT_FILE: Final = (DiskFullError, FatalStorageError, OSError)
-"""Why no segment file could be made; a failed sync is told by the flags as well."""
+"""Errors if the next segment file cannot be created. A failed sync sets the running flags, too."""
 
 
 RecordWriter: TypeAlias = appender.RecordWriter
 MakeRecords = Callable[[int, Any, int, int, int, Any, int], tuple[int, int]]
-"""Makes records; see kernels.appender.MadeRecords."""
+"""Function that makes records, see kernels.appender.MadeRecords."""
 
 
 @final
 class _LmqPlaces:
-    """The places of one message in the LMQ queues that it names, for its writer."""
+    """Gives one message its queue offsets in the LMQ queues that it names. Called by its writer under the lock."""
 
     def __init__(
         self, log: CommitLog, message: MessageExtBrokerInner, topic: bytes, stored: bytes, names: list[str]
@@ -78,33 +78,33 @@ class _LmqPlaces:
         self._log = log
 
     def properties(self) -> bytes:
-        """The stored properties with the next queue offset in each queue."""
+        """Return the stored properties with the next queue offset in each queue."""
         return self._log.with_lmq_offsets(*self._arguments)
 
     def advance(self) -> None:
-        """Count the message, which is in the log."""
+        """Advance the queue offsets; the message is in the log."""
         self._log.multi_dispatch.advance(self._arguments[-1])
 
 
 @final
 class _InnerPlaces:
-    """The places of the messages of an inner batch, for its writer."""
+    """Gives the messages of an inner batch their queue offsets. Called by its writer under the lock."""
 
     def __init__(self, offsets: dict[QueueKey, int], key: QueueKey, stored: bytes, count: int) -> None:
         self._offsets, self._key, self._stored, self._count = offsets, key, stored, count
 
     def properties(self) -> bytes:
-        """The stored properties with the queue offset of the first message."""
+        """Return the stored properties with the queue offset of the first message."""
         return self._stored + f"{INNER_BASE}\x01{self._offsets.get(self._key, 0)}\x02".encode()
 
     def advance(self) -> None:
-        """Count the messages after the first one; the record is in the log."""
+        """Advance the queue offset by the messages after the first one; the record is in the log."""
         self._offsets[self._key] += self._count - 1
 
 
 @final
 class CommitLog:
-    """Puts records, reads records."""
+    """Appends records and reads them by position."""
 
     def __init__(
         self,
@@ -143,7 +143,7 @@ class CommitLog:
 
     @property
     def max_offset(self) -> int:
-        """Position behind the last record."""
+        """Position after the last record."""
         return self.queue.max_offset
 
     @property
@@ -153,7 +153,7 @@ class CommitLog:
 
     @property
     def last_store_timestamp(self) -> int:
-        """Store time of the last record, in ms; no later one is before it (L4)."""
+        """Store time of the last record in ms; later records are not older (L4)."""
         return self.tail.last_store_timestamp
 
     @last_store_timestamp.setter
@@ -162,7 +162,7 @@ class CommitLog:
 
     @property
     def store_host(self) -> bytes:
-        """Address and port that records name as their broker's, 8 or 20 bytes."""
+        """Address and port of the broker in new records, 8 or 20 bytes."""
         return self.tail.store_host
 
     @store_host.setter
@@ -178,11 +178,11 @@ class CommitLog:
     # -- reading
 
     def read(self, phy_offset: int, size: int) -> bytes:
-        """``size`` bytes from one file, fewer when they are not there."""
+        """Return up to ``size`` bytes of one segment; fewer at its end, or if it was deleted."""
         return self.queue.read(phy_offset, size)
 
     def record_at(self, phy_offset: int) -> bytes | None:
-        """The whole record at a position, or None when no record can be there."""
+        """Return the bytes of the record at a position by its length field, or None without a plausible length."""
         head = self.queue.read(phy_offset, BLANK.size)
         if len(head) < BLANK.size:
             return None
@@ -194,12 +194,12 @@ class CommitLog:
         return data if len(data) == blank.total_size else None
 
     def store_timestamp_at(self, phy_offset: int) -> int:
-        """Store time of the record at a position in ms, 0 when none can be there."""
+        """Return the store time of the record at a position in ms, 0 without a record."""
         return max(store_timestamp_of(self.queue.read(phy_offset, STORE_TIME_HEAD)) or 0, 0)
 
     @staticmethod
     def illegal(error: MessageIllegalError) -> PutMessageResult:
-        """What becomes of a put that breaks a rule."""
+        """Return the result of a put that breaks a rule."""
         status = (
             PutMessageStatus.PROPERTIES_SIZE_EXCEEDED
             if error.field == "properties"
@@ -210,18 +210,18 @@ class CommitLog:
     # -- writing
 
     def append(self, writer: RecordWriter, *, though_full: bool = False) -> PutMessageResult:
-        """Put the records of a writer; the one way into the log.
+        """Append the records of a writer. This is the only way into the log.
 
-        What they hold was checked when the writer was made. Expected outcomes raise nothing: when the
-        next file cannot be made, ``msg_num`` says how many records are in the log. ``though_full`` puts
-        on a disk above its warning level, too, as long as there is room.
+        The content of the records was checked when the writer was made. Expected failures are results,
+        not exceptions: if the next file cannot be created, ``msg_num`` is the number of records that are in
+        the log. ``though_full`` appends also on a disk above its warning level, as long as there is room.
         """
         if self._flags.bits and not self._flags.is_writeable(though_full=though_full):
             return PutMessageResult(
                 PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=self._flags.reason)
         try:
             self.tail.append(writer)
-        except Exception as error:  # whatever it is, the caller must hear what is in the log
+        except Exception as error:  # of any kind: the caller must learn how many records are in the log
             done = writer.done
             if not done and not isinstance(error, _NO_NEXT_FILE):
                 raise
@@ -232,7 +232,7 @@ class CommitLog:
         return writer.result(PutMessageResult, PutMessageStatus.PUT_OK, "")
 
     def message_writer(self, message: MessageExtBrokerInner) -> RecordWriter:
-        """Check a message and return its writer; raises MessageIllegalError."""
+        """Check a message and return its writer. Raises MessageIllegalError."""
         body, properties = message.body, message.properties
         topic = self.rules.topic_bytes(message.topic)
         _check_kinds({body.__class__}, {message.flag})
@@ -247,10 +247,10 @@ class CommitLog:
         return appender.MessageWriter(message, topic, properties)
 
     def inner_batch_writer(self, message: MessageExtBrokerInner) -> tuple[RecordWriter, int]:
-        """Check an inner batch, of a topic that may have one; its writer and the number of its messages.
+        """Check an inner batch. Return its writer and the number of its messages.
 
-        Raises MessageIllegalError, also where a record could not say what it is: in a transaction, with a time of
-        delivery or with places in LMQ queues.
+        The caller has checked that the topic may have inner batches. Raises MessageIllegalError, also for an
+        inner batch in a transaction, with a delivery time or with LMQ queues, because one record cannot store that.
         """
         if message.sys_flag & SysFlag.TRANSACTION_MASK:
             raise MessageIllegalError("sysFlag", "an inner batch cannot be part of a transaction")
@@ -262,7 +262,7 @@ class CommitLog:
             raise MessageIllegalError("innerBatch", f"an inner batch cannot have {', '.join(sorted(wrong))}")
         count = appender.check_batch(bytes(message.body))[0]
         if count < 0:
-            decode_batch(message.body)  # raises what is wrong
+            decode_batch(message.body)  # raises an error that says what is wrong
         if not 0 < count <= INNER_NUM_MAX:
             raise MessageIllegalError("batch", f"has {count} messages, it may have 1 to {INNER_NUM_MAX}")
         if properties.get(INNER_NUM) != str(count):
@@ -278,9 +278,9 @@ class CommitLog:
         return appender.MessageWriter(message, topic, b"", places), count
 
     def lmq_refusal(self, message: MessageExtBrokerInner) -> PutMessageResult | None:
-        """Why a message must not ask for the LMQ queues that it names; None when it may, or does not.
+        """Return the refusal of a message that may not use the LMQ queues that it names, else None.
 
-        Asked before a message is stored for a later moment, too: its producer is told in time.
+        Called also before a message is stored for later delivery, so that its producer gets the refusal.
         """
         try:
             why = self.multi_dispatch.over_quota(message) if MARK in message.properties else ""
@@ -292,10 +292,10 @@ class CommitLog:
     def with_lmq_offsets(
         self, message: MessageExtBrokerInner, topic: bytes, properties: bytes, names: list[str]
     ) -> bytes:
-        """Properties with the next queue offset in each LMQ queue; the caller holds the lock.
+        """Return properties with the next queue offset in each LMQ queue. The caller holds the lock.
 
-        Raises MessageIllegalError if they, or the record, become too long: the whole record counts
-        here, as in the reference.
+        Raises MessageIllegalError if the properties or the record become too long. maxMessageSize applies
+        to the whole record here, as in RocketMQ.
         """
         made = self.multi_dispatch.with_offsets(properties, names)
         hosts = len(message.born_host) + len(self.store_host)
@@ -308,12 +308,12 @@ class CommitLog:
         return made
 
     def batch_writer(self, message: MessageExtBrokerInner, encoded: bytes) -> RecordWriter:
-        """Check a batch body, which goes into one file; raises MessageIllegalError."""
+        """Check a batch body, which must fit one segment, and return its writer. Raises MessageIllegalError."""
         if message.sys_flag & SysFlag.TRANSACTION_MASK:
             raise MessageIllegalError("sysFlag", "a batch cannot be part of a transaction")
         count, longest, most, total = appender.check_batch(encoded)
         if count < 0:
-            decode_batch(encoded)  # raises what is wrong
+            decode_batch(encoded)  # raises an error that says what is wrong
         if not count:
             raise MessageIllegalError("batch", "has no message")
         if len(encoded) > self._config.max_message_size:
@@ -335,10 +335,10 @@ class CommitLog:
         self, message: MessageExtBrokerInner, items: list[tuple[int, bytes, bytes]], *,
         whole: bool = False,
     ) -> RecordWriter:
-        """Check (flag, body, stored properties) of messages that share everything else.
+        """Check items (flag, body, stored properties) of messages that share everything else; return their writer.
 
-        ``whole`` keeps them in one file; otherwise they go on in the next one. Raises
-        MessageIllegalError.
+        ``whole`` keeps them in one segment; otherwise they may continue in the next one.
+        Raises MessageIllegalError.
         """
         topic = self.rules.topic_bytes(message.topic)
         _check_kinds({body.__class__ for _, body, _ in items}, {flag for flag, _, _ in items})
@@ -356,19 +356,19 @@ class CommitLog:
     def records_writer(
         self, keys: list[QueueKey], count: int, bound: int, write: MakeRecords
     ) -> RecordWriter:
-        """The writer of ``count`` records that ``write`` makes, of the queues ``keys``.
+        """Return the writer of ``count`` records of the queues ``keys``, which ``write`` makes.
 
-        ``bound`` is the most that they take; each fits a file. The caller has checked what the
-        records hold. Raises MessageIllegalError for a topic that no record may have.
+        ``bound`` is the greatest number of bytes that they may take; each record must fit a segment. The
+        caller has checked the content. Raises MessageIllegalError for an invalid topic.
         """
         for topic, _ in keys:
             self.rules.topic_bytes(topic)
         return appender.MadeRecords(keys, count, bound, np.zeros(len(keys), np.int64), write)
 
     def roll(self, file: MappedFile) -> bool:
-        """End the last file before it is full, and begin the next one; its unused blocks go back.
+        """End the last file before it is full and start the next one. Unused blocks of the file are freed.
 
-        False when it is not the last any more, or holds nothing. Raises DiskFullError or OSError.
+        Return False if ``file`` is not the last one any more, or is empty. Raises DiskFullError or OSError.
         """
         with self._lock:
             at = file.wrote_position
@@ -383,7 +383,7 @@ class CommitLog:
         return True
 
     def _roll(self, file: MappedFile) -> None:
-        """End ``file`` with a blank record, and make the next one (L2)."""
+        """End ``file`` with a blank record and create the next one (L2)."""
         at = file.wrote_position
         rest = file.size - at
         file.reserve(at + END_FILE_MIN_BLANK_LENGTH)
@@ -393,9 +393,9 @@ class CommitLog:
 
 
 def _check_kinds(kinds: set[type], flags: set[object]) -> None:
-    """Raises MessageIllegalError for bodies that are no bytes and flags beyond 32 bits."""
+    """Raise MessageIllegalError for bodies that are not bytes and flags of more than 32 bits."""
     for kind in kinds - {bytes, bytearray}:
         raise MessageIllegalError("body", f"must be bytes, not {kind.__name__}")
     for flag in flags:
         if not isinstance(flag, int) or not -_FLAG_LIMIT <= flag < _FLAG_LIMIT:
-            raise MessageIllegalError("flag", f"{flag!r} is no number of 32 bits")
+            raise MessageIllegalError("flag", f"{flag!r} is not a number of 32 bits")

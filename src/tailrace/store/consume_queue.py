@@ -1,10 +1,11 @@
-"""ConsumeQueues: for each queue of a topic the places of its messages, in order.
+"""ConsumeQueue: the places in the CommitLog of the messages of one queue of a topic, in order.
 
-Owns ``consumequeue/TOPIC/ID/``. Invariants:
-  C1  Unit ``i`` is at byte ``20 * i`` of the queue's stream and names the message with
-      QUEUEOFFSET ``i``; a place without a message holds the pre-blank unit.
+Owns ``consumequeue/TOPIC/ID/``. A unit has 20 bytes: position and length of a record, code of its tag.
+Queue offsets number the units. Invariants:
+  C1  Unit ``i`` is at byte ``20 * i`` of the queue and names the message with QUEUEOFFSET ``i``.
+      A place without a message holds the pre-blank unit.
   C2  Everything here is a function of the CommitLog and may be deleted.
-Commit point: ``max_offset``, moved after the units are written. One writer (dispatch), any readers.
+Commit point: ``max_offset`` moves after the units are written. Dispatch is the only writer; any thread may read.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ _LOOK: Final = 4096
 _NEVER: Final = 1 << 62
 _LAST: Final = 256
 _AHEAD: Final = 160
-"""Units that a read of some units takes at once: 3 kB a queue, for four reads of 32 messages."""
+"""Units that ``units_ahead`` reads in one call: 3 kB per queue, enough for four reads of 32 messages."""
 
 
 def count_units(data: bytes) -> int:
-    """Units at the start of a queue file, up to the first that is none."""
+    """Return the number of units at the start of a queue file, up to the first bytes that are not a unit."""
     units = CQ_UNIT.view(data[: len(data) - len(data) % _UNIT])
     valid = (units["size"] > 0) & (units["phy_offset"] >= 0)
     return len(units) if bool(valid.all()) else int(np.argmin(valid))
 
 
 def _is_unit(data: bytes) -> bool:
-    """Whether 20 bytes can be a unit."""
+    """Return True if 20 bytes can be a unit."""
     if len(data) < _UNIT:
         return False
     unit = CQ_UNIT.unpack_from(data)
@@ -46,7 +47,7 @@ def _is_unit(data: bytes) -> bool:
 
 
 class _UnitFile(Protocol):
-    """A queue file that tells where its data ends."""
+    """A queue file whose end of data is known."""
 
     @property
     def size(self) -> int: ...
@@ -57,9 +58,12 @@ class _UnitFile(Protocol):
 
 
 def find_units_end(file: _UnitFile) -> int:
-    """Units at the start of a queue file whose units have no hole between them, by few reads."""
+    """Return the number of units at the start of a queue file that has no hole between its units.
+
+    Searches for the end by halves, so it reads little of the file.
+    """
     high = -(-file.data_end() // _UNIT)
-    low = max(high - _LAST, 0)  # a queue ends in the last block it has, but for zeros
+    low = max(high - _LAST, 0)  # usually the queue ends in its last allocated block
     if low and not _is_unit(file.read(low * _UNIT, _UNIT)):
         low = 0
     data = file.read(low * _UNIT, (high - low) * _UNIT) if high - low <= _LAST else b""
@@ -73,14 +77,14 @@ def find_units_end(file: _UnitFile) -> int:
 
 
 class ConsumeQueue:
-    """One queue of one topic; ``BatchConsumeQueue`` has other units on disk and shows the same."""
+    """One queue of one topic. ``BatchConsumeQueue`` has other units on disk and the same methods."""
 
     is_batch = False
-    """Whether a unit may stand for several messages."""
+    """True if a unit may stand for several messages."""
     unit_size = _UNIT
-    """Bytes of a unit on disk."""
+    """Length of a unit on disk, in bytes."""
     least_bytes = MIN_RECORD_LENGTH
-    """Bytes of the log that a message takes at least."""
+    """Least number of bytes that a message takes in the log."""
 
     def __init__(
         self, file_system: FileSystem, directory: str, topic: str, queue_id: int, file_size: int,
@@ -93,15 +97,15 @@ class ConsumeQueue:
         self.files = MappedFileQueue(
             file_system, directory, file_size, mapped=False, open_files=open_files)
         self.logical_min_offset = 0
-        """Messages below it were let go: they are there and are not shown."""
+        """The topic has released messages below this offset: they are still stored, but not shown."""
         self._min_offset = 0
         self.max_offset = 0
         self.last_store_timestamp = 0
         self.last_phy_offset = -1
         self._version = 0
-        """Grows when the end has moved back or units below it have changed: ``_ahead`` is old then."""
+        """Grows when the end moves back or units before it change, so that ``_ahead`` is no longer used."""
         self._ahead: tuple[int, int, bytes] = 0, 0, b""
-        """Version, number of the first unit, and units that the last read took from the disk."""
+        """Units of the last read of ``units_ahead``: version, number of the first unit, the bytes."""
 
     @property
     def min_offset(self) -> int:
@@ -113,9 +117,9 @@ class ConsumeQueue:
     # -- loading
 
     def load(self) -> str:
-        """Take the files; all of them count as written until ``settle``.
+        """Load the list of files. All of them count as written until ``settle``.
 
-        Says why they cannot be right, and then has none of them.
+        Return "" or, without loading any file, why the files cannot be right.
         """
         try:
             self.files.load()
@@ -127,18 +131,18 @@ class ConsumeQueue:
         return self._take_files()
 
     def _take_files(self) -> str:
-        """Begin where the files do; why they cannot be right."""
+        """Start the queue where its files start. Return "" or why the files cannot be right."""
         self._min_offset = self.max_offset = max(self.files.min_offset, 0) // _UNIT
         return ""
 
     def remove_files(self) -> None:
-        """Remove every file of the queue, also those that were not taken."""
+        """Remove every file of the queue, also files that were not loaded."""
         self.files.remove_all()
         self._min_offset = self.max_offset = 0
         self._version += 1
 
     def find_end(self) -> None:
-        """Set the end to where the units of the last file that has any end."""
+        """End the queue after the last unit in its files."""
         self._min_offset = self.max_offset = max(self.files.min_offset, 0) // _UNIT
         for file in reversed(self.files.files):
             count = find_units_end(file)
@@ -147,15 +151,15 @@ class ConsumeQueue:
                 return
 
     def set_end(self, max_offset: int) -> None:
-        """Have the queue end at ``max_offset``; what is behind stays on disk until ``settle``."""
+        """End the queue at ``max_offset``. Units after it stay on disk until ``settle``."""
         self.max_offset = max_offset
         self._min_offset = min(self._min_offset, max_offset)
         self._version += 1
 
     def rewind(self, phy_offset: int) -> None:
-        """Have the queue end behind its last unit of a record below ``phy_offset``.
+        """End the queue after its last unit that names a record below ``phy_offset``.
 
-        Pre-blank units that follow it stay: they keep the places of messages that are lost.
+        Pre-blank units that follow this unit stay, because they keep the places of lost messages.
         """
         high = self.max_offset
         low = max(self.files.min_offset, 0) // _UNIT
@@ -166,15 +170,15 @@ class ConsumeQueue:
                 (units["size"] != PRE_BLANK_SIZE) & (units["phy_offset"] < phy_offset))
             if len(kept):
                 self.last_phy_offset = int(units["phy_offset"][kept[-1]])
-                self.set_end(self._behind_blanks(start + int(kept[-1]) + 1))
+                self.set_end(self._after_blanks(start + int(kept[-1]) + 1))
                 return
             high = start
         self.last_phy_offset = -1
-        # Without a message there the pre-blank units at its start say where the queue begins.
-        self.set_end(self._behind_blanks(low))
+        # If no unit is left, the pre-blank units at its start say where the queue begins.
+        self.set_end(self._after_blanks(low))
 
-    def _behind_blanks(self, offset: int) -> int:
-        """The first unit from ``offset`` on that is not pre-blank, or the end of the queue."""
+    def _after_blanks(self, offset: int) -> int:
+        """Return the first offset, from ``offset`` onwards, whose unit is not pre-blank, or the end of the queue."""
         while offset < self.max_offset:
             data = self.units(offset, min(_LOOK, self.max_offset - offset))
             blank = CQ_UNIT.view(data)["size"] == PRE_BLANK_SIZE
@@ -184,19 +188,20 @@ class ConsumeQueue:
                 break
         return offset
 
-    def settle(self, *, look_behind: bool, unflushed_files: int) -> bool:
-        """Take the end for what is written; whether there was something behind it.
+    def settle(self, *, clear_after_end: bool, unflushed_files: int) -> bool:
+        """Set the wrote and flushed positions of the files from the end of the queue.
 
-        ``look_behind`` clears what is there, in later files, too. So many last files may be in the
-        page cache only: they do not count as flushed.
+        Bytes after the end are cleared if a later file has them, and also in the last file if
+        ``clear_after_end``. The last ``unflushed_files`` files may be in the page cache only, so they do
+        not count as flushed. Return True if bytes were cleared.
         """
         end = self._end_position()
         files = self.files.files
-        behind = len(files) > 1 and files[-1].file_from_offset >= end
+        clear = len(files) > 1 and files[-1].file_from_offset >= end
         last = self.files.find(end)
-        if not behind and last is not None and look_behind:
-            behind = any(True for _ in last.nonzero(end - last.file_from_offset))
-        if behind:
+        if not clear and last is not None and clear_after_end:
+            clear = any(True for _ in last.nonzero(end - last.file_from_offset))
+        if clear:
             self.files.truncate_dirty_files(end)
         elif last is not None:
             last.wrote_position = end - last.file_from_offset
@@ -205,10 +210,10 @@ class ConsumeQueue:
         for file in self.files.files[-unflushed_files:] if unflushed_files else ():
             file.flushed_position = 0
             self.files.flushed_where = min(self.files.flushed_where, file.file_from_offset)
-        return behind
+        return clear
 
     def _end_position(self) -> int:
-        """Where the next unit comes in the stream of the files."""
+        """Return the position of the next unit, in bytes from the start of the queue."""
         return self.max_offset * _UNIT
 
     def correct_min_offset(self, min_phy_offset: int) -> None:
@@ -216,14 +221,15 @@ class ConsumeQueue:
         self._min_offset = first_kept(self, min_phy_offset)
 
     def stamps(self, *, last: bool) -> list[list[int]]:
-        """Position and time of change of each full file, with ``last`` also of the last one."""
+        """Return [position, time of change in ms] of each full file, with ``last`` also of the last file."""
         files = self.files.files
         return [[file.file_from_offset, file.mtime_ms()] for file in (files if last else files[:-1])]
 
     def has_stamps(self, stamps: list[list[int]], *, trimmed: bool, grown: bool) -> bool:
-        """Whether the files are as they were.
+        """Return True if the files still have these ``stamps``.
 
-        ``trimmed``: but for first ones that are gone; ``grown``: but for the last one.
+        With ``trimmed`` the first files may have been deleted since; with ``grown`` the last file may
+        have changed.
         """
         if grown:
             stamps = stamps[:-1]
@@ -234,10 +240,10 @@ class ConsumeQueue:
             for at, mtime in stamps)
 
     def delete_expired_file(self, min_phy_offset: int) -> bool:
-        """Delete the oldest file when the log has none of its messages any more, durably.
+        """Delete the oldest file durably if the log has none of its messages any more.
 
-        The last file always stays, so that the queue's end is known. Raises OSError, and
-        FatalStorageError when a sync fails.
+        Return True if it was deleted. The last file always stays, so that the queue's end is known.
+        Raises OSError, and FatalStorageError when a sync fails.
         """
         files = self.files.files
         if len(files) < 2 or self._last_phy_offset(files[0]) >= min_phy_offset:
@@ -247,19 +253,19 @@ class ConsumeQueue:
         return True
 
     def count_between(self, low_phy_offset: int, high_phy_offset: int) -> int:
-        """Messages at positions from ``low_phy_offset`` on and below ``high_phy_offset``.
+        """Return the number of messages in [``low_phy_offset``, ``high_phy_offset``) of the log.
 
-        Places without a message between them count, too.
+        Pre-blank units between them count as messages.
         """
         low = first_at(self, self.min_offset, low_phy_offset)
         return first_at(self, low, high_phy_offset) - low
 
     def _first_in(self, file: MappedFile) -> int:
-        """Queue offset of the first unit of a file."""
+        """Return the queue offset of the first unit of a file."""
         return file.file_from_offset // _UNIT
 
     def _last_phy_offset(self, file: MappedFile) -> int:
-        """Position of the last message that a full file names, -1 when it names none."""
+        """Return the position of the last message that a full file names, -1 if it has only pre-blank units."""
         data = file.read(file.size - _UNIT, _UNIT)
         if len(data) < _UNIT:
             return _NEVER  # its topic is being deleted
@@ -278,21 +284,21 @@ class ConsumeQueue:
         return max(self.files.min_offset, 0) // _UNIT
 
     def next_file(self, offset: int) -> int:
-        """Number of the first unit of the next file; the end of the queue after the last one."""
+        """Return the number of the first unit of the file after ``offset``; after the last file, the queue's end."""
         starts = (file.file_from_offset // _UNIT for file in self.files.files)
         return next((start for start in starts if start > offset), self.max_offset)
 
     def begin_of(self, offset: int) -> int:
-        """Queue offset of the first message of the record that has the message at ``offset``."""
+        """Return the queue offset of the first message of the record that has the message at ``offset``."""
         return offset
 
-    def behind_file(self, offset: int) -> int:
-        """Where to go on when the file that has the unit at ``offset`` is gone."""
+    def offset_after_file(self, offset: int) -> int:
+        """Return the offset to continue reading at if the file with the unit at ``offset`` was deleted."""
         per_file = self.files.file_size // _UNIT
         return offset + per_file - offset % per_file
 
     def last_unit(self) -> tuple[CqUnit | None, int]:
-        """The last unit that the files have, whatever the queue's end is, and its queue offset."""
+        """Return the last unit in the files, even after the queue's end, and its queue offset; (None, -1) without."""
         for file in reversed(self.files.files):
             count = find_units_end(file)
             if count:
@@ -301,23 +307,23 @@ class ConsumeQueue:
         return None, -1
 
     def unit(self, offset: int) -> CqUnit | None:
-        """The unit of the message at ``offset``, or None."""
+        """Return the unit of the message at ``offset``, or None."""
         if not 0 <= offset < self.max_offset:
             return None
         data = self.files.read(offset * _UNIT, _UNIT)
         return CQ_UNIT.unpack_from(data) if len(data) == _UNIT else None
 
     def units(self, offset: int, count: int) -> bytes:
-        """Bytes of up to ``count`` units from ``offset``, as far as one file has them."""
+        """Return the bytes of up to ``count`` units from ``offset`` onwards, from one file."""
         left = self.max_offset - offset
         if left <= 0:
             return b""
         return self.files.read(offset * _UNIT, min(count, left) * _UNIT)
 
     def units_ahead(self, offset: int, count: int, *, only_cached: bool = False) -> bytes | None:
-        """``units`` for a reader that goes on through the queue: several calls take one read of the file.
+        """Return ``units`` for a reader that reads on through the queue; several calls share one file read.
 
-        With ``only_cached`` it does not wait for the disk: None if they are not all in the page cache.
+        With ``only_cached`` do not wait for the disk: return None if a unit is not in the page cache.
         """
         version, left = self._version, self.max_offset - offset
         count = min(count, left)
@@ -335,7 +341,7 @@ class ConsumeQueue:
         return units[: count * _UNIT]
 
     def is_written(self, offset: int, units: bytes | memoryview) -> bool:
-        """Whether exactly these units are on disk at ``offset``, behind the end or before it."""
+        """Return True if exactly these units are on disk at ``offset``, before or after the queue's end."""
         done = 0
         while done < len(units):
             part = self.files.read(offset * _UNIT + done, len(units) - done)
@@ -345,17 +351,18 @@ class ConsumeQueue:
         return True
 
     def follows(self, phy_offset: int) -> bool:
-        """Whether the unit on disk behind the end names the record at a position."""
+        """Return True if the unit on disk after the queue's end names the record at ``phy_offset``."""
         data = self.files.read(self.max_offset * _UNIT, _UNIT)
         return len(data) == _UNIT and CQ_UNIT.unpack_from(data).phy_offset == phy_offset
 
     # -- writing
 
     def write(self, offset: int, units: bytes | memoryview, *, gap: bytes = PRE_BLANK) -> None:
-        """Write units from number ``offset`` on and end the queue behind them.
+        """Write units from number ``offset`` onwards and end the queue after them.
 
-        A first unit above 0 is preceded by pre-blank units up to the start of its file; a gap
-        behind the end is filled with ``gap``, so that C1 holds. Raises DiskFullError or OSError.
+        In an empty queue pre-blank units fill the file before the first unit. A gap after the queue's end
+        is filled with ``gap``. So C1 holds: unit ``i`` is at byte ``20 * i``.
+        Raises DiskFullError or OSError.
         """
         if not self.files.files:
             self.max_offset = offset - offset % (self.files.file_size // _UNIT)
@@ -366,19 +373,19 @@ class ConsumeQueue:
         self._extend(offset, units)
 
     def write_one(self, offset: int, unit: bytes, count: int = 1) -> None:
-        """Write the unit, of 20 bytes, of one record behind the end; ``count`` is for batch queues."""
+        """Write the unit (20 bytes) of one record at the queue's end. ``count`` is for batch queues."""
         del count
         self.write(offset, unit)
 
-    def go_on_at(self, offset: int) -> None:
-        """Have the next message come at ``offset``; pre-blank units stand for those before it."""
+    def continue_at(self, offset: int) -> None:
+        """Move the queue's end to ``offset``, with pre-blank units for the places before it."""
         if self.files.files:
             self._extend(self.max_offset, PRE_BLANK * (offset - self.max_offset))
         else:
             self.restart_at(offset)
 
     def restart_at(self, offset: int) -> None:
-        """Begin an empty queue at ``offset``, which pre-blank units in its first file say."""
+        """Start an empty queue at ``offset``. Pre-blank units in its first file record that start."""
         per_file = self.files.file_size // _UNIT
         start = max(offset - 1, 0) // per_file * per_file
         self._extend(start, PRE_BLANK * (offset - start))
@@ -386,11 +393,11 @@ class ConsumeQueue:
         self._version += 1
 
     def forget_messages(self, end: int) -> None:
-        """Have the queue go on at ``end`` with nothing but pre-blank units in its last file, durably.
+        """Drop every message durably: the queue ends at ``end``, and its last file has pre-blank units only.
 
-        The units are written over before other files are deleted. After a crash at any moment each
-        place has an old unit or a pre-blank one, so the end of the queue is known. Raises OSError;
-        FatalStorageError when a sync fails.
+        The units of the last file are overwritten before other files are deleted. After a crash at any
+        moment each place has an old unit or a pre-blank one, so the end of the queue is known.
+        Raises OSError, and FatalStorageError when a sync fails.
         """
         self.restart_at(end)
         self.files.flush()
@@ -407,7 +414,7 @@ class ConsumeQueue:
         self.max_offset = max(self.max_offset, offset + len(units) // _UNIT)
 
     def _write_at(self, at: int, units: bytes | memoryview) -> None:
-        """Write units from a position of the stream on, into as many files as it takes."""
+        """Write units at byte ``at`` of the queue, into as many files as needed."""
         done = 0
         size = self.files.file_size
         while done < len(units):
@@ -424,6 +431,6 @@ class ConsumeQueue:
             done += n
 
     def truncate(self, max_offset: int) -> None:
-        """End the queue at ``max_offset`` and clear what is behind."""
+        """End the queue at ``max_offset`` and clear the bytes after it."""
         self.files.truncate_dirty_files(max_offset * _UNIT)
         self.set_end(max_offset)

@@ -1,4 +1,4 @@
-"""All queues of a store.
+"""The table of all queues of a store.
 
 Queues of topics with ``queue.type=BatchCQ`` are in ``batchconsumequeue/TOPIC/ID/``, the others in
 ``consumequeue/TOPIC/ID/``.
@@ -22,7 +22,7 @@ __all__ = ["ConsumeQueueStore"]
 
 @final
 class ConsumeQueueStore:
-    """All queues of a store."""
+    """The table of all queues of a store, and which of them are dirty."""
 
     def __init__(
         self, file_system: FileSystem, directory: str, file_size: int, open_files: OpenFiles, *,
@@ -37,13 +37,13 @@ class ConsumeQueueStore:
         self._batch_topics: set[str] = set()
         """Topics whose queues were found in the directory of batch queues."""
         self.is_batch: Callable[[str], bool] = lambda _: False
-        """Whether new queues of a topic are batch queues (``queue.type=BatchCQ``)."""
+        """Returns True if new queues of a topic are batch queues (``queue.type=BatchCQ``)."""
         self._lock = threading.Lock()
         self.table: dict[tuple[str, int], ConsumeQueue] = {}
         self.dirty: set[ConsumeQueue] = set()
 
     def load(self) -> dict[tuple[str, int], str]:
-        """Load every queue directory; which ones have files that cannot be right, and why."""
+        """Load every queue directory. Return, for queues whose files cannot be right, why."""
         bad = {}
         for topic, queue_id in queue_directories(self._file_system, self._directory):
             if why := self._make(topic, queue_id, batch=False).load():
@@ -55,7 +55,7 @@ class ConsumeQueueStore:
         return bad
 
     def has_batch_queues(self, topic: str) -> bool:
-        """Whether queues of a topic are batch queues, by its configuration or, without one, by its files."""
+        """Return True if queues of a topic are batch queues, by its configuration or, without one, by its files."""
         return topic in self._batch_topics or self.is_batch(topic)
 
     def _make(self, topic: str, queue_id: int, *, batch: bool) -> ConsumeQueue:
@@ -68,7 +68,7 @@ class ConsumeQueueStore:
         return queue
 
     def snapshot(self, *, clean: bool = False) -> dict[str, dict[str, list[Any]]]:
-        """Topic, queue id: next offset, position of the last record, stamps; for progress."""
+        """Return ``Progress.queues``: by topic and queue id [next offset, position of the last record, stamps]."""
         found: dict[str, dict[str, list[Any]]] = {}
         for (topic, queue_id), queue in list(self.table.items()):
             found.setdefault(topic, {})[str(queue_id)] = [
@@ -76,11 +76,11 @@ class ConsumeQueueStore:
         return found
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue, or None; a read makes none."""
+        """Return the queue, or None. Does not create it."""
         return self.table.get((topic, queue_id))
 
     def find_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, made when it is missing; its directory appears with its first unit."""
+        """Return the queue, and create it if it is missing. Its directory is created with its first unit."""
         queue = self.table.get((topic, queue_id))
         if queue is None:
             with self._lock:
@@ -89,7 +89,7 @@ class ConsumeQueueStore:
         return queue
 
     def delete(self, keys: Collection[tuple[str, int]]) -> None:
-        """Remove queues, and topics that have no other; their records stay in the log."""
+        """Remove queues, and the directories of topics without other queues. Their records stay in the log."""
         for key in sorted(keys):
             queue = self.table.pop(key, None)
             if queue is None:
@@ -105,18 +105,18 @@ class ConsumeQueueStore:
                     self._batch_topics.discard(topic)
 
     def flush(self, least_pages: int) -> bool:
-        """Sync dirty queues, the large ones or with ``least_pages`` 0 all.
+        """Sync the queues with at least ``least_pages`` dirty pages of 4 KiB.
 
-        True when everything is durable that was written before the call.
+        Return True if everything that was written before the call is durable.
         """
         everything = True
-        # In an order of their own, so that a simulated run can be repeated.
+        # Sorted, so that a simulated run can be repeated.
         for queue in sorted(self.dirty, key=lambda queue: (queue.topic, queue.queue_id)):
-            self.dirty.discard(queue)  # first: what is written during the sync makes it dirty again
+            self.dirty.discard(queue)  # before the sync: a write during the sync makes it dirty again
             if queue.files.dirty_bytes() >= least_pages * 4096:
                 try:
                     queue.files.flush(0)
-                except OSError:  # not synced for want of descriptors: it must not pass for durable
+                except OSError:  # descriptors were short and no sync was tried: it stays dirty
                     self.dirty.add(queue)
                     raise
             else:

@@ -1,8 +1,7 @@
-"""A store of messages: log, queues, index and the services that keep them together.
+"""The message store: CommitLog, queues, index, and the services that dispatch and flush.
 
-Opened by ``node``, which holds the directory's lock and the abort file. Order of start: load and
-recover, then services; order of stop: no more puts, dispatch the rest, flush log, queues, index,
-checkpoint.
+``node`` opens it and holds the lock and the abort file of the directory. Order of start: load, recover, start
+the services. Order of stop: refuse puts, dispatch the rest, flush log, queues and index, write the checkpoint.
 """
 
 from __future__ import annotations
@@ -61,12 +60,12 @@ HINTS: Final = (
       for name in ("consumerOffset.json", "lmqConsumerOffset.json", "delayOffset.json",
                    filenames.TIMERMETRICS, filenames.TRANSACTIONMETRICS)),
 )
-"""Files whose sync is part of no promise; the table is in docs/design/crash-consistency.md."""
+"""Files whose failed sync does not stop the store, see the table in docs/design/crash-consistency.md."""
 
 
 @final
 class DefaultMessageStore:
-    """Everything below one store root, except its lock and its ``config/``."""
+    """Everything below the root directory of a store, except its lock and its ``config/``."""
 
     def __init__(
         self, clock: Clock, file_system: FileSystem, config: StoreConfig, root: str,
@@ -78,7 +77,7 @@ class DefaultMessageStore:
         self.syncs = SyncGuard(file_system, HINTS)
         self.syncs.on_failure = partial(self.flags.set, NOT_WRITEABLE)
         self.file_system: FileSystem = self.syncs
-        """The files of the store: everything below its root is changed through it (rule F6)."""
+        """File system through which everything below the root is changed, so that failed syncs are noticed (F6)."""
         self._file_system = file_system = self.file_system
         self.checkpoint = StoreCheckpoint(file_system, f"{root}/{filenames.CHECKPOINT}")
         self.open_files = OpenFiles(segment_file_limit(config.max_open_files))
@@ -101,7 +100,7 @@ class DefaultMessageStore:
         self.flush_commit_log = FlushCommitLogService(
             clock, config, self.commit_log, self.flags, self.checkpoint)
         self.sync_flush: Final = self.flush_commit_log.sync
-        """Whether a put is acknowledged once it is durable, and shown only then."""
+        """True under SYNC_FLUSH: a message is acknowledged and shown only when it is durable."""
         self.progress = ProgressFile(file_system, root)
         self.flush_consume_queue = FlushConsumeQueueService(
             clock, file_system, config, self.commit_log, self.queues, self.index, self.reput,
@@ -121,12 +120,12 @@ class DefaultMessageStore:
         read_only: str = "", rebuild: bool = False, seal_damage: bool = False,
         scan: LogScanner | None = None,
     ) -> None:
-        """Load and recover; ``tell`` hears how much of it is done, from 0 to 1.
+        """Load the files and recover them.
 
-        ``read_only`` says why nothing may be cut or put, on files of which changes are not kept;
-        ``rebuild`` trusts no derived state, ``seal_damage`` writes placeholders over damage; ``scan``
-        reads the log in recovery's stead.
-        Raises CorruptionError, FatalStorageError or OSError.
+        ``tell`` is called with the part of the log that is done, from 0 to 1. ``read_only`` is the reason why
+        nothing may be written, or ""; with a reason the file system must be an overlay. ``rebuild`` trusts no
+        derived file. ``seal_damage`` writes placeholder records over damage. ``scan`` reads the log
+        instead of this process (Spark). Raises CorruptionError, FatalStorageError or OSError.
         """
         recovery = self._recovery(rebuild=rebuild, seal_damage=seal_damage, tell=tell, scan=scan)
         self.report = recovery.run(last_exit_ok=last_exit_ok, read_only=read_only)
@@ -165,7 +164,7 @@ class DefaultMessageStore:
             rebuild=rebuild, seal_damage=seal_damage, tell=tell, scan=scan)
 
     def start(self, scheduler: Scheduler, pid: int) -> None:
-        """Start the services."""
+        """Start the services. ``pid`` is written to the hint for readers without the lock."""
         self._pid = pid
         config = self.config
         self._reput_handle = scheduler.every(
@@ -182,15 +181,15 @@ class DefaultMessageStore:
     def _flush_step(self) -> bool:
         more = self.flush_commit_log.step()
         try:
-            self._tell_flushed()
-        except OSError as error:  # a hint; other processes show what the last one covers
+            self._write_flushed()
+        except OSError as error:  # only a hint: other processes show what the last one covers
             _log.debug("cannot write how far the log is flushed cause=%s", error)
         if self.flush_commit_log.sync and self._reput_handle is not None:
             self._reput_handle.wake()
         return more
 
-    def _tell_flushed(self) -> None:
-        """Write the hint up to where another process may show records; see design of reading."""
+    def _write_flushed(self) -> None:
+        """Write the hint ``tailrace/flushed``: the position up to which other processes may show records."""
         if self._flushed_file is None:
             self._file_system.makedirs(f"{self.root}/{filenames.OWN}")
             self._flushed_file = open_hint(
@@ -199,11 +198,11 @@ class DefaultMessageStore:
         self._flushed_file.pwrite(text.ljust(_FLUSHED_WIDTH), 0)
 
     def services_ended(self) -> None:
-        """No service runs any more: who asks for a flush or for dispatch does it."""
+        """Note that no service runs any more, so that callers flush and dispatch themselves."""
         self.flush_commit_log.handle = None
 
     def close(self) -> bool:
-        """Dispatch and flush everything and close the files; True when the stop was a clean one."""
+        """Dispatch and flush everything, then close the files. Return True if the stop is clean."""
         clean = False
         try:
             if self.flags.bits & NOT_WRITEABLE == 0:
@@ -217,12 +216,12 @@ class DefaultMessageStore:
         return clean
 
     def give_up(self, reason: str) -> None:
-        """Change nothing any more: the directory may be another process's. Waiting puts are answered."""
+        """Write nothing any more, because another process may own the directory. Waiting puts get an error."""
         self.flush_commit_log.give_up(reason)
         self.syncs.give_up(f"{self.root}/{filenames.LOCK}", reason)
 
     def release(self) -> None:
-        """Close the files, whatever state they are in."""
+        """Close the files without a flush."""
         if self._flushed_file is not None:
             self._flushed_file.close()
             self._flushed_file = None
@@ -232,7 +231,7 @@ class DefaultMessageStore:
             self.index.close()
 
     def flush(self, *, clean: bool = False) -> None:
-        """Make everything durable and derived state complete. Raises FatalStorageError."""
+        """Flush the log, dispatch all of it, flush queues and index. Raises FatalStorageError."""
         self.flush_commit_log.flush()
         while self.reput.step():
             pass
@@ -241,13 +240,13 @@ class DefaultMessageStore:
     # -- writing
 
     def confirm_offset(self) -> int:
-        """Dispatch may show records below this position."""
+        """Return the position below which records may be dispatched and read."""
         if self.config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
             return self.commit_log.queue.flushed_where
         return self.commit_log.max_offset
 
     def append(self, writer: RecordWriter, *, though_full: bool = False) -> PutMessageResult:
-        """Put the records of a writer that the log has made; the caller waits for their sync."""
+        """Append the records of a writer that ``commit_log`` has made. The caller waits for their sync."""
         monotonic_ns = self._clock.monotonic_ns
         began = monotonic_ns()
         result = self.commit_log.append(writer, though_full=though_full)
@@ -259,7 +258,7 @@ class DefaultMessageStore:
     def put(
         self, message: MessageExtBrokerInner, *, though_full: bool = False
     ) -> PutMessageResult:
-        """Put one message; one that cannot be stored is a result, too."""
+        """Put one message. Refusals are results, not exceptions."""
         log = self.commit_log
         try:
             return self.append(log.message_writer(message), though_full=though_full)
@@ -267,18 +266,19 @@ class DefaultMessageStore:
             return self._illegal(error)
 
     def put_batch(self, message: MessageExtBrokerInner, encoded: bytes) -> PutMessageResult:
-        """Put the messages of a batch body; all in one file, or none."""
+        """Put the messages of a batch body: all of them in one segment, or none."""
         try:
             return self.append(self.commit_log.batch_writer(message, encoded))
         except MessageIllegalError as error:
             return self._illegal(error)
 
     def put_inner_batch(self, message: MessageExtBrokerInner) -> PutMessageResult:
-        """Put a message whose body has several messages, as one record."""
+        """Put an inner batch: a message whose body has several messages, stored as one record."""
         try:
             if not self.queues.has_batch_queues(message.topic):
                 raise MessageIllegalError(
-                    "sysFlag", f"an inner batch needs a topic of {QUEUE_TYPE}={BATCH_CQ}, {message.topic} is none")
+                    "sysFlag",
+                    f"an inner batch needs a topic with {QUEUE_TYPE}={BATCH_CQ}, {message.topic} does not have it")
             writer, count = self.commit_log.inner_batch_writer(message)
         except MessageIllegalError as error:
             return self._illegal(error)
@@ -291,28 +291,28 @@ class DefaultMessageStore:
     def put_records(
         self, keys: list[tuple[str, int]], count: int, bound: int, write: MakeRecords
     ) -> PutMessageResult:
-        """Put many records of many queues; see the log's ``records_writer``."""
+        """Put many records of many queues, see ``CommitLog.records_writer``."""
         return self.append(self.commit_log.records_writer(keys, count, bound, write))
 
     def _illegal(self, error: MessageIllegalError) -> PutMessageResult:
         result = self.commit_log.illegal(error)
-        if not self.is_writeable:  # what is put is not looked at, then
+        if not self.is_writeable:  # then this is the answer to every put
             result = PutMessageResult(
                 PutMessageStatus.SERVICE_NOT_AVAILABLE, remark=self.not_writeable_reason)
         self.stats.put_done(result, 0)
         return result
 
     def wake_reput(self) -> None:
-        """Tell dispatch that there is something to do, sooner than its period."""
+        """Wake dispatch, so that it does not wait for the end of its period."""
         if self._reput_handle is not None and not self.flush_commit_log.sync:
             self.reput.idle = False  # the next put need not wake it as well
-            self._reput_handle.wake()  # under SYNC_FLUSH the flush does it: nothing is shown before
+            self._reput_handle.wake()  # under SYNC_FLUSH the flush wakes it, because records are shown after it
 
     def let_dispatch_follow(self, until: int) -> None:
-        """Wait some milliseconds while dispatch is far from ``until``; for writers that wait for nothing.
+        """Wait up to 50 ms if dispatch is more than 32 MiB before ``until``; for writers that never wait otherwise.
 
-        One thread runs Python at a time. Each time dispatch leaves Python to copy or to write it
-        would queue up behind such a writer, and fall back by hundreds of megabytes.
+        One thread runs Python at a time. Each time dispatch leaves Python to copy or write, it would wait for
+        such a writer, and the backlog would grow to hundreds of megabytes.
         """
         reput = self.reput
         at = reput.reput_from_offset
@@ -321,32 +321,32 @@ class DefaultMessageStore:
         if at == self._dispatch_stuck_at or self._reput_handle is None or self.flush_commit_log.sync:
             return
         if not reput.wait(until - _FAR_BEHIND // 2, _FOLLOW_MS) and reput.reput_from_offset == at:
-            self._dispatch_stuck_at = at  # it stands: no reason for writers to stand, too
+            self._dispatch_stuck_at = at  # dispatch made no progress, so writers do not wait for it again
 
     def lmq_refusal(self, message: MessageExtBrokerInner) -> PutMessageResult | None:
-        """Why a message must not ask for the LMQ queues that it names; None when it may, or does not."""
+        """Return why a message may not use the LMQ queues that it names; None if it may, or names none."""
         return self.commit_log.lmq_refusal(message)
 
     def items_writer(
         self, message: MessageExtBrokerInner, items: list[tuple[int, bytes, bytes]]
     ) -> RecordWriter:
-        """A writer for ``append``, of (flag, body, stored properties); raises MessageIllegalError."""
+        """Return a writer for items (flag, body, stored properties). Raises MessageIllegalError."""
         return self.commit_log.items_writer(message, items)
 
     def sync_log(self) -> None:
-        """Make what is in the log durable now, and tell who waits. Raises FatalStorageError."""
+        """Make the whole log durable and answer waiting puts. Raises FatalStorageError."""
         self.flush_commit_log.flush()
 
     def wake_flush(self) -> None:
-        """Flush soon under SYNC_FLUSH, for a writer that does not wait: nothing is shown before."""
+        """Wake the flush under SYNC_FLUSH, for a writer that does not wait: its records are shown after the flush."""
         self.flush_commit_log.wake()
 
     def when_durable(self, until: int, callback: DurableCallback) -> None:
-        """Call ``callback`` when everything below ``until`` is durable; at once under ASYNC_FLUSH."""
+        """Call ``callback`` when everything below ``until`` is durable; immediately under ASYNC_FLUSH."""
         self.flush_commit_log.when_durable(until, callback)
 
     def wait_dispatched(self, timeout_ms: int) -> bool:
-        """Wait until what is in the log now can be read by queue."""
+        """Wait until all records of the log can be read from their queues. Return False after ``timeout_ms``."""
         until = self.commit_log.max_offset
         if self.flush_commit_log.failed and self.flush_commit_log.sync:
             until = min(until, self.commit_log.queue.flushed_where)  # the rest is never shown
@@ -362,21 +362,21 @@ class DefaultMessageStore:
         self._reput_handle.wake()
         return self.reput.wait(until, timeout_ms)
 
-    # -- state and bytes of the log, for what is built on the store
+    # -- state and bytes of the log, for the rooms above
 
     @property
     def is_writeable(self) -> bool:
-        """Whether messages may be put."""
+        """True if messages may be put."""
         return self.flags.is_writeable()
 
     @property
     def not_writeable_reason(self) -> str:
-        """Why not."""
+        """Why messages may not be put, or ""."""
         return self.flags.reason
 
     @property
     def store_host(self) -> bytes:
-        """Address and port that records name as their broker's, 8 or 20 bytes."""
+        """Address and port of the broker in new records, 8 or 20 bytes."""
         return self.commit_log.tail.store_host
 
     @store_host.setter
@@ -390,7 +390,7 @@ class DefaultMessageStore:
 
     @property
     def max_phy_offset(self) -> int:
-        """Position behind the last record of the log."""
+        """Position after the last record of the log."""
         return self.commit_log.max_offset
 
     @property
@@ -399,30 +399,30 @@ class DefaultMessageStore:
         return self.commit_log.last_store_timestamp
 
     def next_queue_offset(self, topic: str, queue_id: int) -> int:
-        """Queue offset of the next message that is put into a queue, dispatched or not."""
+        """Return the queue offset that the next put into a queue gets. Counts messages not yet dispatched."""
         return self.commit_log.queue_offsets.get((topic, queue_id), 0)
 
     def read(self, phy_offset: int, size: int) -> bytes:
-        """Bytes of the log from one file, fewer when they are not there."""
+        """Return up to ``size`` bytes of one segment; fewer at its end, or if it was deleted."""
         return self.commit_log.read(phy_offset, size)
 
     def message(self, phy_offset: int, size: int) -> MessageExt:
-        """The message of ``size`` bytes at a position. Raises CorruptionError when it is none."""
+        """Return the message of ``size`` bytes at a position. Raises CorruptionError if it is not a valid record."""
         return decode_message(self.commit_log.read(phy_offset, size))
 
     def record_at(self, phy_offset: int) -> bytes | None:
-        """The whole record at a position, or None when no record can be there."""
+        """Return the bytes of the record at a position by its length field, or None without a plausible length."""
         return self.commit_log.record_at(phy_offset)
 
     def lease(self, phy_offset: int, size: int) -> Lease | None:
-        """Bytes of the log in place, good until the lease ends; None when they are not all there."""
+        """Return bytes of the log without a copy, valid until the lease ends; None if some are missing."""
         file = self.commit_log.queue.find(phy_offset)
         return file.select(phy_offset - file.file_from_offset, size) if file is not None else None
 
     # -- topics
 
     def delete_topics(self, topics: set[str]) -> None:
-        """Remove the queues of topics; what is in the log stays until retention."""
+        """Remove the queues of topics. Their records stay in the log until retention deletes them."""
         keys = {*self.queues.table, *self.commit_log.queue_offsets}
         self.delete_queues({key for key in keys if key[0] in topics})
 
@@ -431,11 +431,11 @@ class DefaultMessageStore:
         self.queues.delete(keys)
         for key in keys:
             self.commit_log.queue_offsets.pop(key, None)
-        self.progress.forget()  # it vouches for these queues; the next flush writes it anew
+        self.progress.forget()  # it names these queues; the next flush writes it again
         self.flush_consume_queue.forget()
 
     def stats_dict(self) -> dict[str, Any]:
-        """Counters and positions."""
+        """Return counters and positions by the names that operators see."""
         return {
             **self.stats.as_dict(),
             "commitLogMinOffset": self.min_phy_offset,

@@ -1,10 +1,13 @@
-"""A store directory as it is read without its lock: by pread only, nothing is changed.
+"""Read a store directory without its lock. Files are read by pread, and nothing is changed.
 
-What may be shown: when no process holds the lock, every valid record. A directory that was not closed
-is recovered first, on an overlay whose changes are memory of this process: recovery itself decides what
-is shown. Of a live store of ours it is what the hint ``tailrace/flushed`` covers, believed only when its
-process is the one that ``abort`` names; of a live Java store the records that are older than the
-checkpoint's flush time. A short read means that retention was faster.
+Which records are shown:
+  closed cleanly    every valid record
+  not closed        what recovery finds. It runs on an overlay, whose changes stay in memory
+  open in Tailrace  records before the position in the hint ``tailrace/flushed``, which counts only if its
+                    process is the one in the abort file
+  open in Java      records that are older than the flush time in the checkpoint
+
+A short read means that retention has deleted the file since.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from tailrace.formats.commitlog import STORE_TIME_HEAD, plausible_size, store_ti
 from tailrace.formats.consumequeue import BATCH_CQ_UNIT, CQ_UNIT, PRE_BLANK_SIZE, CqUnit
 from tailrace.formats.indexfile import INDEX_HEADER
 from tailrace.kernels import hashes, index_entries, record
-from tailrace.store.batch_units import BatchPlaces, count_batch_units, last_of, place_of
+from tailrace.store.batch_units import BatchPlaces, last_of, places_until
 from tailrace.store.consume_queue import count_units, find_units_end
 from tailrace.store.default_message_store import DefaultMessageStore
 from tailrace.store.geometry import recognise
@@ -37,8 +40,8 @@ from tailrace.store.log_paths import log_paths
 from tailrace.store.own_settings import remembered
 from tailrace.store.queue_search import first_kept, first_message
 from tailrace.store.queue_types import check_queue_types, queue_directories, whole_units
+from tailrace.store.retention.min_offsets import LogicalMin, is_deleted, read_deleted, read_minima
 from tailrace.store.store_checkpoint import read_checkpoint
-from tailrace.store.topic_retention import LogicalMin, is_deleted, read_deleted, read_minima
 from tailrace.store.walk.log_walk import Damage
 from tailrace.store.walk.scan import LogEnd, is_record, scan_files
 
@@ -51,7 +54,7 @@ _CHUNK: Final = 1 << 20
 
 
 class DirectoryState(enum.Enum):
-    """Who uses the directory, and how it was left."""
+    """Whether a process has the directory open, and whether it was closed cleanly."""
 
     CLEAN = "clean"
     UNCLEAN = "unclean"
@@ -70,7 +73,7 @@ class FileView:
         self._file_system = file_system
 
     def read(self, at: int, n: int) -> bytes:
-        """Up to ``n`` bytes; empty when the file was removed meanwhile."""
+        """Return up to ``n`` bytes at ``at``; b"" if the file was deleted."""
         try:
             file = self._file_system.open(self.path)
         except FileNotFoundError:
@@ -81,7 +84,7 @@ class FileView:
             file.close()
 
     def data_end(self) -> int:
-        """Position behind which the file system has nothing but a hole; 0 when it is gone."""
+        """Return the position in the file after which there is only a hole; 0 if the file was deleted."""
         try:
             file = self._file_system.open(self.path)
         except FileNotFoundError:
@@ -93,7 +96,7 @@ class FileView:
         return ranges[-1][1] if ranges else 0
 
     def nonzero(self, start: int) -> Iterator[tuple[int, bytes]]:
-        """(position, bytes) of every chunk from ``start`` on that is not all zero."""
+        """Yield (position, bytes) of every chunk from ``start`` onwards that is not all zero."""
         try:
             file = self._file_system.open(self.path)
         except FileNotFoundError:
@@ -110,7 +113,7 @@ class FileView:
 
 @dataclass(slots=True)
 class QueueView:
-    """A queue: its messages are [min_offset, max_offset), their units are in files."""
+    """A queue of a directory. Its messages have queue offsets [min_offset, max_offset)."""
 
     topic: str
     queue_id: int
@@ -118,17 +121,17 @@ class QueueView:
     max_offset: int = 0
     files: list[FileView] = field(default_factory=list)
     purged_until: int = 0
-    """Messages below it were let go by their topic."""
+    """Messages below this offset were released by their topic."""
     is_batch: ClassVar[bool] = False
 
     @property
     def directory(self) -> str:
-        """Where its files are, below the root of the store."""
+        """Directory of its files, relative to the root of the store."""
         kind = filenames.BATCHCONSUMEQUEUE if self.is_batch else filenames.CONSUMEQUEUE
         return f"{kind}/{self.topic}/{self.queue_id}"
 
     def find_end(self, *, raw: bool) -> None:
-        """Set the end to where the units of the last file that has any end; with ``raw`` all of them are read."""
+        """End the queue after the last unit in its files; with ``raw`` read every unit to find it."""
         for file in reversed(self.files):
             count = count_units(file.read(0, file.size)) if raw else find_units_end(file)
             if count or file is self.files[0]:
@@ -176,7 +179,7 @@ class QueueView:
         return min((start for start in starts if start > offset), default=self.max_offset)
 
     def all_units(self) -> np.ndarray[Any, np.dtype[np.void]]:
-        """Every unit from ``min_offset`` on as a structured array."""
+        """Return every unit from ``min_offset`` onwards as a structured array."""
         data = self.units(self.min_offset, self.max_offset - self.min_offset)
         return CQ_UNIT.view(data[: len(data) - len(data) % _UNIT])
 
@@ -184,31 +187,27 @@ class QueueView:
 @final
 @dataclass(slots=True)
 class BatchQueueView(QueueView):
-    """A queue of a topic with ``queue.type=BatchCQ``, which shows what a ``QueueView`` shows."""
+    """A queue of a topic with ``queue.type=BatchCQ``, with the methods of a ``QueueView``."""
 
     is_batch: ClassVar[bool] = True
 
+    _places: BatchPlaces | None = None
+
     def places(self) -> BatchPlaces:
-        """What it says of its places."""
-        end = self.files[-1].file_from_offset + self.files[-1].size if self.files else 0
-        return BatchPlaces(self.files, end, self.max_offset)
+        """Return the units of the queue."""
+        if self._places is None:
+            self._places = places_until(self.files, self.max_offset)
+        return self._places._replace(max_offset=self.max_offset)
 
     def find_end(self, *, raw: bool) -> None:
-        """Set the end to where the units of the last file that has any end; with ``raw`` all of them are read."""
-        if not raw:
-            if found := last_of(self.files):
-                self.max_offset = found[1].msg_base_offset + found[1].batch_size
-            return
-        for file in reversed(self.files):
-            if count := count_batch_units(file.read(0, file.size)):
-                last = BATCH_CQ_UNIT.unpack_from(file.read((count - 1) * BATCH_CQ_UNIT.size, BATCH_CQ_UNIT.size))
-                self.max_offset = last.msg_base_offset + last.batch_size
-                break
+        """End the queue after the last unit in its files."""
+        del raw  # the neighbours of a damaged unit show the damage, however the end is found
+        if found := last_of(self.files):
+            self.max_offset = found[1].msg_base_offset + found[1].batch_size
 
     def unit_bytes(self) -> int:
         """Bytes of the units of its messages."""
-        places = self.places()
-        low, high = (place_of(self.files, places.end, at) for at in (self.min_offset, self.max_offset))
+        low, high = (self.places().place_of(at) for at in (self.min_offset, self.max_offset))
         return high - low + BATCH_CQ_UNIT.size if low >= 0 and self.min_offset < self.max_offset else 0
 
     def begin_of(self, offset: int) -> int:
@@ -221,7 +220,7 @@ class BatchQueueView(QueueView):
         return CqUnit(*found.unit[:3]) if found is not None else None
 
     def units(self, offset: int, count: int) -> bytes:
-        """Units of 20 bytes of up to ``count`` messages from ``offset``."""
+        """Return units of 20 bytes of up to ``count`` messages from ``offset`` onwards."""
         places, parts, until = self.places(), [], min(offset + count, self.max_offset)
         while offset < until and (part := places.units(offset, until - offset)):
             parts.append(part)
@@ -229,9 +228,9 @@ class BatchQueueView(QueueView):
         return b"".join(parts)
 
     def batch_units(self, offset: int, count: int) -> bytes:
-        """The bytes of up to ``count`` units, of 46 bytes, from that of the message at ``offset`` on."""
+        """Return the bytes of up to ``count`` units of 46 bytes, starting with that of the message at ``offset``."""
         parts, wanted = [], count * BATCH_CQ_UNIT.size
-        at = place_of(self.files, self.places().end, offset)
+        at = self.places().place_of(offset)
         for file in self.files if at >= 0 else ():
             low = max(at, file.file_from_offset) - file.file_from_offset
             if low < file.size and wanted > 0:
@@ -251,14 +250,13 @@ class BatchQueueView(QueueView):
 
 @final
 class StoreDirectory:
-    """One look at a directory; open a new one to see what came later.
+    """A directory at the moment of opening; open another one to see later messages.
 
-    ``raw`` takes queues as their files are, also when recovery would make others of them. ``index``
-    has recovery complete the index, too: without it the index files of a directory that was not closed
-    are as they are on the disk, which spares reading them.
+    ``raw`` takes queues as they are on disk, without recovery. ``index`` lets recovery complete the
+    index, too; without it the index files of a directory that was not closed are not read.
 
-    Raises NotAStoreError when ``path`` is no store, OddFileError when its CommitLog is no directory,
-    and what recovery raises when the directory cannot be recovered: CorruptionError or OSError.
+    Raises NotAStoreError if ``path`` is not a store, OddFileError if its CommitLog is not a directory, and
+    CorruptionError or OSError if recovery fails.
     """
 
     def __init__(
@@ -281,12 +279,12 @@ class StoreDirectory:
         check_queue_types(self.file_system, self.path)
         self.config = recognise(self.file_system, self.path, config)
         self.deleted_topics = read_deleted(self.file_system, self.path)
-        """Topics that were deleted: position of the log after the last message of each."""
+        """Deleted topics: position in the log after the last message of each."""
         self.state, self.bound, self.time_bound = self._look()
         self.odd_files: list[tuple[str, int, int]] = []
-        """Path, length and wanted length of segment and queue files that are left out."""
+        """(path, length, expected length) of segment and queue files that are left out."""
         self.damaged: list[Damage] = []
-        """Damage that recovery met in the part of the log that it walked."""
+        """Damage that recovery found in the part of the log that it walked."""
         recovered = self._recover(index=index) if self.state is DirectoryState.UNCLEAN and not raw else None
         self.log_files = sorted(
             (file for path in self.log_paths.all
@@ -300,7 +298,7 @@ class StoreDirectory:
         else:
             self._queues = self._load_queues(raw=raw)
             self.max_phy_offset = self._find_end()
-            self._hide_behind_bound()
+            self._hide_past_bound()
         self._correct_min_offsets({} if raw else read_minima(self.file_system, self.path))
 
     # -- what is there
@@ -323,7 +321,7 @@ class StoreDirectory:
 
     def _text(self, path: str) -> bytes | None:
         text = read_hint(self.file_system, path, 4096)
-        if text is None:  # an abort file that cannot be read is one, too
+        if text is None:  # an abort file that cannot be read counts as present
             return b"" if self.file_system.exists(path) else None
         return text.strip()
 
@@ -341,15 +339,15 @@ class StoreDirectory:
         return found
 
     def _recover(self, *, index: bool) -> DefaultMessageStore | None:
-        """Recover the directory in memory and read it through that from here on.
+        """Recover the directory in memory; later reads go through that memory.
 
-        Return the recovered store, whose files are closed; None when another process has opened the
-        directory in the meantime. Memory is taken by the pages that recovery changes: 20 bytes for each
-        message whose unit was missing, with ``index`` as much for each key.
+        Return the recovered store, whose files are closed, or None if another process has opened the
+        directory since. Memory: the pages that recovery changes, 20 bytes for each message whose unit was
+        missing and, with ``index``, 20 bytes for each key.
         """
         overlay = OverlayFileSystem(self.file_system)
         config = replace(
-            self.config, recovery_mode=RecoveryMode.TOLERATE_ANY,  # readers show what a mode refuses
+            self.config, recovery_mode=RecoveryMode.TOLERATE_ANY,  # a mode refuses to open, not to show
             flush_disk_type=FlushDiskType.ASYNC_FLUSH,
             message_index_enable=index and self.config.message_index_enable)
         store = DefaultMessageStore(SystemClock(), overlay, config, self.path)
@@ -404,7 +402,7 @@ class StoreDirectory:
     # -- where it ends
 
     def _find_end(self) -> int:
-        """Position behind the last record: behind the last unit, and then on record by record."""
+        """Return the position after the last record: start after the last unit, then walk the records."""
         last = self.min_phy_offset
         for queue in self._queues.values():
             unit = queue.last_unit()
@@ -419,7 +417,7 @@ class StoreDirectory:
             pass
         return min(end.phy_offset, self.bound) if self.log_files else 0
 
-    def _hide_behind_bound(self) -> None:
+    def _hide_past_bound(self) -> None:
         if self.bound == _FOREVER and self.time_bound == _FOREVER:
             return
         for queue in self._queues.values():
@@ -437,7 +435,7 @@ class StoreDirectory:
         return stored is None or stored < self.time_bound
 
     def _drop_deleted(self) -> None:
-        """Leave out queues of deleted topics that only the log has, as an open does."""
+        """Leave out queues of deleted topics, which recovery makes again from their records in the log."""
         for key, queue in list(self._queues.items()):
             last = queue.last_unit()
             if last is not None and is_deleted(self.deleted_topics, key[0], last):
@@ -446,15 +444,15 @@ class StoreDirectory:
     # -- reading
 
     def queues(self) -> list[QueueView]:
-        """Every queue, by topic and number."""
+        """Return every queue, sorted by topic and queue id."""
         return [self._queues[key] for key in sorted(self._queues)]
 
     def queue(self, key: tuple[str, int]) -> QueueView | None:
-        """The queue of a topic with this number, if there is one."""
+        """Return the queue of (topic, queue id), or None."""
         return self._queues.get(key)
 
     def read(self, phy_offset: int, n: int) -> bytes:
-        """Up to ``n`` bytes of the log, all from one file; empty when gone."""
+        """Return up to ``n`` bytes of one segment of the log; b"" if it was deleted."""
         file = self._log_file(phy_offset)
         if file is None:
             return b""
@@ -468,7 +466,7 @@ class StoreDirectory:
         return None
 
     def store_time(self, unit: CqUnit) -> int | None:
-        """Store time in ms of a unit's message, -1 when it has expired, None when it is damaged or lost."""
+        """Return the store time in ms of a unit's message, -1 if its file was deleted, None if it is damaged."""
         at = unit.phy_offset
         head = self.read(at, STORE_TIME_HEAD)
         if plausible_size(head, at) == unit.size and is_record(self.read(at, unit.size), at):
@@ -477,7 +475,7 @@ class StoreDirectory:
         return -1 if is_file_gone or at < self.min_phy_offset else None
 
     def records(self, queue: QueueView) -> Iterator[tuple[int, Any, bytes | None]]:
-        """(offset, unit, record or None) of each message of a queue; pre-blank places are left out."""
+        """Yield (offset, unit, record or None) for each message of a queue, without pre-blank units."""
         offset = queue.min_offset
         cache, base = b"", 0
         while offset < queue.max_offset:
@@ -498,7 +496,7 @@ class StoreDirectory:
             offset += len(data) // _UNIT
 
     def query(self, topic: str, key: str, index_type: str = "K") -> list[int]:
-        """Positions of records whose key has the right hash; all of them, by the index files."""
+        """Return the positions of all records with this key's hash, from the index files."""
         name = f"T#{key}" if index_type == "T" else key
         wanted = hashes.index_hash(topic.encode(), name.encode())
         slots, entries = self.config.max_hash_slot_num, self.config.max_index_num
@@ -513,21 +511,21 @@ class StoreDirectory:
 
     @property
     def is_live(self) -> bool:
-        """Whether somebody serves it, so that files grow while they are looked at."""
+        """True if another process has the directory open, so that files may grow while they are read."""
         return self.state in {DirectoryState.LIVE, DirectoryState.LIVE_JAVA}
 
     @property
     def readable_until(self) -> int:
-        """Where a walk over the log has to stop: behind what may be shown of a live store."""
+        """Position where a walk over the log must stop: the end of what may be shown."""
         return self.bound if self.time_bound == _FOREVER else self.max_phy_offset
 
     def log_path(self, phy_offset: int) -> str:
-        """The segment file that holds a position, or where it would be."""
+        """Return the path of the segment with a position; without one, the directory of new segments."""
         file = self._log_file(phy_offset)
         return file.path if file is not None else self.log_paths.writable[0]
 
     def index_files(self) -> list[FileView]:
-        """The index files, oldest first, whatever their length."""
+        """Return the index files of any length, oldest first."""
         directory = f"{self.path}/{filenames.INDEX}"
         return [
             FileView(self.file_system, f"{directory}/{name}", 0,

@@ -1,4 +1,7 @@
-"""From record rows to queue units and index entries; the same for live dispatch and recovery."""
+"""Write queue units and index entries for records. Live dispatch and recovery use the same code.
+
+Dispatching a record twice changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -34,17 +37,17 @@ _SCHEDULE: Final = SCHEDULE_TOPIC.encode()
 _MAX_NAME: Final = 255
 """Longest name of a directory in bytes."""
 NextOffset = Callable[[str, int, int], int]
-"""The queue offset of the first record of a queue (topic, id) from a position on, -1 if none is near."""
+"""(topic, queue id, position): queue offset of the queue's first record at or after a position, -1 if not near."""
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_delay_levels(text: str = MESSAGE_DELAY_LEVEL) -> list[int]:
-    """Milliseconds of each delay level, the first one being level 1."""
+    """Return the delay of each level in ms; the first item is level 1."""
     return [int(level[:-1]) * _UNIT_MS[level[-1]] for level in text.split()]
 
 
 def deliver_time_codes(data: Any, rows: Rows, levels: list[int]) -> None:
-    """Make the tags code of delayed messages their deliver time, as SCHEDULE_TOPIC_XXXX has it."""
+    """Replace the tags code of records of SCHEDULE_TOPIC_XXXX by their delivery time in ms."""
     for row in np.flatnonzero(rows[:, record.C_DELAY_LEVEL] > 0).tolist():
         at, length, level, stored = rows[
             row, [record.C_TOPIC_POS, record.C_TOPIC_LEN, record.C_DELAY_LEVEL, record.C_STORE_TIMESTAMP]
@@ -59,16 +62,16 @@ class _Run(NamedTuple):
     chosen: Rows
     """Numbers of their rows."""
     offsets: Rows
-    """Queue offset of each, of its first message."""
+    """Queue offset of the first message of each record."""
     end: int
-    """Behind the last message."""
+    """Queue offset after the last message."""
     units: memoryview
-    """As the queue has them on disk."""
+    """Units of the records as they are stored."""
 
 
 @final
 class Dispatcher:
-    """Writes units and entries. Doing a record twice changes nothing."""
+    """Writes the queue units and the index entries of records."""
 
     def __init__(
         self, queues: ConsumeQueueStore, index: IndexService | None, levels: list[int],
@@ -81,15 +84,15 @@ class Dispatcher:
         self._batch = self.new_batch()
         self._newest = 0
         self._next_offset: NextOffset | None = None
-        """Of a recovery while it rebuilds."""
+        """Set while a recovery rebuilds queues."""
         self.listener: MessageArrivingListener | None = None
 
     @contextlib.contextmanager
     def rebuilding(self, next_offset: NextOffset) -> Iterator[None]:
-        """Dispatch what recovery walks: units after the end of a queue may be right already.
+        """Context in which records of a recovery are dispatched.
 
-        They are compared, and written only if they differ. ``next_offset`` says what follows in the log,
-        where that decides about a record.
+        Units that are on disk after the end of a queue are compared, and written only if they differ.
+        ``next_offset`` looks ahead in the log if the next record of the queue must decide about a record.
         """
         self._next_offset = next_offset
         try:
@@ -98,38 +101,39 @@ class Dispatcher:
             self._next_offset = None
 
     def dispatch(self, data: Any, rows: Rows) -> None:
-        """Build what records ask for; the positions in ``rows`` point into ``data``.
+        """Write units and entries of records. C_*_POS of ``rows`` are positions in ``data``.
 
-        Raises DiskFullError or OSError; doing the same records again is then right.
+        Raises DiskFullError or OSError; the same records may then be dispatched again.
         """
         self._batch.clear()
         self.add(self._batch, data, rows)
         self.dispatch_batch(self._batch)
 
     def new_batch(self) -> RecordBatch:
-        """An empty batch for ``add``."""
+        """Return an empty batch for ``add``."""
         return RecordBatch(with_keys=self._index is not None)
 
     def add(self, batch: RecordBatch, data: Any, rows: Rows) -> None:
-        """Have a batch hold what units and entries of these records are made of.
+        """Add to a batch what units and entries of these records are made of.
 
-        May be called in several threads, each with a batch of its own.
+        Several threads may call it, each with its own batch.
         """
         batch.sealed += sealed_rows(data, rows)
         deliver_time_codes(data, rows, self._levels)
         batch.add(data, rows)
 
     def dispatch_batch(self, batch: RecordBatch) -> None:
-        """Write what the records of a batch ask for. Raises as ``dispatch`` does."""
+        """Write units and entries of the records of a batch. Raises as ``dispatch`` does."""
         self._damage += batch.sealed
         self._write_units(batch)
         if self._index is not None:
             self._index.put(batch)
 
     def note_damage(self, damage: Damage) -> None:
-        """Have messages that are missing from here on be the damaged bytes.
+        """Note damage, so that units of messages that are missing after it cover the damaged bytes.
 
-        A damaged record that still says whose it is, and is the next one there, takes its place.
+        If the damaged record still names its queue and offset and is the next one of that queue, its unit
+        is written immediately.
         """
         self._damage.append(damage)
         claim = damage.claim
@@ -152,7 +156,7 @@ class Dispatcher:
             view = memoryview(units)
             offsets = rows[order, record.C_QUEUE_OFFSET]
             breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
-            # A run of consecutive queue offsets is one write; more than one in a queue is an odd log.
+            # Consecutive queue offsets are one write. A sound log has one such run per queue.
             runs = sorted({*bounds, *breaks.tolist()})
             number = 0
             for first, last in itertools.pairwise(runs):
@@ -167,7 +171,8 @@ class Dispatcher:
                     self._write_run(
                         queue, rows, _Run(order[first:last], offsets[first:last], end, part), following)
                     if count > 1 and queue.max_offset == end - count + 1:
-                        queue.go_on_at(end)  # nothing says that these are batch queues: its places are kept here, too
+                        # An inner batch whose topic is not known to have batch queues: keep the places of its messages.
+                        queue.continue_at(end)
             for number, queue in enumerate(queues):
                 if queue is not None and queue.is_batch:
                     self._write_batches(queue, batch, order[bounds[number] : bounds[number + 1]])
@@ -175,7 +180,7 @@ class Dispatcher:
             self._newest = max(self._newest, int(rows[-1, record.C_STORE_TIMESTAMP]))
 
     def _write_batches(self, queue: ConsumeQueue, batch: RecordBatch, chosen: Rows) -> None:
-        """Write the units of a batch queue, one for each record."""
+        """Write units of a batch queue, one for each record."""
         rows = batch.rows
         counts = np.array([batch.inner_counts.get(number, 1) for number in chosen.tolist()], dtype=np.int64)
         offsets = rows[chosen, record.C_QUEUE_OFFSET]
@@ -189,7 +194,7 @@ class Dispatcher:
                 queue, rows, _Run(chosen[first:last], offsets[first:last], int(ends[last - 1]), part), following)
 
     def _queue_of(self, raw: bytes, queue_id: int, rows: Rows, chosen: Rows) -> ConsumeQueue | None:
-        """A queue by its raw topic, or None when it cannot have a directory."""
+        """Return the queue of a topic (bytes), or None if the topic cannot be the name of a directory."""
         topic = self._topics.get(raw)
         if topic is None:
             topic = self._topics[raw] = raw.decode("utf-8", "replace")
@@ -200,7 +205,7 @@ class Dispatcher:
         return self._queues.find_or_create(topic, queue_id)
 
     def _write_run(self, queue: ConsumeQueue, rows: Rows, run: _Run, following: int) -> None:
-        """Write the units of consecutive records; ``following`` is where the next run starts."""
+        """Write the units of a run. ``following`` is the first queue offset of the queue's next run, -1 without."""
         chosen, units = run.chosen, run.units
         start = int(run.offsets[0])
         skip = 0
@@ -221,7 +226,9 @@ class Dispatcher:
             if start - queue.max_offset > room // queue.least_bytes or (
                 self._next_offset is not None and queue.follows(phy_offset)
             ):
-                return  # so many were never there, or its unit has another place: the offset rotted
+                # The log has no room for that many messages, or the queue has its unit at another offset:
+                # the queue offset in the record is damaged.
+                return
         rebuilds = self._next_offset is not None
         if rebuilds and start == queue.max_offset and queue.is_written(start, units):
             queue.set_end(run.end if queue.is_batch else start + len(units) // queue.unit_size)
@@ -238,17 +245,17 @@ class Dispatcher:
                 rows[written, record.C_TAGS_CODE].tolist(), int(rows[written, record.C_SIZE].sum()))
 
     def _known(self, queue: ConsumeQueue, rows: Rows, run: _Run, following: int) -> int:
-        """How many of these records have their unit already, none when the queue began anew."""
+        """Return the number of records of the run whose unit exists; 0 if the queue was deleted and starts again."""
         chosen, start = run.chosen, int(run.offsets[0])
         skip = int(np.searchsorted(run.offsets, queue.max_offset))
         if not queue.files.files:
             return 0
         phy_offset = int(rows[chosen[0], record.C_PHY])
         if self._next_offset is not None and following < 0 and start == 0 and len(chosen) == 1:
-            # The last of its queue in these rows: the log has to say what follows it.
+            # The last record of its queue in these rows: look ahead in the log for the next one.
             following = self._next_offset(
                 queue.topic, queue.queue_id, phy_offset + int(rows[chosen[0], record.C_SIZE]))
-        # A run of one that the next does not go on, or that is the next unit: its offset rotted.
+        # One record that the next run does not continue, or whose unit is the next one: its offset is damaged.
         rotted = len(chosen) == 1 and (following > run.end or queue.follows(phy_offset))
         if start < queue.first_offset and not rotted:
             _log.warning("the first files of a queue are gone, it is rebuilt topic=%s queue_id=%d",
@@ -261,8 +268,8 @@ class Dispatcher:
             return skip
         hole = there.size == PRE_BLANK_SIZE or there.phy_offset in {
             damage.phy_offset for damage in self._damage}
-        # A queue is made again from 0 on and goes on with 1. Other records have an offset that
-        # rotted, or are older than what was before them: left behind an old end of the log.
+        # A queue that is created again starts with offsets 0 and 1. Other records have a damaged offset, or
+        # they are stale: older than the records before them and left after an earlier end of the log.
         rotted = rotted or (len(chosen) == 1 and start > 0)
         if start < queue.first_offset or (
             not hole and (rotted or self._is_stale(rows, int(chosen[0])))
@@ -271,20 +278,20 @@ class Dispatcher:
                        "count=%d phy_offset=%d", queue.topic, queue.queue_id, start, len(chosen),
                        phy_offset)
             return len(chosen)
-        # The topic was deleted and made again: the log still has what the old queue held.
-        _log.warning("queue begins anew topic=%s queue_id=%d queue_offset=%d phy_offset=%d",
+        # The topic was deleted and created again: the log still has the messages of the old queue.
+        _log.warning("queue starts again topic=%s queue_id=%d queue_offset=%d phy_offset=%d",
                      queue.topic, queue.queue_id, start, phy_offset)
         queue.truncate(start)
         return 0
 
     def _is_stale(self, rows: Rows, number: int) -> bool:
-        """Whether a record was stored before one that is in front of it."""
+        """Return True if a record has an older store time than a record before it in the log."""
         before = rows[:number, record.C_STORE_TIMESTAMP]
         newest = max(self._newest, int(before.max()) if number else 0)
         return int(rows[number, record.C_STORE_TIMESTAMP]) < newest
 
     def _gap_unit(self, queue: ConsumeQueue, phy_offset: int) -> bytes:
-        """What stands for the messages that are missing before the record at ``phy_offset``."""
+        """Return the unit for messages that are missing before the record at ``phy_offset``."""
         for damage in self._damage:
             if queue.last_phy_offset < damage.phy_offset < phy_offset:
                 return damaged_unit(damage)
@@ -292,5 +299,5 @@ class Dispatcher:
 
 
 def damaged_unit(damage: Damage) -> bytes:
-    """A unit that covers damaged bytes; reading there finds no record."""
+    """Return a unit that covers damaged bytes. A reader finds no valid record there."""
     return CQ_UNIT.pack(damage.phy_offset, min(damage.size, PRE_BLANK_SIZE - 1), 0)

@@ -1,4 +1,4 @@
-"""What an audit finds."""
+"""A finding of ``tailrace verify``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Finding"]
 
 
 class Finding(NamedTuple):
-    """Something that is not as it should be."""
+    """One difference between a directory and the rules, with file and position."""
 
     kind: str
     file: str
@@ -16,5 +16,5 @@ class Finding(NamedTuple):
     detail: str
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON object that ``tailrace verify`` prints."""
+        """Return the JSON object that ``tailrace verify`` prints."""
         return {"finding": self._asdict()}

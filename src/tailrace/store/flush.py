@@ -1,9 +1,9 @@
 """Making bytes durable: the CommitLog under both disk types, ConsumeQueues, checkpoint.
 
 Invariants:
-  FL1  A waiter is told PUT_OK only after a sync that covers its bytes has returned.
-  FL2  A failed sync is final: nobody is told PUT_OK afterwards and the store takes no more writes.
-  FL3  A checkpoint field is set after the sync it stands for (W5).
+  FL1  A waiting put gets PUT_OK only after a sync that covers its bytes has returned.
+  FL2  After a failed sync no waiting put gets PUT_OK, and the store takes no more writes.
+  FL3  A checkpoint field is set after the sync that it stands for (W5).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["DurableCallback", "FlushCommitLogService", "FlushConsumeQueueService
 _log = get_logger(__name__)
 DurableCallback = Callable[[PutMessageStatus], None]
 _PROGRESS_BYTES: Final = 64 << 20
-_MOST_UNTOLD: Final = 32
+_MAX_PENDING: Final = 32
 
 
 @final
@@ -67,12 +67,16 @@ class FlushCommitLogService:
         self._short = False
 
     def when_durable(self, until: int, callback: DurableCallback) -> None:
-        """Call ``callback`` once everything below ``until`` is durable, or will not be."""
+        """Call ``callback`` with the result when everything below ``until`` is durable or cannot become durable.
+
+        Under ASYNC_FLUSH the call is immediate, with PUT_OK. Under SYNC_FLUSH the result is PUT_OK after a
+        sync, FLUSH_DISK_TIMEOUT after ``sync_flush_timeout``, SERVICE_NOT_AVAILABLE after a failed sync.
+        """
         if not self.sync or self._commit_log.queue.flushed_where >= until:
             callback(PutMessageStatus.PUT_OK)
             return
         deadline = self._clock.monotonic_ns() + self._config.sync_flush_timeout * 1_000_000
-        with self._lock:  # or a failure between the look and the push would leave it waiting
+        with self._lock:  # without it the callback would wait forever if a sync fails between these two lines
             failed = self.failed
             if not failed:
                 heapq.heappush(self._waiting, (until, next(self._number), deadline, callback))
@@ -84,12 +88,12 @@ class FlushCommitLogService:
             self.step()
 
     def wake(self) -> None:
-        """Flush soon under SYNC_FLUSH, where a record can be read only after its sync."""
+        """Wake the flush thread under SYNC_FLUSH, where a record can be read only after its sync."""
         if self.sync and self.handle is not None:
             self.handle.wake()
 
     def step(self) -> bool:
-        """Flush what is due and tell who waited; True when new waiters came meanwhile."""
+        """Flush as the interval asks and answer the puts that wait. Return True if puts still wait."""
         thorough_ns = self._config.flush_commit_log_thorough_interval * 1_000_000
         now = self._clock.monotonic_ns()
         thorough = self.sync or now - self._last_thorough_ns >= thorough_ns
@@ -98,16 +102,16 @@ class FlushCommitLogService:
             self._short = False
             if thorough:
                 self._last_thorough_ns = now
-        except OSError as error:  # no sync was tried: puts wait for the next step, or time out
+        except OSError as error:  # no sync was tried, so puts wait for the next step or time out
             if not self._short:
                 _log.warning("flush waits for descriptors or memory cause=%s", error)
             self._short = True
-        return self._tell(self._commit_log.queue.flushed_where)
+        return self._answer(self._commit_log.queue.flushed_where)
 
     def flush(self) -> None:
-        """Make everything durable now. Raises FatalStorageError; OSError while descriptors are short."""
+        """Make the whole log durable. Raises FatalStorageError; OSError while descriptors are short."""
         self._flush(0)
-        self._tell(self._commit_log.queue.flushed_where)
+        self._answer(self._commit_log.queue.flushed_where)
 
     def _flush(self, least_pages: int) -> None:
         timestamp = self._commit_log.last_store_timestamp
@@ -126,7 +130,7 @@ class FlushCommitLogService:
         self.give_up(str(error))
 
     def give_up(self, reason: str) -> None:
-        """Take no more writes, and answer who waits that its message may not be durable."""
+        """Take no more writes, and answer each waiting put that its message may not be durable."""
         self._flags.set(NOT_WRITEABLE, reason)
         with self._lock:
             self.failed = True
@@ -134,7 +138,8 @@ class FlushCommitLogService:
         for *_, callback in waiting:
             callback(PutMessageStatus.SERVICE_NOT_AVAILABLE)
 
-    def _tell(self, flushed_where: int) -> bool:
+    def _answer(self, flushed_where: int) -> bool:
+        """Answer the puts that are durable or late. Return True if others still wait."""
         if not self._waiting:
             return False
         now = self._clock.monotonic_ns()
@@ -157,7 +162,7 @@ class FlushCommitLogService:
 
 @final
 class FlushConsumeQueueService:
-    """Syncs dirty queues; after a thorough pass the checkpoint may say so."""
+    """Syncs queues and index, then writes progress and the checkpoint."""
 
     def __init__(
         self,
@@ -186,23 +191,26 @@ class FlushConsumeQueueService:
         self._took_ns = 0
         self._put_off = False
         self._written: Position | None = None
-        self._untold: list[Progress] = []
+        """Position of the last progress that was written."""
+        self._pending: list[Progress] = []
+        """Progress whose units and entries are durable, to be written when the log is durable so far, too."""
         self._lock = threading.Lock()
         self.durable_until = -1
-        """Every record below this position has its unit and entries durably; -1: nobody knows."""
+        """The unit and the index entries of every record below this position are durable; -1: not known."""
 
     def step(self) -> None:
-        """One pass: large dirty queues, and now and then all of them.
+        """Sync the queues that have many dirty pages; in a thorough pass sync all queues and the index.
 
-        Then is after the configured interval, or after 64 MiB of records, so that an open after a
-        kill has little more than that to walk, but for a fifth of the time at most.
+        A pass is thorough after the configured interval, and after 64 MiB of records, so that an open
+        after a kill has little more than that to walk. Thorough passes by size take at most a fifth of
+        the time.
         """
         now = self._clock.monotonic_ns()
         since = now - self._last_thorough_ns
-        position, seen = self._reput.position, (self._untold[-1] if self._untold else self._written)
+        position, last = self._reput.position, (self._pending[-1] if self._pending else self._written)
         much = (
             position is not None
-            and position.until - (seen.until if seen else 0) >= _PROGRESS_BYTES
+            and position.until - (last.until if last else 0) >= _PROGRESS_BYTES
             and since >= 4 * self._took_ns
         )
         thorough = much or self._last_thorough_ns < 0 or (
@@ -213,10 +221,10 @@ class FlushConsumeQueueService:
             self._took_ns = self._clock.monotonic_ns() - now
 
     def flush(self, least_pages: int, *, clean: bool = False) -> None:
-        """Sync queues; with ``least_pages`` 0 also the index, and write how far everything is.
+        """Sync queues with at least ``least_pages`` dirty pages; with 0 also the index, then write progress.
 
-        ``clean`` says that nothing comes after it. Any thread may call it. Raises
-        FatalStorageError.
+        ``clean`` marks the last flush before a clean stop. Any thread may call it.
+        Raises FatalStorageError.
         """
         with self._lock:
             self._flush(least_pages, clean=clean)
@@ -224,7 +232,7 @@ class FlushConsumeQueueService:
     def _flush(self, least_pages: int, *, clean: bool) -> None:
         thorough, at_hints = least_pages == 0, False
         try:
-            progress = self._look(clean=clean) if thorough else None
+            progress = self._make_progress(clean=clean) if thorough else None
             everything = self._queues.flush(least_pages)
             if self._index is not None:
                 if thorough:
@@ -232,15 +240,14 @@ class FlushConsumeQueueService:
                 self._index.flush_full()
             if progress is not None and everything:
                 self.durable_until = progress.until
-                self._untold.append(progress)
-                del self._untold[1 : -_MOST_UNTOLD]  # the first is the one that is told soonest
+                self._pending.append(progress)
+                del self._pending[1 : -_MAX_PENDING]  # keep the first: it can be written soonest
             at_hints = True
-            self._tell()
+            self._write_progress()
             self._put_off = False
         except OSError as error:
             if (at_hints or is_disk_full(error) or is_shortage(error)) and not clean:
-                # A hint that is old makes a recovery longer and no message is at stake: all of it
-                # is written again by the next pass.
+                # Old progress makes a recovery longer and loses no message. The next pass writes it again.
                 if not self._put_off:
                     _log.warning("the checkpoint cannot be written, the old one stays cause=%s", error)
                 self._put_off = True
@@ -249,12 +256,15 @@ class FlushConsumeQueueService:
             raise FatalStorageError("checkpoint", str(error)) from error
 
     def forget(self) -> None:
-        """Have the next flush write progress, even when nothing was put meanwhile."""
+        """Let the next flush write progress, even if no message was put since the last one."""
         self._written = None
-        self._untold.clear()
+        self._pending.clear()
 
-    def _look(self, *, clean: bool) -> Progress | None:
-        """What is there before the sync: what is dispatched during it may not be covered."""
+    def _make_progress(self, *, clean: bool) -> Progress | None:
+        """Return the progress that the next sync makes durable; None if it was written already.
+
+        Must be called before the sync, because the sync may not cover units dispatched during it.
+        """
         with self._reput.paused():
             position = self._reput.position
             if position is None or (position == self._written and not clean):
@@ -262,18 +272,19 @@ class FlushConsumeQueueService:
             return make_progress(
                 position, self._commit_log, [], self._queues, self._index, clean=clean)
 
-    def _tell(self) -> None:
-        """Write progress and checkpoint, once the log itself is durable so far.
+    def _write_progress(self) -> None:
+        """Write the latest pending progress that the durable part of the log covers, and the checkpoint.
 
-        Units and entries are synced by another service than the log, and may be ahead of it. The
-        checkpoint is written only together with a progress that names its bytes. While writers are
-        faster than the disk the log stays behind: so each progress waits for its turn.
+        Another service syncs the log, so units and entries may be durable before their records. While
+        writers are faster than the disk the log never catches up, so each progress waits in
+        ``_pending`` for its own position. The checkpoint is written only together with a progress
+        that names its bytes.
         """
         flushed = self._commit_log.queue.flushed_where
-        told = [progress for progress in self._untold if progress.until <= flushed]
-        if not told:
+        covered = [progress for progress in self._pending if progress.until <= flushed]
+        if not covered:
             return
-        progress = told[-1]
+        progress = covered[-1]
         before = checkpoint_bytes(self._file_system, self._checkpoint.path)
         self._checkpoint.update(
             logics_physical_offset=progress.last, logics_msg_timestamp=progress.last_timestamp)
@@ -282,6 +293,6 @@ class FlushConsumeQueueService:
         self._progress_file.write(
             replace(progress, checkpoints=[before, self._checkpoint.fields_hex]))
         self._checkpoint.flush()
-        del self._untold[: len(told)]
+        del self._pending[: len(covered)]
         self._written = Position(
             progress.start, progress.last, progress.until - progress.last, progress.last_timestamp)

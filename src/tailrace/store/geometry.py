@@ -28,11 +28,11 @@ _ENTRIES_PER_SLOT: Final = 4
 
 
 def recognise(file_system: FileSystem, root: str, config: StoreConfig) -> StoreConfig:
-    """``config`` with the file sizes that the directory at ``root`` really has.
+    """Return ``config`` with the file sizes that the directory at ``root`` has.
 
-    Our own hint counts when a file agrees with it, or all are shorter (cut off); else the distance
-    of two names or the most frequent length. Raises ConfigError when settings leave out a part of
-    the CommitLog.
+    Our own hint counts if a file has its size, or if all files are shorter (cut off). Otherwise the
+    distance of two file names or the most frequent length counts. Raises ConfigError if the settings leave
+    out a part of the CommitLog.
     """
     hint, places = _read_hint(file_system, root)
     found: dict[str, Any] = {}
@@ -58,7 +58,7 @@ def recognise(file_system: FileSystem, root: str, config: StoreConfig) -> StoreC
 
 
 def _queue_file_size(file_system: FileSystem, queues: str, unit: int, hint: int) -> int:
-    """Return the length of the files of queues, 0 if there are none."""
+    """Return the length of the files of queues, 0 without files."""
     paths = (
         f"{queues}/{topic}/{queue}"
         for topic in file_system.list(queues) for queue in file_system.list(f"{queues}/{topic}")
@@ -70,7 +70,7 @@ def _queue_file_size(file_system: FileSystem, queues: str, unit: int, hint: int)
 
 
 def _with_sizes(config: StoreConfig, found: dict[str, Any]) -> StoreConfig:
-    """Return ``config`` with the sizes that a store can have; cut files and hints may say others."""
+    """Return ``config`` with the valid ones of some sizes; cut files and old hints may give invalid sizes."""
     for name, size in found.items():
         try:
             config = dataclasses.replace(config, **{name: size})
@@ -80,7 +80,7 @@ def _with_sizes(config: StoreConfig, found: dict[str, Any]) -> StoreConfig:
 
 
 def write_geometry(file_system: FileSystem, root: str, config: StoreConfig) -> None:
-    """Leave the hint that ``recognise`` reads; a full disk is no reason to fail."""
+    """Write the hint that ``recognise`` reads. An OSError, such as a full disk, is logged and not raised."""
     own = f"{root}/{filenames.COMMITLOG}"
     places = [OWN_PLACE if path == own else path for path in log_paths(config, root).all]
     sizes = {
@@ -105,7 +105,7 @@ def write_geometry(file_system: FileSystem, root: str, config: StoreConfig) -> N
 
 
 def _read_hint(file_system: FileSystem, root: str) -> tuple[dict[str, int], tuple[str, ...]]:
-    """Sizes, and where the CommitLog lay."""
+    """Return the sizes and the CommitLog paths of the last open."""
     path = f"{root}/{filenames.GEOMETRY}"
     try:
         found = orjson.loads(read_hint(file_system, path, 65_536) or b"")
@@ -120,7 +120,7 @@ def _read_hint(file_system: FileSystem, root: str) -> tuple[dict[str, int], tupl
 
 
 def _segments(file_system: FileSystem, directory: str) -> list[tuple[int, int]]:
-    """(position by name, length) of the segment files that are not empty."""
+    """Return (position in the name, length) of the segment files that are not empty."""
     found = []
     for name in file_system.list(directory):
         offset = filenames.file_name_to_offset(name)
@@ -148,7 +148,7 @@ def _most_frequent(files: list[tuple[int, int]], hint: int) -> int:
 def _index_geometry(
     file_system: FileSystem, directory: str, config: StoreConfig
 ) -> dict[str, int]:
-    """Slots and entries: the configured ones when they fit, else 1 to 4, checked by an entry."""
+    """Return {} if the configured slots and entries fit an index file; else try 4 entries per slot."""
     for name in file_system.list(directory):
         path = f"{directory}/{name}"
         if not filenames.is_number(name):
@@ -164,7 +164,7 @@ def _index_geometry(
 
 
 def _entries_fit(file_system: FileSystem, path: str, slots: int) -> bool:
-    """Whether the newest entry is the head of the slot that its hash belongs to."""
+    """Return True if the slot of the newest entry's hash names that entry."""
     file = file_system.open(path)
     try:
         header = INDEX_HEADER.unpack_from(file.pread(INDEX_HEADER.size, 0))

@@ -1,4 +1,4 @@
-"""What rooms above the store may hear."""
+"""Interfaces through which the store calls rooms above it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ __all__ = ["MessageArrivingListener", "PropertyFilter"]
 
 
 class MessageArrivingListener(Protocol):
-    """Told after messages can be read; called from the dispatch thread."""
+    """Called by the dispatch thread after new messages can be read."""
 
     def arriving(
         self, topic: str, queue_id: int, next_offset: int, tags_codes: Sequence[int], size: int
     ) -> None:
-        """Hear of new messages: their queue now ends at ``next_offset``.
+        """A queue has new messages and now ends at ``next_offset``.
 
-        ``tags_codes`` has one code for each new message; ``size`` is their bytes in the CommitLog.
+        ``tags_codes`` has one code for each new record; ``size`` is their length in the CommitLog in bytes.
         """
         ...
 
 
 class PropertyFilter(Protocol):
-    """Keeps messages by their properties; called while a queue is read, from any thread."""
+    """Selects messages by their properties. Called by any thread that reads a queue."""
 
     @property
     def names(self) -> tuple[bytes, ...]:
@@ -31,9 +31,9 @@ class PropertyFilter(Protocol):
 
     @property
     def cost(self) -> int:
-        """About how many comparisons ``matches`` makes, at least 1. A read looks at fewer messages for many."""
+        """Approximate number of comparisons of ``matches``, at least 1. A read checks fewer messages if it is high."""
         ...
 
     def matches(self, values: Sequence[str | None]) -> bool:
-        """Return whether to keep a message whose ``names`` have these values, None for one it lacks."""
+        """Return True to select a message. ``values`` are those of ``names``, None for a missing property."""
         ...

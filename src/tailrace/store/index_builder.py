@@ -1,11 +1,11 @@
-"""The end of an index file in memory, while many entries are put.
+"""Keep slots and newest entries of an index file in memory while recovery puts many entries.
 
-An entry goes to a slot anywhere in 20 MB, and a page of a file that is touched first costs more than
-all else about it. So recovery keeps slots and header in memory and writes entries in long writes, in another
-thread while the next ones are put.
+An entry changes a slot anywhere in 20 MB, and the first access to a page of a file costs more than
+everything else about an entry. So slots and header stay in memory, and a thread writes many entries in one write
+while the next ones are put.
 
-Invariant: the file on disk is whole up to the count in its header, whenever the process ends: what is
-behind that count is no entry yet. Commit point: ``write``, which writes entries, slots, header.
+Invariant: whenever the process ends, the file on disk is valid up to the count in its header; bytes after
+that are not entries. Commit point: ``write`` writes entries, then slots, then the header.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 @final
 class IndexBuilder:
-    """Puts entries of one file after the other; ``slots`` and ``entries`` are a file's numbers of them."""
+    """Puts entries into one file after the other. ``slots`` and ``entries`` are the capacity of a file."""
 
     def __init__(self, slots: int, entries: int) -> None:
         self._entries = entries
@@ -38,7 +38,7 @@ class IndexBuilder:
         self._slots: _Bytes = np.empty(slots * INDEX_SLOT.size, dtype=np.uint8)
         room = min(_AT_ONCE, entries) * INDEX_ENTRY.size
         self._room, self._spare = np.empty(room, dtype=np.uint8), np.empty(room, dtype=np.uint8)
-        self._wait: Callable[[], None] = lambda: None  # for entries that are being written
+        self._wait: Callable[[], None] = lambda: None  # waits until the thread has written the entries of ``_spare``
         self._header = bytearray(INDEX_HEADER.size)
         self._first = 1
         self._written = 1
@@ -47,7 +47,7 @@ class IndexBuilder:
     def put(
         self, file: MappedFile, rows: Any, ends: Any, hashes: Any, key: int, work: Any
     ) -> int:
-        """Put keys as kernels.index_entries does, until all are put or the file is full.
+        """Put keys, as kernels.index_entries does, until all are put or the file is full. Return the next key.
 
         Raises DiskFullError or OSError.
         """
@@ -88,7 +88,7 @@ class IndexBuilder:
             self._first += count
 
     def write(self) -> None:
-        """Have the file hold all that was put. Raises DiskFullError or OSError."""
+        """Write all entries that were put to the file. Raises DiskFullError or OSError."""
         if self._file is None or self._count() == self._written:
             return
         self._write_entries()
@@ -99,6 +99,6 @@ class IndexBuilder:
         self._written = self._first
 
     def close(self) -> None:
-        """Wait for what is being written; raises nothing. What was not written is forgotten."""
+        """Wait for the thread that writes; raises nothing. Entries that were not written are dropped."""
         with contextlib.suppress(Exception):
             self._wait()

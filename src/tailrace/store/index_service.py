@@ -1,7 +1,7 @@
-"""The key index: files of hash slots and chained entries.
+"""The key index: finds messages by key. Each file has hash slots and chained entries.
 
-Owns ``index/``. A file is named by the local time of its creation; its header says which positions
-it covers. It is derived from the CommitLog: what looks wrong is rebuilt.
+Owns ``index/``. A file is named by the local time of its creation. Its header says which positions of the log it
+covers. The index is derived from the CommitLog; files that look wrong are rebuilt.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _log = get_logger(__name__)
 
 
 def index_file_name(timestamp_ms: int) -> str:
-    """Name of an index file made at a time: local time to the millisecond, 17 digits."""
+    """Return the name of an index file created at a time: 17 digits, local time to the millisecond."""
     when = datetime.fromtimestamp(timestamp_ms / 1000)  # noqa: DTZ006 - the format is local time
     return when.strftime("%Y%m%d%H%M%S") + f"{timestamp_ms % 1000:03d}"
 
 
 def _time_of(name: str) -> int:
-    """The time, ms, that a file's name was made of; 0 for a name of another form."""
+    """Return the time in a file's name, in ms; 0 for a name of another form."""
     try:
         when = datetime.strptime(name[:14], "%Y%m%d%H%M%S")  # noqa: DTZ007 - the format is local time
         return int(when.timestamp()) * 1000 + int(name[14:17])
@@ -56,12 +56,12 @@ def _time_of(name: str) -> int:
 
 
 def _first_key(ends: Rows, row: int) -> int:
-    """Number of the first key of a row; ``ends`` is where the keys of each row end."""
+    """Return the number of the first key of a row. ``ends`` has for each row the number after its last key."""
     return int(ends[row - 1]) if row else 0
 
 
 def _row_of(ends: Rows, key: int) -> int:
-    """The row that has a key."""
+    """Return the row of a key."""
     return int(np.searchsorted(ends, key, side="right"))
 
 
@@ -89,9 +89,9 @@ class IndexService:
         self._work = np.empty(index_entries.WORK, dtype=np.int64)
 
     def load(self) -> str:
-        """Take the files up to the first that cannot be right; says why there is such a one.
+        """Load the files up to the first one that cannot be right.
 
-        Files from that one on stay on disk until ``rewind``.
+        Return "" or why that file cannot be right. It and the later files stay on disk until ``rewind``.
         """
         files: list[MappedFile] = []
         self.files = ()
@@ -122,9 +122,9 @@ class IndexService:
         return [file.path.rpartition("/")[2] for file in self.files]
 
     def good_until(self) -> int:
-        """Position of the last record that the entries of the last file tell of without a break.
+        """Return the position of the last record in the valid entries at the start of the last file.
 
-        -1 without entries. Its keys may be incomplete after a kill.
+        Return -1 without entries. After a kill the keys of that record may be incomplete.
         """
         for file in reversed(self.files):
             count = self.header(file).index_count
@@ -136,7 +136,7 @@ class IndexService:
         return -1
 
     def whole_until(self, file: MappedFile) -> tuple[bool, int]:
-        """Whether entries and slots of a file agree, and the position of the last one that does."""
+        """Return (True if all entries and slots of a file are valid, position of the last valid entry's record)."""
         heads = np.empty(self._slots, dtype=np.int32)
         wanted = self.header(file).index_count
         with self._entries_of(file) as lease:
@@ -153,11 +153,11 @@ class IndexService:
     def drop_unfinished(
         self, durable: str, timestamp_of: Callable[[int], int], is_next: Callable[[int, int], bool],
     ) -> None:
-        """After a kill: keep what the entries tell without a break, but for the last record.
+        """After a kill: drop what may be incomplete, that is, everything after the valid entries.
 
-        ``durable`` is the last file that was synced; pages of it and of later ones may be lost, and
-        so may be names in between. ``is_next`` says whether the second of two positions is that of
-        the record behind the first.
+        The entries of the last record are dropped, too, because its keys may be incomplete. ``durable`` is
+        the name of the last synced file: pages of it and of later files, and names of later files, may be lost.
+        ``is_next`` returns True if the second of two positions is that of the record after the first.
         """
         names = self.names()
         first = names.index(durable) if durable in names else 0
@@ -167,9 +167,9 @@ class IndexService:
             end, begin = header.end_phy_offset, following.begin_phy_offset
             whole, _ = self.whole_until(file)
             goes_on = begin == end or following.index_count <= 1 or is_next(end, begin)
-            # Only the last file may have room.
+            # A file that is not the last one must be full.
             if not whole or header.index_count < self._entries or not goes_on:
-                _log.warning("index file is not whole, later ones are built anew file=%s", file.path)
+                _log.warning("index file is not whole, later ones are rebuilt file=%s", file.path)
                 later, self.files = self.files[number + 1 :], self.files[: number + 1]
                 for other in later:
                     other.destroy()
@@ -181,12 +181,13 @@ class IndexService:
         self, phy_offset: int, timestamp_of: Callable[[int], int], *, but_last: bool = False,
         durably: bool = False,
     ) -> None:
-        """Forget every entry of records from ``phy_offset`` on; the rest is made whole.
+        """Remove every entry of records at or after ``phy_offset``; repair slots and header of the last file.
 
-        ``but_last`` forgets the last record that is left, too: its keys may be incomplete.
-        ``durably`` has it on the disk on return, as it must be before other records take the place
-        of those that were forgotten: their entries would hide that the new ones have none.
-        ``timestamp_of`` is the store time of a record, in ms. Files that end up empty are removed.
+        ``but_last`` removes the entries of the last remaining record, too, because its keys may be
+        incomplete. ``durably`` makes the change durable on return. That is needed before other records are
+        written at the positions of removed ones, because old entries would hide that the new records have no
+        entries. ``timestamp_of`` returns the store time of the record at a position, in ms. Files without
+        an entry are removed.
         """
         known = set(self.names())
         for name in self._file_system.list(self._directory):
@@ -206,10 +207,10 @@ class IndexService:
                     return
             self.files = self.files[:-1]
             file.destroy()
-            self._file_system.sync_dir(self._directory)  # or it comes back beside other entries
+            self._file_system.sync_dir(self._directory)  # else the file may come back after a crash
 
     def _forget_syncs(self, first: int) -> None:
-        """Have the next flush sync these files: a killed process may have left them unsynced."""
+        """Let the next flush sync these files, because a killed process may have left them unsynced."""
         for file in self.files[first:]:
             file.flushed_position = 0
 
@@ -229,7 +230,7 @@ class IndexService:
                 heads[entry.key_hash % self._slots] = entry.prev_index
                 count, last = count - 1, -1
         start = INDEX_HEADER.size + self._slots * INDEX_SLOT.size
-        for first in range(0, self._slots, _SLOTS_AT_ONCE):  # all of them would be 60 MB of new memory
+        for first in range(0, self._slots, _SLOTS_AT_ONCE):  # all of them together need 60 MB of new memory
             slots = heads[first : first + _SLOTS_AT_ONCE].astype(">i4").tobytes()
             at = INDEX_HEADER.size + first * INDEX_SLOT.size
             if file.read(at, len(slots)) != slots:
@@ -243,12 +244,12 @@ class IndexService:
         file.touched()
 
     def header(self, file: MappedFile) -> IndexHeader:
-        """What a file covers; nothing when retention was faster."""
+        """Return the header of a file; an empty one if retention has deleted the file."""
         data = file.read(0, INDEX_HEADER.size)
         return INDEX_HEADER.unpack_from(data) if data else IndexHeader(0, 0, 0, 0, 0, 1)
 
     def delete_expired_files(self, min_phy_offset: int) -> int:
-        """Delete the oldest files, but the last, that end below a position; how many went.
+        """Delete the oldest files that end below a position, never the last file. Return their number.
 
         Raises OSError, and FatalStorageError when the directory cannot be synced.
         """
@@ -264,12 +265,12 @@ class IndexService:
             file.close()
             count += 1
         if count:
-            # A name that a crash brings back is an expired file again, and is deleted by a later pass.
+            # If a crash brings a name back, that file is expired, and a later pass deletes it.
             self._removals.sync(self._directory)
         return count
 
     def clear(self) -> None:
-        """Remove every file, to build them anew."""
+        """Remove every file."""
         for file in self.files:
             file.close()
         self.files = ()
@@ -280,7 +281,7 @@ class IndexService:
 
     @property
     def end_phy_offset(self) -> int:
-        """Position of the last message that is indexed, -1 without any."""
+        """Position of the last indexed message, -1 without one."""
         files = self.files
         if not files:
             return -1
@@ -288,9 +289,9 @@ class IndexService:
         return header.end_phy_offset if header.index_count > 1 else -1
 
     def snapshot(self, *, clean: bool = False) -> dict[str, Any]:
-        """Names of the files, when they were changed, what the last one covers; for progress.
+        """Return names and times of change of the files, count and end of the last one, for ``Progress.index``.
 
-        The time of the last one is -1 while it grows.
+        The time of the last file is -1, because it grows; with ``clean`` it does not grow.
         """
         header = self.header(self.files[-1]) if self.files else None
         times = [file.mtime_ms() for file in (self.files if clean else self.files[:-1])]
@@ -327,22 +328,22 @@ class IndexService:
                 self._half_done = -1, 0
 
     def build(self) -> None:
-        """From here on many entries come: files say less than they have until ``write_built``."""
+        """Keep new entries in memory from now on; ``write_built`` writes them to the files."""
         self._builder = IndexBuilder(self._slots, self._entries)
 
     def write_built(self) -> None:
-        """Have the files tell of all that was put. Raises DiskFullError or OSError."""
+        """Write the entries that are in memory. Raises DiskFullError or OSError."""
         if self._builder is not None:
             self._builder.write()
 
     def end_build(self) -> None:
-        """Put entries one by one again; what was not written is forgotten."""
+        """Write new entries to the files again. Entries that are still in memory are dropped."""
         if self._builder is not None:
             self._builder.close()
             self._builder = None
 
     def _resumed(self, rows: Rows, ends: Rows) -> int:
-        """The key to go on with when the last call ended between two keys of a record."""
+        """Return the key to continue with if the last call failed between two keys of a record, else 0."""
         phy_offset, key = self._half_done
         self._half_done = -1, 0
         row = int(np.searchsorted(rows[:, record.C_PHY], phy_offset))
@@ -350,17 +351,17 @@ class IndexService:
         return _first_key(ends, row) + key if found else 0
 
     def _reserve(self, file: MappedFile, most: int) -> None:
-        """Have blocks for the slots and for so many more entries."""
+        """Allocate blocks for the slots and for ``most`` more entries."""
         until = min(self.header(file).index_count + most, self._entries)
         file.reserve(index_file_size(self._slots, until))
 
     def _create(self, previous: MappedFile | None, timestamp_ms: int) -> MappedFile:
-        """A new file; it starts where the previous one ends."""
+        """Create a file that starts where the previous one ends."""
         with self._lock:
             self._file_system.makedirs(self._directory)
-            if not 0 < timestamp_ms < _YEAR_9999_MS:  # no store time: a record that rotted
+            if not 0 < timestamp_ms < _YEAR_9999_MS:  # not a store time: the record is damaged
                 timestamp_ms = self._clock.now_ms()
-            # Names are in the order of the log, also when an earlier one has become free again.
+            # Names must be in the order of the log, also if an earlier name is free again.
             last = self.files[-1].path.rpartition("/")[2] if self.files else ""
             if index_file_name(timestamp_ms) <= last:
                 timestamp_ms = max(timestamp_ms, _time_of(last) + 1)
@@ -380,14 +381,14 @@ class IndexService:
             return file
 
     def flush_full(self) -> None:
-        """Sync files that became full."""
+        """Sync the files that have become full since the last call."""
         while self.full_unflushed:
             self.full_unflushed[0].flush()
             self.full_unflushed.pop(0)
 
     @property
     def full_until(self) -> int:
-        """End time of the last full file, in ms, 0 when none is full."""
+        """End time of the last full file in ms, 0 without a full file."""
         full = [header for header in map(self.header, self.files[-2:])
                 if header.index_count >= self._entries]
         return full[-1].end_timestamp if full else 0
@@ -398,12 +399,12 @@ class IndexService:
             file.close()
 
     def unmap(self) -> None:
-        """Take pages that recovery has read out of this process, until a file is used again."""
+        """Unmap the files, so that pages read by recovery do not count as memory of this process."""
         for file in self.files:
             file.unmap()
 
     def flush(self) -> None:
-        """Sync every file that changed."""
+        """Sync every changed file."""
         for file in self.files:
             file.flush()
 
@@ -412,9 +413,9 @@ class IndexService:
     def query(
         self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int
     ) -> list[int]:
-        """Positions of messages whose key has the same hash, newest first, at most ``max_num``.
+        """Return the positions of the newest ``max_num`` messages whose key has this hash, newest first.
 
-        Different keys may share a hash, so the caller compares.
+        Different keys may have the same hash, so the caller must compare the keys.
         """
         wanted = hashes.index_hash(topic.encode(), key.encode())
         found: list[int] = []
@@ -424,7 +425,7 @@ class IndexService:
             if header.index_count <= 1:
                 continue
             if header.begin_timestamp <= end_ms and header.end_timestamp >= begin_ms:
-                lease = file.select(0, self._size, mapped=True)  # a look-up reads a few bytes of it
+                lease = file.select(0, self._size, mapped=True)  # a look-up reads only a few bytes
                 if lease is None:
                     continue
                 with lease:

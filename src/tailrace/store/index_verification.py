@@ -1,7 +1,7 @@
-"""Verification rules of index files: each file by itself, then its entries beside the log.
+"""Verify index files: first each file by itself, then its entries against the log.
 
-Entries are looked at by ranges of the log, so that memory is bounded by a segment's keys: a file is
-cut into blocks that know which positions they name, whatever its header says.
+Entries are compared by ranges of the log, so memory is limited to the keys of a segment. For that a file is
+divided into blocks, each with the lowest and the highest position in its entries.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tailrace.store.walk.scan import LogChunk
 __all__ = ["IndexBlock", "IndexFileCheck", "IndexRange", "check_index_file", "indexed_until"]
 
 MANY: Final = 1000
-"""So many foreign keys are told, the first ones."""
+"""Foreign keys are reported up to this number."""
 _BLOCK: Final = 1 << 16
 
 
 class IndexBlock(NamedTuple):
-    """Some entries of a file; they name records at positions from ``low`` to ``high``."""
+    """Some entries of a file, for records at positions ``low`` to ``high``, both included."""
 
     file: int
     at: int
@@ -42,7 +42,7 @@ class IndexBlock(NamedTuple):
 
 
 class IndexFileCheck(NamedTuple):
-    """What one index file holds and what is wrong with it."""
+    """Content of an index file, and what is wrong with it."""
 
     findings: list[Finding]
     blocks: list[IndexBlock]
@@ -52,9 +52,9 @@ class IndexFileCheck(NamedTuple):
 def check_index_file(
     config: StoreConfig, file: FileView, number: int, *, grows: bool = False
 ) -> IndexFileCheck:
-    """Look at length, header and chains of the index file with this number.
+    """Verify length, header and chains of the index file with this number.
 
-    Of one that ``grows`` meanwhile slots may name newer entries than those that are looked at.
+    If the file ``grows``, its slots may name newer entries than were read, so slots are not compared.
     """
     slots, room = config.max_hash_slot_num, config.max_index_num
     size = index_file_size(slots, room)
@@ -89,7 +89,7 @@ def check_index_file(
 
 
 def indexed_until(directory: StoreDirectory, blocks: Sequence[IndexBlock]) -> int:
-    """Position up to which records must be in the index: of a live store it may lag behind."""
+    """Return the position up to which records must be in the index. In a live store the index may lag."""
     if not directory.is_live:
         return (1 << 63) - 1
     return max((block.high for block in blocks), default=-1)
@@ -97,7 +97,7 @@ def indexed_until(directory: StoreDirectory, blocks: Sequence[IndexBlock]) -> in
 
 @final
 class IndexRange:
-    """Entries of records in [low, high) of the log; those up to ``indexed`` must have theirs."""
+    """Index entries of records in [``low``, ``high``) of the log. Records up to ``indexed`` must have entries."""
 
     def __init__(
         self, directory: StoreDirectory, files: Sequence[FileView], blocks: Sequence[IndexBlock],
@@ -105,7 +105,7 @@ class IndexRange:
     ) -> None:
         self._directory = directory
         self._indexed = indexed
-        if directory.is_live:  # what is behind is not to be shown yet, or came since
+        if directory.is_live:  # later records may not be shown yet, or are newer than this view
             high = min(high, directory.readable_until)
         self._path = f"{directory.path}/{filenames.INDEX}"
         none = np.empty(0, dtype=np.int64)
@@ -123,7 +123,7 @@ class IndexRange:
         self._seen = np.zeros(len(phy), dtype=bool)
 
     def verify_rows(self, chunk: LogChunk) -> Iterator[Finding]:
-        """Keys of a chunk's records that no entry has."""
+        """Yield the keys of a chunk's records that have no entry."""
         rows = chunk.rows
         if not self._directory.config.message_index_enable or not len(rows):
             return
@@ -141,12 +141,12 @@ class IndexRange:
             if key in there:
                 for number in there[key]:
                     self._seen[number] = True
-            elif key not in tags and key[0] <= self._indexed:  # brokers before 5.5.0 write none for tags
+            elif key not in tags and key[0] <= self._indexed:  # brokers before 5.5.0 do not index tags
                 yield Finding("missing-key", self._path, key[0],
                               f"a key with hash {key[1]} has no entry")
 
     def foreign(self) -> list[Finding]:
-        """Entries that no record asked for, the first of them."""
+        """Return the first entries that no record has."""
         return [
             Finding("foreign-key", self._path, int(self._phy[number]),
                     f"an entry with hash {self._hash[number]}")
@@ -155,7 +155,7 @@ class IndexRange:
 
 
 def _wanted_entries(chunk: LogChunk) -> tuple[Any, Any]:
-    """Position and hash of the entries that there are for a chunk."""
+    """Return positions and hashes of the entries that the records of a chunk must have."""
     rows = chunk.rows
     most = int(rows[:, record.C_KEYS_LEN].sum()) // 2 + 3 * len(rows)
     key_hashes, ends = np.empty(most, dtype=np.int32), np.empty(len(rows), dtype=np.int64)

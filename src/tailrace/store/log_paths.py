@@ -1,9 +1,9 @@
-"""Where the CommitLog of a store lies: one directory or several, some of them read-only.
+"""Directories of the CommitLog: one or several, some of them read-only.
 
-``storePathCommitLog`` and ``readOnlyCommitLogStorePaths`` are lists, separated as the reference does it
-(``-Drocketmq.broker.multiPathSplitter``, a comma). Files are read from all of them; a new file goes in
-turn into those that are neither read-only nor too full. A broker's own settings fit a copy of its store:
-the path that is ``commitlog`` below ``storePathRootDir`` means the one below the opened directory.
+``storePathCommitLog`` and ``readOnlyCommitLogStorePaths`` are lists with the separator of RocketMQ
+(``-Drocketmq.broker.multiPathSplitter``, by default a comma). Files are read from all directories. New files go in
+turn to the directories that are neither read-only nor too full. ``commitlog`` below ``storePathRootDir`` means
+``commitlog`` below the opened directory, so the settings of a broker fit a copy of its store, too.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from tailrace.formats import filenames
 __all__ = ["OWN_PLACE", "LogPaths", "check_log_paths", "log_paths", "segment_files"]
 
 OWN_PLACE: Final = "."
-"""How the hint names ``commitlog`` below the store itself."""
+"""Name in the hint for ``commitlog`` below the store itself."""
 
 
 class LogPaths(NamedTuple):
-    """Directories of CommitLog files; never empty."""
+    """Directories of CommitLog files, at least one of them writable."""
 
     writable: tuple[str, ...]
     read_only: tuple[str, ...] = ()
 
     @property
     def all(self) -> tuple[str, ...]:
-        """Those for new files first."""
+        """All directories, those for new files first."""
         return self.writable + self.read_only
 
 
 def log_paths(config: StoreConfig, root: str) -> LogPaths:
-    """The directories that settings name for the store at ``root``. Raises ConfigError."""
+    """Return the directories that the settings name for the store at ``root``. Raises ConfigError."""
     own = f"{root}/{filenames.COMMITLOG}"
     said = _split(config.store_path_commit_log, config, own) or [own]
     read_only = _split(config.read_only_commit_log_store_paths, config, own)
@@ -42,7 +42,7 @@ def log_paths(config: StoreConfig, root: str) -> LogPaths:
     if not writable:
         raise ConfigError("readOnlyCommitLogStorePaths leaves no path of storePathCommitLog to write to")
     if wrong := [path for path in writable + read_only if path != own and not path.startswith("/")]:
-        raise ConfigError(f"storePathCommitLog names {', '.join(wrong)}, which is no absolute path")
+        raise ConfigError(f"storePathCommitLog names {', '.join(wrong)}, which is not an absolute path")
     return LogPaths(tuple(writable), tuple(read_only))
 
 
@@ -58,7 +58,7 @@ def _split(text: str, config: StoreConfig, own: str) -> list[str]:
 
 
 def segment_files(file_system: FileSystem, directories: tuple[str, ...]) -> list[tuple[int, str]]:
-    """(position, path) of the CommitLog files of some directories, by position."""
+    """Return (position, path) of the CommitLog files of some directories, in the order of the log."""
     return sorted(
         (offset, f"{directory}/{name}")
         for directory in directories for name in file_system.list(directory)
@@ -68,9 +68,9 @@ def segment_files(file_system: FileSystem, directories: tuple[str, ...]) -> list
 def check_log_paths(
     file_system: FileSystem, root: str, paths: LogPaths, hinted: tuple[str, ...]
 ) -> None:
-    """Raises ConfigError when a part of the log would be left out.
+    """Raise ConfigError if a part of the log would be left out, because such a log would look damaged.
 
-    ``hinted`` are the paths of the last open: a log that is opened by half looks damaged.
+    ``hinted`` are the directories of the last open.
     """
     own = f"{root}/{filenames.COMMITLOG}"
     places = [own if place == OWN_PLACE else place for place in hinted]

@@ -1,10 +1,10 @@
 """Multi-dispatch: one record, units in its own queue and in LMQ queues (RocketMQ's LmqDispatch).
 
-INNER_MULTI_DISPATCH of a message names LMQ queues (light message queues, ``%LMQ%NAME``, queue id 0).
-The put assigns a queue offset in each and stores these as INNER_MULTI_QUEUE_OFFSET. Dispatch and
-recovery read both from the record, so the units are a function of the CommitLog (C2), whatever the
-settings say. Messages of retry, dead letter and system topics have no such units: they may carry the
-properties of the message that they are a copy of.
+The property INNER_MULTI_DISPATCH of a message names LMQ queues (light message queues, ``%LMQ%NAME``, queue id 0).
+A put assigns a queue offset in each of them and stores the offsets as INNER_MULTI_QUEUE_OFFSET. Dispatch and
+recovery read both properties from the record, so the units are a function of the CommitLog (C2), whatever the
+settings are. Messages of retry, dead letter and system topics have no such units, because they may be copies of
+a message and have its properties.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ __all__ = [
 _log = get_logger(__name__)
 
 MARK: Final = b"INNER_MULTI_"
-"""Stored properties without these bytes have nothing to do with multi-dispatch."""
+"""Stored properties without these bytes do not use multi-dispatch."""
 UNCOUNTED: Final = frozenset({SysFlag.TRANSACTION_PREPARED, SysFlag.TRANSACTION_ROLLBACK})
 """Kinds of records that have no unit and no queue offset."""
 _EXCLUDED: Final = ("%RETRY%", "%DLQ%", "rmq_sys_")
 _SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 _MAX_NAME_LENGTH: Final = 255
-"""In bytes: the name of an LMQ queue is the name of its directory."""
+"""In bytes, because the name of an LMQ queue is the name of its directory."""
 _OFFSETS: Final = re.compile(rb"(?:(?<=\x02)|\A)%b\x01[^\x02]*(?:\x02|\Z)" % INNER_MULTI_QUEUE_OFFSET.encode())
 _SHORTEST: Final = len(LMQ_PREFIX) + 1
 
 
 def is_lmq(name: str) -> bool:
-    """Whether a topic or a consumer group is an LMQ one."""
+    """Return True if a topic or a consumer group is an LMQ queue."""
     return name.startswith(LMQ_PREFIX)
 
 
 def topic_allows_lmq(topic: str) -> bool:
-    """Whether messages of a topic may have units in LMQ queues (MixAll.topicAllowsLMQ)."""
+    """Return True if messages of a topic may have units in LMQ queues (MixAll.topicAllowsLMQ)."""
     return not topic.startswith(_EXCLUDED) and topic != _SCHEDULE_TOPIC
 
 
 def rows_with_lmq(data: Any, rows: Rows) -> Rows:
-    """Record rows with a further row behind each for every LMQ unit of the record.
+    """Return record rows with one additional row, after the record's own, for each LMQ unit of the record.
 
-    ``rows`` itself when no record has one, which costs next to nothing.
+    Return ``rows`` itself if no record has an LMQ unit; that costs almost nothing.
     """
     lengths = rows[:, record.C_LMQ_OFFSETS_LEN]
     if not lengths.any():
@@ -75,9 +75,9 @@ def rows_with_lmq(data: Any, rows: Rows) -> Rows:
 
 
 def holds_unit(stored: bytes, name: str, queue_offset: int) -> bool:
-    """Whether a stored record has the unit at a queue offset of an LMQ queue.
+    """Return True if a stored record belongs at a queue offset of an LMQ queue.
 
-    The record was either put into the queue itself, or names it.
+    The record was put into that queue itself, or its properties name the queue.
     """
     rows = np.empty((1, record.COLUMNS), dtype=np.int64)
     if record.scan(stored, 0, len(stored), 0, 0, rows)[0] != 1:
@@ -90,10 +90,10 @@ def holds_unit(stored: bytes, name: str, queue_offset: int) -> bool:
 
 
 def lmq_names(properties: bytes) -> list[str]:
-    """The LMQ queues that stored properties name.
+    """Return the LMQ queues that stored properties name.
 
-    The names are checked: what the reference stores and then drops, or trips over at dispatch, is
-    refused. Raises MessageIllegalError.
+    Raises MessageIllegalError for an invalid name. RocketMQ stores such a message and then drops the unit, or
+    fails at dispatch.
     """
     text = decode_properties(properties).get(INNER_MULTI_DISPATCH, "")
     if not text.strip():
@@ -114,24 +114,24 @@ def _why_no_name(name: str) -> str:
     if "/" in name or "\0" in name:
         return "must not contain / or NUL: the name of an LMQ queue is the name of a directory"
     if (size := len(name.encode("utf-8", "replace"))) > _MAX_NAME_LENGTH:
-        return f"has {size} bytes, {_MAX_NAME_LENGTH} are the most"
+        return f"has {size} bytes, the limit is {_MAX_NAME_LENGTH}"
     return ""
 
 
 @final
 class MultiDispatch:
-    """What a put does for messages that name LMQ queues. ``queue_offsets`` are those of the log."""
+    """Checks and completes messages that name LMQ queues. ``queue_offsets`` is the table of the CommitLog."""
 
     def __init__(self, config: StoreConfig, queue_offsets: dict[tuple[str, int], int]) -> None:
         self._config = config
         self._queue_offsets = queue_offsets
-        self._told_off = False
+        self._warned = False
 
     def names(self, message: MessageExtBrokerInner) -> tuple[list[str], bytes]:
-        """The LMQ queues in which a message gets a unit, and its properties without queue offsets.
+        """Return the LMQ queues in which a message gets a unit, and its properties without LMQ queue offsets.
 
-        Only the store says queue offsets, so those that a client sent are dropped. Raises
-        MessageIllegalError.
+        Offsets that a client sent are removed, because only the store assigns them.
+        Raises MessageIllegalError.
         """
         topic, properties = message.topic, message.properties
         if not topic_allows_lmq(topic):
@@ -140,7 +140,7 @@ class MultiDispatch:
         if message.sys_flag & SysFlag.TRANSACTION_MASK in UNCOUNTED:
             return [], properties
         if not self._config.multi_dispatch:
-            self._tell_off(topic, properties)
+            self._warn_off(topic, properties)
             return [], properties
         names = lmq_names(properties)
         if topic in names:
@@ -148,18 +148,18 @@ class MultiDispatch:
                 INNER_MULTI_DISPATCH, f"{topic[:300]!r} is the topic of the message itself")
         return names, properties
 
-    def _tell_off(self, topic: str, properties: bytes) -> None:
-        """Log once that messages ask for what is off."""
+    def _warn_off(self, topic: str, properties: bytes) -> None:
+        """Log once that a message names LMQ queues while multi-dispatch is off."""
         text = decode_properties(properties).get(INNER_MULTI_DISPATCH, "")
-        if text.strip() and not self._told_off:
-            self._told_off = True
+        if text.strip() and not self._warned:
+            self._warned = True
             _log.warning("multi-dispatch is off, messages get no place in the LMQ queues that they name "
                          "topic=%s names=%.300r", topic, text)
 
     def over_quota(self, message: MessageExtBrokerInner) -> str:
-        """Why a message must not have the LMQ queues that it names: there are too many; or nothing.
+        """Return why a message may not create the LMQ queues that it names (there are too many), or "".
 
-        Raises MessageIllegalError for names that no LMQ queue can have.
+        Raises MessageIllegalError for an invalid name.
         """
         config = self._config
         if not config.multi_dispatch:
@@ -175,14 +175,14 @@ class MultiDispatch:
                 f"new, there are {there} LMQ queues, maxLmqConsumeQueueNum allows {limit}")
 
     def with_offsets(self, properties: bytes, names: list[str]) -> bytes:
-        """Stored properties with the next queue offset in each LMQ queue."""
+        """Return stored properties with the next queue offset in each LMQ queue."""
         text = LMQ_DISPATCH_SEPARATOR.join(str(self._next(name)) for name in names)
         end = b"" if not properties or properties.endswith(b"\x02") else b"\x02"
         return b"%b%b%b\x01%b\x02" % (
             properties, end, INNER_MULTI_QUEUE_OFFSET.encode(), text.encode())
 
     def advance(self, names: list[str]) -> None:
-        """Count a message that is in the log."""
+        """Advance the queue offsets; the message is in the log."""
         for name in names:
             self._queue_offsets[name, LMQ_QUEUE_ID] = self._next(name) + 1
 
@@ -192,14 +192,14 @@ class MultiDispatch:
     def checked_batch(
         self, topic: str, items: list[tuple[int, bytes, bytes]]
     ) -> list[tuple[int, bytes, bytes]]:
-        """The items of a batch as they are stored.
+        """Return the items of a batch as they are stored.
 
-        Raises MessageIllegalError if one names LMQ queues: the reference stores it and gives it no
-        place there.
+        Raises MessageIllegalError if an item names LMQ queues. RocketMQ stores such an item without a unit in
+        these queues.
         """
         for number, (_, _, properties) in enumerate(items):
             if not self._config.multi_dispatch:
-                self._tell_off(topic, properties)
+                self._warn_off(topic, properties)
             elif topic_allows_lmq(topic) and lmq_names(properties):
                 raise MessageIllegalError(
                     INNER_MULTI_DISPATCH,
@@ -208,12 +208,12 @@ class MultiDispatch:
 
 
 def _without_queue_offsets(properties: bytes) -> bytes:
-    """Stored properties without INNER_MULTI_QUEUE_OFFSET."""
+    """Return stored properties without INNER_MULTI_QUEUE_OFFSET."""
     if INNER_MULTI_QUEUE_OFFSET.encode() not in properties:
         return properties
     return _OFFSETS.sub(b"", properties)
 
 
 def queue_count(queues: Mapping[tuple[str, int], object]) -> int:
-    """Number of LMQ queues among queues by topic and id."""
+    """Return the number of LMQ queues among keys (topic, queue id)."""
     return sum(1 for topic, _ in list(queues) if is_lmq(topic))

@@ -1,10 +1,9 @@
-"""Settings that a directory is to be read by, kept in ``tailrace/settings.json`` by each open.
+"""Settings that are needed to read a directory. Each open stores them in ``tailrace/settings.json``.
 
-Units of delay levels carry times that ``messageDelayLevel`` gave, timer files are made by
-``timerPrecisionMs``, and the CommitLog may lie elsewhere. A later command without a file of settings
-reads the directory by these; a caller that gives any setting of its own decides about all of them.
-Where the CommitLog lies counts only at the path where it was written down: a copy of a store must not
-open the log of the original.
+Units of delay levels have times computed from ``messageDelayLevel``, timer files depend on ``timerPrecisionMs``,
+and the CommitLog may be in another directory. A later command without settings of its own uses the stored ones.
+If a caller gives any setting, the stored ones are not used. The stored paths of the CommitLog are used only if
+the store is at the same path as before, because a copy of a store must not open the log of the original.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def remembered(file_system: FileSystem, root: str, config: StoreConfig) -> Store
 
 
 def _kept(text: bytes | None) -> tuple[dict[str, str], str] | None:
-    """Values by RocketMQ's names, and the path of the store that they were written for.
+    """Return (values by RocketMQ's names, path of the store when they were written), None without a file.
 
     Raises ValueError.
     """
@@ -68,7 +67,7 @@ def _kept(text: bytes | None) -> tuple[dict[str, str], str] | None:
 
 
 def write_settings(file_system: FileSystem, root: str, config: StoreConfig) -> None:
-    """Keep the settings that ``remembered`` returns; an OSError is logged, not raised."""
+    """Write the settings that ``remembered`` returns. An OSError is logged, not raised."""
     default = StoreConfig()
     values = {
         option_name(f): _text(getattr(config, f.name)) for f in dataclasses.fields(StoreConfig)

@@ -1,13 +1,13 @@
-"""How far derived state is durable, in our own words: ``tailrace/progress.0`` and ``.1``.
+"""Progress: our own statement up to where log, queues and index are durable.
 
-A hint in two slots, written in turn, each with a checksum: everything below ``until`` is in the
-log, in its queue and in the index, all of it synced before the slot was written. It carries what
-it takes to notice that somebody else wrote meanwhile (a Java broker, a restore): the bytes of the
-checkpoint, the last segment, the checksum of the last record, the index files and the last unit of
-every queue. What does not match is ignored, and costs a longer walk, never a message.
+Owns ``tailrace/progress.0`` and ``.1``, two slots that are written in turn, each with a checksum. A slot
+says: everything below ``until`` was synced in the log, the queues and the index before the slot was written.
+A slot also has what shows that another program (a Java broker, a restore) has changed the directory since: the
+bytes of the checkpoint, the last segment, the checksum of the last record, the index files and the last unit of
+every queue. A slot that does not match is ignored; recovery then walks more, and no message is lost.
 
-Commit point: the sync of a slot. A checkpoint is written after the slot that names its bytes, so a
-slot names the bytes before it, too.
+Commit point: the sync of a slot. The checkpoint is written after the slot that has its bytes, so a slot
+has the checkpoint's bytes before and after that write.
 """
 
 from __future__ import annotations
@@ -30,30 +30,34 @@ _SLOTS: Final = 2
 
 
 class Position(NamedTuple):
-    """How far dispatch has come: its last record, and the one 64 records before."""
+    """Position of dispatch in the log."""
 
     start: int
+    """Start of the record 64 records before the last one, or of the first one."""
     last: int
+    """Start of the last record that was dispatched."""
     size: int
+    """Length of the last record."""
     timestamp: int
+    """Store time of the last record, in ms."""
 
     @property
     def until(self) -> int:
-        """Where the last record ends."""
+        """End of the last record."""
         return self.last + self.size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What one slot says. Positions are physical offsets."""
+    """Content of a slot. Positions are physical offsets."""
 
     start: int
-    """A record at least 64 records before ``until``, or the first one: where a walk begins."""
+    """Start of a record at least 64 records before ``until``, or of the first one: where a walk starts."""
     until: int
     min: int
-    """Least position of the log: while it is the same, retention removed no queue or index file."""
+    """Least position of the log. If it has not changed, retention has deleted no queue or index file."""
     last: int
-    """Start of the record that ends at ``until``, -1 when there is none."""
+    """Start of the record that ends at ``until``, -1 without a record."""
     last_crc: int
     """CRC-32 of its bytes."""
     last_timestamp: int
@@ -61,21 +65,21 @@ class Progress:
     """Name of the segment that holds it."""
     segment_size: int
     checkpoints: list[str]
-    """Hexadecimal bytes that the checkpoint may have: before and after it was written."""
+    """Bytes that the checkpoint may have, hexadecimal: before and after the write that follows this slot."""
     index: dict[str, Any] | None
-    """``files`` names, oldest first, ``times`` of change (-1: may grow), and of the last one
-    ``count`` and ``end``; None without index."""
+    """``files``: names, oldest first; ``times``: times of change in ms, -1 for a file that may grow; ``count``
+    and ``end``: number of entries and last position of the last file. None without an index."""
     queues: dict[str, dict[str, list[Any]]]
-    """Topic, queue id: next offset, position of the last record (-1 without), and position and time
-    of change of the files that will not change any more."""
+    """By topic and queue id: [next offset, position of the last record or -1, [position, time of change in
+    ms] of the files that no longer grow]."""
     clean: bool = False
-    """Whether the store was closed when this was written."""
+    """True if this was written by a clean stop."""
     v: int = _VERSION
     seq: int = field(default=0)
 
 
 def checkpoint_bytes(file_system: FileSystem, path: str) -> str:
-    """The checkpoint file's fields as hexadecimal digits, empty when there is none."""
+    """Return the fields of the checkpoint file as hexadecimal digits, "" without a file."""
     return (read_hint(file_system, path, CHECKPOINT.size) or b"").hex()
 
 
@@ -90,7 +94,7 @@ class ProgressFile:
         self._seq = 0
 
     def read(self) -> Progress | None:
-        """The newest slot that is whole, None when there is none."""
+        """Return the newest valid slot, or None."""
         found = [slot for slot in map(self._read_slot, self._paths) if slot is not None]
         newest = max(found, key=lambda slot: slot.seq, default=None)
         self._seq = newest.seq if newest is not None else 0
@@ -110,8 +114,8 @@ class ProgressFile:
             return None
 
     def write(self, progress: Progress) -> None:
-        """Write the slot that is not the newest, durably. Raises OSError."""
-        seq = self._seq + 1  # kept only when written: the next one must not take the good slot
+        """Write the older slot durably. Raises OSError."""
+        seq = self._seq + 1  # stored only after the write: after a failure the good slot must not be overwritten
         text = orjson.dumps(replace(progress, seq=seq))
         data = b"%08x %s\n" % (isal_zlib.crc32(text), text)
         path = self._paths[seq % _SLOTS]
@@ -130,7 +134,7 @@ class ProgressFile:
         self._seq = seq
 
     def forget(self) -> None:
-        """Remove both slots, before something they vouch for is taken away."""
+        """Remove both slots. Must be called before something that they name is removed."""
         for path in self._paths:
             if self._file_system.exists(path):
                 self._file_system.remove(path)

@@ -1,4 +1,4 @@
-"""A progress from the parts of a store, as they are at one moment."""
+"""Make a ``Progress`` from the parts of a store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ def make_progress(
     position: Position, commit_log: CommitLog, checkpoints: list[str], queues: ConsumeQueueStore,
     index: IndexService | None, *, clean: bool = False,
 ) -> Progress:
-    """What may be written once all of it is durable; nothing may be dispatched during the call."""
+    """Return the progress to write after everything up to ``position`` is durable.
+
+    Nothing may be dispatched during the call.
+    """
     segment = commit_log.queue.find(position.last)
     return Progress(
         start=position.start, until=position.until, min=commit_log.min_offset, last=position.last,

@@ -1,7 +1,7 @@
-"""Reading a queue in large parts: rows of verified records that point into the log.
+"""Read a queue in large parts, as rows of verified records that point into the log.
 
-Invariant: a row is a whole record, checksums and place included, which is the message of its queue
-that the unit says it is, as for ``MessageReader.get_message``.
+Invariant: each row is a whole record whose checksums, position, topic and queue offset are right, as for
+``MessageReader.get_message``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _UNIT: Final = CQ_UNIT.size
 _unit: Final = CQ_UNIT.struct.unpack_from
 _ANY_CODE: Final = np.empty(0, np.int64)
 _ROWS: Final = 1 << 13
-_PART: Final = 8 << 20  # what is verified is still in a processor's cache when its columns are made
+_PART: Final = 8 << 20  # small enough to stay in a processor's cache until the caller makes columns of it
 _READ: Final = 2 << 20
 
 
@@ -34,9 +34,9 @@ def scan_queue(
 ) -> Generator[tuple[memoryview, Rows], None, None]:
     """Yield rows of at most ``count`` messages with queue offsets in [``offset``, ``until``).
 
-    A part has 1 to 8,192 messages of one segment, of up to 8 MiB unless it is a single one. Rows (see
-    ``kernels.record``) are positions in its buffer. Both are valid until the next part is requested.
-    ``tell`` is called for each damaged record with its queue offset and position.
+    A part is a pair of buffer and rows: 1 to 8,192 messages of one segment, at most 8 MiB or one message.
+    Rows (``kernels.record``) have positions in the buffer. Both are valid until the next part is requested.
+    ``tell`` is called for each damaged record with the queue, its queue offset and its position.
     """
     places = np.empty((_ROWS, unit_records.PLACE_COLUMNS), np.int64)
     rows = np.empty((_ROWS, record.COLUMNS), np.int64)
@@ -49,7 +49,7 @@ def scan_queue(
                 return
             units = queue.units(offset, min(_ROWS, until - offset))
             if not units:
-                offset = queue.behind_file(offset)
+                offset = queue.offset_after_file(offset)
                 continue
         phy_offset, size, _ = _unit(units, at * _UNIT)
         wanted = max(size, _READ) if size != PRE_BLANK_SIZE else 0
@@ -66,7 +66,7 @@ def scan_queue(
                 record.fill_rows(lease.buffer, lease.start, kept, rows)
                 yield lease.buffer, rows[: len(kept)]
                 count -= len(kept)
-        mapped = why != unit_records.UNITS_COLD  # one that is not cached is read by a system call
+        mapped = why != unit_records.UNITS_COLD  # a record outside the page cache is read by a system call
         if why == unit_records.UNITS_DAMAGED:
             tell(queue, offset + at, _unit(units, at * _UNIT)[0])
             at += 1
@@ -74,14 +74,16 @@ def scan_queue(
             why == unit_records.UNITS_CUT_OFF
             or (why == unit_records.UNITS_ELSEWHERE and not is_there)
         ):
-            at += 1  # its record was removed
+            if not 0 <= (named := _unit(units, at * _UNIT)[0]) < log.min_offset:
+                tell(queue, offset + at, named)  # it was not deleted: the unit names no record
+            at += 1
 
 
 def _of_lmq(
     queue: ConsumeQueue, buffer: memoryview, places: Rows, start: int,
     tell: Callable[[ConsumeQueue, int, int], None],
 ) -> Rows:
-    """Return the places whose records name this LMQ queue and the place in it, looked at one by one."""
+    """Return the places whose records name this LMQ queue and this queue offset in it."""
     kept = []
     for at, size, offset in places.tolist():
         kept.append(holds_unit(bytes(buffer[at : at + size]), queue.topic, offset))

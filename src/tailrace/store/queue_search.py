@@ -1,8 +1,8 @@
-"""Searches in a queue: the first message that is not before a position or a time.
+"""Search a queue for the first message at or after a position or a time.
 
-Positions and store times grow along a queue, so each search halves a range of units. Units are read from
-an open queue or from a directory that is only looked at: ``QueueUnits`` is what both have. A place whose
-unit cannot be read, because retention was faster or a file is missing, is no message.
+Positions and store times grow along a queue, so each search is a bisection over its units. ``QueueUnits`` is
+the interface to an open queue and to a queue of a directory that is read without the lock. A unit that cannot be
+read, because retention deleted its file or the file is missing, does not count as a message.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ __all__ = [
 ]
 
 _UNIT: Final = CQ_UNIT.size
+_BACK: Final = 32
+"""Number of units before the answer of a search that are checked first."""
+_LAST: Final = 3
 _LOOK: Final = 4096
-"""Units that are read together where many pre-blank ones follow each other."""
+"""Number of units per read in a sequence of pre-blank units."""
 
 
 class QueueUnits(Protocol):
@@ -35,22 +38,26 @@ class QueueUnits(Protocol):
         ...
 
     def units(self, offset: int, count: int) -> bytes:
-        """Bytes of up to ``count`` units from ``offset``; fewer at the end of a file, none when gone."""
+        """Return up to ``count`` units from ``offset`` onwards; fewer at a file's end, b"" if it was deleted."""
         ...
 
     def next_file(self, offset: int) -> int:
-        """Number of the first unit of the next file; ``max_offset`` after the last one."""
+        """Return the number of the first unit of the file after ``offset``; ``max_offset`` after the last file."""
         ...
 
 
-def first_message(queue: QueueUnits, low: int, holds: Callable[[CqUnit], bool | None]) -> int:
-    """Return the first offset from ``low`` on whose message ``holds`` is True for, as for all later ones.
+def first_message(
+    queue: QueueUnits, low: int, holds: Callable[[CqUnit], bool | None], high: int | None = None
+) -> int:
+    """Return the first offset, from ``low`` onwards, of a message for which ``holds`` returns True.
 
-    The end of the queue if there is none. Pre-blank units, at the start or in between, are no message.
-    ``holds`` returns None for a message that says nothing, which is then decided by the one after it; such
-    a message directly before the answer may be the answer itself.
+    ``holds`` must be False for the messages before the answer and True for it and all later ones. It may
+    return None if a message does not say, for example because it is damaged; then the next message decides. A
+    message of that kind directly before the answer may be returned instead. Pre-blank units are skipped.
+    Return the end of the queue if ``holds`` is True for no message. ``high`` is an offset known to be at or after
+    the answer.
     """
-    high = queue.max_offset
+    high = queue.max_offset if high is None else high
     while low < high:
         middle = (low + high) // 2
         at, unit = _next(queue, middle, high)
@@ -58,7 +65,7 @@ def first_message(queue: QueueUnits, low: int, holds: Callable[[CqUnit], bool | 
         while verdict is None:
             at, unit = _next(queue, at + 1, high)
             verdict = unit is None or holds(unit)
-        # With nothing but pre-blank units above the middle the answer is below it or after them.
+        # If only pre-blank units are above the middle, the answer is below the middle or after them.
         if verdict:
             high = middle
         else:
@@ -67,18 +74,45 @@ def first_message(queue: QueueUnits, low: int, holds: Callable[[CqUnit], bool | 
 
 
 def first_at(queue: QueueUnits, low: int, phy_offset: int) -> int:
-    """Return the first offset from ``low`` on whose message is at ``phy_offset`` of the log or after it.
+    """Return the first offset, from ``low`` onwards, whose message is at or after ``phy_offset`` of the log.
 
-    Units with an impossible position are stepped over.
+    Units with an impossible position are skipped. A unit with a damaged position may lead the bisection past
+    messages. So the last units before the answer are checked: if one of them is not before ``phy_offset``, the
+    search continues before that unit.
     """
-    return first_message(
-        queue, low, lambda unit: unit.phy_offset >= phy_offset if unit.phy_offset >= 0 else None)
+    high: int | None = None
+    while True:
+        found = first_message(
+            queue, low, lambda unit: unit.phy_offset >= phy_offset if unit.phy_offset >= 0 else None, high)
+        start = _kept_before(queue, low, found, phy_offset)
+        if start == found or (high is not None and start >= high):
+            return found
+        high = start
+
+
+def _kept_before(queue: QueueUnits, low: int, found: int, phy_offset: int) -> int:
+    """Return the first of the last messages before ``found`` that is not before ``phy_offset``, else ``found``."""
+    places: list[int] = []
+    positions: list[int] = []
+    for count in (_BACK, _LOOK):
+        start = at = max(low, found - count)
+        while at < found:
+            data = queue.units(at, found - at)
+            units = CQ_UNIT.view(data[: len(data) - len(data) % _UNIT])
+            real = np.flatnonzero(units["size"] != PRE_BLANK_SIZE)[-_LAST:]
+            places += (real + at).tolist()
+            positions += units["phy_offset"][real].tolist()
+            at = at + len(units) if len(units) else max(queue.next_file(at), at + 1)
+        if places or start == low:
+            break
+    last = zip(places[-_LAST:], positions[-_LAST:], strict=True)
+    return next((place for place, position in last if position >= phy_offset), found)
 
 
 def first_kept(queue: QueueUnits, phy_offset: int) -> int:
-    """Return ``first_at`` over all units that are there, also of messages that their topic released.
+    """Return ``first_at`` over all stored units, also of messages that their topic has released.
 
-    A unit that rotted must not hide those before it: the first one is looked at first.
+    The first unit is checked before the search, because a damaged unit must not hide the units before it.
     """
     low, unit = _next(queue, queue.first_offset, queue.max_offset)
     return low if unit is not None and unit.phy_offset >= phy_offset else first_at(queue, low, phy_offset)
@@ -87,7 +121,7 @@ def first_kept(queue: QueueUnits, phy_offset: int) -> int:
 def first_stored(
     queue: QueueUnits, low: int, timestamp_ms: int, store_time: Callable[[CqUnit], int | None]
 ) -> int:
-    """Return the first offset from ``low`` on whose message was stored at ``timestamp_ms`` or later.
+    """Return the first offset, from ``low`` onwards, whose message was stored at ``timestamp_ms`` or later.
 
     ``store_time`` gives the store time in ms of a unit's message, None if it cannot be read.
     """
@@ -100,17 +134,17 @@ def first_stored(
 
 
 def next_message(queue: QueueUnits, offset: int) -> int:
-    """Return the offset of the first message from ``offset`` on, the end of the queue if there is none."""
+    """Return the offset of the first message from ``offset`` onwards, or the end of the queue."""
     return _next(queue, offset, queue.max_offset)[0]
 
 
 def message_from(queue: QueueUnits, offset: int) -> CqUnit | None:
-    """Return the unit of the first message from ``offset`` on, None if there is none."""
+    """Return the unit of the first message from ``offset`` onwards, or None."""
     return _next(queue, offset, queue.max_offset)[1]
 
 
 def _next(queue: QueueUnits, offset: int, until: int) -> tuple[int, CqUnit | None]:
-    """Return offset and unit of the first message in a range, (``until``, None) if there is none."""
+    """Return offset and unit of the first message in [``offset``, ``until``), or (``until``, None)."""
     count = 1
     while offset < until:
         data = queue.units(offset, min(count, until - offset))

@@ -1,4 +1,4 @@
-"""Which topics have batch ConsumeQueues: what ``config/topics.json`` and the two directories of queues say."""
+"""Find which topics have batch ConsumeQueues, from ``config/topics.json`` and the two directories of queues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BATCH_CQ = "BatchCQ"
 
 
 def whole_units(file_size: int, unit: int) -> int:
-    """Return the length of a file of at least so many bytes that has whole units."""
+    """Return ``file_size``, rounded up to a multiple of ``unit`` bytes."""
     return -(-file_size // unit) * unit
 
 
@@ -38,7 +38,7 @@ def read_batch_topics(file_system: FileSystem, root: str) -> frozenset[str]:
 
 
 def _read_types(file_system: FileSystem, root: str) -> dict[str, bool]:
-    """Return whether a topic has batch queues, for all topics if any has; else nothing."""
+    """Return for each topic whether it has batch queues. Return {} quickly if no topic has."""
     path = f"{root}/{filenames.CONFIG}/topics.json"
     for name in (path, f"{path}.bak"):
         text = read_if_there(file_system, name) or b""
@@ -56,10 +56,10 @@ def _read_types(file_system: FileSystem, root: str) -> dict[str, bool]:
 
 
 def check_queue_types(file_system: FileSystem, root: str) -> None:
-    """Raise NotAStoreError if a topic has queues of the kind that its configuration does not say.
+    """Raise NotAStoreError if a topic has queues of another kind than its configuration says.
 
     A Java broker does not start on such a directory either. A topic without a configuration may have
-    queues of one kind.
+    queues of either kind, but not of both.
     """
     batch = {topic for topic, _ in queue_directories(file_system, f"{root}/{filenames.BATCHCONSUMEQUEUE}")}
     types = _read_types(file_system, root)

@@ -1,7 +1,7 @@
-"""Reading messages: by queue, by time, by key (RocketMQ's getMessage, getOffsetInQueueByTime ...).
+"""Read messages by queue, by time, and by key (RocketMQ's getMessage, getOffsetInQueueByTime ...).
 
-Invariant: nothing is served but a whole record, checksums and place included, which is the message
-of its queue that the unit says it is. What is not is stepped over, and named once in the log (W14).
+Invariant: a record is returned only if checksums, position, topic and queue offset are right. Other records
+are skipped, and each is logged once (W14: readers check what they return).
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ _unit: Final = CQ_UNIT.struct.unpack_from
 _ANY_CODE: Final = np.empty(0, np.int64)
 _FOUND: Final = GetMessageStatus.FOUND
 _NO_MATCHED_MESSAGE: Final = GetMessageStatus.NO_MATCHED_MESSAGE
-"""A look-up in the enumeration costs about a third of the read of one message."""
+"""Kept in variables, because an enumeration look-up costs about a third of the read of one message."""
 _DONE: Final = (unit_records.UNITS_END, unit_records.UNITS_FULL)
 Codes = np.ndarray[Any, np.dtype[np.int64]]
-_MOST_TOLD: Final = 1000
+_MOST_LOGGED: Final = 1000
 _LOOK_BYTES: Final = 16 << 20
-"""Bytes that one read with a property filter looks at, those of properties counted several times."""
+"""Bytes that one read with a property filter examines; bytes of properties count several times."""
 _WORK: Final = 25_600
-"""Messages that one read with a property filter looks at, times the cost of the filter: some ms."""
+"""Messages that one read with a property filter examines, times the cost of the filter: some ms."""
 _FILTERED_READ: Final = 1 << 20
-"""Bytes that one system call reads from the disk for a property filter; most of them are not wanted."""
+"""Bytes per read from the disk with a property filter; most of the messages are not selected."""
 _GAP: Final = 16 << 10
-"""Bytes between two records that one read from the disk takes, too."""
+"""Two records with at most this many bytes between them are read from the disk in one call."""
 
 
 @final
 class MessageReader:
-    """Look-ups over log, queues and index. Any thread may call; nothing is changed."""
+    """Reads from log, queues and index. Any thread may call; nothing is changed."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class MessageReader:
         self._log = commit_log
         self._queues = queues
         self._index = index
-        self._told: set[int] = set()
+        self._logged: set[tuple[str, int, int]] = set()
 
     def get_message(
         self,
@@ -88,13 +88,12 @@ class MessageReader:
         property_filter: PropertyFilter | None = None,
         only_cached: bool = False,
     ) -> GetMessageResult:
-        """Return up to ``max_msg_nums`` records from ``offset`` whose tags code is one of ``codes``.
+        """Return up to ``max_msg_nums`` records from ``offset`` onwards whose tags code is one of ``codes``.
 
-        With ``property_filter``, which goes without ``codes``, return those that it keeps.
-
-        The least of ``max_bytes`` and the configured bounds applies, but one message always fits.
-        With ``only_cached`` the call does not wait for the disk: it returns what is before the first
-        record that is not in the page cache, and ``is_cold`` if that is nothing.
+        ``codes`` None selects all. ``property_filter`` selects by properties instead; do not pass both.
+        The result has at most ``max_bytes`` and at most the configured limits, but one message always fits.
+        With ``only_cached`` do not wait for the disk: return the records before the first one that is not in
+        the page cache, or ``is_cold`` if there is no such record.
         """
         queue = self._queues.table.get((topic, queue_id))
         if queue is None or queue.max_offset == 0:
@@ -119,7 +118,7 @@ class MessageReader:
             return result
         if not units:
             result.status = GetMessageStatus.OFFSET_FOUND_NULL
-            result.next_begin_offset = queue.behind_file(offset)
+            result.next_begin_offset = queue.offset_after_file(offset)
             return result
         room = min(max_bytes, self._room)
         self._read_units(
@@ -132,10 +131,10 @@ class MessageReader:
         self, queue: ConsumeQueue, units: bytes, codes: Codes, offset: int, most: int, room: int,
         result: GetMessageResult, *, keep: PropertyFilter | None, only_cached: bool,
     ) -> None:
-        """Fill ``result`` with the records of units that start at ``offset``.
+        """Fill ``result`` with the records of ``units``, the first of which is that of ``offset``.
 
-        One kernel call reads as far as the records are in one segment. A unit whose record was
-        removed or is damaged is skipped, and its place does not count.
+        One kernel call reads the records up to the end of a segment. A unit whose record was deleted or is
+        damaged is skipped and does not count for ``most``.
         """
         topic = queue.record_topic
         parts: list[bytes] = []
@@ -172,16 +171,18 @@ class MessageReader:
             if why == unit_records.UNITS_COLD and only_cached:
                 result.is_cold = not (result.record_count or at)
                 break
-            mapped = why != unit_records.UNITS_COLD  # one that is not cached is read by a system call
+            mapped = why != unit_records.UNITS_COLD  # a record outside the page cache is read by a system call
             was, (phy_offset, size, _) = phy_offset, _unit(units, at * _UNIT)
             if not mapped:
                 size = (
                     _span(units, at, codes, most - result.record_count, room - total) if keep is None
                     else _span(units, at, codes, len(units), _FILTERED_READ))
             if why == unit_records.UNITS_DAMAGED:
-                self._tell(queue, offset + at, phy_offset)
+                self._log_damage(queue, offset + at, phy_offset)
                 at += 1
             elif why == unit_records.UNITS_CUT_OFF or (phy_offset == was and not is_there):
+                if not 0 <= phy_offset < self._log.min_offset:
+                    self._log_damage(queue, offset + at, phy_offset)  # it was not deleted: the unit names no record
                 removed = True
                 at += 1
         result.next_begin_offset = offset + at
@@ -192,21 +193,25 @@ class MessageReader:
             result.status = GetMessageStatus.MESSAGE_WAS_REMOVING
 
     def has_batch_queues(self, topic: str) -> bool:
-        """Return whether the queues of a topic are batch queues."""
+        """Return True if the queues of a topic are batch queues."""
         return self._queues.has_batch_queues(topic)
 
     def scan(
         self, topic: str, queue_id: int, offset: int, until: int, count: int
     ) -> Generator[tuple[memoryview, Rows], None, None]:
-        """Yield rows of at most ``count`` messages from ``offset`` on, in large parts: see ``scan_queue``."""
+        """Yield rows of at most ``count`` records in large parts, see ``scan_queue``.
+
+        The first record is the one that has the message at ``offset``.
+        """
         queue = self._queues.get(topic, queue_id)
         if queue is not None:
-            yield from scan_queue(self._log, queue, offset, until, count, self._tell)
+            offset = queue.begin_of(max(offset, queue.min_offset))
+            yield from scan_queue(self._log, queue, offset, until, count, self._log_damage)
 
     def _of_lmq(
         self, queue: ConsumeQueue, data: bytes, places: bytes, count: int
     ) -> tuple[bytes, bytes, int]:
-        """Return the records that name this LMQ queue and the place in it; the others are damaged units."""
+        """Return the records that name this LMQ queue and the queue offset; log the others as damaged."""
         read = GetMessageResult(_FOUND, data=data, places=places)
         found, offsets = read.records, read.queue_offsets
         kept = [holds_unit(one, queue.topic, place) for one, place in zip(found, offsets, strict=True)]
@@ -214,24 +219,25 @@ class MessageReader:
             return data, places, count
         for one, place, right in zip(found, offsets, kept, strict=True):
             if not right:
-                self._tell(queue, place, MESSAGE_HEAD.unpack_from(one).phy_offset)
+                self._log_damage(queue, place, MESSAGE_HEAD.unpack_from(one).phy_offset)
         found = list(itertools.compress(found, kept))
         return b"".join(found), places_of(found, itertools.compress(offsets, kept)), len(found)
 
-    def _tell(self, queue: ConsumeQueue, offset: int, phy_offset: int) -> None:
-        if phy_offset in self._told or len(self._told) >= _MOST_TOLD:
+    def _log_damage(self, queue: ConsumeQueue, offset: int, phy_offset: int) -> None:
+        place = queue.topic, queue.queue_id, offset
+        if place in self._logged or len(self._logged) >= _MOST_LOGGED:
             return
-        self._told.add(phy_offset)
+        self._logged.add(place)
         _log.error("a message is damaged, it is not served topic=%s queue_id=%d queue_offset=%d "
                    "phy_offset=%d", queue.topic, queue.queue_id, offset, phy_offset)
 
     def store_timestamp(self, phy_offset: int) -> int:
-        """Store time of the record at a position, -1 when there is none."""
+        """Return the store time of the record at a position in ms, -1 without a record."""
         stored = store_timestamp_of(self._log.read(phy_offset, STORE_TIME_HEAD))
         return -1 if stored is None else stored
 
     def message_store_timestamp(self, topic: str, queue_id: int, offset: int) -> int:
-        """Store time of a message of a queue, -1 when it is not there."""
+        """Return the store time of a message of a queue in ms, -1 if it does not exist."""
         queue = self._queues.get(topic, queue_id)
         unit = queue.unit(offset) if queue is not None else None
         if unit is None or unit.size == PRE_BLANK_SIZE:
@@ -241,9 +247,11 @@ class MessageReader:
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: BoundaryType
     ) -> int:
-        """LOWER: the first message not older than a time; UPPER: the last not younger.
+        """Return the queue offset for a store time.
 
-        Between the least and the next offset of the queue; 0 for a queue that does not exist.
+        LOWER: the first message stored at ``timestamp_ms`` or later. UPPER: the last message stored at
+        ``timestamp_ms`` or earlier. The result is between the least and the next offset of the queue; 0 if the
+        queue does not exist.
         """
         queue = self._queues.get(topic, queue_id)
         if queue is None:
@@ -257,18 +265,18 @@ class MessageReader:
         return first_stored(queue, queue.min_offset, timestamp_ms, self._time_of)
 
     def _time_of(self, unit: CqUnit) -> int | None:
-        """Store time of a unit's message, -1 when it has expired, None when it is damaged or lost."""
+        """Return the store time of a unit's message in ms, -1 if it was deleted, None if it is damaged."""
         if unit.phy_offset < self._log.min_offset:
             return -1
         if not unit.tags_code and not self._is_whole(unit):
-            return None  # a place whose message is damaged
+            return None  # the unit covers damage
         return store_timestamp_of(self._log.read(unit.phy_offset, STORE_TIME_HEAD))
 
     def _is_whole(self, unit: CqUnit) -> bool:
         return has_unit(self._log.read(unit.phy_offset, unit.size), unit.phy_offset)
 
     def decode_at(self, phy_offset: int) -> MessageExt | None:
-        """The message at a position, or None when no whole record starts there."""
+        """Return the message at a position, or None without a valid record."""
         data = self._log.record_at(phy_offset)
         if data is None or not is_record(data, phy_offset):
             return None
@@ -278,20 +286,20 @@ class MessageReader:
             return None
 
     def visible_at(self, phy_offset: int) -> MessageExt | None:
-        """The same, but None for a message that its topic let go."""
+        """Return the message at a position, or None without a valid record or if its topic has released it."""
         message = self.decode_at(phy_offset)
-        return None if message is None or self._was_let_go(message) else message
+        return None if message is None or self._is_released(message) else message
 
-    def _was_let_go(self, message: MessageExt) -> bool:
+    def _is_released(self, message: MessageExt) -> bool:
         queue = self._queues.get(message.topic, message.queue_id)
         return queue is not None and message.queue_offset < queue.logical_min_offset
 
     def query(
         self, topic: str, key: str, max_num: int, begin_ms: int, end_ms: int, index_type: str
     ) -> list[tuple[MessageExt, bytes]]:
-        """Messages that really have the key, oldest first, at most ``max_num`` of the newest.
+        """Return the newest ``max_num`` messages that have the key, oldest first, as (message, record).
 
-        ``index_type`` K or U looks for a key or unique key, T for a tag.
+        ``index_type`` is K or U for a key or unique key, T for a tag.
         """
         if self._index is None:
             return []
@@ -314,18 +322,18 @@ class MessageReader:
                 )
                 if has and len(found) < max_num:
                     found.append((message, data))
-            # Collisions and doubles take places: look further while the index may have more.
+            # Other keys with the same hash and repeated positions fill the result: query more if the index has more.
             if len(found) >= max_num or len(positions) < wanted:
                 return found[::-1]
             wanted *= 4
 
 
 def _span(units: bytes, at: int, codes: Codes, most: int, room: int) -> int:
-    """Return how many bytes one read from the disk takes for the record of unit ``at`` and those after it.
+    """Return the number of bytes to read from the disk in one call, starting at the record of unit ``at``.
 
-    That is up to the end of one of the next ``most`` wanted records, as long as they follow each other
-    closely and take at most ``room`` bytes together. A read of each record by itself takes several times
-    as long in a thread, because the thread has to get the interpreter back after every call.
+    The call covers up to ``most`` selected records that are close to each other and have at most ``room`` bytes
+    together. Reading each record by itself takes several times as long in a thread, because the thread
+    waits for the interpreter's lock after every call.
     """
     view = CQ_UNIT.view(units)[at:]
     if len(codes):
@@ -347,7 +355,7 @@ def _moved(places: bytes, by: int) -> bytes:
 
 
 def _outside(offset: int, low: int, high: int) -> GetMessageResult:
-    """Answer a read at an offset that is not in [``low``, ``high``)."""
+    """Return the result of a read at an offset outside [``low``, ``high``)."""
     if offset < low:
         return GetMessageResult(GetMessageStatus.OFFSET_TOO_SMALL, low, low, high)
     if offset == high:

@@ -1,4 +1,4 @@
-"""Records as units and index entries need them: of one part of the log, or of several together."""
+"""Records reduced to what queue units and index entries are made of. One batch may have several parts of the log."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tailrace.store.walk.scan import Rows
 __all__ = ["UNIT_COLUMNS", "Hashes", "RecordBatch", "inner_counts", "rows_by_queue"]
 
 UNIT_COLUMNS: Final = record.C_TAGS_CODE + 1
-"""So many columns of a row are kept: what units and entries are made of, and the checks before they are written."""
+"""Number of columns of a row that are kept: what units, entries and the checks before writing them need."""
 Hashes = np.ndarray[Any, np.dtype[np.int32]]
 _Array = TypeVar("_Array", bound=np.ndarray[Any, Any])
 
 
 def _longer(array: _Array, count: int) -> _Array:
-    """An array of so many rows that begins with those of another."""
+    """Return a copy of ``array`` with ``count`` rows; the new rows are not initialised."""
     made = np.empty_like(array, shape=(count, *array.shape[1:]))
     made[: len(array)] = array
     return made
@@ -32,7 +32,7 @@ def _longer(array: _Array, count: int) -> _Array:
 
 @final
 class QueueNumbers:
-    """Queues, numbered from 0 on as records name them."""
+    """Numbers queues from 0 onwards, in the order in which records name them."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -44,12 +44,12 @@ class QueueNumbers:
         return self._count
 
     def clear(self) -> None:
-        """Begin anew with no queue."""
+        """Forget all queues."""
         self._count = 0
         self._table[:] = 0
 
     def number(self, data: Any, rows: Rows, numbers: Rows) -> None:
-        """The number of each row's queue, -1 of one that has no unit."""
+        """Write to ``numbers`` the number of each row's queue, -1 for a record without a unit."""
         done = 0
         while True:
             done, self._count = queue_units.number_queues(
@@ -70,23 +70,23 @@ class QueueNumbers:
             self._table[place] = number
 
     def names(self) -> list[tuple[bytes, int]]:
-        """Raw topic and id of each queue."""
+        """Return topic (bytes) and id of each queue."""
         return [
             (bytes(self._names[at : at + length]), queue_id)
             for _, queue_id, at, length in self._known[: self._count].tolist()]
 
 
 def inner_counts(data: Any, rows: Rows) -> Iterator[tuple[int, int]]:
-    """Number of each row that is an inner batch, and how many messages it has."""
+    """Yield (number of the row, number of its messages) for each row that is an inner batch."""
     for number in np.flatnonzero(rows[:, record.C_SYS_FLAG] & SysFlag.INNER_BATCH).tolist():
         at, length = rows[number, [record.C_PROPS_POS, record.C_PROPS_LEN]].tolist()
         yield number, inner_num(bytes(data[at : at + length]))
 
 
 def rows_by_queue(data: Any, rows: Rows) -> Iterator[tuple[str, int, Rows]]:
-    """Each queue of record rows, and the numbers of its rows, in the order of the log.
+    """Yield (topic, queue id, numbers of its rows in the order of the log) for each queue of record rows.
 
-    Rows of a kind that has no unit are left out. For the units of LMQ queues, pass ``rows_with_lmq``.
+    Rows of records without a unit are left out. To include units of LMQ queues, pass ``rows_with_lmq``.
     """
     queues, numbers = QueueNumbers(), np.empty(len(rows), dtype=np.int64)
     queues.number(data, rows, numbers)
@@ -100,9 +100,9 @@ def rows_by_queue(data: Any, rows: Rows) -> Iterator[tuple[str, int, Rows]]:
 
 @final
 class RecordBatch:
-    """Rows of several parts of the log; their bytes are not needed any more once a part was added.
+    """Rows of several parts of the log. The bytes of a part are not needed after ``add``.
 
-    Its memory is used again after ``clear``: new memory costs more than what is done in it.
+    Reuse a batch after ``clear``, because allocating new memory costs more than filling it.
     """
 
     def __init__(self, *, with_keys: bool = True) -> None:
@@ -114,26 +114,26 @@ class RecordBatch:
         self._keys = 0
         self._queues = QueueNumbers()
         self.records = 0
-        """Number of records; ``len`` counts the rows of their LMQ units, too."""
+        """Number of records; ``len`` also counts the rows of their LMQ units."""
         self.inner_counts: dict[int, int] = {}
         """Number of messages of each row that is an inner batch."""
         self.sealed: list[Damage] = []
-        """Damage that placeholders among the records cover."""
+        """Damage that placeholder records cover."""
 
     def __len__(self) -> int:
         return self._count
 
     def clear(self) -> None:
-        """Forget all rows; what was returned of them is not valid any more."""
+        """Remove all rows. Arrays that were returned before are no longer valid."""
         self._count = self._keys = self.records = 0
         self._queues.clear()
         self.inner_counts.clear()
         self.sealed = []
 
     def add(self, data: Any, rows: Rows) -> None:
-        """Take record rows, which follow those that were taken before; ``data`` is what they point into.
+        """Add record rows, which follow those added before. C_*_POS of ``rows`` are positions in ``data``.
 
-        LMQ units of a record become rows behind its own one.
+        Rows for the LMQ units of a record are added after its own row.
         """
         self.records += len(rows)
         rows = rows_with_lmq(data, rows)
@@ -169,14 +169,11 @@ class RecordBatch:
 
     @property
     def key_hashes(self) -> tuple[Rows, Hashes]:
-        """Where the keys of each row end, and the hash of each key; see ``kernels.index_entries``."""
+        """For each row the number after its last key, and the hash of each key (``kernels.index_entries``)."""
         return self._ends[: self._count], self._hashes
 
     def sorted(self) -> tuple[Rows, list[int], list[tuple[bytes, int]]]:
-        """The numbers of all rows by queue; bounds of the queues in these; the queues.
-
-        A queue is its raw topic and its id.
-        """
+        """Return (numbers of all rows sorted by queue, bounds of each queue in them, queues as (topic, id))."""
         bounds = np.empty(len(self._queues) + 1, dtype=np.int64)
         total = queue_units.sort_by_queue(
             self._numbers[: self._count], len(self._queues), self._order, bounds)

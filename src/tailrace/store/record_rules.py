@@ -1,4 +1,4 @@
-"""What a record may hold: names of topics, and the most bytes of each part."""
+"""Limits for records: names of topics, and the greatest length of each part."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _MOST_KNOWN: Final = 100_000
 
 @final
 class RecordRules:
-    """Rules that everything keeps that goes into the log. Any thread may call.
+    """Checks every record before it goes into the log. Any thread may call.
 
-    ``known`` gets the bytes of topics that were found to be right.
+    ``known`` is filled with the bytes of valid topics.
     """
 
     def __init__(self, config: StoreConfig, known: dict[str, bytes]) -> None:
@@ -34,7 +34,7 @@ class RecordRules:
         self._known = known
 
     def topic_bytes(self, topic: str) -> bytes:
-        """The stored form of a topic; raises MessageIllegalError for a name that no record may have."""
+        """Return the stored form of a topic. Raises MessageIllegalError for an invalid name."""
         known = self._known.get(topic)
         if known is not None:
             return known
@@ -47,7 +47,7 @@ class RecordRules:
         if topic.startswith(("%RETRY%", "%DLQ%")) and self._config.auto_message_version_on_topic_len:
             limit = MAX_TOPIC_LENGTH
         if len(raw) > limit:
-            raise MessageIllegalError("topic", f"{len(raw)} bytes, {limit} are the most")
+            raise MessageIllegalError("topic", f"{len(raw)} bytes, the limit is {limit}")
         if len(self._known) > _MOST_KNOWN:
             self._known.clear()
         self._known[topic] = raw
@@ -55,20 +55,21 @@ class RecordRules:
 
     @property
     def appends_crc(self) -> bool:
-        """Whether a record ends with the checksum property."""
+        """True if records end with the checksum property."""
         return self._config.enabled_append_prop_crc
 
     def check_sizes(self, body: bytes, properties: bytes, topic: bytes, hosts: int) -> None:
-        """As ``check_lengths``, for the parts themselves."""
+        """As ``check_lengths``, with the parts instead of their lengths."""
         separator = int(properties[-1:] != b"\x02")
         self.check_lengths(len(body), len(properties), len(topic), hosts, separator)
 
     def check_lengths(
         self, body: int, properties: int, topic: int, hosts: int, separator: int = 0
     ) -> None:
-        """Raises MessageIllegalError for a record whose parts have too many bytes.
+        """Raise MessageIllegalError if a part of a record has too many bytes.
 
-        ``hosts`` are both together; ``separator`` is 1 if there must be one before the checksum.
+        ``hosts`` is the length of both addresses together. ``separator`` is 1 if the properties need a
+        separator before the checksum property.
         """
         config = self._config
         if body > config.max_message_size:
@@ -77,7 +78,7 @@ class RecordRules:
         reserved = CRC_PROPERTY_LENGTH + separator if self.appends_crc else 0
         if properties + reserved > MAX_PROPERTIES_LENGTH:
             raise MessageIllegalError(
-                "properties", f"{properties} bytes, {MAX_PROPERTIES_LENGTH - reserved} are the most")
+                "properties", f"{properties} bytes, the limit is {MAX_PROPERTIES_LENGTH - reserved}")
         size = record_size(hosts, body, topic, properties + reserved)
         if size + END_FILE_MIN_BLANK_LENGTH > config.mapped_file_size_commit_log:
             raise MessageIllegalError(
@@ -85,7 +86,7 @@ class RecordRules:
                 f"{config.mapped_file_size_commit_log} (mappedFileSizeCommitLog)")
 
     def are_short(self, topic: int, hosts: int, longest: int, most: int) -> bool:
-        """Whether the longest body and the longest properties fit, even those of one message."""
+        """Return True if the longest body (``longest``) and the longest properties (``most``) fit one record."""
         config = self._config
         extra = CRC_PROPERTY_LENGTH + 1 if self.appends_crc else 0
         size = record_size(hosts, longest, topic, most + extra)
@@ -95,12 +96,12 @@ class RecordRules:
         )
 
     def bound(self, topic: int, hosts: int, count: int, size: int) -> int:
-        """The most bytes that records take whose bodies and properties have ``size`` bytes."""
+        """Return the greatest length of ``count`` records whose bodies and properties have ``size`` bytes."""
         extra = CRC_PROPERTY_LENGTH + 1 if self.appends_crc else 0
         return record_size(hosts, 0, topic, extra) * count + size
 
     def check_whole(self, bound: int) -> None:
-        """Raises MessageIllegalError for a batch of ``bound`` bytes that does not fit one file."""
+        """Raise MessageIllegalError if a batch of ``bound`` bytes does not fit one segment."""
         if bound + END_FILE_MIN_BLANK_LENGTH > self._config.mapped_file_size_commit_log:
             raise MessageIllegalError(
                 "batch", f"{bound} bytes do not fit a CommitLog file of "

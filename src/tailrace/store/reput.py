@@ -1,4 +1,4 @@
-"""Dispatch of new records (RocketMQ's ReputMessageService): a step that catches up with the log."""
+"""Dispatch new records to queues and index (RocketMQ's ReputMessageService)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BEFORE: Final = 65
 
 @final
 class ReputMessageService:
-    """Invariant: everything below ``reput_from_offset`` has its units and entries written."""
+    """Invariant: the units and entries of every record below ``reput_from_offset`` are written."""
 
     def __init__(
         self,
@@ -41,23 +41,23 @@ class ReputMessageService:
         self._flags = flags
         self._seen_until = 0
         self.idle = True
-        """Whether a put has to wake the service; else it is at work and will see the message."""
+        """True if a put must wake the service; otherwise the service is running and will see the message."""
         self._rows = np.empty((_ROWS, record.COLUMNS), dtype=np.int64)
         self._changed = threading.Condition()
         self._lock = threading.Lock()
-        self._told_bad = -1
+        self._logged_bad = -1
         self.reput_from_offset = 0
         self.position: Position | None = None
         """The last record that was dispatched; see ``store.progress``."""
         self._recent: list[int] = []
 
     def step(self) -> bool:
-        """Dispatch some records; True when there may be more."""
+        """Dispatch some records. Return True if there may be more."""
         with self._lock:
             self.idle = False
             again = self._step()
             if not again:
-                # In this order: a put either sees the flag, or its end is seen here.
+                # In this order, so that either a put sees the flag, or the end of its record is seen here.
                 self.idle = True
                 again = self._confirm_offset() > self._seen_until
         with self._changed:
@@ -98,9 +98,9 @@ class ReputMessageService:
             return True
         self.reput_from_offset = start + stop
         if count == 0 and reason != record.REASON_SHORT:
-            # Bytes we wrote ourselves are no record: nothing behind them is hidden silently.
-            if self._told_bad != start:
-                self._told_bad = start
+            # Bytes that this process wrote are not a valid record: stop, and refuse puts with the reason.
+            if self._logged_bad != start:
+                self._logged_bad = start
                 self._flags.set(
                     WRITE_LOGICS_QUEUE_ERROR,
                     f"dispatch stopped at a bad record at phy_offset={start}"
@@ -112,23 +112,23 @@ class ReputMessageService:
         return count > 0
 
     def start_from(self, phy_offset: int, position: Position | None) -> None:
-        """Go on where recovery ended."""
+        """Start at the position where recovery ended."""
         self.reput_from_offset = phy_offset
         self.position = position
         self._recent = [position.start] if position is not None else []
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Nothing is dispatched meanwhile."""
+        """Context in which nothing is dispatched."""
         with self._lock:
             yield
 
     def behind_bytes(self) -> int:
-        """Bytes of the log that are not dispatched yet."""
+        """Return the number of bytes of the log that are not dispatched yet."""
         return max(0, self._log.max_offset - self.reput_from_offset)
 
     def wait(self, until: int, timeout_ms: int) -> bool:
-        """Wait until everything below ``until`` is dispatched."""
+        """Wait until everything below ``until`` is dispatched. Return False after ``timeout_ms``."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: self.reput_from_offset >= until, timeout_ms / 1000)

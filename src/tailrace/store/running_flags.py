@@ -1,4 +1,4 @@
-"""Why a store may not be written (RocketMQ's RunningFlags), kept in memory only."""
+"""Reasons why a store may not be written (RocketMQ's RunningFlags). They are kept in memory only."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ DISK_FULL = 16
 
 @final
 class RunningFlags:
-    """A set of reasons, each with the sentence that says what happened."""
+    """A set of flags, each with a sentence that says what happened."""
 
     def __init__(self) -> None:
         self.bits = 0
         self._reasons: dict[int, str] = {}
 
     def set(self, flag: int, reason: str) -> None:
-        """Note a reason; the first sentence for a flag stays."""
+        """Set a flag. If it is set already, its first sentence stays."""
         self._reasons.setdefault(flag, reason)
         self.bits |= flag
 
     def clear(self, flag: int) -> None:
-        """Drop a reason."""
+        """Clear a flag and its sentence."""
         self._reasons.pop(flag, None)
         self.bits &= ~flag
 
     @property
     def reason(self) -> str:
-        """All sentences."""
+        """All sentences, separated by semicolons."""
         return "; ".join(self._reasons.values())
 
     def is_writeable(self, *, though_full: bool = False) -> bool:
-        """Whether messages may be put; ``though_full`` also on a disk above its warning level."""
+        """Return True if messages may be put; with ``though_full`` also on a disk above its warning level."""
         return not self.bits & ~(NOT_READABLE | (DISK_FULL if though_full else 0))
 
     def is_readable(self) -> bool:
-        """Whether messages may be read."""
+        """Return True if messages may be read."""
         return not self.bits & NOT_READABLE

@@ -1,8 +1,8 @@
 """Placeholder records over damaged bytes, so that a Java broker does not end the log there.
 
-A placeholder is as long as the damage and of the type of a rolled back transaction, which no
-broker gives a queue unit or an index entry. Where the damage reaches the end of its segment a blank
-record takes its place. The units of the damaged messages stay as they are; we never serve them.
+A placeholder has the length of the damage and the type of a rolled back transaction, because brokers write no
+queue unit and no index entry for that type. If the damage reaches the end of its segment, a blank record is
+written instead. The units of the damaged messages stay and are never served.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HOST: Final = bytes(8)
 
 
 def placeholder(damage: Damage, file: LogFile, timestamp_ms: int) -> bytes:
-    """The bytes to write at ``damage.phy_offset``; empty when the damage is too small for a record."""
+    """Return the bytes to write at ``damage.phy_offset``; b"" if the damage is too small for a record."""
     end = file.file_from_offset + file.size
     if damage.until >= end:
         size = end - damage.phy_offset
@@ -41,7 +41,7 @@ def placeholder(damage: Damage, file: LogFile, timestamp_ms: int) -> bytes:
 
 
 def sealed_rows(data: Any, rows: Rows) -> list[Damage]:
-    """The placeholders among record rows, as the damage they cover."""
+    """Return the damage that placeholders among record rows cover."""
     found = []
     mask = (rows[:, record.C_SYS_FLAG] & SysFlag.TRANSACTION_MASK) == SysFlag.TRANSACTION_ROLLBACK
     for row in rows[mask] if bool(mask.any()) else ():

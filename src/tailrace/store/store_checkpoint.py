@@ -1,7 +1,7 @@
-"""The checkpoint file: how far derived state is durable, as a Java broker wants to be told.
+"""The checkpoint file: up to where log, queues and index are durable, in the form that Java brokers read.
 
-Owns ``checkpoint``. Invariant: no field claims more than is durable when it is written; the callers
-set a field only after the sync it stands for. It is a hint, so a damaged one reads as all zero.
+Owns ``checkpoint``. Invariant: a field is set only after the sync that it stands for, so no field is after
+the last synced position. The file is a hint: a damaged file is read as all zero.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["StoreCheckpoint", "read_checkpoint"]
 
 
 def read_checkpoint(file_system: FileSystem, path: str) -> Checkpoint:
-    """The checkpoint of a directory, all zero when it is missing, short or impossible."""
+    """Return the checkpoint of a directory, all zero if it is missing, too short or has a negative field."""
     nothing = Checkpoint(0, 0, 0, 0, 0, 0)
     data = read_hint(file_system, path, CHECKPOINT.size) or b""
     if len(data) < CHECKPOINT.size:
@@ -39,7 +39,7 @@ class StoreCheckpoint:
 
     @property
     def fields(self) -> Checkpoint:
-        """What the next ``flush`` writes."""
+        """The fields that the next ``flush`` writes."""
         return self._fields
 
     @property
@@ -48,12 +48,12 @@ class StoreCheckpoint:
         return CHECKPOINT.pack(*self._fields).hex()
 
     def update(self, **fields: int) -> None:
-        """Set fields by name; call it after the sync they stand for."""
+        """Set fields by name. Call it after the sync that they stand for (FL3)."""
         with self._lock:
             self._fields = self._fields._replace(**fields)
 
     def flush(self) -> None:
-        """Write and sync the file when anything changed. Raises OSError."""
+        """Write and sync the file if a field has changed. Raises OSError."""
         with self._lock:
             fields = self._fields
             if fields == self._written:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from typing import Any, Final, final
 
@@ -37,6 +38,7 @@ class StoreStatsService:
         self.put_time_max_ms = 0
         self._samples: deque[tuple[int, int, int, int, int]] = deque(maxlen=601)
         self._printed_ns = clock.monotonic_ns()
+        self._printed = (0, 0, 0)
 
     def put_done(self, result: PutMessageResult, elapsed_ns: int) -> None:
         """Count one call that put messages, was refused or ended early, and its time."""
@@ -72,10 +74,21 @@ class StoreStatsService:
             (now, self.put_times, self.get_found_times, self.get_miss_times, self.get_transferred))
         if now - self._printed_ns >= 60_000_000_000:
             self._printed_ns = now
+            figures = (self.put_times, self.get_found_times, self.put_failed_times)
+            if figures == self._printed:
+                return  # nothing has happened since the last line
+            self._printed = figures
             _log.info(
                 "[STORETPS] put_tps=%s get_found_tps=%s get_miss_tps=%s put_failed=%d put_max_ms=%d",
                 self.rates(1), self.rates(2), self.rates(3), self.put_failed_times,
                 self.put_time_max_ms)
+
+    def history(self) -> list[tuple[float, float]]:
+        """Return puts and messages read a second, for each sample of the last ten minutes, oldest first."""
+        samples = list(self._samples)
+        return [
+            ((b[1] - a[1]) * 1e9 / (b[0] - a[0]), (b[4] - a[4]) * 1e9 / (b[0] - a[0]))
+            for a, b in itertools.pairwise(samples) if b[0] > a[0]]
 
     def rates(self, column: int) -> list[float]:
         """Events a second over the last 10, 60 and 600 seconds, as far as they were sampled."""

@@ -1,6 +1,6 @@
-"""Verification rules: every record, queue unit and index entry of a directory against the log.
+"""Verify a directory: compare every record, queue unit and index entry with the log. Nothing is written.
 
-Nothing is written. What is found, a ``Finding`` each:
+Kinds of findings:
 
   log       segment-length, segment-name, segment-missing, damaged-record, torn-end, data-behind-end,
             odd-properties (served, but not what a client writes)
@@ -9,18 +9,18 @@ Nothing is written. What is found, a ``Finding`` each:
   hints     checkpoint-ahead
   config    config-unreadable
 
-The rules of records need one segment at a time, so the segments may be verified apart
-(``SegmentRules``); what they leave is put together here. ``Verification`` does all of it in turn.
+The rules for records need one segment at a time (``SegmentRules``), so Spark verifies segments in
+parallel and joins the results. ``Verification`` verifies the segments one after the other.
 
-Of a directory that is served what was durable and dispatched when it was opened is audited; what is
-only true when nothing is written meanwhile is left out: slots of the last index file, the checkpoint.
+Of a directory that is open in another process, only what was durable and dispatched at the start is
+verified. Slots of the last index file and the checkpoint change at any time, so they are left out.
 
-Memory: a segment's index entries, two numbers for each run of units, and a chunk of the log.
+Memory: the index entries of a segment, two numbers for each run of units, and a chunk of the log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, final
 
 import numpy as np
@@ -66,11 +66,11 @@ Key = tuple[str, int]
 
 @final
 class Claims:
-    """Which units records asked for: runs of queue offsets of each queue."""
+    """Units that records need: runs of queue offsets of each queue."""
 
     def __init__(self) -> None:
         self.runs: dict[Key, list[tuple[int, int]]] = {}
-        """(start, end) each, in the order of the log."""
+        """For each queue [(start, end)], in the order of the log."""
 
     def add(self, key: Key, start: int, count: int) -> None:
         """Claim some units of a queue."""
@@ -81,13 +81,13 @@ class Claims:
             runs.append((start, start + count))
 
     def join(self, other: Claims) -> None:
-        """Take the claims of a later segment, too."""
+        """Add the claims of a later segment."""
         for key, runs in other.runs.items():
             for start, end in runs:
                 self.add(key, start, end - start)
 
     def gaps(self, key: Key, low: int, high: int) -> Iterator[tuple[int, int]]:
-        """Ranges of [low, high) that nobody claimed."""
+        """Yield the ranges of [low, high) that no record claimed."""
         at = low
         for start, end in sorted(self.runs.get(key, ())):
             if at < start:
@@ -101,7 +101,7 @@ class Claims:
 
 @final
 class SegmentRules:
-    """The records of one segment against queues and index."""
+    """Verifies the records of one segment against queues and index."""
 
     def __init__(
         self, directory: StoreDirectory, queues: dict[Key, QueueView], index: IndexRange
@@ -114,12 +114,12 @@ class SegmentRules:
         """Number of messages of each row of the chunk that is an inner batch."""
         self.claims = Claims()
         self.next: dict[Key, int] = {}
-        """Behind the last queue offset of each queue that the segment has records of."""
+        """Offset after the last record of each queue that has records in the segment."""
         self.records = 0
         self.units = 0
 
     def verify(self, chunk: LogChunk) -> Iterator[Finding]:
-        """Everything that is found about the records of a chunk."""
+        """Yield the findings about the records of a chunk."""
         self.records += len(chunk.rows)
         yield from self._verify_properties(chunk)
         deliver_time_codes(chunk.data, chunk.rows, self._levels)
@@ -130,11 +130,11 @@ class SegmentRules:
         yield from self._index.verify_rows(chunk)
 
     def foreign_keys(self) -> list[Finding]:
-        """Index entries that no record of the segment asked for, when all were verified."""
+        """Return the index entries that no record of the segment has, after all were verified."""
         return self._index.foreign()
 
     def _verify_properties(self, chunk: LogChunk) -> Iterator[Finding]:
-        """Properties that decode to fewer than were written: odd, but served as they are."""
+        """Yield properties that cannot all be decoded: not what a client writes, but served as they are."""
         for number in rows_with_odd_properties(chunk):
             row = chunk.rows[number]
             at, length = int(row[record.C_PROPS_POS]), int(row[record.C_PROPS_LEN])
@@ -167,11 +167,11 @@ class SegmentRules:
             there = queue.units(offset, 1) if queue is not None else b""
             phy_offset = int(rows[chosen[number], record.C_PHY])
             if there != unit and phy_offset < directory.deleted_topics.get(key[0], -1):
-                continue  # its topic was deleted; the unit is of a message that came later
+                continue  # its topic was deleted, and the unit is that of a later message
             if there == unit or (key[0] == SCHEDULE_TOPIC and _is_delayed(there, unit)):
                 self._claim(key, offset, 1)
             elif directory.is_live and offset >= (queue.max_offset if queue is not None else 0):
-                continue  # not dispatched by the time of the look
+                continue  # not dispatched when the directory was opened
             elif len(there) < _UNIT or not 0 < CQ_UNIT.unpack_from(there).size < PRE_BLANK_SIZE:
                 yield Finding("missing-unit", _queue_path(self._directory, key), offset,
                               f"the record at {phy_offset} has no unit")
@@ -183,7 +183,7 @@ class SegmentRules:
     def _verify_batches(
         self, queue: BatchQueueView, key: Key, rows: Rows, chosen: Any
     ) -> Iterator[Finding]:
-        """The records of a batch queue: each has one unit, which says how many messages it has."""
+        """Verify the records of a batch queue. Each has one unit with its number of messages."""
         directory = self._directory
         counts = np.array([self._counts.get(number, 1) for number in chosen.tolist()], dtype=np.int64)
         wanted, size = batch_units(rows, chosen, counts), BATCH_CQ_UNIT.size
@@ -199,7 +199,7 @@ class SegmentRules:
             elif phy_offset < directory.deleted_topics.get(key[0], -1) or (
                 directory.is_live and offset >= queue.max_offset
             ):
-                continue  # its topic was deleted, or it was not dispatched by the time of the look
+                continue  # its topic was deleted, or it was not dispatched when the directory was opened
             elif queue.begin_of(offset) != offset or len(queue.units(offset, 1)) < _UNIT or (
                 CQ_UNIT.unpack_from(queue.units(offset, 1)).size == PRE_BLANK_SIZE
             ):
@@ -217,10 +217,12 @@ class SegmentRules:
 
 @final
 class Verification:
-    """One audit of a directory that was opened ``raw``."""
+    """One verification of a directory that was opened ``raw``."""
 
-    def __init__(self, directory: StoreDirectory) -> None:
+    def __init__(self, directory: StoreDirectory, progress: Callable[[float], None] | None = None) -> None:
+        """``progress`` is called with the part of the log that was read, from 0 to 1."""
         self._directory = directory
+        self._progress = progress
         self._queues = {(queue.topic, queue.queue_id): queue for queue in directory.queues()}
         self._claims = Claims()
         self._next: dict[Key, int] = {}
@@ -235,7 +237,7 @@ class Verification:
         self.entries = 0
 
     def findings(self) -> Iterator[Finding]:
-        """Everything that is found, in the order of log, queues, index, hints, config."""
+        """Yield all findings, in the order of log, queues, index, hints, config."""
         directory = self._directory
         yield from odd_file_findings(directory)
         index = [
@@ -272,6 +274,9 @@ class Verification:
                 rules = self._rules(low, high)
             self._recent = rules.next
             yield from rules.verify(item)
+            if self._progress is not None:
+                start, until = directory.min_phy_offset, directory.readable_until
+                self._progress((item.base - start) / max(until - start, 1))
         self._take(rules)
         for low, high in spans:
             self._take(self._rules(low, high))
@@ -299,7 +304,7 @@ class Verification:
 
 
 def rows_with_odd_properties(chunk: LogChunk) -> list[int]:
-    """Numbers of rows whose properties hold a NUL, or a piece that is no name and value."""
+    """Return the numbers of rows whose properties have a NUL byte, or a part without a name and a value."""
     rows = np.ascontiguousarray(chunk.rows)
     ends = np.cumsum(rows[:, record.C_PROPS_LEN])
     text = np.empty(int(ends[-1]) if len(ends) else 0, dtype=np.uint8)
@@ -307,15 +312,15 @@ def rows_with_odd_properties(chunk: LogChunk) -> list[int]:
     named = np.append(np.flatnonzero(text == ord(NAME_VALUE_SEPARATOR)), len(text))
     cuts = np.flatnonzero(text == ord(PROPERTY_SEPARATOR))
     first = np.sort(np.concatenate([ends - rows[:, record.C_PROPS_LEN], cuts + 1]), kind="stable")
-    behind = np.sort(np.concatenate([cuts, ends]), kind="stable")
+    end = np.sort(np.concatenate([cuts, ends]), kind="stable")
     value_at = named[np.searchsorted(named, np.minimum(first, len(text)))]
-    odd = first[(first < behind) & ((value_at >= behind) | (value_at == first))]
+    odd = first[(first < end) & ((value_at >= end) | (value_at == first))]
     places = np.concatenate([odd, np.flatnonzero(text == 0)])
     return np.unique(np.searchsorted(ends, places, side="right")).tolist()
 
 
 def queue_ends(chunk: LogChunk) -> dict[Key, int]:
-    """Behind the last queue offset of each queue that a chunk has records of."""
+    """Return the offset after the last record of each queue that has records in a chunk."""
     found = {}
     rows = rows_with_lmq(chunk.data, chunk.rows)
     counts = dict(inner_counts(chunk.data, rows))
@@ -325,13 +330,13 @@ def queue_ends(chunk: LogChunk) -> dict[Key, int]:
 
 
 def segment_spans(directory: StoreDirectory) -> list[tuple[int, int]]:
-    """Ranges of positions that begin with each segment; together all from the log's start on."""
+    """Return a range of positions for each segment; the last range has no end."""
     starts = [file.file_from_offset for file in directory.log_files] or [0]
     return list(zip(starts, [*starts[1:], _FOREVER], strict=True))
 
 
 def odd_file_findings(directory: StoreDirectory) -> Iterator[Finding]:
-    """Files that are left out because of their length."""
+    """Yield a finding for each file that is left out because of its length."""
     for path, size, wanted in directory.odd_files:
         is_queue = any(f"/{name}/" in path for name in (filenames.CONSUMEQUEUE, filenames.BATCHCONSUMEQUEUE))
         kind = "queue-file-length" if is_queue else "segment-length"
@@ -339,13 +344,13 @@ def odd_file_findings(directory: StoreDirectory) -> Iterator[Finding]:
 
 
 def damage_finding(damage: Damage) -> Finding:
-    """Bytes in the middle of the log that are no record."""
+    """Return the finding for damage in the middle of the log."""
     kind = "segment-missing" if "missing" in damage.reason else "damaged-record"
     return Finding(kind, damage.path, damage.phy_offset, f"{damage.size} bytes, {damage.reason}")
 
 
 def tail_findings(directory: StoreDirectory, end: LogEnd) -> Iterator[Finding]:
-    """Data behind the end of the log."""
+    """Yield findings for data after the end of the log."""
     if end.phy_offset >= directory.readable_until:
         return
     reason = record.REASON_NAMES[end.reason]
@@ -355,14 +360,14 @@ def tail_findings(directory: StoreDirectory, end: LogEnd) -> Iterator[Finding]:
             for at, _ in file.nonzero(start):
                 near = file.file_from_offset + at - end.phy_offset < 1 << 20
                 yield Finding("torn-end" if near else "data-behind-end", file.path, at,
-                              f"behind the last good record: {reason}")
+                              f"after the last good record: {reason}")
                 break
 
 
 def unclaimed_findings(
     directory: StoreDirectory, claims: Claims, damage: Iterable[Damage]
 ) -> Iterator[Finding]:
-    """Units that no record asked for, other than blanks, damage and what retention took."""
+    """Yield units that no record has, without pre-blank units, units over damage and units of deleted files."""
     damaged = np.array(sorted(d.phy_offset for d in damage), dtype=np.int64)
     low = directory.min_phy_offset
     for queue in directory.queues():
@@ -385,7 +390,7 @@ def unclaimed_findings(
 
 
 def state_findings(directory: StoreDirectory, end: int) -> Iterator[Finding]:
-    """The checkpoint beside the end of the log, and config files that cannot be read."""
+    """Yield findings for a checkpoint after the end of the log, and for config files that cannot be read."""
     path = f"{directory.path}/{filenames.CHECKPOINT}"
     fields = read_checkpoint(directory.file_system, path)
     if fields.logics_physical_offset > max(end, 0) and not directory.is_live:
@@ -407,7 +412,7 @@ def _queue_path(directory: StoreDirectory, key: Key) -> str:
 
 
 def _is_delayed(there: bytes, unit: bytes | bytearray) -> bool:
-    """Whether a unit differs in its deliver time only: other delay levels may have been in force."""
+    """Return True if a unit differs only in its delivery time: the delay levels may have been changed since."""
     if len(there) < _UNIT:
         return False
     found = CQ_UNIT.unpack_from(there)

@@ -1,7 +1,7 @@
-"""Shipped for tests: files that lose power or fail, a clock and a scheduler that are told.
+"""Tools for tests: file systems that lose power or fail, and a clock and a scheduler that the test controls.
 
-``contracts`` holds what every file system and every store must do, as test classes to subclass;
-``simulation`` runs a whole store on all of this, from a seed.
+``contracts`` has the behaviour that every file system and every store must have, as test classes to subclass.
+``simulation`` runs a whole store in a simulated environment, from a seed.
 """
 
 from __future__ import annotations

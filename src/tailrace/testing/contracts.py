@@ -1,6 +1,6 @@
-"""What every file system and every store must do, as test classes: subclass and say how to make one.
+"""Test classes for what every file system and every store must do. Subclass one and define how to make the object.
 
-The rest of Tailrace relies on nothing else, so a fake that passes may stand in for the real thing.
+The rest of Tailrace relies on nothing else, so a fake that passes can replace the real object.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class FileSystemContract:
             file.close()
 
     def test_what_was_written_is_read(self, root: str) -> None:
-        """Bytes come back, also across the end and from behind it."""
+        """Written bytes are read back; a read across the end is short, a read after it is empty."""
         with self._file(root) as (files, file):
             file.pwrite(b"abc", 2)
             assert (file.size(), file.pread(10, 0)) == (5, b"\0\0abc")
@@ -73,7 +73,7 @@ class FileSystemContract:
             assert file.pread(9, 0) == b"abc\0\0\0"
 
     def test_allocation_never_shrinks(self, root: str) -> None:
-        """Blocks behind the end make the file longer, before it they change nothing."""
+        """Allocation after the end makes the file longer; before the end it changes nothing."""
         with self._file(root) as (_, file):
             file.pwrite(b"abc", 0)
             file.allocate(0, 2)
@@ -117,7 +117,7 @@ class FileSystemContract:
             assert file.pread(12288, 0) == b"x" * 4096 + bytes(4096) + b"x" * 4096
 
     def test_outside_of_data_ranges_every_byte_is_zero(self, root: str) -> None:
-        """They cover what is not zero, are in order and inside of what was asked for."""
+        """The ranges cover all bytes that are not zero, are in order, and are inside the requested range."""
         with self._file(root, 1 << 20) as (_, file):
             file.pwrite(b"abc", 500_000)
             found = file.data_ranges(0, 1 << 20)
@@ -166,7 +166,7 @@ class FileSystemContract:
             mapping.close()
 
     def test_what_is_not_there_is_an_error_with_its_number(self, root: str) -> None:
-        """Each OSError says which kind it is."""
+        """Each OSError has the errno of its kind."""
         files = self.make(root)
         missing = f"{root}/none"
         calls: list[Callable[[], Any]] = [
@@ -197,7 +197,7 @@ class FileSystemContract:
             assert files.stat(root).is_dir
 
     def test_a_lock_is_held_once(self, root: str) -> None:
-        """Not again by this process, whoever holds it is known, and it can be given back."""
+        """This process cannot lock it twice, its holder is reported, and it can be released."""
         files = self.make(root)
         path = f"{root}/lock"
         assert files.lock_holder(path) is None
@@ -213,7 +213,7 @@ class FileSystemContract:
         again.release()
 
     def test_a_lock_whose_name_is_gone_is_made_again(self, root: str) -> None:
-        """Nobody else can take it then, as before."""
+        """The lock stays held: another caller cannot take it."""
         files = self.make(root)
         path = f"{root}/lock"
         handle = files.lock(path)
@@ -236,7 +236,7 @@ class FileSystemContract:
 
 
 class StoreContract:
-    """What a program may expect of a MessageStore, whatever it runs on."""
+    """Behaviour that a program may expect of every MessageStore."""
 
     def open(self, root: str, **options: Any) -> MessageStore:
         """Open the store in ``root``; a second call after a close opens the same one."""
@@ -307,7 +307,7 @@ class StoreContract:
             assert store.get_offset_in_queue_by_time("T", 0, 0) == 0
 
     def test_a_store_is_the_same_when_it_is_opened_again(self, root: str) -> None:
-        """Messages, offsets and topics; new messages go on behind."""
+        """Messages, offsets and topics are the same; new messages follow the old ones."""
         with self.open(root) as store:
             for n in range(30):
                 store.put(Message(topic="T", body=b"%d" % n, keys=["k"]))
@@ -321,7 +321,7 @@ class StoreContract:
             assert len(store.query_message("T", "k")) == 30
 
     def test_a_refused_message_leaves_nothing_behind(self, root: str) -> None:
-        """Neither a record nor a topic; what is right afterwards goes in."""
+        """Neither a record nor a topic is left; a valid message is accepted afterwards."""
         with self.open(root) as store:
             for bad in (
                 Message(topic="a b", body=b""), Message(topic="", body=b""),
@@ -337,7 +337,7 @@ class StoreContract:
             assert [q[:2] for q in store.queues()] == [("T", 0)]
 
     def test_one_directory_has_one_store(self, root: str) -> None:
-        """A second open is refused, an open after the close is not; a closed store says so."""
+        """A second open is refused, an open after the close is not; a closed store raises StoreClosedError."""
         store = self.open(root)
         with raises(StoreLockedError):
             self.open(root)
@@ -347,7 +347,7 @@ class StoreContract:
             store.put(Message(topic="T", body=b""))
         self.open(root).close()
 
-    def test_what_is_no_store_is_refused_and_left_alone(self, root: str) -> None:
+    def test_a_directory_that_is_not_a_store_is_refused_and_not_changed(self, root: str) -> None:
         """With ``create=False`` nothing is made."""
         with raises(NotAStoreError):
             self.open(f"{root}/none", create=False)

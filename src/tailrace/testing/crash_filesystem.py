@@ -1,10 +1,10 @@
 """Files in memory that lose what was not synced when the power fails, or fail on request.
 
-Model: bytes are durable after ``sync_data``, names after ``sync_dir``. A power loss keeps of every
-unsynced 4 KiB page all, nothing or a prefix of whole 512 byte sectors, and of unsynced names any
-subset; a killed process loses nothing. A rename is atomic. A sync that fails leaves its pages clean:
-a later one that succeeds does not write them, as kernels do. Each call that changes something is an
-operation with a number, so that a test can crash at every one of them, or have one fail.
+Model: bytes are durable after ``sync_data``, names after ``sync_dir``. After a power loss each unsynced 4 KiB page is
+there completely, not at all, or up to some 512 byte sector, and any subset of the unsynced names is there. A killed
+process loses nothing. A rename is atomic. As in a kernel, a sync that fails marks its pages clean, so a later sync
+that succeeds does not write them. Each call that changes something is an operation with a number, so that a test can
+crash at every operation, or let one fail.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class _Data:
         self.volatile = bytearray()
         self.durable = b""
         self.forsaken: bytes | None = None
-        """What was there when a sync failed: pages that are still like it are not synced again."""
+        """Bytes at the time of a failed sync: pages that have not changed since are not synced again."""
         self.seen = -1
         self.changed_ms = 0
-        """Time of the last change, as told when the checksum of the bytes was ``seen``."""
+        """Time of the last change, as it was when the checksum of the bytes was ``seen``."""
 
     def sync(self) -> None:
         forsaken, durable = self.forsaken, self.durable
@@ -174,16 +174,16 @@ class CrashFileSystem:
     def __init__(
         self, before: Callable[[int, str, str], None] | None = None, clock: Clock | None = None
     ) -> None:
-        """With a ``clock`` files have times of change, no two changes the same; else 0."""
+        """With a ``clock`` files have times of change, different for every change; otherwise 0."""
         self.before = before
         self._clock = clock
         self._last_change_ms = 0
         self.operations = 0
         self.locked: set[str] = set()
         self.usage = _Usage()
-        """What ``disk_usage`` says; set its fields to fill the disk up."""
+        """The result of ``disk_usage``; set its fields to fill the disk up."""
         self.mtimes: dict[str, int] = {}
-        """Times of last change in ms that ``stat`` says whatever happens to the files."""
+        """Times of last change, ms, that ``stat`` returns for these files in any case."""
         self._files: dict[str, _Data] = {}
         self._directories: set[str] = {"", "/"}
         self._durable_files: dict[str, _Data] = {}
@@ -198,7 +198,7 @@ class CrashFileSystem:
     # -- after the crash
 
     def killed(self) -> Self:
-        """What a new process finds after this one was killed: everything."""
+        """Return the files that a new process finds after this one was killed: all changes."""
         made = type(self)(clock=self._clock)
         made._last_change_ms = self._last_change_ms
         made.mtimes = dict(self.mtimes)
@@ -212,7 +212,7 @@ class CrashFileSystem:
         return made
 
     def power_lost(self, entropy: Entropy, keep_percent: int) -> Self:
-        """What is found after a power loss that kept about that share of what was unsynced."""
+        """Return the files after a power loss that kept about ``keep_percent`` of the unsynced changes."""
         made = type(self)(clock=self._clock)
         made._last_change_ms = self._last_change_ms
         made.mtimes = dict(self.mtimes)
@@ -224,7 +224,7 @@ class CrashFileSystem:
         }
         for path, data in names.items():
             if path.rpartition("/")[0] not in self._directories:
-                continue  # its directory was removed, which the disk knows only with its names
+                continue  # its directory was removed, which is durable only together with its names
             gone = path not in self._files
             if gone and entropy.randrange(100) < keep_percent:
                 continue  # an unsynced removal that did reach the disk
@@ -248,11 +248,11 @@ class CrashFileSystem:
         return _File(self, path, data)
 
     def exists(self, path: str) -> bool:
-        """Whether the name exists."""
+        """Return True if the name exists."""
         return path in self._files or path in self._directories
 
     def stat(self, path: str) -> _Stat:
-        """What the name is."""
+        """Return size, time and kind of the file or directory."""
         if path in self._directories:
             return _Stat(0, 0, 0, is_dir=True)
         if path not in self._files:
@@ -263,7 +263,7 @@ class CrashFileSystem:
         return _Stat(size, size, changed_ms, is_dir=False)
 
     def _changed_ms(self, data: _Data) -> int:
-        """Stores through mappings are no operations, so a change is noticed here."""
+        """Return the time of the last change. Stores through a mapping are not operations, so compare checksums."""
         if self._clock is not None and (seen := crc32(data.volatile)) != data.seen:
             self._last_change_ms = max(self._clock.now_ms(), self._last_change_ms + 1)
             data.seen, data.changed_ms = seen, self._last_change_ms
@@ -332,7 +332,7 @@ class CrashFileSystem:
         return _Lock(self, path)
 
     def lock_holder(self, path: str) -> int | None:
-        """Process id of who holds a lock."""
+        """Return the id of the process that holds a lock, or None."""
         return os.getpid() if path in self.locked else None
 
     def disk_usage(self, path: str) -> _Usage:
@@ -350,7 +350,7 @@ def _copy(volatile: bytes, durable: bytes, data: _Data) -> _Data:
 
 
 def _after_power_loss(data: _Data, entropy: Entropy, keep_percent: int) -> bytes:
-    """The durable bytes with some pages, or prefixes of pages, of the unsynced ones."""
+    """Return the durable bytes with some of the unsynced pages, or prefixes of them."""
     volatile, durable = bytes(data.volatile), data.durable
     if volatile == durable:
         return durable

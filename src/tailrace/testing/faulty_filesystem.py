@@ -1,8 +1,7 @@
 """A file system over another one, in which chosen operations fail.
 
-An operation is a call that changes something; it has a number, so that a test can have the first,
-the second, ... one fail until nothing fails any more. ``read_only`` refuses every change as a
-read-only mount does.
+An operation is a call that changes something. Operations have numbers, so that a test can let the first, the second,
+... operation fail until a run has no further operation. ``read_only`` refuses every change, as a read-only mount does.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ _NO_FAULT: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Operation ``number`` fails with an errno, once or, ``for_good``, it and all behind it.
+    """Operation ``number`` fails with an errno. With ``for_good`` all later operations fail, too.
 
-    With ``path`` only operations on paths that contain it count.
+    With ``path`` only operations on paths that contain it are counted.
     """
 
     number: int
@@ -91,9 +90,9 @@ class _FaultyFile:
 
 @final
 class FaultyFileSystem:
-    """A FileSystem; ``error_of`` says with which errno an operation fails, 0 for none.
+    """A FileSystem in which ``error_of`` returns the errno with which an operation fails, 0 for success.
 
-    It gets the number, name and path of each; ``operations`` is how many there were.
+    It gets number, name and path of each operation; ``operations`` counts them.
     """
 
     def __init__(
@@ -106,7 +105,7 @@ class FaultyFileSystem:
 
     @classmethod
     def failing(cls, inner: FileSystem, fault: Fault) -> Self:
-        """One in which a fault happens."""
+        """Return a file system in which a fault happens."""
         seen = 0
 
         def error_of(_number: int, _name: str, path: str) -> int:
@@ -121,7 +120,7 @@ class FaultyFileSystem:
 
     @classmethod
     def read_only(cls, inner: FileSystem) -> Self:
-        """One on which nothing can be changed, nor a file opened for writing."""
+        """Return a file system that refuses every change, and to open a file for writing."""
         made = cls(inner, lambda _number, _name, _path: errno.EROFS)
         made._refuses_writing = True
         return made
@@ -143,11 +142,11 @@ class FaultyFileSystem:
         return _FaultyFile(self, self._inner.open(path, writable=writable, create=create))
 
     def exists(self, path: str) -> bool:
-        """Whether the name exists."""
+        """Return True if the name exists."""
         return self._inner.exists(path)
 
     def stat(self, path: str) -> FileStat:
-        """What the name is."""
+        """Return size, time and kind of the file or directory."""
         return self._inner.stat(path)
 
     def list(self, path: str) -> list[str]:
@@ -188,7 +187,7 @@ class FaultyFileSystem:
         return self._inner.lock(path)
 
     def lock_holder(self, path: str) -> int | None:
-        """Process id of who holds a lock."""
+        """Return the id of the process that holds a lock, or None."""
         return self._inner.lock_holder(path)
 
     def disk_usage(self, path: str) -> DiskUsage:

@@ -1,4 +1,4 @@
-"""Services whose steps a test runs by name, one by one, when it likes."""
+"""A scheduler whose services run only when a test runs a step by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["IdleService", "ManualScheduler"]
 
 @final
 class IdleService:
-    """A service that nobody runs."""
+    """A service whose step is not run by the scheduler."""
 
     failures = 0
 
@@ -30,7 +30,7 @@ class ManualScheduler:
         self.steps: dict[str, Step] = {}
 
     def every(self, name: str, period_ms: Period, step: Step, *, rest_ms: int = 0) -> ServiceHandle:
-        """Keep ``step`` by its name; ``period_ms`` plays no part."""
+        """Store ``step`` by its name; ``period_ms`` is ignored."""
         del period_ms
         self.steps[name] = step
         return IdleService()

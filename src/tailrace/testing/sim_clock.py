@@ -1,4 +1,4 @@
-"""Time that stands still until it is told."""
+"""A clock that moves only when the test moves it."""
 
 from __future__ import annotations
 
@@ -28,5 +28,5 @@ class SimClock:
         self._now_ms += ms
 
     def step_wall(self, ms: int) -> None:
-        """Somebody sets the wall clock, ahead or back."""
+        """Set the wall clock ahead or back; the monotonic clock does not move."""
         self._wall_ahead_ms += ms

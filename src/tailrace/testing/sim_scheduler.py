@@ -1,4 +1,4 @@
-"""Services run in one thread, in an order that a seed decides, by a clock that is set by hand."""
+"""A scheduler that runs all services in one thread, in an order from a seed, by a simulated clock."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class SimScheduler:
     """A Scheduler whose steps run only inside ``run_one`` and ``run``, never two at a time.
 
     A step that raises is counted and run again at its next time, as by ThreadScheduler;
-    SimulatedCrash goes through to the caller.
+    SimulatedCrash is raised to the caller.
     """
 
     def __init__(self, clock: SimClock, entropy: Entropy) -> None:
@@ -84,7 +84,7 @@ class SimScheduler:
         return {service.name: service.failures for service in self._services if service.failures}
 
     def run_one(self) -> str | None:
-        """Run a step of one of the services that are due; its name, None when none is."""
+        """Run a step of one of the services that are due. Return its name, or None if no service is due."""
         now_ms = self._now_ms()
         ready = [service for service in self._services if service.is_ready(now_ms)]
         if not ready:
@@ -94,7 +94,7 @@ class SimScheduler:
         return service.name
 
     def run(self, ms: int, most: int = 1 << 60) -> int:
-        """Let time pass and run what is due on the way; at most ``most`` steps, how many it were."""
+        """Let time pass and run steps that become due, at most ``most``. Return the number of steps."""
         until = self._now_ms() + ms
         count = 0
         while count < most:

@@ -1,14 +1,14 @@
 """A whole store in one thread, from a seed: puts, reads, time, faults, crashes, and opens.
 
-Everything the store touches is simulated: files, clock, random numbers and the order in which its
-services take their steps. The same seed gives the same run. A model remembers what was sent and
-what the store said about it; after each open the store must hold
+The whole environment of the store is simulated: files, clock, random numbers and the order in which its services
+run their steps. The same seed gives the same run. A model keeps what was sent and how the store answered. After
+each open the store must hold
 
     acknowledged ⊆ recovered ⊆ sent,   each queue in order, byte-equal, nothing twice,
 
-and nothing that an earlier open had lost. What counts as acknowledged depends on the crash: after a
-kill every message that was put, after a power loss those that were durable. ``ViolationError`` says
-what is wrong; ``Simulation.trace`` how it came to it.
+and no message that an earlier open had lost. After a kill, every message that was put counts as acknowledged;
+after a power loss, every message that was durable. ``ViolationError`` has the violation, ``Simulation.trace`` the
+steps that led to it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ViolationError(AssertionError):
 
 
 class State(enum.Enum):
-    """What is known of a message."""
+    """State of a message in the model."""
 
     UNKNOWN = "a crash or an error came between: it may be there or not"
     REFUSED = "the store refused it: it must never be there"
@@ -66,7 +66,7 @@ _MAY: Final = (State.UNKNOWN, State.APPENDED, State.DURABLE)
 
 @dataclass(slots=True)
 class Sent:
-    """A message, and where the store said that it is. ``due_ms`` is 0 unless it is a timer."""
+    """A message, and the place that the store returned for it. ``due_ms`` is 0 unless it is a timer."""
 
     number: int
     topic: str
@@ -128,7 +128,7 @@ class Simulation:
             max_hash_slot_num=16, max_index_num=self._pick(32, 64, 200), commit_log_allocate_step=4096,
             flush_disk_type=self._pick(FlushDiskType.SYNC_FLUSH, FlushDiskType.ASYNC_FLUSH),
             enabled_append_prop_crc=self._chance(30),
-            # Without an index nobody can tell which timers were delivered before a crash.
+            # Without an index the store cannot find which timers were delivered before a crash.
             message_index_enable=timers or self._chance(75), timer_wheel_enable=timers,
             mapped_file_size_timer_log=52 * 20 + 30,
             flush_consume_queue_thorough_interval=self._pick(1000, 10_000, 60_000),
@@ -184,7 +184,7 @@ class Simulation:
     def _before(self, number: int, name: str, path: str) -> None:
         """Called by the file system before each operation."""
         if self._image is not None:
-            raise SimulatedCrash  # the machine has stopped: whoever cleans up changes nothing
+            raise SimulatedCrash  # the machine has stopped: cleaning up must change nothing
         if 0 <= self._crash_at <= number:
             self._note(f"crash before {name} {path}")
             self._image = self._files.killed()
@@ -275,12 +275,12 @@ class Simulation:
             self._lose_derived()
 
     def _lose_derived(self) -> None:
-        """Files that can be made again from the log are gone, cut or overwritten."""
+        """Remove, cut or overwrite files that can be rebuilt from the log."""
         kind = self._pick(*_DERIVED)
         paths = [path for path in sorted(_paths(self._files)) if path.startswith(f"{ROOT}/{kind}")]
         if kind == "index/" and paths:
-            # Older ones are read through only when progress tells that they were changed, and
-            # nothing tells of a later one that is gone from between.
+            # An open reads older files only if the progress file shows that they were changed, and it cannot
+            # notice that a later file between others is missing.
             paths = [self._pick(*paths[-3:])]
         for path in paths:
             if len(paths) == 1 or self._chance(60):
@@ -463,7 +463,7 @@ class Simulation:
     # -- what must hold
 
     def _check_shown(self, message: MessageExt) -> Sent:
-        """A message that the store shows was sent, and is where the store said it is."""
+        """Check that a message which the store shows was sent, and that it is at the place that the put returned."""
         sent = self._by_body.get(message.body)
         if sent is None:
             raise ViolationError(f"never sent: {message}")
@@ -481,7 +481,7 @@ class Simulation:
         return sent
 
     def _everything(self) -> Iterator[MessageExt]:
-        """What can be pulled, queue by queue."""
+        """Return the messages that can be pulled, queue by queue."""
         for topic, queue_id, low, high in self._store.queues():
             at = low
             while at < high and topic[0] == "T":
@@ -498,7 +498,7 @@ class Simulation:
             if not self._store.dispatch_behind_bytes:
                 return
             self._scheduler.run(10, 1)
-        raise ViolationError(f"dispatch stays behind: {self._store.stats()}")
+        raise ViolationError(f"dispatch does not reach the end of the log: {self._store.stats()}")
 
     def _compare(self) -> None:
         """The open store against the model, which learns what is lost."""
@@ -514,7 +514,7 @@ class Simulation:
             key = (message.topic, message.queue_id)
             if not sent.due_ms:
                 if last.get(key, -1) > sent.number:
-                    raise ViolationError(f"{sent.number} is behind {last[key]} in {key}")
+                    raise ViolationError(f"{sent.number} comes after {last[key]} in {key}")
                 last[key] = sent.number
         low = self._store.min_phy_offset
         # One that could not write shows what its queues have on disk; nothing is lost by that.

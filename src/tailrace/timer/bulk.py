@@ -1,10 +1,10 @@
-"""Many timers of a slot, taken apart and put back by kernels without an object for each.
+"""Delivers many timers of a slot by kernels, without a Python object for each.
 
-Only what is plain goes this way: no far timer, no request to delete, nothing that may have been
-delivered before or has a double. All else is left to the dequeue, one by one.
+Only plain timers are delivered in bulk: no far timer, no request to delete, and no timer that may have been
+delivered before or has a double. ``Dequeue`` handles all others one by one.
 
-A batch of units is sorted by position and its records are read in runs. One kernel call takes them
-apart, one writes the records of those that are due into the log, in the order of their due times.
+A batch of units is sorted by position and its records are read in runs. One kernel call parses the records.
+Another call writes the delivered records of the due timers into the log, in the order of their due times.
 """
 
 from __future__ import annotations
@@ -20,28 +20,30 @@ from tailrace.formats.timerlog import MAGIC_DEFAULT
 from tailrace.kernels import timer_put_back
 from tailrace.kernels import timer_records as kernel
 from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.timer.arrays import Ints, Mask, Units
 from tailrace.timer.properties import Identity
 from tailrace.timer.put_back import PutBack
 from tailrace.timer.records import read_records, whole
 from tailrace.timer.slots import DueQueue, SlotState
+from tailrace.timer.state import TimerState
 
 __all__ = ["BulkPutBack"]
 
 MANY: Final = 32
-"""From so many units of a slot on it is worth it."""
+"""Number of units of a slot from which bulk delivery is faster."""
 _CHUNK: Final = 4096
 _DISPATCH: Final = f"{INNER_MULTI_DISPATCH}\x01".encode()
 _ADDED: Final = 256
-"""At most so many bytes a record has more than the timer message: two properties, another topic."""
+"""Upper bound of the bytes that a delivered record has more than its timer message: two properties, another topic."""
 
 
 @final
 class _Batch:
-    """Units in the order of their positions, the bytes of their records, and what these say."""
+    """Units in the order of their positions, the bytes of their records, and the parsed columns of these."""
 
-    def __init__(self, units: Any, data: bytes, rows: Any) -> None:
+    def __init__(self, units: Units, data: bytes, rows: Ints) -> None:
         self.units, self.data, self.rows = units, data, rows
-        self.positions = units["phy_offset"].astype(np.int64)
+        self.positions: Ints = units["phy_offset"].astype(np.int64)
 
     def text(self, row: int, pos: int, length: int) -> str:
         start = int(self.rows[row, pos])
@@ -55,26 +57,28 @@ class _Batch:
 
 @final
 class BulkPutBack:
-    """The caller holds the timers' lock."""
+    """Delivers plain timers of a slot in bulk; the caller holds the lock of the timers."""
 
     def __init__(
         self, clock: Clock, store: DefaultMessageStore, due: DueQueue, put_back: PutBack,
+        state: TimerState,
     ) -> None:
         self._clock = clock
         self._store = store
         self._due = due
         self._put_back = put_back
+        self._timers = state
 
     @property
     def possible(self) -> bool:
-        """Whether records may be made in bulk: a checksum over all of a record is made one by one."""
+        """Return True if records may be made in bulk. A checksum over the whole record needs the ordinary put."""
         return not self._store.config.enabled_append_prop_crc
 
     def look(self, state: SlotState) -> tuple[int, int]:
-        """Look at the next units of a slot; how many were taken, and how many odd ones are left.
+        """Process the next units of a slot. Return how many were taken, and how many are not plain.
 
-        Of the plain ones those that are due are put back and the others wait in ``state.later``. What
-        is left stays at the head of ``state.units``.
+        Plain timers that are due are delivered, other plain timers wait in ``state.later``. Units that are not
+        plain stay at the head of ``state.units``.
         """
         units = state.units.head(_CHUNK)
         units = units[: whole(units["msg_size"])]
@@ -95,9 +99,9 @@ class BulkPutBack:
         return len(units) - len(odd), len(odd)
 
     def put_later(self, state: SlotState) -> int:
-        """Put back those of ``state.later`` that are due; how many were looked at.
+        """Deliver the timers of ``state.later`` that are due. Return how many units were processed.
 
-        One that is not plain any more, deleted for instance, goes back to ``state.units``.
+        A timer that is not plain any more, for example a deleted one, is put back into ``state.units``.
         """
         units = state.later.take(self._clock.now_ms(), _CHUNK)
         if not len(units):
@@ -116,13 +120,13 @@ class BulkPutBack:
 
     # -- reading
 
-    def _read(self, units: Any) -> _Batch:
-        """The records of units that are sorted by position, neighbours in one read."""
+    def _read(self, units: Units) -> _Batch:
+        """Read the records of units that are sorted by position, neighbours in one read."""
         positions = units["phy_offset"].astype(np.int64)
         sizes = units["msg_size"].astype(np.int64)
         data, at = read_records(self._store.read, positions, sizes)
         rows = np.zeros((len(units), kernel.COLUMNS), np.int64)
-        kernel.read(data, at, positions, sizes, self._put_back.grain_ms, rows)
+        kernel.read(data, at, positions, sizes, self._timers.grain_ms, rows)
         rows[:, kernel.T_WROTE] = units["write_time_ms"]
         if _DISPATCH in data:  # rare: their LMQ units need the ordinary put
             for row, start in enumerate(at.tolist()):
@@ -132,12 +136,12 @@ class BulkPutBack:
 
     # -- what is plain
 
-    def _plain(self, state: SlotState, batch: _Batch) -> Any:
-        """Which rows are of timers about which there is nothing to ask: truth values."""
+    def _plain(self, state: SlotState, batch: _Batch) -> Mask:
+        """Return True for each row of a plain timer."""
         rows, units = batch.rows, batch.units
         config = self._store.config
         plain = (rows[:, kernel.T_PLAIN] == 1) & (units["magic"] == MAGIC_DEFAULT)
-        plain &= rows[:, kernel.T_OUT] >= self._put_back.suspicious_until_ms
+        plain &= rows[:, kernel.T_OUT] >= self._timers.suspicious_until_ms
         plain &= (rows[:, kernel.T_WROTE] >= 0) & (
             rows[:, kernel.T_BODY_LEN] <= config.max_message_size)
         plain &= units["msg_size"] + _ADDED < config.mapped_file_size_commit_log
@@ -158,14 +162,14 @@ class BulkPutBack:
         return plain
 
     @staticmethod
-    def _unknown(state: SlotState, hashes: Any, positions: Any) -> tuple[Any, Any]:
+    def _unknown(state: SlotState, hashes: Ints, positions: Ints) -> tuple[Ints, Ints]:
         new = ~state.before.are_known(np.ascontiguousarray(hashes))
         return np.ascontiguousarray(hashes[new]), positions[new]
 
     # -- putting
 
-    def _put(self, state: SlotState, batch: _Batch, chosen: Any, gone: Any) -> None:
-        """Put rows back, by due time and then in the order of the log; ``gone`` is told which."""
+    def _put(self, state: SlotState, batch: _Batch, chosen: Ints, gone: Mask) -> None:
+        """Deliver the rows ``chosen``, by due time and then in log order; set ``gone`` for each delivered row."""
         rows = batch.rows
         order = chosen[np.argsort(rows[chosen, kernel.T_DUE], kind="stable")]
         keys = self._queues(batch, order)
@@ -197,8 +201,8 @@ class BulkPutBack:
             self._due.left_many(topic, count)
         self._store.wake_flush()
 
-    def _queues(self, batch: _Batch, order: Any) -> list[tuple[str, int]]:
-        """The queues that rows go to; T_QUEUE of each row says which, -1 when it cannot take any."""
+    def _queues(self, batch: _Batch, order: Ints) -> list[tuple[str, int]]:
+        """Return the target queues of rows. T_QUEUE of a row is its index there, -1 for a topic that is refused."""
         rows = batch.rows
         _, first, inverse = np.unique(
             rows[order, kernel.T_QUEUE_HASH], return_index=True, return_inverse=True)
@@ -216,8 +220,8 @@ class BulkPutBack:
         return keys
 
 
-def _first(values: Any) -> Any:
-    """Which values did not come before in the array: truth values."""
+def _first(values: Ints) -> Mask:
+    """Return True for each value that has no equal one before it."""
     found = np.zeros(len(values), bool)
     found[np.unique(values, return_index=True)[1]] = True
     return found

@@ -1,9 +1,9 @@
-"""Out of the wheel: slots whose time has come, their messages, what is deleted and what is double."""
+"""Reads slots of the wheel when their time has come, and drops timers that are deleted or double."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, final
+from typing import Final, final
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from tailrace.formats.timerwheel import Slot
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt
 from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.timer.arrays import Units
 from tailrace.timer.bulk import MANY, BulkPutBack
 from tailrace.timer.properties import (
     TIMER_DEL_UNIQKEY,
@@ -25,7 +26,8 @@ from tailrace.timer.properties import (
 )
 from tailrace.timer.put_back import PutBack
 from tailrace.timer.put_before import NOBODY
-from tailrace.timer.slots import DueQueue, Later, Pending, SlotState, Units
+from tailrace.timer.slots import DueQueue, DueTimer, Later, SlotState, UnitQueue
+from tailrace.timer.state import TimerState
 from tailrace.timer.timer_log import TimerLog
 from tailrace.timer.timer_wheel import NO_SLOT, TimerWheel
 
@@ -33,41 +35,39 @@ __all__ = ["Dequeue"]
 
 _log = get_logger(__name__)
 _MOST_WAITING: Final = 20_000
-"""Begun timers beyond which no further slot is begun."""
+"""Number of timers with a message in memory from which no further slot is begun."""
 _MOST_BEGUN: Final = 500_000
-"""The same for those that are kept as units only."""
+"""Number of timers that are in memory as units only, from which no further slot is begun."""
 _BATCH: Final = 1000
 _BULK_BATCH: Final = 16_384
 _SMALL: Final = 4096
-"""A record up to this size is kept until it is due."""
+"""A message up to this size, bytes, stays in memory until it is due."""
 
 
 @final
 class Dequeue:
-    """dequeue_get and dequeue_get_message; the caller holds the timers' lock."""
+    """The steps dequeue_get and dequeue_get_message; the caller holds the lock of the timers."""
 
     def __init__(
         self, clock: Clock, store: DefaultMessageStore, wheel: TimerWheel, timer_log: TimerLog,
-        due: DueQueue, put_back: PutBack, precision_ms: int,
+        due: DueQueue, put_back: PutBack, state: TimerState, on_step_back: Callable[[int], None],
     ) -> None:
-        self.frontier_ms = 0
-        """Slots before this time were begun (RocketMQ's currReadTimeMs)."""
-        self.last_floor_ms = 0
         self.bulk_from = MANY
-        """From so many due units of a slot on they are put back in bulk."""
-        self.on_step_back: Callable[[int], None] | None = None
-        """Told before anything that was read once is read again."""
+        """Number of due units of a slot from which they are put back in bulk."""
+        self._state = state
+        self._on_step_back = on_step_back
+        """Called with the slot of the clock before slots that were read once are read again."""
         self._clock = clock
         self._store = store
         self._wheel = wheel
         self._timer_log = timer_log
         self._due = due
         self._put_back = put_back
-        self._precision = precision_ms
-        self._bulk = BulkPutBack(clock, store, due, put_back)
+        self._precision = state.precision_ms
+        self._bulk = BulkPutBack(clock, store, due, put_back, state)
 
     def step(self) -> bool:
-        """Begin slots, look at their messages, put back what is due; True when there is more."""
+        """Begin slots, read their messages, deliver due timers. Return True if there is more to do."""
         now = self._clock.now_ms()
         self.watch_clock(now)
         behind = self._dequeue_get(now)
@@ -78,67 +78,66 @@ class Dequeue:
     def commit_read_time_ms(self) -> int:
         """Slots before this time are delivered."""
         now = self._clock.now_ms()
-        return min(self.frontier_ms, now - now % self._precision, *self._due.slots)
+        return min(self._state.frontier_ms, self._state.floor(now), *self._due.slots)
 
     def has_begun(self, slot_time_ms: int) -> bool:
-        """Whether a slot was begun and has timers left."""
+        """Return True if a slot was begun and has timers left."""
         return slot_time_ms in self._due.slots
 
     def watch_clock(self, now: int) -> None:
-        """When the wall clock was stepped back, read the slots again that come a second time.
+        """If the wall clock was set back, read the slots again whose time comes a second time.
 
-        What is in them may have been delivered, so the log is asked before it is again.
+        Their timers may be delivered already, so the log is searched for each before it is delivered.
         """
-        floor = now // self._precision * self._precision
-        if floor < self.last_floor_ms:
-            _log.warning("wall clock stepped back by_ms=%d", self.last_floor_ms - floor)
-            self._put_back.suspicious_until_ms = max(
-                self._put_back.suspicious_until_ms, self.frontier_ms)
-            self.frontier_ms = min(self.frontier_ms, floor)
-            if self.on_step_back is not None:
-                self.on_step_back(floor)
-        self.last_floor_ms = floor
+        floor = self._state.floor(now)
+        if floor < self._state.last_floor_ms:
+            _log.warning("wall clock stepped back by_ms=%d", self._state.last_floor_ms - floor)
+            self._state.suspicious_until_ms = max(
+                self._state.suspicious_until_ms, self._state.frontier_ms)
+            self._state.frontier_ms = min(self._state.frontier_ms, floor)
+            self._on_step_back(floor)
+        self._state.last_floor_ms = floor
 
     # -- dequeue_get
 
     def _dequeue_get(self, now: int) -> bool:
-        """Begin every slot whose time has come, as far as memory allows; True when some are left."""
-        floor = now // self._precision * self._precision
-        if self.frontier_ms > floor:
+        """Begin every slot whose time has come, as far as memory allows. Return True if some are left."""
+        floor = self._state.floor(now)
+        if self._state.frontier_ms > floor:
             return False
-        if floor - self.frontier_ms > 2 * self._precision:
-            times = self._wheel.live_slots(self.frontier_ms, floor + self._precision)
+        if floor - self._state.frontier_ms > 2 * self._precision:
+            times = self._wheel.live_slots(self._state.frontier_ms, floor + self._precision)
         else:
-            times = list(range(self.frontier_ms, floor + 1, self._precision))
+            times = list(range(self._state.frontier_ms, floor + 1, self._precision))
         for time_ms in times:
             if len(self._due) >= _MOST_WAITING or self._due.backlog() >= _MOST_BEGUN:
                 return True
             slot = self._wheel.get_slot(time_ms)
             if slot is not NO_SLOT and slot.last_pos >= 0:
                 self._begin(time_ms, slot)
-            self.frontier_ms = time_ms + self._precision
-        self.frontier_ms = floor + self._precision
+            self._state.frontier_ms = time_ms + self._precision
+        self._state.frontier_ms = floor + self._precision
         return False
 
     def _begin(self, time_ms: int, slot: Slot) -> None:
-        """Take the units of a slot's list, oldest first, and what it deletes before anything else."""
+        """Load the units of a slot's list, oldest first. Requests to delete are handled before all others."""
         state = self._due.slot(time_ms)
         units = self.walk(time_ms, slot.last_pos)[::-1]
         if state.waiting:
             units = units[~np.isin(units["phy_offset"], list(state.waiting))]
         deletes = (units["magic"] & MAGIC_DELETE != 0) & (units["magic"] & MAGIC_ROLL == 0)
-        state.units, state.later = Units(), Later()
+        state.units, state.later = UnitQueue(), Later()
         for row in units[deletes].tolist():
             unit = TimerUnit(*row)
             message = self._put_back.read(unit)
             if message is not None:
                 self._take(time_ms, state, unit, message)
             self._due.left(unit)
-        state.units = Units(units[~deletes])
+        state.units = UnitQueue(units[~deletes])
         self._due.forget_finished(time_ms)
 
-    def walk(self, time_ms: int, pos: int) -> Any:
-        """A slot's units, newest first; a list that leads astray ends there, which is logged."""
+    def walk(self, time_ms: int, pos: int) -> Units:
+        """Return the units of a slot, newest first. A broken list ends at the break, which is logged."""
         units, pos = self._timer_log.walk(time_ms, self._precision, pos)
         if pos >= 0:
             self._put_back.counters["timerBrokenList"] += 1
@@ -149,7 +148,7 @@ class Dequeue:
     # -- dequeue_get_message
 
     def _dequeue_get_message(self) -> bool:
-        """Look at some of the begun units; True when there are more."""
+        """Process some of the begun units. Return True if there are more."""
         left, bulk_left = _BATCH, _BULK_BATCH
         for time_ms in sorted(self._due.slots):
             state = self._due.slots.get(time_ms)
@@ -175,7 +174,7 @@ class Dequeue:
         return False
 
     def take(self, slot_time_ms: int, unit: TimerUnit, message: MessageExt) -> None:
-        """Let the message of a unit wait for its time, unless it is deleted or was delivered."""
+        """Keep the message of a unit until it is due, unless it is deleted or was delivered."""
         state = self._due.slot(slot_time_ms)
         double = unit.phy_offset in state.waiting
         self._take(slot_time_ms, state, unit, message)
@@ -184,7 +183,7 @@ class Dequeue:
         self._due.forget_finished(slot_time_ms)
 
     def read_and_take(self, slot_time_ms: int, unit: TimerUnit) -> None:
-        """``take`` with the message of a unit; one that is unreadable has left."""
+        """Read the message of a unit and call ``take``. A unit without a readable message leaves its slot."""
         message = self._put_back.read(unit)
         if message is not None:
             self.take(slot_time_ms, unit, message)
@@ -198,9 +197,9 @@ class Dequeue:
         out = out_ms(properties)
         if out is None or unit.phy_offset in state.waiting:
             return
-        # A far timer whose own slot has come meanwhile is not sent round once more.
+        # A far timer whose own slot has come by now is not rolled again.
         far = bool(unit.magic & MAGIC_ROLL)
-        roll = far and out >= self.frontier_ms
+        roll = far and out >= self._state.frontier_ms
         if TIMER_DEL_UNIQKEY in properties and not roll:
             self._put_back.delete(properties, out)
             return
@@ -217,15 +216,15 @@ class Dequeue:
                 return
             state.identities.add(identity)
         due = slot_time_ms if roll else due_ms(
-            properties, out, message.store_timestamp, self._put_back.grain_ms)
-        pending = Pending(
+            properties, out, message.store_timestamp, self._state.grain_ms)
+        pending = DueTimer(
             due, slot_time_ms, unit, identity, roll,
             message if message.store_size <= _SMALL and len(self._due) < _MOST_WAITING else None)
         state.waiting[unit.phy_offset] = pending
         self._due.push(pending)
 
     def _went_in_bulk(self, identity: Identity, unit: TimerUnit) -> bool:
-        """Whether the timer was, or another one of the same identity will be, put back in bulk."""
+        """Return True if the timer was delivered in bulk, or if one with the same identity will be."""
         for state in self._due.slots.values():
             other = state.before.other(identity, unit.phy_offset)
             if other == unit.phy_offset:
@@ -242,7 +241,7 @@ class Dequeue:
         self, identity: Identity, unit: TimerUnit, properties: dict[str, str], *, far: bool,
         roll: bool,
     ) -> bool:
-        """Whether the log shows that the timer was delivered, or sent round, already."""
+        """Return True if the log shows that the timer was delivered or rolled already."""
         if far and self._put_back.was_rolled(identity, unit.phy_offset):
             return True
         return not roll and self._put_back.was_delivered(

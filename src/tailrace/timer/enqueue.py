@@ -1,15 +1,15 @@
-"""Into the wheel: each message of the timer queue gets a unit of the timer log, in the list of its slot.
+"""Moves messages into the wheel: each message of the timer queue gets a unit in the timer log and in its slot's list.
 
-A batch of messages is read in runs and taken apart by one kernel call; what is not plain is decoded
-alone. All else is arithmetic on columns: the slots, the lists that the units continue, one write to
-the log, one change of the wheel. The order is: log, wheel, queue offset; whatever fails before the
-log has the units leaves everything as it was, and the same messages come again.
+A batch of messages is read in runs and parsed by one kernel call; messages that are not plain are decoded one by
+one. The rest is arithmetic on columns: slots and lists of the units, then one write to the timer log and one
+change of the wheel. The order is: timer log, wheel, queue offset. If a step fails before the timer log has the
+units, nothing has changed, and the same messages are enqueued again.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Final, final
 
 import numpy as np
 
@@ -28,11 +28,13 @@ from tailrace.kernels import timer_records as kernel
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt
 from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.timer.arrays import Ints, Units
 from tailrace.timer.dequeue import Dequeue
 from tailrace.timer.make_way import make_way
 from tailrace.timer.properties import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_TOPIC, out_ms
 from tailrace.timer.put_back import PutBack
 from tailrace.timer.records import read_records, whole
+from tailrace.timer.state import TimerState
 from tailrace.timer.timer_log import TimerLog
 from tailrace.timer.timer_metrics import TimerMetrics
 from tailrace.timer.timer_wheel import TimerWheel
@@ -41,9 +43,9 @@ __all__ = ["Enqueue"]
 
 _log = get_logger(__name__)
 _BATCH: Final = 4096
-"""Messages of a step, which holds the timers' lock."""
+"""Number of messages of a step, which holds the lock of the timers."""
 _MOST_LATE: Final = 512
-"""How many of them may be for slots that were begun; these are looked at one by one."""
+"""How many of them may be for slots that were begun; these are processed one by one."""
 _INT_MAX: Final = 0x7FFFFFFF
 _FAR_OUT: Final = 1 << 61
 _OFFSET, _PHY, _SIZE = (kernel.ENQUEUE_COLUMNS + n for n in range(3))
@@ -52,33 +54,26 @@ _COLUMNS: Final = kernel.ENQUEUE_COLUMNS + 3
 
 @dataclass(slots=True)
 class _Batch:
-    """Messages in the order of the queue: a row of the kernel's columns and of ours for each."""
+    """Messages in the order of the queue: one row for each, with the kernel's columns and then ours."""
 
-    rows: Any
+    rows: Ints
     topics: dict[int, str]
     """Real topics by their hash."""
     until: int
-    """Queue offset behind the last one and what was left out."""
+    """Queue offset after the last message of the batch and after those that were left out."""
     stray: MessageExt | None = None
-    """The message at ``until``, when it says no slot or topic."""
+    """The message at ``until`` if it has no slot time or no topic."""
 
 
 @final
 class Enqueue:
-    """enqueue_get and enqueue_put; the caller holds the timers' lock."""
+    """The steps enqueue_get and enqueue_put; the caller holds the lock of the timers."""
 
     def __init__(
         self, clock: Clock, store: DefaultMessageStore, wheel: TimerWheel, timer_log: TimerLog,
-        dequeue: Dequeue, put_back: PutBack, metrics: TimerMetrics, roll_window_ms: int,
+        dequeue: Dequeue, put_back: PutBack, metrics: TimerMetrics, state: TimerState,
+        roll_window_ms: int,
     ) -> None:
-        self.queue_offset = 0
-        """Messages of the timer queue below are in the wheel."""
-        self.hold_until = 0
-        """Those below come into the wheel before anything is delivered."""
-        self.known: Any = ()
-        """Positions, in order, of messages behind ``queue_offset`` that have a unit already."""
-        self.late: dict[int, int] = {}
-        """Slots with timers that came too late for their own slot: the earliest time at which one is due."""
         self._clock = clock
         self._store = store
         self._wheel = wheel
@@ -86,40 +81,41 @@ class Enqueue:
         self._dequeue = dequeue
         self._put_back = put_back
         self._metrics = metrics
+        self._state = state
         self._roll_window_ms = roll_window_ms
-        self._precision = wheel.precision_ms
+        self._precision = state.precision_ms
 
     def behind(self) -> int:
-        """Messages of the timer queue that are not in the wheel yet."""
+        """Return the number of messages of the timer queue that are not in the wheel yet."""
         queue = self._store.queues.get(TIMER_TOPIC, 0)
-        return max(queue.max_offset - self.queue_offset, 0) if queue is not None else 0
+        return max(queue.max_offset - self._state.queue_offset, 0) if queue is not None else 0
 
     def step(self) -> bool:
-        """Move the next messages into the wheel; True when there are more.
+        """Move the next messages into the wheel. Return True if there are more.
 
-        A failed append leaves the queue offset where it was: the same messages come again.
+        After a failed append the queue offset is unchanged, so the same messages are enqueued again.
         """
         units = self._units()
         if not len(units):
             return False
         done = self._move(units)
         if not done:
-            self.hold_until = 0  # what is in the way has to be delivered first
+            self._state.hold_until = 0  # the timers that occupy the slot must be delivered first
         return done and self.behind() > 0
 
-    def _units(self) -> Any:
-        """The next units of the timer queue."""
+    def _units(self) -> Units:
+        """Return the next units of the timer queue."""
         queue = self._store.queues.get(TIMER_TOPIC, 0)
         if queue is None:
             return CQ_UNIT.view(b"")
-        if self.queue_offset < queue.min_offset:
+        if self._state.queue_offset < queue.min_offset:
             _log.warning("timer queue offset is below the least one offset=%d min_offset=%d",
-                         self.queue_offset, queue.min_offset)
-            self.queue_offset = queue.min_offset
-        data = queue.units(self.queue_offset, _BATCH)
+                         self._state.queue_offset, queue.min_offset)
+            self._state.queue_offset = queue.min_offset
+        data = queue.units(self._state.queue_offset, _BATCH)
         return CQ_UNIT.view(data[: len(data) - len(data) % CQ_UNIT.size])
 
-    def _move(self, units: Any) -> bool:
+    def _move(self, units: Units) -> bool:
         try:
             room = self._timer_log.room()
         except (DiskFullError, OSError) as error:
@@ -132,24 +128,24 @@ class Enqueue:
             if not self._put_back.park(batch.stray, "no TIMER_OUT_MS or REAL_TOPIC"):
                 return False
             batch.until += 1
-        self.queue_offset = batch.until
+        self._state.queue_offset = batch.until
         return True
 
     # -- enqueue_get
 
-    def _read(self, units: Any, room: int) -> _Batch:
-        """The first of the units' messages: no more than there is room for, up to a stray one."""
+    def _read(self, units: Units, room: int) -> _Batch:
+        """Read the first of the units' messages: as many as ``room`` allows, up to a stray one."""
         wanted = units["size"] != PRE_BLANK_SIZE
-        if len(self.known):
-            near = np.searchsorted(self.known, units["phy_offset"])
-            wanted &= self.known[np.minimum(near, len(self.known) - 1)] != units["phy_offset"]
+        if len(self._state.known):
+            near = np.searchsorted(self._state.known, units["phy_offset"])
+            wanted &= self._state.known[np.minimum(near, len(self._state.known) - 1)] != units["phy_offset"]
         numbers = np.flatnonzero(wanted)
         rows = np.zeros((len(numbers), _COLUMNS), np.int64)
-        rows[:, _OFFSET] = self.queue_offset + numbers
+        rows[:, _OFFSET] = self._state.queue_offset + numbers
         rows[:, _PHY], rows[:, _SIZE] = units["phy_offset"][numbers], units["size"][numbers]
         behind = np.flatnonzero(np.diff(rows[:, _PHY]) <= 0)
         count = min(room, whole(rows[:, _SIZE]), int(behind[0]) + 1 if len(behind) else room)
-        until = self.queue_offset + len(units)
+        until = self._state.queue_offset + len(units)
         if count < len(rows):
             until, rows = int(rows[count, _OFFSET]), rows[:count]
         positions, sizes = rows[:, _PHY].copy(), rows[:, _SIZE].copy()
@@ -158,7 +154,7 @@ class Enqueue:
         return self._with_odd(_Batch(rows, _topics(data, rows), until))
 
     def _with_odd(self, batch: _Batch) -> _Batch:
-        """Decode what is not plain; what is no record is left out, a stray one ends the batch."""
+        """Decode messages that are not plain. Damaged records are left out; a stray message ends the batch."""
         rows = batch.rows
         readable = np.ones(len(rows), bool)
         for row in np.flatnonzero(rows[:, kernel.E_KIND] == kernel.ODD).tolist():
@@ -195,10 +191,10 @@ class Enqueue:
     # -- enqueue_put
 
     def _put(self, batch: _Batch) -> bool:
-        """Give each message a unit; whether all of them have one."""
+        """Give each message a unit. Return True if all of them have one."""
         rows, until = batch.rows, batch.until
         now = self._clock.now_ms()
-        write_time = now - now % self._precision
+        write_time = self._state.floor(now)
         times, magics = self._slots_of(rows, write_time)
         count, blocked = self._free(times)
         if count < len(rows):
@@ -212,13 +208,13 @@ class Enqueue:
                 self._alarm(error)
                 return False
             self._count(rows, batch.topics)
-        self.queue_offset = until
-        for row in np.flatnonzero(times < self._dequeue.frontier_ms).tolist():
+        self._state.queue_offset = until
+        for row in np.flatnonzero(times < self._state.frontier_ms).tolist():
             self._dequeue.read_and_take(int(times[row]), TimerUnit(*units[row].tolist()))
         return blocked is None or self._make_way(blocked, write_time)
 
-    def _slots_of(self, rows: Any, write_time: int) -> tuple[Any, Any]:
-        """Slot time and magic of each message (doEnqueue): far ones go to a slot on the way."""
+    def _slots_of(self, rows: Ints, write_time: int) -> tuple[Ints, Ints]:
+        """Return slot time and magic of each message (doEnqueue). A far timer gets an earlier slot to be rolled in."""
         window = self._roll_window_ms
         out = rows[:, kernel.E_OUT]
         times = out - out % self._precision
@@ -231,17 +227,17 @@ class Enqueue:
         magics[far] |= MAGIC_ROLL
         first = self._dequeue.commit_read_time_ms
         if (late := times < first).any():
-            self.late = {slot: due for slot, due in self.late.items() if slot >= first}
-            self.late[first] = min(self.late.get(first, int(out[late].min())), int(out[late].min()))
+            self._state.late = {slot: due for slot, due in self._state.late.items() if slot >= first}
+            self._state.late[first] = min(self._state.late.get(first, int(out[late].min())), int(out[late].min()))
         return np.maximum(times, first), magics
 
-    def _free(self, times: Any) -> tuple[int, int | None]:
-        """How many of the first slot times may be filled now, and the one that has to wait.
+    def _free(self, times: Ints) -> tuple[int, int | None]:
+        """Return how many of the first slot times may be filled now, and the slot time that must wait.
 
-        The place of a slot may hold timers of another time that are not delivered (T5).
+        The place of a slot in the ring may hold timers of another time that are not delivered (T5).
         """
         count = len(times)
-        late = np.flatnonzero(times < self._dequeue.frontier_ms)
+        late = np.flatnonzero(times < self._state.frontier_ms)
         if len(late) > _MOST_LATE:
             count = int(late[_MOST_LATE])
         slots, first, _ = _different(times)
@@ -259,15 +255,15 @@ class Enqueue:
         count = int(first[occupied].min())
         return count, int(times[count])
 
-    def _list(self, times: Any, units: Any) -> None:
-        """Append units, each behind the newest one of its slot. Raises DiskFullError or OSError."""
+    def _list(self, times: Ints, units: Units) -> None:
+        """Append units, each linked to the newest one of its slot. Raises DiskFullError or OSError."""
         order, heads = _grouped(times)
         tails = np.append(heads[1:], len(times)) - 1
         slots = times[order[heads]]
         first, last, num = self._wheel.lists_of(slots)
-        for place in np.flatnonzero(slots < self._dequeue.frontier_ms).tolist():
+        for place in np.flatnonzero(slots < self._state.frontier_ms).tolist():
             if not self._dequeue.has_begun(int(slots[place])):
-                # All that it lists has left: the list begins anew.
+                # All timers of the list have left, so a new list starts.
                 first[place], last[place], num[place] = -1, -1, 0
         begin = self._timer_log.max_offset
         positions = begin + TIMER_UNIT.size * order
@@ -280,8 +276,8 @@ class Enqueue:
             slots, np.where(first < 0, positions[heads], first), positions[tails],
             num + np.add.reduceat(signs[order], heads))
 
-    def _count(self, rows: Any, topics: dict[int, str]) -> None:
-        """Tell the metrics, in the order in which topics come."""
+    def _count(self, rows: Ints, topics: dict[int, str]) -> None:
+        """Update the metrics, in the order in which the topics come first."""
         is_delete = rows[:, kernel.E_KIND] == kernel.DELETE
         values, first, counts = _different(rows[:, kernel.E_TOPIC] - is_delete)  # a hash is odd
         for at in np.argsort(first).tolist():
@@ -289,7 +285,7 @@ class Enqueue:
             self._metrics.add(topics[int(values[at]) | 1], sign * count, count)
 
     def _make_way(self, slot_time: int, now: int) -> bool:
-        """Whether timers that a clock set back has left far ahead could go from the place of a slot."""
+        """Move timers that became too early because the clock was set back. Return True if the slot is free now."""
         try:
             return make_way(
                 self._wheel, self._timer_log, self._dequeue, slot_time, now, self._roll_window_ms)
@@ -300,11 +296,11 @@ class Enqueue:
     def _alarm(self, error: Exception) -> None:
         self._put_back.counters["timerAppendFailed"] += 1
         _log.error("timer log append failed, enqueue waits queue_offset=%d cause=%s",
-                   self.queue_offset, error)
+                   self._state.queue_offset, error)
 
 
-def _units_of(rows: Any, times: Any, magics: Any, write_time: int) -> Any:
-    """Units of the timer log that are in no list yet."""
+def _units_of(rows: Ints, times: Ints, magics: Ints, write_time: int) -> Units:
+    """Return units for the timer log that are not linked yet."""
     units = np.zeros(len(rows), TIMER_UNIT.dtype)
     wrote = np.where(times - write_time >= -_INT_MAX, write_time, times)
     units["size"], units["magic"] = TIMER_UNIT.size, magics
@@ -314,8 +310,8 @@ def _units_of(rows: Any, times: Any, magics: Any, write_time: int) -> Any:
     return units
 
 
-def _topics(data: bytes, rows: Any) -> dict[int, str]:
-    """The real topics of plain messages by their hash."""
+def _topics(data: bytes, rows: Ints) -> dict[int, str]:
+    """Return the real topics of plain messages by their hash."""
     plain = np.flatnonzero(rows[:, kernel.E_KIND] != kernel.ODD)
     names, first, _ = _different(rows[plain, kernel.E_TOPIC])
     found = {}
@@ -325,15 +321,15 @@ def _topics(data: bytes, rows: Any) -> dict[int, str]:
     return found
 
 
-def _different(values: Any) -> tuple[Any, Any, Any]:
-    """The different values, where each comes first, and how often it is there. Often they are one."""
+def _different(values: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return the different values, the index of the first of each, and their counts; fast if all are equal."""
     if len(values) and bool((values == values[0]).all()):
         return values[:1], np.zeros(1, np.int64), np.array([len(values)])
     return np.unique(values, return_index=True, return_counts=True)
 
 
-def _grouped(values: Any) -> tuple[Any, Any]:
-    """The order that brings equal values together without changing theirs, and where each begins."""
+def _grouped(values: Ints) -> tuple[Ints, Ints]:
+    """Return a stable order that groups equal values, and the index at which each group starts."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     return order, np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))

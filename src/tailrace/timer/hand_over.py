@@ -1,9 +1,9 @@
-"""What a message of a delay level becomes when its CommitLog file must go before it is due.
+"""The new form of a message of a delay level whose CommitLog file must be deleted before it is due.
 
-The deliver time of a level's message is its store time and the level's delay, so the same record at the
-end of the log would be late by what it has waited already. It becomes a timer message of the same
-moment instead, as if its producer had named that. Without the timer wheel it goes to the least level
-that lasts as long as what is left: late by the difference, never early.
+The deliver time of a message in a level is its store time plus the delay, so the same record at the end of the
+log would be late by the time that it has waited already. It becomes a timer message with the same deliver time
+instead, as if its producer had set that. Without the timer wheel it is put into the shortest level that lasts at
+least as long as the time left: it is late by the difference, never early.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ __all__ = ["as_delayed", "as_timer"]
 
 
 def as_timer(message: MessageExt, due_ms: int, precision_ms: int) -> MessageExtBrokerInner:
-    """A timer message that is due then; ``REAL_TOPIC`` and ``REAL_QID`` are there already.
+    """Return a timer message that is due at the given time; it has ``REAL_TOPIC`` and ``REAL_QID`` already.
 
-    Without its level: a Java broker would send it back there when it is delivered.
+    The level is removed: otherwise a Java broker would put the message there again when it is delivered.
     """
     dropped = (DELAY, *DELIVER_PROPERTIES)
     properties = {name: text for name, text in message.properties.items() if name not in dropped}
@@ -38,7 +38,7 @@ def as_timer(message: MessageExt, due_ms: int, precision_ms: int) -> MessageExtB
 
 
 def as_delayed(message: MessageExt, left_ms: int, levels: Sequence[int]) -> MessageExtBrokerInner:
-    """The message on the level whose delay fits best; ``levels`` are delays in ms, one not below."""
+    """Return the message for the level whose delay fits best; ``levels`` are delays in ms, at least one long enough."""
     _, level = min((delay, number) for number, delay in enumerate(levels, 1) if delay >= left_ms)
     return inner_message(
         message, SCHEDULE_TOPIC, level - 1, {**message.properties, DELAY: str(level)})

@@ -1,4 +1,4 @@
-"""How late messages were put back."""
+"""Lateness of delivered messages."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any, Final, final
 import numpy as np
 
 from tailrace.metrics import TIMER_LATENESS
+from tailrace.timer.arrays import Ints
 
 __all__ = ["LATENESS_BUCKETS_MS", "Lateness"]
 
 LATENESS_BUCKETS_MS: Final = TIMER_LATENESS.buckets
-"""Upper ends of the lateness histogram; one bucket more has the rest."""
+"""Upper bounds of the lateness histogram; one more bucket has the rest."""
 
 
 @final
@@ -26,7 +27,7 @@ class Lateness:
         self.sum_ms = 0
 
     def as_dict(self) -> dict[str, Any]:
-        """Counts by upper end, the last one being of all above, and the sum, ms."""
+        """Return the counts by upper bound, with all above in the last one, and the sum, ms."""
         return {"counts": list(self.counts), "sumMs": self.sum_ms}
 
     def add(self, late_ms: int) -> None:
@@ -34,8 +35,8 @@ class Lateness:
         self.counts[bisect.bisect_left(LATENESS_BUCKETS_MS, late_ms)] += 1
         self.sum_ms += late_ms
 
-    def add_many(self, late_ms: Any) -> None:
-        """Count as many messages as the array has numbers."""
+    def add_many(self, late_ms: Ints) -> None:
+        """Count one message for each number of the array."""
         buckets = np.searchsorted(LATENESS_BUCKETS_MS, late_ms, "left")
         for bucket, count in enumerate(np.bincount(buckets).tolist()):
             self.counts[bucket] += count

@@ -1,19 +1,18 @@
-"""Timers that a wall clock set back has left too far ahead: they go round like any far timer.
+"""Moves timers that are too far ahead because the wall clock was set back; they are rolled like any far timer.
 
-A slot is never more than the roll window ahead when it is filled. After the clock was set back by about
-the length of the ring, places that new slots need hold timers of a time that is far ahead now, and
-whatever is due before would have to wait for them. Their units are written again into the slot at the end
-of the window, from where they are sent round. The old units stay in the log: a rebuilt wheel may list
-a timer twice, which is known when its slot is read.
+When a slot is filled it is never further ahead than the roll window. If the clock is set back by about the
+length of the ring, places that new slots need hold timers that are now far ahead, and timers that are due
+earlier would have to wait for them. So the units of these timers are written again into the slot at the end of the
+window, from which they are rolled. The old units stay in the timer log: a rebuilt wheel may list a timer twice,
+and the double is recognised when its slot is read.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from tailrace.formats.timerlog import MAGIC_DELETE, MAGIC_ROLL, TIMER_UNIT
+from tailrace.timer.arrays import Units
 from tailrace.timer.dequeue import Dequeue
 from tailrace.timer.timer_log import TimerLog
 from tailrace.timer.timer_wheel import TimerWheel
@@ -24,10 +23,10 @@ __all__ = ["make_way"]
 def make_way(
     wheel: TimerWheel, log: TimerLog, dequeue: Dequeue, slot_time_ms: int, now_ms: int, window_ms: int
 ) -> bool:
-    """Free the place of a slot from timers that are due beyond the window; whether it is free now.
+    """Move timers that are due after the window out of the place of a slot. Return True if it is free now.
 
-    ``now_ms`` and ``window_ms`` are multiples of the precision. Raises DiskFullError or OSError; then
-    every timer is still in a slot.
+    ``now_ms`` and ``window_ms`` are multiples of the precision. Raises DiskFullError or OSError; every timer
+    is then still in a slot.
     """
     target = now_ms + window_ms
     far = sorted({wheel.held_time(slot_time_ms), wheel.held_time(target)})
@@ -59,9 +58,9 @@ def make_way(
     return True
 
 
-def _append(log: TimerLog, units: Any, last: int) -> int:
-    """Append units as one list behind the unit at ``last``; the position of the first."""
+def _append(log: TimerLog, units: Units, last: int) -> int:
+    """Append units as one list that continues the unit at ``last``. Return the position of the first."""
     begin = log.max_offset
     units["prev_pos"] = begin + TIMER_UNIT.size * np.arange(-1, len(units) - 1)
     units["prev_pos"][0] = last
-    return log.append(units.astype(TIMER_UNIT.dtype).tobytes())  # what was joined has another byte order
+    return log.append(units.astype(TIMER_UNIT.dtype).tobytes())  # the joined array has another byte order

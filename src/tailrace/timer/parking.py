@@ -1,4 +1,4 @@
-"""Where messages go that cannot be delivered, and how a stored message becomes one to be put again."""
+"""Parks messages that cannot be delivered, and converts a stored message into one that is put again."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ __all__ = ["NEVER", "Parking", "inner_message"]
 _log = get_logger(__name__)
 _HOSTS: Final = SysFlag.BORNHOST_V6 | SysFlag.STOREHOST_V6
 NEVER: Final = (PutMessageStatus.MESSAGE_ILLEGAL, PutMessageStatus.PROPERTIES_SIZE_EXCEEDED)
-"""Refusals that a later try meets again."""
+"""Refusals that a retry would get again."""
 
 
 @final
 class Parking:
-    """``%DLQ%TAILRACE_TIMER``: messages that the log will never take under their own topic."""
+    """``%DLQ%TAILRACE_TIMER``: messages that the log always refuses under their own topic."""
 
-    def __init__(self, store: DefaultMessageStore) -> None:
-        self.ensure_topic: Callable[[str], object] | None = None
-        """Who makes the topic."""
+    def __init__(
+        self, store: DefaultMessageStore, ensure_topic: Callable[[str], object] = lambda _: None
+    ) -> None:
         self.parked = 0
         self._store = store
+        self._ensure_topic = ensure_topic
 
     def park(self, message: MessageExt, reason: str) -> bool:
-        """Keep a message where someone can see it, with the reason; whether it is there."""
-        if self.ensure_topic is not None:
-            self.ensure_topic(PARKED_TOPIC)
+        """Put a message into the topic of parked messages, with the reason. Return True if it is stored."""
+        self._ensure_topic(PARKED_TOPIC)
         properties = {**message.properties, TIMER_PARKED_REASON: _plain(reason)}
         result = self._store.put(inner_message(message, PARKED_TOPIC, 0, properties))
         if result.status is PutMessageStatus.PROPERTIES_SIZE_EXCEEDED:
@@ -61,7 +61,7 @@ def _plain(text: str) -> str:
 def inner_message(
     message: MessageExt, topic: str, queue_id: int, properties: Mapping[str, str]
 ) -> MessageExtBrokerInner:
-    """A stored message as one that is put again, with these properties; nobody waits for its sync."""
+    """Return a stored message as one that is put again, with these properties; its put does not wait for a sync."""
     return MessageExtBrokerInner(
         topic, queue_id, message.body, encode_properties(properties), message.flag,
         message.sys_flag & ~_HOSTS, message.born_timestamp, pack_host(*message.born_host),

@@ -1,4 +1,4 @@
-"""Names of a timer message's properties (RocketMQ's MessageConst) and what they say."""
+"""Names of the properties of timer messages (RocketMQ's MessageConst), and functions that read them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = [
 ]
 
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
-"""Where timer messages wait; queue 0 is its only one."""
+"""Topic in which timer messages wait; queue 0 is its only queue."""
 PARKED_TOPIC: Final = "%DLQ%TAILRACE_TIMER"
-"""Where timers go that the log will never take under their own topic."""
+"""Topic of messages that the log always refuses under their own topic."""
 TIMER_DELAY_SEC: Final = "TIMER_DELAY_SEC"
 TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
 TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
 DELIVER_PROPERTIES: Final = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
-"""What a producer sets, the first one found counts."""
+"""Properties that a producer sets; the first one found counts."""
 TIMER_OUT_MS: Final = "TIMER_OUT_MS"
 TIMER_ENQUEUE_MS: Final = "TIMER_ENQUEUE_MS"
 TIMER_DEQUEUE_MS: Final = "TIMER_DEQUEUE_MS"
@@ -33,7 +33,7 @@ UNIQ_KEY: Final = "UNIQ_KEY"
 
 
 class Identity(NamedTuple):
-    """What makes two records the same timer."""
+    """Two records with the same identity are the same timer."""
 
     real_topic: str
     unique_key: str
@@ -41,7 +41,7 @@ class Identity(NamedTuple):
 
 
 def out_ms(properties: Mapping[str, str]) -> int | None:
-    """The slot time of a timer message, ms, or None when it has none that is a number."""
+    """Return the slot time of a timer message, ms, or None if it has no valid one."""
     try:
         return int(properties[TIMER_OUT_MS])
     except (KeyError, ValueError):
@@ -49,18 +49,18 @@ def out_ms(properties: Mapping[str, str]) -> int | None:
 
 
 def slot_ms(due: int, precision_ms: int) -> int:
-    """The slot time of what is due then: a whole multiple goes into the slot before."""
+    """Return the slot time for a due time. A multiple of the precision belongs to the slot before."""
     return (due - 1) // precision_ms * precision_ms
 
 
 def identity_of(properties: Mapping[str, str], out: int) -> Identity | None:
-    """A timer's identity; None without a unique key."""
+    """Return the identity of a timer, or None without a unique key."""
     unique_key = properties.get(UNIQ_KEY)
     return Identity(properties.get(REAL_TOPIC, ""), unique_key, out) if unique_key else None
 
 
 def delete_keys(topic: str, unique_key: str, *, append_topic: bool) -> tuple[str, ...]:
-    """What requests to delete a timer say, one request each (RocketMQ's buildDeleteKey).
+    """Return the keys of requests to delete a timer, one request for each key (RocketMQ's buildDeleteKey).
 
     Releases up to 5.3 compare ``topic+key``, 5.5.0 the bare key or, with
     appendTopicForTimerDeleteKey, ``topic+key``. Each of them ignores the other form.
@@ -70,9 +70,9 @@ def delete_keys(topic: str, unique_key: str, *, append_topic: bool) -> tuple[str
 
 
 def named_by(properties: Mapping[str, str], out: int) -> tuple[Identity, ...]:
-    """The timers that a request to delete names, in whichever form its key is.
+    """Return the timers that a request to delete names, for both forms of its key.
 
-    Only a timer of the request's own topic: a producer may know, or guess, the keys of other topics.
+    Only timers of the topic of the request count: a producer may know, or guess, keys of other topics.
     """
     topic, key = properties.get(REAL_TOPIC, ""), properties.get(TIMER_DEL_UNIQKEY, "")
     keys = dict.fromkeys((key, key.removeprefix(f"{topic}+")))
@@ -80,12 +80,11 @@ def named_by(properties: Mapping[str, str], out: int) -> tuple[Identity, ...]:
 
 
 def due_ms(properties: Mapping[str, str], out: int, store_timestamp: int, grain_ms: int) -> int:
-    """The millisecond at which a timer is due.
+    """Return the millisecond at which a timer is due.
 
-    The slot time was rounded down from it, so it is in ``(out, out + grain]``. Within that the
-    producer's own property says; a delay counts from the store time of the first record, so a
-    timer that is rolled gets its delivery time as a property. When nothing says, it is the end: late
-    by a part of a slot, never early.
+    The slot time was rounded down from it, so it is in ``(out, out + grain]``. If a property of the producer is
+    in this range, it counts. A delay counts from the store time of the first record, so a rolled timer gets its
+    delivery time as a property. Otherwise the result is the end of the range: late by a part of a slot, never early.
     """
     latest = out + grain_ms
     try:
@@ -105,9 +104,9 @@ def due_ms(properties: Mapping[str, str], out: int, store_timestamp: int, grain_
 def put_back_properties(
     properties: Mapping[str, str], enqueue_ms: int, dequeue_ms: int, roll_due_ms: int | None
 ) -> dict[str, str]:
-    """Properties of a message that leaves the wheel; everything it had stays on it.
+    """Return the properties of a message that leaves the wheel; it keeps all that it had.
 
-    ``roll_due_ms`` is the due time of one that goes back to the timer topic.
+    ``roll_due_ms`` is the due time of a message that is put on the timer topic again.
     """
     made = dict(properties)
     made[TIMER_ENQUEUE_MS] = str(enqueue_ms)

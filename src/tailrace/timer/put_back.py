@@ -1,12 +1,12 @@
-"""Back into the log: due timers under their own topic, far ones on the timer topic again.
+"""Puts timers back into the log: due timers under their own topic, far timers on the timer topic again (rolled).
 
-A timer leaves its slot only when its record is in the log. A put that may succeed later is tried
-again for ever; one that never can is parked in ``%DLQ%TAILRACE_TIMER`` with the reason.
+A timer leaves its slot only when its record is in the log. A put that may succeed later is retried without
+end; a message that can never be put is parked in ``%DLQ%TAILRACE_TIMER`` with the reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, final
 
 from tailrace.env.clock import Clock
@@ -29,7 +29,8 @@ from tailrace.timer.properties import (
     named_by,
     put_back_properties,
 )
-from tailrace.timer.slots import DueQueue, Pending
+from tailrace.timer.slots import DueQueue, DueTimer
+from tailrace.timer.state import TimerState
 
 __all__ = ["PutBack"]
 
@@ -44,25 +45,24 @@ _COUNTERS: Final = (
 
 @final
 class PutBack:
-    """dequeue_put; the caller holds the timers' lock."""
+    """The step dequeue_put; the caller holds the lock of the timers."""
 
     def __init__(
-        self, clock: Clock, store: DefaultMessageStore, due: DueQueue
+        self, clock: Clock, store: DefaultMessageStore, due: DueQueue, state: TimerState,
+        ensure_topic: Callable[[str], object],
     ) -> None:
-        self.suspicious_until_ms = 0
-        self.grain_ms = 1000
-        """What slot times of messages are rounded down by, at most."""
         self.counters = dict.fromkeys(_COUNTERS, 0)
         self.lateness = Lateness()
-        self.parking = Parking(store)
+        self.parking = Parking(store, ensure_topic)
         self._clock = clock
         self._store = store
         self._due = due
+        self._state = state
 
     # -- the log
 
     def read(self, unit: TimerUnit) -> MessageExt | None:
-        """The message of a unit; None, counted, when it is gone or no record."""
+        """Return the message of a unit. If it is deleted or damaged, count that and return None."""
         try:
             message = self._store.message(unit.phy_offset, unit.msg_size)
             if message.phy_offset != unit.phy_offset or message.topic != TIMER_TOPIC:
@@ -75,16 +75,16 @@ class PutBack:
         return message
 
     def was_rolled(self, identity: Identity, phy_offset: int) -> bool:
-        """Whether the timer topic has a later copy of a far timer."""
+        """Return True if the timer topic has a later copy of a far timer."""
         return any(m.phy_offset > phy_offset for m in self._records(TIMER_TOPIC, identity))
 
     def was_delivered(self, identity: Identity, *, sure: bool) -> bool:
-        """Whether the log has the put-back record of a timer.
+        """Return True if the log has the delivered record of a timer.
 
-        Asked of timers from before the open or a step of the clock, and of far ones (``sure``).
-        Without an index nobody can tell: they are delivered, perhaps twice.
+        The log is searched for timers from before the open or before a step of the clock, and for far
+        timers (``sure``). Without an index the record is not found, so a timer may be delivered twice.
         """
-        if identity.out_ms >= self.suspicious_until_ms and not sure:
+        if identity.out_ms >= self._state.suspicious_until_ms and not sure:
             return False
         return bool(self._records(identity.real_topic, identity)) or bool(
             self._records(PARKED_TOPIC, identity))
@@ -100,12 +100,12 @@ class PutBack:
     # -- putting
 
     def is_due(self, now: int) -> bool:
-        """Whether a timer that waits is to be put back before any later one."""
+        """Return True if a timer that waits one by one is due."""
         due = self._due.next_due_ms()
         return due is not None and due <= now
 
     def step(self, now: int) -> bool:
-        """Put back what is due by ``now``; True when there is more."""
+        """Put back timers that are due by ``now``. Return True if there are more."""
         put = 0
         while put < _BATCH:
             pending = self._due.pop_due(now)
@@ -117,7 +117,7 @@ class PutBack:
             self._store.wake_flush()
         return put == _BATCH
 
-    def _put(self, pending: Pending) -> None:
+    def _put(self, pending: DueTimer) -> None:
         unit = pending.unit
         message = pending.message or self.read(unit)
         if message is None:
@@ -144,17 +144,18 @@ class PutBack:
         self._due.push(pending)
 
     def delete(self, properties: Mapping[str, str], out: int) -> None:
-        """Note what a request deletes, and take those of its timers away that wait already."""
+        """Note the timers that a request deletes, and drop those that wait already."""
         for identity in named_by(properties, out):
             named = self._due.delete(identity)
             if named is not None:
                 self.counters["timerRecalled"] += 1
                 self._due.done(named, delivered=True)
 
-    def _own_slot_has_come(self, pending: Pending, message: MessageExt) -> bool:
-        """A far timer that is late for its own slot, after a jump of the clock, goes no more round.
+    def _own_slot_has_come(self, pending: DueTimer, message: MessageExt) -> bool:
+        """Stop rolling a far timer whose own slot has come, because the clock jumped ahead.
 
-        True when that was all: it waits as an ordinary one now, or was a request to delete.
+        Return True if it is handled: it waits as an ordinary timer now, or it was deleted, a double or a
+        request to delete. Return False if it must be rolled.
         """
         properties, now = message.properties, self._clock.now_ms()
         out = int(properties[TIMER_OUT_MS])
@@ -171,8 +172,8 @@ class PutBack:
             self._due.left(pending.unit)
             self.counters["timerDouble"] += 1
         else:
-            due = due_ms(properties, out, message.store_timestamp, self.grain_ms)
-            again = Pending(
+            due = due_ms(properties, out, message.store_timestamp, self._state.grain_ms)
+            again = DueTimer(
                 due, pending.slot_time_ms, pending.unit, pending.identity, False, pending.message)
             self._due.slot(pending.slot_time_ms).waiting[pending.unit.phy_offset] = again
             self._due.push(again)
@@ -181,12 +182,12 @@ class PutBack:
     def _convert(
         self, message: MessageExt, unit: TimerUnit, *, roll: bool
     ) -> MessageExtBrokerInner:
-        """The record that leaves the wheel (convertMessage): REAL_TOPIC and TIMER_OUT_MS stay on it."""
+        """Return the record to put (convertMessage). It keeps the properties REAL_TOPIC and TIMER_OUT_MS."""
         properties = message.properties
         topic, queue_id, roll_due = message.topic, message.queue_id, None
         if roll:
             roll_due = due_ms(
-                properties, int(properties[TIMER_OUT_MS]), message.store_timestamp, self.grain_ms)
+                properties, int(properties[TIMER_OUT_MS]), message.store_timestamp, self._state.grain_ms)
         else:
             topic = properties[REAL_TOPIC]
             queue_id = _number(properties.get(REAL_QID, "0"))
@@ -194,9 +195,9 @@ class PutBack:
         return inner_message(message, topic, queue_id, made)
 
     def park(self, message: MessageExt, reason: str) -> bool:
-        """Keep a timer that cannot be delivered where someone can see it; whether it is there.
+        """Park a timer that cannot be delivered. Return True if it is stored there.
 
-        A request to delete is nothing to keep.
+        A request to delete is dropped.
         """
         if TIMER_DEL_UNIQKEY in message.properties:
             return True

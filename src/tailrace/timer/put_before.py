@@ -1,4 +1,4 @@
-"""Which timers of a slot went in bulk: eight bytes of a hash and a position for each, no objects."""
+"""Timers of a slot that are delivered in bulk: a hash of eight bytes and a position for each, no objects."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from tailrace.kernels import timer_lists, timer_records
+from tailrace.timer.arrays import Ints, Mask
 from tailrace.timer.properties import Identity
 
 __all__ = ["NOBODY", "PutBefore"]
@@ -16,34 +17,34 @@ _SMALLEST: Final = 256
 
 
 def _swap(value: Any) -> Any:
-    """What stands for a position once its timer was put back, and the position from that."""
+    """Return the mark for the position of a delivered timer, or the position for such a mark."""
     return -value - 2
 
 
 @final
 class PutBefore:
-    """Position of the timer message by hash of identity, and whether it is back in the log.
+    """Table from the hash of a timer's identity to the position of its message, with a mark if it is delivered.
 
-    Different timers may have the same hash: whoever finds another position reads the record there.
+    Different timers may have the same hash: a caller that finds another position reads the record there.
     """
 
     __slots__ = ("_table", "_used")
 
     def __init__(self) -> None:
-        self._table: Any = None
+        self._table: Ints | None = None
         self._used = 0
 
     def __len__(self) -> int:
         return self._used
 
-    def waits(self, hashes: Any, positions: Any) -> None:
-        """Timers, none of which has a hash that is known, will be put back."""
+    def waits(self, hashes: Ints, positions: Ints) -> None:
+        """Add timers that will be delivered in bulk. None of their hashes is in the table."""
         if self._table is None or 2 * (self._used + len(hashes)) > len(self._table):
             self._grow(2 * (self._used + len(hashes)))
         self._used = timer_lists.add(self._table, hashes, positions, self._used)
 
-    def went(self, hashes: Any, positions: Any) -> None:
-        """Timers that were noted are back in the log."""
+    def went(self, hashes: Ints, positions: Ints) -> None:
+        """Mark timers of the table as delivered."""
         timer_lists.add(self._table, hashes, _swap(positions), self._used - len(hashes))
 
     def _grow(self, least: int) -> None:
@@ -56,16 +57,16 @@ class PutBefore:
             timer_lists.add(
                 self._table, np.ascontiguousarray(kept[:, 0]), np.ascontiguousarray(kept[:, 1]), 0)
 
-    def are_free(self, hashes: Any, positions: Any) -> Any:
-        """Which timers no other one has the hash of, and have not gone: truth values."""
+    def are_free(self, hashes: Ints, positions: Ints) -> Mask:
+        """Return True for each timer that is not delivered and whose hash no other timer has."""
         if self._table is None:
             return np.ones(len(hashes), bool)
         found = np.empty(len(hashes), np.int64)
         timer_lists.find(self._table, hashes, found)
         return (found == NOBODY) | (found == positions)
 
-    def are_known(self, hashes: Any) -> Any:
-        """Which hashes were noted: truth values."""
+    def are_known(self, hashes: Ints) -> Mask:
+        """Return True for each hash that is in the table."""
         if self._table is None:
             return np.zeros(len(hashes), bool)
         found = np.empty(len(hashes), np.int64)
@@ -73,9 +74,9 @@ class PutBefore:
         return found != NOBODY
 
     def other(self, identity: Identity, position: int) -> int:
-        """Position of a timer message that may be the same timer as the one at ``position``.
+        """Return the position of a timer message that may be the same timer as the one at ``position``.
 
-        Its own one when that was put back already, ``NOBODY`` when there is none.
+        The result is ``position`` itself if that timer is delivered already, and -1 without such a message.
         """
         if self._table is None:
             return NOBODY

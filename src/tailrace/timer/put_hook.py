@@ -1,4 +1,4 @@
-"""The put hook: which messages wait, and for how long (RocketMQ's HookUtils.handleScheduleMessage)."""
+"""The put hook: decides which messages wait, and until when (RocketMQ's HookUtils.handleScheduleMessage)."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from tailrace.timer.properties import (
 __all__ = ["TimerPutHook", "Waiting", "may_wait"]
 
 _PUT_BACK_ROOM: Final = 128
-"""More than a put-back adds: its two times, the number of rolls and the due time of a rolled one."""
+"""Upper bound of the bytes that delivery adds: two times, the number of rolls and the due time of a rolled timer."""
 _OUT_MS: Final = TIMER_OUT_MS.encode()
 _REAL_TOPIC: Final = REAL_TOPIC.encode()
 _REAL_QID: Final = REAL_QID.encode()
 
 
 class Waiting(NamedTuple):
-    """Where a message that waits is to go, and when."""
+    """Target and time of a message that waits."""
 
     topic: str
     queue_id: int
@@ -47,9 +47,9 @@ class Waiting(NamedTuple):
 
 
 def may_wait(stored: bytes) -> bool:
-    """Whether stored properties may ask for a delivery time or a delay level.
+    """Return True if stored properties may have a delivery time or a delay level.
 
-    A cheap test: nearly every message has no such property.
+    The test is cheap, because nearly every message has no such property.
     """
     return b"TIMER_D" in stored or b"DELAY\x01" in stored
 
@@ -68,7 +68,7 @@ class TimerPutHook:
         self._max_delay_level = len(config.message_delay_level.split())
 
     def handle(self, message: MessageExtBrokerInner) -> PutMessageResult | Waiting | None:
-        """Change ``message`` when it has to wait; a result when it is refused, None when it goes on."""
+        """Change ``message`` if it must wait. Return a result if it is refused, None if it does not wait."""
         stored = message.properties
         if not may_wait(stored):
             return None
@@ -89,7 +89,7 @@ class TimerPutHook:
     def _transform_delay_level(
         message: MessageExtBrokerInner, properties: dict[str, str], level: int
     ) -> Waiting:
-        """A level wins over a delivery time, and one above the highest is the highest."""
+        """Change a message with a level. A level wins over a delivery time; one above the highest is the highest."""
         for name in DELIVER_PROPERTIES:
             properties.pop(name, None)
         properties[DELAY] = str(level)
@@ -184,7 +184,7 @@ class TimerPutHook:
             PutMessageStatus.WHEEL_TIMER_MSG_ILLEGAL, remark=f"timer message illegal: {why}")
 
     def _is_reject(self, out: int) -> bool:
-        """Congestion control: never up to the limit, always from twice the limit on, rising between."""
+        """Return True to refuse a timer: never up to the limit, at random above, always from twice the limit."""
         limit = self._config.timer_congest_num_each_slot
         if limit >= 0x7FFFFFFF:
             return False
@@ -202,7 +202,7 @@ def _delay_level(properties: dict[str, str]) -> int:
 
 
 def _deliver_ms(properties: dict[str, str], now_ms: int) -> int:
-    """When a message is due; raises ValueError."""
+    """Return the due time of a message, ms. Raises ValueError."""
     if TIMER_DELAY_SEC in properties:
         return now_ms + int(properties[TIMER_DELAY_SEC]) * 1000
     if TIMER_DELAY_MS in properties:

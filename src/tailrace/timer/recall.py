@@ -1,51 +1,17 @@
-"""Taking a timer back: the handle that a producer gets, and the message that deletes.
-
-The handle is the reference's (RecallMessageHandle): base64 of ``v1 TOPIC BROKER TIMESTAMP KEY``, the
-timestamp one millisecond above the slot time, so that it is rounded down into the same slot.
-"""
+"""Taking a timer back: the messages that delete it."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-from typing import Final, NamedTuple
+from typing import Final
 
-from tailrace.errors import MessageIllegalError
+from tailrace.formats.recall_handle import RecallHandle
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExtBrokerInner
 from tailrace.timer.properties import TIMER_DEL_UNIQKEY, TIMER_DELIVER_MS, UNIQ_KEY, delete_keys
 
-__all__ = ["RecallHandle", "build_handle", "parse_handle", "recall_messages"]
+__all__ = ["recall_messages"]
 
-_VERSION: Final = "v1"
 _TAG: Final = "_RECALL_TAG_"
-
-
-class RecallHandle(NamedTuple):
-    """What a handle says."""
-
-    topic: str
-    broker_name: str
-    timestamp_ms: int
-    unique_key: str
-
-
-def build_handle(topic: str, broker_name: str, out_ms: int, unique_key: str) -> str:
-    """The handle of a timer with this slot time."""
-    text = " ".join((_VERSION, topic, broker_name, str(out_ms + 1), unique_key))
-    return base64.urlsafe_b64encode(text.encode()).decode()
-
-
-def parse_handle(handle: str) -> RecallHandle:
-    """What a handle says; raises MessageIllegalError."""
-    try:
-        text = base64.b64decode(handle.encode(), altchars=b"-_", validate=True).decode()
-        version, topic, broker_name, timestamp, unique_key, *_ = text.split(" ")
-        if version != _VERSION:
-            raise ValueError(version)
-        return RecallHandle(topic, broker_name, int(timestamp), unique_key)
-    except (binascii.Error, ValueError) as error:
-        raise MessageIllegalError("recallHandle", f"is invalid: {error}") from None
 
 
 def recall_messages(

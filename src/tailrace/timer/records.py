@@ -1,33 +1,35 @@
-"""Many records of the CommitLog in few reads."""
+"""Reads many records of the CommitLog with few reads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
+
+from tailrace.timer.arrays import Ints
 
 ReadLog = Callable[[int, int], bytes]
 
 __all__ = ["read_records", "whole"]
 
 _WINDOW: Final = 4 << 20
-"""Bytes of records that are held at once, unless one alone has more."""
+"""Number of bytes of records that are held in memory together, unless one record has more."""
 _GAP: Final = 4096
-"""Bytes between two records from which on they are read apart."""
+"""Gap in bytes between two records from which they are read separately."""
 
 
-def whole(sizes: Any) -> int:
-    """How many of the first records are held at once, one at least."""
+def whole(sizes: Ints) -> int:
+    """Return how many of the first records are held in memory together, at least one."""
     total = np.cumsum(np.maximum(sizes, 0), dtype=np.int64)
     return max(int(np.searchsorted(total, _WINDOW, "right")), 1)
 
 
-def read_records(read: ReadLog, positions: Any, sizes: Any) -> tuple[bytes, Any]:
-    """The bytes of records in the order of their positions, and where in them each one begins.
+def read_records(read: ReadLog, positions: Ints, sizes: Ints) -> tuple[bytes, Ints]:
+    """Return the bytes of records that are sorted by position, and the index at which each record starts.
 
-    ``read`` is that of the store. A place below 0 is one that could not be read, and behind the end is
-    one that is not whole. Raises OSError.
+    ``read`` is the read method of the store. An index below 0 means that the record could not be read. A record
+    that reaches past the end of the bytes is incomplete. Raises OSError.
     """
     ends = positions + np.maximum(sizes, 0)
     cuts = np.flatnonzero(positions[1:] - ends[:-1] > _GAP) + 1
@@ -38,9 +40,9 @@ def read_records(read: ReadLog, positions: Any, sizes: Any) -> tuple[bytes, Any]
 
 
 def _run(
-    read: ReadLog, positions: Any, ends: Any, at: Any, parts: list[bytes], used: int
+    read: ReadLog, positions: Ints, ends: Ints, at: Ints, parts: list[bytes], used: int
 ) -> int:
-    """Read neighbours, in one go for each file of the log; the bytes that were read."""
+    """Read neighbouring records with one read per file of the log. Return the number of bytes."""
     low, before = 0, used
     while low < len(positions):
         start = int(positions[low])

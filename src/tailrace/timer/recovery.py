@@ -1,10 +1,10 @@
-"""What the timers of a directory are, after whatever stop.
+"""Recovery of the timers of a directory, after a clean stop, a kill or a power loss.
 
-The wheel is rebuilt from the whole timer log (TW1), so that a missing, stale or torn wheel, and the
-snapshots that a 5.5.0 broker may have left instead of one, are all the same case; slot numbers come
-out right as well. A kernel goes through it once, piece by piece in little memory: nothing that would
-have to be trusted saves time worth it. The log is cut at its first unit that is none or names a place behind the end of
-the CommitLog. The order is: what can be trusted, log, wheel, queue offset.
+The wheel is rebuilt from the whole timer log (TW1). So a missing, stale or torn wheel, and the snapshots that a
+5.5.0 broker may have left instead of a wheel, are all the same case, and the numbers of slots are right. A kernel
+reads the timer log once, piece by piece, with little memory; that is fast enough to trust no shortcut. The timer
+log is cut at its first invalid unit, or at the first one that names a position after the end of the CommitLog.
+The order is: decide by the table, timer log, wheel, queue offset.
 
 | checkpoint | timer log | decision |
 |---|---|---|
@@ -16,15 +16,14 @@ the CommitLog. The order is: what can be trusted, log, wheel, queue offset.
 | sane | its slot lists go back to files that are gone | rebuild |
 | sane | otherwise | replay |
 
-A rebuild enqueues every message of the timer queue anew; a timer counts as delivered when its
-put-back record is in the log. The checkpoint is removed first, so that a crash on the way ends in
-another rebuild.
+A rebuild enqueues every message of the timer queue again; a timer counts as delivered if its delivered record is
+in the log. The checkpoint is removed first, so that a crash during a rebuild leads to another rebuild.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final, final
+from typing import Final, final
 
 import numpy as np
 
@@ -37,6 +36,7 @@ from tailrace.kernels import timer_replay
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt
 from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.timer.arrays import Ints, no_positions
 from tailrace.timer.properties import TIMER_TOPIC
 from tailrace.timer.timer_checkpoint import TimerCheckpoint
 from tailrace.timer.timer_hint import read_suspicious_until_ms
@@ -50,17 +50,17 @@ _LOOK_BACK: Final = 20_000
 _SANE_AHEAD_MS: Final = 2 * 86_400_000
 _UNIT: Final = TIMER_UNIT.size
 _Left = dict[int, list[int]]
-"""Newest units of lists whose slot, by its time, has begun another one since, in order."""
+"""By slot time, the newest units of lists that the slot has had before its present list, in order."""
 
 
 @dataclass(slots=True)
 class RecoveredTimers:
-    """Where the services go on.
+    """The state from which the services continue.
 
-    Slots before ``read_time_ms`` are delivered. Timers with a slot time before
-    ``suspicious_until_ms`` may have been delivered, so the log is asked before they are.
-    ``known`` are the positions, in order, of messages of the timer queue behind ``queue_offset``
-    that the timer log has already.
+    Slots before ``read_time_ms`` are delivered. Timers with a slot time before ``suspicious_until_ms`` may be
+    delivered already, so the log is searched for them first. ``known`` has the sorted positions of messages of
+    the timer queue from ``queue_offset`` onwards that the timer log has already. ``orphans`` are units that no
+    list leads to.
     """
 
     mode: str
@@ -70,7 +70,7 @@ class RecoveredTimers:
     suspicious_until_ms: int
     units: int = 0
     cut_at: int = -1
-    known: Any = ()
+    known: Ints = field(default_factory=no_positions)
     orphans: list[TimerUnit] = field(default_factory=list)
 
 
@@ -119,7 +119,7 @@ class TimerRecovery:
         return time_ms // self._precision * self._precision
 
     def _last_store_timestamp(self) -> int:
-        """Store time of the newest record: nothing was put back later."""
+        """Return the store time of the newest record: no timer was delivered later."""
         newest = max(
             (unit.phy_offset for queue in list(self._store.queues.table.values())
              if (unit := queue.unit(queue.max_offset - 1)) is not None), default=-1)
@@ -157,7 +157,7 @@ class TimerRecovery:
         orphans = self._orphans(left)
         cut_at = self._cut(end)
         offset = self._next_queue_offset(newest, fields.last_timer_queue_offset)
-        known: Any = ()
+        known = no_positions()
         if fields.master_timer_queue_offset < offset:
             offset, known = self._already_logged(fields.master_timer_queue_offset, offset)
         return RecoveredTimers(
@@ -173,7 +173,7 @@ class TimerRecovery:
         return RecoveredTimers("rebuild", reason, now, self._bounds()[0], last_store)
 
     def _remove_log(self) -> None:
-        """Remove every segment file, also those that could not be loaded."""
+        """Remove every file of the timer log, also those that could not be loaded."""
         self._log.destroy()
         directory = self._log.files.directories[0]
         for name in self._file_system.list(directory):
@@ -184,7 +184,7 @@ class TimerRecovery:
             self._file_system.sync_dir(directory)
 
     def _remove_snapshots(self) -> None:
-        """Snapshots of a wheel would win over the plain one at a 5.5.0 broker, however old."""
+        """Remove snapshots of the wheel: a 5.5.0 broker would prefer even an old one to the wheel file."""
         root = self._checkpoint_root()
         found = [
             name for name in self._file_system.list(root)
@@ -202,9 +202,9 @@ class TimerRecovery:
     # -- the log
 
     def _fill_wheel(self, read_time: int) -> tuple[TimerUnit | None, int, _Left]:
-        """Put every live slot: the unit of the newest message, the number of units, lists that were left.
+        """Fill every live slot. Return the unit of the newest message, the number of units, and abandoned lists.
 
-        The last unit of all may be one that was listed again.
+        The last unit of the timer log may be one that was appended again, so it may not be the newest message.
         """
         self._wheel.clear()
         count, newest, left = 0, None, _Left()
@@ -221,7 +221,7 @@ class TimerRecovery:
         return newest, count, left
 
     def _begin_anew(self, unit: TimerUnit, why: int, left: _Left) -> None:
-        """A list begins with its last unit that names none before it."""
+        """Start a new list: a slot's list starts at its last unit without a link to an earlier one."""
         time = self._floor(unit.write_time_ms + unit.delay_ms)
         if why == timer_replay.TAKEN:
             raise _RebuildNeededError("two times have the same slot")
@@ -231,7 +231,7 @@ class TimerRecovery:
         self._wheel.put_slot(time, -1, -1, 0)
 
     def _orphans(self, left: _Left) -> list[TimerUnit]:
-        """Units that no list leads to, of lists that were begun anew, to be appended again."""
+        """Return the units of abandoned lists that no list leads to. They are appended again."""
         found: list[TimerUnit] = []
         for time, ends in sorted(left.items()):
             listed, _ = self._log.walk(time, self._precision, self._wheel.get_slot(time).last_pos)
@@ -247,7 +247,7 @@ class TimerRecovery:
         return found
 
     def _cut(self, end: int) -> int:
-        """End the log behind its last good unit; where that was, -1 when nothing was behind it."""
+        """End the timer log after its last valid unit. Return that position, or -1 if no bytes followed it."""
         files = self._log.files
         if not files.files:
             return -1
@@ -268,7 +268,7 @@ class TimerRecovery:
             return None
 
     def _next_queue_offset(self, newest: TimerUnit | None, otherwise: int) -> int:
-        """The timer queue's offset behind the newest message of the timer log."""
+        """Return the offset in the timer queue after the newest message of the timer log."""
         message = self._message(newest.phy_offset, newest.msg_size) if newest is not None else None
         queue = self._store.queues.get(TIMER_TOPIC, 0)
         if message is None or newest is None or message.topic != TIMER_TOPIC or queue is None:
@@ -280,13 +280,13 @@ class TimerRecovery:
                 return at + 1
         return offset + 1
 
-    def _already_logged(self, low: int, high: int) -> tuple[int, Any]:
-        """Start at ``low``; messages from there on that have a unit are not enqueued twice."""
+    def _already_logged(self, low: int, high: int) -> tuple[int, Ints]:
+        """Return ``low`` as the offset to start at, and the messages from there that already have a unit."""
         queue = self._store.queues.get(TIMER_TOPIC, 0)
         unit = queue.unit(low) if queue is not None else None
         if unit is None:
-            return high, ()
-        known = [np.empty(0, np.int64)]
+            return high, no_positions()
+        known = [no_positions()]
         for _, units in self._log.scan():
             phys = units["phy_offset"].astype(np.int64)
             known.append(phys[phys >= unit.phy_offset])

@@ -1,19 +1,19 @@
-"""Delay levels (RocketMQ's ScheduleMessageService): ``SCHEDULE_TOPIC_XXXX`` back to the real topics.
+"""Delay levels (RocketMQ's ScheduleMessageService): messages of ``SCHEDULE_TOPIC_XXXX`` go to their real topics.
 
-Queue n of the topic holds level n + 1. Its units have the deliver time as their tags code, so a
-queue is in the order of its deliver times, and one number a level says how far it is delivered.
+Queue n of the topic holds level n + 1. Its units have the deliver time as their tags code, so a queue is in the
+order of deliver times, and one offset per level is enough to record its progress.
 
 Invariants:
-  DL1  A level is delivered in order: what is before its offset was put back, parked or handed over, or
-       cannot be read; nothing behind it was. A level that is held up holds up no other.
-  DL2  Nothing is put back before its deliver time by the store's clock. When that was stepped back, or
-       the levels are others than they were, nothing waits longer than its level's delay, and a 64th
-       of it, from the moment this is noticed.
-  DL3  The offsets on disk claim what was durable before they were written.
-After an open the messages from the offset on may have been put back. By DL1 those are the first ones
-of their level: the index is asked about each until one was not. With ``messageIndexEnable=false`` and
-for messages without a unique key nobody can tell, and a kill may repeat what was delivered since the
-offsets were last written.
+  DL1  A level is delivered in order. Messages before its offset were put back, parked or handed over, or cannot
+       be read; messages after it were not. A level that is held up does not hold up another level.
+  DL2  No message is put back before its deliver time by the store's clock. If the clock was set back, or the
+       levels have changed, no message waits longer than the delay of its level plus 1/64 of it, counted from
+       the time at which this is noticed.
+  DL3  The offsets on disk never claim more than was durable before they were written.
+After an open, messages from the offset onwards may have been put back already. By DL1 these are the first ones
+of their level: the index is searched for each until one is not found. With ``messageIndexEnable=false``, and for
+messages without a unique key, this is not possible: after a kill, messages that were delivered since the offsets
+were last written may be delivered again.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _BATCH: Final = 200
 _RETRY_MS: Final = 100
 _MARKS: Final = 64
 NO_REAL_TOPICS: Final = frozenset({"", "RMQ_SYS_TRANS_HALF_TOPIC", SCHEDULE_TOPIC})
-"""Where nothing is delivered: such messages are parked."""
+"""Topics to which no message is delivered: such messages are parked."""
 _COUNTERS: Final = (
     "schedulePutBack", "scheduleHandedOver", "scheduleDouble", "scheduleParked", "schedulePutFailed",
     "scheduleUnreadable")
@@ -63,16 +63,16 @@ class DelayOffsets(Protocol):
     """``delayOffset.json``: the next offset of each level."""
 
     def query(self, level: int) -> int:
-        """The next offset, -1 when none is known."""
+        """Return the next offset of a level, or -1 if it is unknown."""
         ...
 
     def update(self, level: int, offset: int) -> None:
-        """Remember it."""
+        """Set the next offset of a level."""
         ...
 
 
 class _Identity(NamedTuple):
-    """What makes two records the same message; one that was handed over has no level."""
+    """Two records with the same identity are the same message; one that was handed over has no level."""
 
     real_topic: str | None
     real_queue_id: str | None
@@ -86,12 +86,12 @@ class _Mark(NamedTuple):
 
     until: int
     due_ms: int
-    """None of them waits longer."""
+    """Time until which they wait at most."""
 
 
 @final
 class _Level:
-    """What is known about a level while the store is open."""
+    """State of a level while the store is open."""
 
     __slots__ = (
         "asking", "delay_ms", "marks", "next_offset", "number", "seen", "wait_until_ms",
@@ -101,12 +101,12 @@ class _Level:
         self.number = number
         self.delay_ms = delay_ms
         self.asking = True
-        """Messages may have been put back before the open."""
+        """True while the next message may have been put back before the open."""
         self.next_offset = -1
         self.wait_until_ms = 0
-        """The message at ``next_offset`` has to wait so long."""
+        """Time until which the message at ``next_offset`` must wait."""
         self.seen = -1
-        """Where the queue ended when its last deliver time was looked at."""
+        """End of the queue when its last deliver time was checked."""
         self.marks: deque[_Mark] = deque()
 
     @property
@@ -116,12 +116,13 @@ class _Level:
 
 @final
 class ScheduleMessageService:
-    """Delivers the levels of one store; every step takes the one lock."""
+    """Delivers the levels of one store. Every step takes the lock of the service."""
 
     def __init__(
-        self, clock: Clock, store: DefaultMessageStore, levels: list[int], offsets: DelayOffsets
+        self, clock: Clock, store: DefaultMessageStore, levels: list[int], offsets: DelayOffsets,
+        ensure_topic: Callable[[str], object] = lambda _: None,
     ) -> None:
-        self.parking = Parking(store)
+        self.parking = Parking(store, ensure_topic)
         self.counters = dict.fromkeys(_COUNTERS, 0)
         self.lateness = Lateness()
         self._clock = clock
@@ -143,7 +144,7 @@ class ScheduleMessageService:
                     self._offsets.update(level.number, 0)
 
     def _within(self, level: _Level, queue: ConsumeQueue) -> int:
-        """The offset of a level, corrected when its queue does not have it."""
+        """Return the offset of a level, corrected if its queue does not have it."""
         known = self._offsets.query(level.number)
         low, high = queue.min_offset, queue.max_offset
         offset = min(max(known, low), high)
@@ -155,7 +156,7 @@ class ScheduleMessageService:
         return offset
 
     def step(self) -> bool:
-        """Put back what is due, of every level; True when there is more."""
+        """Put back the due messages of every level. Return True if there are more."""
         with self._lock:
             before = self.counters["schedulePutBack"]
             more = False
@@ -199,7 +200,7 @@ class ScheduleMessageService:
     def _due(
         self, level: _Level, queue: ConsumeQueue, unit: CqUnit, offset: int, now: int
     ) -> int:
-        """When a message is due: its deliver time, unless that cannot be right (DL2)."""
+        """Return the time at which a message is due: its deliver time, or an earlier mark (DL2)."""
         marks = level.marks
         while marks and marks[0].until <= offset:
             marks.popleft()
@@ -210,8 +211,9 @@ class ScheduleMessageService:
     def _look_at_end(self, level: _Level, queue: ConsumeQueue, now: int) -> None:
         """Mark new messages whose deliver time is too far ahead.
 
-        Store times do not go back when the clock does, so new messages may have such times until it
-        has caught up. A mark a part of the delay keeps the marks few and makes them late by it.
+        Store times do not go back when the clock does, so new messages may have such times until the clock has
+        caught up. There is one mark per 1/64 of the delay at most, so there are few marks, and messages are late by
+        that part at most.
         """
         if queue.max_offset == level.seen:
             return
@@ -226,17 +228,16 @@ class ScheduleMessageService:
 
     @staticmethod
     def _mark(level: _Level, queue: ConsumeQueue, now: int) -> None:
-        """Nothing that is in the queue by now waits longer than the delay from now on."""
+        """Make the messages that are in the queue now wait at most for the delay, counted from now."""
         if not level.marks:
             _log.warning("deliver times are too far ahead level=%d offset=%d",
                          level.number, queue.max_offset)
         level.marks.append(_Mark(queue.max_offset, now + level.delay_ms))
 
     def _time_up(self, level: _Level, unit: CqUnit, due_ms: int) -> str:
-        """Put a message back (messageTimeUp); why the level may not go on, or nothing.
+        """Put a message back (messageTimeUp). Return why the level must wait, or an empty text.
 
-        The stored properties stay as they are, with DELAY, REAL_TOPIC and REAL_QID, as the
-        reference leaves them.
+        The stored properties are unchanged, with DELAY, REAL_TOPIC and REAL_QID, as in RocketMQ.
         """
         message = self.read(unit)
         if message is None:
@@ -265,7 +266,7 @@ class ScheduleMessageService:
     # -- elsewhere
 
     def waiting_between(self, low: int, high: int) -> tuple[int, int]:
-        """How many messages wait whose records are between two positions of the log, and their bytes."""
+        """Return number and bytes of the waiting messages with records between two positions of the log."""
         count = size = 0
         for level in self.levels:
             units = self.pending_units(level)
@@ -277,10 +278,10 @@ class ScheduleMessageService:
     def hand_over(
         self, low: int, high: int, put: Callable[[MessageExt, int], bool]
     ) -> tuple[int, int]:
-        """Have what waits between two positions wait elsewhere: how many, and how many could not.
+        """Put the waiting messages between two positions elsewhere. Return how many were moved, and how many not.
 
-        ``low`` is where the log begins. ``put`` takes a message and the moment it is due, and says
-        whether it is there; a level goes no further than one that it refuses.
+        ``low`` is the start of the log. ``put`` gets a message and its due time, and returns True if the message
+        is stored. A level ends at the first message that ``put`` refuses.
         """
         with self._lock:
             before = self.counters["scheduleHandedOver"]
@@ -290,7 +291,7 @@ class ScheduleMessageService:
     def _hand_over(
         self, level: _Level, low: int, high: int, put: Callable[[MessageExt, int], bool]
     ) -> int:
-        """One level; how many are left."""
+        """Hand over the messages of one level. Return how many are left."""
         queue = self._store.queues.get(SCHEDULE_TOPIC, level.queue_id)
         if queue is None:
             return 0
@@ -309,16 +310,16 @@ class ScheduleMessageService:
 
     @property
     def levels(self) -> list[int]:
-        """The levels that there are."""
+        """The numbers of the levels."""
         return [level.number for level in self._levels]
 
     @property
     def delays(self) -> list[int]:
-        """Their delays in ms, level 1 first."""
+        """The delays in ms, level 1 first."""
         return [level.delay_ms for level in self._levels]
 
     def read(self, unit: CqUnit) -> MessageExt | None:
-        """The message of a unit; None, counted, when it is gone or no record."""
+        """Return the message of a unit. If it is deleted or damaged, count that and return None."""
         try:
             message = self._store.message(unit.phy_offset, unit.size)
             if message.phy_offset != unit.phy_offset or message.topic != SCHEDULE_TOPIC:
@@ -336,7 +337,7 @@ class ScheduleMessageService:
         return "" if kept else f"it could not be parked: {reason}"
 
     def _is_double(self, level: _Level, message: MessageExt, unit: CqUnit) -> bool:
-        """Whether a message left its level before the open; the first that did not ends the asking."""
+        """Return True if a message left its level before the open. The first one that did not ends the search."""
         if not level.asking or not message.unique_key:
             return False
         level.asking = self._has_left(message, slot_ms(
@@ -345,10 +346,10 @@ class ScheduleMessageService:
         return level.asking
 
     def _has_left(self, message: MessageExt, slot: int) -> bool:
-        """Whether the log has the put-back record of a message, or the timer it was handed over as.
+        """Return True if the log has the delivered record of a message, or the timer that replaced it.
 
-        A producer that tries again sends the same twice, so the copies are counted: by DL1 the first
-        one belongs to the first message, and so on.
+        A producer that retries sends the same message twice, so the copies are counted: by DL1 the first copy
+        belongs to the first message, and so on.
         """
         topic, identity = message.properties.get(REAL_TOPIC, ""), _identity(message)
         earlier = sum(
@@ -373,7 +374,7 @@ class ScheduleMessageService:
     # -- what is pending
 
     def progress(self) -> list[tuple[int, int, int]]:
-        """(level, next offset, offset behind its last message) of each level that has a queue."""
+        """Return (level, next offset, offset after its last message) of each level that has a queue."""
         found = []
         for level in self._levels:
             queue = self._store.queues.get(SCHEDULE_TOPIC, level.queue_id)
@@ -383,11 +384,11 @@ class ScheduleMessageService:
         return found
 
     def pending(self) -> dict[int, int]:
-        """Messages that wait, by level."""
+        """Return the number of waiting messages by level."""
         return {level: until - offset for level, offset, until in self.progress()}
 
     def first_pending(self, level: int) -> int:
-        """Place in the log of the first message that waits in a level, -1 when none does."""
+        """Return the position of the first message that waits in a level, or -1."""
         queue = self._store.queues.get(SCHEDULE_TOPIC, level - 1)
         if queue is None:
             return -1
@@ -395,7 +396,7 @@ class ScheduleMessageService:
         return unit.phy_offset if unit is not None else -1
 
     def pending_units(self, level: int) -> np.ndarray[Any, Any]:
-        """Queue units of what waits in a level, in order."""
+        """Return the queue units of the messages that wait in a level, in order."""
         queue = self._store.queues.get(SCHEDULE_TOPIC, level - 1)
         if queue is None:
             return CQ_UNIT.view(b"")
@@ -407,7 +408,7 @@ class ScheduleMessageService:
         return units[units["size"] != PRE_BLANK_SIZE]
 
     def stats(self) -> dict[str, Any]:
-        """Counters."""
+        """Return the counters."""
         pending = self.pending()
         return {
             "schedulePending": sum(pending.values()), "schedulePendingByLevel": pending,

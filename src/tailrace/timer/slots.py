@@ -1,4 +1,4 @@
-"""Timers that are out of the wheel and not yet put back."""
+"""Timers that were read from the wheel and are not put back yet."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, final
+from typing import Final, final
 
 import numpy as np
 
 from tailrace.formats.timerlog import TIMER_UNIT, TimerUnit
 from tailrace.model import MessageExt
+from tailrace.timer.arrays import Ints, Units
 from tailrace.timer.properties import Identity
 from tailrace.timer.put_before import PutBefore
 
-__all__ = ["DueQueue", "Later", "Pending", "SlotState", "Units"]
+__all__ = ["DueQueue", "DueTimer", "Later", "SlotState", "UnitQueue"]
 
 _MOST_DELETES: Final = 100_000
 _NEVER: Final = (1 << 63) - 1
 
 
 @dataclass(slots=True, eq=False)
-class Pending:
-    """One timer: due at ``due_ms``, tried again at ``not_before_ms`` after a failed put."""
+class DueTimer:
+    """One timer that is due at ``due_ms``. After a failed put it is retried at ``not_before_ms``."""
 
     due_ms: int
     slot_time_ms: int
@@ -32,18 +33,18 @@ class Pending:
     identity: Identity | None
     roll: bool = False
     message: MessageExt | None = None
-    """Kept when it is small; a large one is read again."""
+    """The message if it is small; a large one is read again."""
     not_before_ms: int = 0
     cancelled: bool = False
 
 
 @final
-class Units:
-    """Units of a slot, taken from the head; an array of them, for a slot may have millions."""
+class UnitQueue:
+    """Queue of the units of a slot, in an array because a slot may have millions."""
 
     __slots__ = ("_at", "_rows")
 
-    def __init__(self, rows: Any = None) -> None:
+    def __init__(self, rows: Units | None = None) -> None:
         self._rows = np.empty(0, TIMER_UNIT.dtype) if rows is None else rows
         self._at = 0
 
@@ -54,20 +55,20 @@ class Units:
         return (TimerUnit(*row) for row in self._rows[self._at :].tolist())
 
     def popleft(self) -> TimerUnit:
-        """Take the first one."""
+        """Remove and return the first unit."""
         self._at += 1
         return TimerUnit(*self._rows[self._at - 1].tolist())
 
-    def head(self, count: int) -> Any:
-        """The first ones, which stay."""
+    def head(self, count: int) -> Units:
+        """Return the first units without removing them."""
         return self._rows[self._at : self._at + count]
 
     def drop(self, count: int) -> None:
-        """Take the first ones away."""
+        """Remove the first units."""
         self._at += count
 
-    def put_first(self, rows: Any) -> None:
-        """Put some before the others."""
+    def put_first(self, rows: Units) -> None:
+        """Put units before the others."""
         if len(rows) <= self._at:
             self._at -= len(rows)
             self._rows[self._at : self._at + len(rows)] = rows
@@ -77,16 +78,16 @@ class Units:
 
 @final
 class Later:
-    """Units of a slot that were looked at and are plain, in the order in which they are due."""
+    """Units of plain timers of a slot, in the order in which they are due."""
 
     __slots__ = ("_due", "_more", "_units", "next_due_ms")
 
     def __init__(self) -> None:
         self.next_due_ms = _NEVER
-        """When the first of them is due."""
+        """Time at which the first of them is due."""
         self._due = np.empty(0, np.int64)
-        self._units = Units()
-        self._more: list[tuple[Any, Any]] = []
+        self._units = UnitQueue()
+        self._more: list[tuple[Ints, Units]] = []
 
     def __len__(self) -> int:
         return len(self._units) + sum(len(due) for due, _ in self._more)
@@ -95,8 +96,8 @@ class Later:
         self._sort()
         return iter(self._units)
 
-    def add(self, due_ms: Any, rows: Any) -> None:
-        """Let more units wait; they are sorted when somebody wants them."""
+    def add(self, due_ms: Ints, rows: Units) -> None:
+        """Add units. They are sorted when units are taken."""
         if len(due_ms):
             self._more.append((due_ms, rows))
             self.next_due_ms = min(self.next_due_ms, int(due_ms.min()))
@@ -107,14 +108,14 @@ class Later:
             rows = np.concatenate(
                 [self._units.head(len(self._units)), *(rows for _, rows in self._more)])
             order = np.argsort(due, kind="stable")
-            self._due, self._units, self._more = due[order], Units(rows[order]), []
+            self._due, self._units, self._more = due[order], UnitQueue(rows[order]), []
 
-    def dues(self) -> Any:
-        """When each of them is due, ms; changes nothing, so that anybody may ask."""
+    def dues(self) -> Ints:
+        """Return the due time, ms, of each of them. Any thread may call, because nothing is changed."""
         return np.concatenate([self._due, *(due for due, _ in self._more)])
 
-    def take(self, now_ms: int, most: int) -> Any:
-        """Take those that are due by now, as many as asked for."""
+    def take(self, now_ms: int, most: int) -> Units:
+        """Remove and return up to ``most`` units that are due by ``now_ms``."""
         self._sort()
         count = min(int(np.searchsorted(self._due, now_ms, "right")), most)
         rows = self._units.head(count)
@@ -126,24 +127,24 @@ class Later:
 
 @dataclass(slots=True)
 class SlotState:
-    """A slot that was begun: what waits to be looked at, what waits for its time, what has left."""
+    """A slot that was begun: units to process, timers that wait for their time, and what was delivered."""
 
-    units: Units = field(default_factory=Units)
+    units: UnitQueue = field(default_factory=UnitQueue)
     later: Later = field(default_factory=Later)
-    waiting: dict[int, Pending] = field(default_factory=dict)
+    waiting: dict[int, DueTimer] = field(default_factory=dict)
     """By position in the CommitLog."""
     identities: set[Identity] = field(default_factory=set)
     before: PutBefore = field(default_factory=PutBefore)
-    """Timers that went, or wait to go, in bulk."""
+    """Timers that were delivered, or will be, in bulk."""
     delivered: int = 0
 
     @property
     def finished(self) -> bool:
-        """Whether every timer of the slot has left."""
+        """Return True if every timer of the slot has left."""
         return not self.units and not self.waiting and not self.later
 
     def left_units(self) -> list[TimerUnit]:
-        """Units whose timers have not left."""
+        """Return the units whose timers have not left."""
         return [*self.units, *self.later, *(pending.unit for pending in self.waiting.values())]
 
 
@@ -151,38 +152,41 @@ class SlotState:
 class DueQueue:
     """Slots that were begun, and their timers in the order in which they are due."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, on_left: Callable[[TimerUnit], None] = lambda _: None,
+        on_left_many: Callable[[str, int], None] = lambda *_: None,
+    ) -> None:
         self.slots: dict[int, SlotState] = {}
-        self.on_left: Callable[[TimerUnit], None] | None = None
-        """Told of each unit that has left its slot."""
-        self.on_left_many: Callable[[str, int], None] | None = None
-        """Told the topic of as many timers that have left together."""
+        self.left = on_left
+        """Called with each unit that has left its slot."""
+        self.left_many = on_left_many
+        """Called with a topic and the number of its timers that were put back together."""
         self._deletes: dict[Identity, None] = {}
         self._delete_times: Counter[int] = Counter()
-        self._by_identity: dict[Identity, Pending] = {}
-        self._heap: list[tuple[int, int, Pending]] = []
+        self._by_identity: dict[Identity, DueTimer] = {}
+        self._heap: list[tuple[int, int, DueTimer]] = []
         self._number = itertools.count()
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def backlog(self) -> int:
-        """Timers of begun slots that do not wait one by one."""
+        """Return the number of timers of begun slots that are in memory as units only."""
         return sum(len(slot.units) + len(slot.later) for slot in self.slots.values())
 
     def slot(self, time_ms: int) -> SlotState:
-        """The state of a slot, made when it is new."""
+        """Return the state of a slot, which is created if it is new."""
         return self.slots.setdefault(time_ms, SlotState())
 
-    def push(self, pending: Pending) -> None:
-        """Let a timer wait until it is due."""
+    def push(self, pending: DueTimer) -> None:
+        """Add a timer, to wait until it is due."""
         if pending.identity is not None and not pending.roll:
             self._by_identity[pending.identity] = pending
         heapq.heappush(
             self._heap, (max(pending.due_ms, pending.not_before_ms), next(self._number), pending))
 
-    def pop_due(self, now_ms: int) -> Pending | None:
-        """The next timer that is due, or None; a cancelled one is dropped on the way."""
+    def pop_due(self, now_ms: int) -> DueTimer | None:
+        """Return the next timer that is due, or None. Cancelled timers are dropped."""
         while self._heap and self._heap[0][0] <= now_ms:
             pending = heapq.heappop(self._heap)[2]
             if not pending.cancelled:
@@ -190,11 +194,11 @@ class DueQueue:
         return None
 
     def next_due_ms(self) -> int | None:
-        """When the next timer is due."""
+        """Return the time at which the next timer is due, or None."""
         return self._heap[0][0] if self._heap else None
 
-    def done(self, pending: Pending, *, delivered: bool, left: bool = True) -> None:
-        """A timer has left, one way or another; its unit, too, unless it waits in another way."""
+    def done(self, pending: DueTimer, *, delivered: bool, left: bool = True) -> None:
+        """Remove a timer that was delivered or dropped. With ``left`` false its unit stays in the slot."""
         pending.cancelled = True
         if left:
             self.left(pending.unit)
@@ -207,20 +211,10 @@ class DueQueue:
             self.forget_finished(pending.slot_time_ms)
 
     def has(self, identity: Identity) -> bool:
-        """Whether this timer waits for its time, in whatever slot."""
+        """Return True if this timer waits for its time in any slot."""
         return identity in self._by_identity
 
-    def left(self, unit: TimerUnit) -> None:
-        """A unit has nothing more to bring."""
-        if self.on_left is not None:
-            self.on_left(unit)
-
-    def left_many(self, topic: str, count: int) -> None:
-        """Timers of a topic were put back together."""
-        if self.on_left_many is not None:
-            self.on_left_many(topic, count)
-
-    def delete(self, named: Identity) -> Pending | None:
+    def delete(self, named: Identity) -> DueTimer | None:
         """Note that a request deletes a timer; return that timer if it waits already.
 
         Requests are kept for a while: the timer may be a copy that is on its way.
@@ -237,11 +231,11 @@ class DueQueue:
         return self._by_identity.get(named)
 
     def is_deleted(self, identity: Identity) -> bool:
-        """Whether a request named this timer."""
+        """Return True if a request to delete names this timer."""
         return identity in self._deletes
 
     def has_named(self, out_ms: set[int]) -> bool:
-        """Whether timers of these slot times may be deleted, or wait one by one."""
+        """Return True if timers of these slot times may be deleted, or if timers wait one by one."""
         return bool(self._by_identity) or not out_ms.isdisjoint(self._delete_times)
 
     def forget_finished(self, time_ms: int) -> None:

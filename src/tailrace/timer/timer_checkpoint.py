@@ -1,7 +1,7 @@
-"""``config/timercheck``: how far the timer services are, as a Java broker wants to be told.
+"""``config/timercheck``: the progress of the timer services, in the form of a Java broker.
 
-Owns ``config/timercheck``. Invariant: no field claims more than is durable when it is written. It is
-a hint: ``None`` for one that is missing, short or impossible makes recovery take the long way.
+Owns ``config/timercheck``. Invariant: no field claims more than is durable when it is written. The file is a
+hint: if it is missing, short or impossible, recovery rebuilds the timers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["TimerCheckpoint", "read_timer_checkpoint"]
 
 
 def read_timer_checkpoint(file_system: FileSystem, path: str) -> TimerCheckpointFields | None:
-    """The timer checkpoint of a directory, None when there is none that could be meant."""
+    """Return the timer checkpoint of a directory, or None if it is missing or invalid."""
     data = read_hint(file_system, path, TIMER_CHECKPOINT.size) or b""
     if len(data) < TIMER_CHECKPOINT.size:
         return None
@@ -38,14 +38,14 @@ class TimerCheckpoint:
         self.fields = read_timer_checkpoint(file_system, path)
 
     def remove(self) -> None:
-        """Forget it, durably: what follows is rebuilt even after a crash on the way."""
+        """Remove the file durably, so that timers are rebuilt even if the rebuild that follows crashes."""
         if self._file_system.exists(self._path):
             self._file_system.remove(self._path)
             self._file_system.sync_dir(self._path.rpartition("/")[0])
         self.fields = None
 
     def write(self, fields: TimerCheckpointFields) -> None:
-        """Write and sync when anything changed. Raises OSError."""
+        """Write and sync if a field has changed. Raises OSError."""
         if fields == self.fields:
             return
         made = self.fields is None  # or its name is one that an earlier attempt left

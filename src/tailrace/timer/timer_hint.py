@@ -1,9 +1,9 @@
-"""``tailrace/timer.json``: what the reference's timer files do not say (W21).
+"""``tailrace/timer.json``: facts that the timer files of the reference do not have (W21).
 
-A hint: precision and length of the wheel for whoever reads the directory, the coarsest precision that
-messages in it were rounded by, so that none of them is early at a finer one, and up to which slot time
-timers may have been delivered although the wall clock says that it is earlier, because it was
-stepped back. Without it they may be delivered twice, never lost.
+The file is a hint with three facts. Precision and length of the wheel, for programs that read the directory. The
+coarsest precision by which messages were rounded, so that no message is early at a finer one. The slot time up to
+which timers may be delivered already although it is later than the wall clock, because the clock was set back.
+Without the hint timers may be delivered twice, but are never lost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NAME: Final = f"{OWN}/timer.json"
 
 
 def read_suspicious_until_ms(file_system: FileSystem, root: str) -> int:
-    """The slot time before which timers may have been delivered; 0 when nobody knows of any."""
+    """Return the slot time before which timers may be delivered already; 0 without a hint."""
     try:
         value = orjson.loads(read_hint(file_system, f"{root}/{_NAME}", 4096) or b"")[
             "suspiciousUntilMs"]
@@ -32,7 +32,7 @@ def read_suspicious_until_ms(file_system: FileSystem, root: str) -> int:
 
 
 class Geometry(NamedTuple):
-    """What the wheel and its messages are made by."""
+    """Precision and size of the wheel and of its messages."""
 
     precision_ms: int
     slots_total: int
@@ -41,7 +41,7 @@ class Geometry(NamedTuple):
 
 
 def read_geometry(file_system: FileSystem, root: str) -> Geometry | None:
-    """The geometry that was written last; None when nobody knows."""
+    """Return the geometry that was written last; None without a valid hint."""
     try:
         value = orjson.loads(read_hint(file_system, f"{root}/{_NAME}", 4096) or b"")
         found = [value["precisionMs"], value["slotsTotal"]]
@@ -52,7 +52,7 @@ def read_geometry(file_system: FileSystem, root: str) -> Geometry | None:
 
 
 def grain_ms(file_system: FileSystem, root: str, precision_ms: int) -> int:
-    """The coarsest precision that a directory has had, that of now included."""
+    """Return the coarsest precision that a directory has had, including the present one."""
     found = read_geometry(file_system, root)
     return precision_ms if found is None else max(found.grain_ms, found.precision_ms, precision_ms)
 

@@ -1,17 +1,17 @@
-"""The timer log: a unit for every timer, in the order in which they came.
+"""The timer log: one unit for every timer, in the order of arrival.
 
 Owns ``timerlog/``. Invariants:
-  TL1  Units are dense from a file's start; a full file ends in a blank unit.
-  TL2  The units of a slot form a list backwards by ``prev_pos``, -1 at its oldest.
-  TL3  Units name records of the CommitLog in the order of their timer queue, rolled ones included.
-Commit point: ``max_offset``, moved after the unit's bytes are written. One writer, any readers.
-Durable on return: nothing but by ``flush``.
+  TL1  Units follow each other from the start of a file; a full file ends in a blank unit.
+  TL2  The units of a slot are linked from newest to oldest by ``prev_pos``, which is -1 at the oldest.
+  TL3  Units name records of the CommitLog in the order of the timer queue, rolled timers included.
+Commit point: ``max_offset``, which moves after the bytes of the unit are written. One writer, any readers.
+Durable on return: only ``flush`` makes units durable.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, final
+from typing import Final, final
 
 import numpy as np
 
@@ -26,16 +26,16 @@ from tailrace.formats.timerlog import (
 from tailrace.kernels import timer_lists, timer_replay
 from tailrace.logs import get_logger
 from tailrace.segments import MappedFile, MappedFileQueue, OpenFiles
+from tailrace.timer.arrays import Units
 
-__all__ = ["TimerLog", "Units", "recognise_file_size"]
+__all__ = ["TimerLog", "recognise_file_size"]
 
 _log = get_logger(__name__)
 _UNIT: Final = TIMER_UNIT.size
 _READ_UNITS: Final = 16_384
 _WINDOWS: Final = (40 * _UNIT, 2520 * _UNIT)
-"""Bytes that a walk reads at once, for units far from each other and for neighbours."""
+"""Number of bytes that a walk reads in one call, for units far from each other and for neighbours."""
 _NEIGHBOURS: Final = 16
-Units = np.ndarray[Any, np.dtype[np.void]]
 
 
 def recognise_file_size(file_system: FileSystem, directory: str, configured: int) -> int:
@@ -64,12 +64,12 @@ class TimerLog:
 
     @property
     def min_offset(self) -> int:
-        """Position of the first unit, 0 when there is none."""
+        """Position of the first unit, 0 without a file."""
         return max(self.files.min_offset, 0)
 
     @property
     def max_offset(self) -> int:
-        """Position behind the last unit."""
+        """Position after the last unit."""
         return self.files.max_offset
 
     # -- writing
@@ -97,9 +97,9 @@ class TimerLog:
         return max(file.size - file.wrote_position - TIMER_BLANK.size, 0) // _UNIT
 
     def append(self, units: bytes | bytearray) -> int:
-        """Write whole units, no more than ``room`` allows; the position of the first one.
+        """Write whole units, at most as many as ``room`` allows. Return the position of the first one.
 
-        Raises DiskFullError or OSError; then none of them is in the log.
+        Raises DiskFullError or OSError; then no unit is in the log.
         """
         file = self._tail()
         at = file.append(units)
@@ -109,13 +109,13 @@ class TimerLog:
     # -- reading
 
     def unit(self, pos: int) -> TimerUnit | None:
-        """The unit at a position, or None when there is none."""
+        """Return the unit at a position, or None."""
         data = self.files.read(pos, _UNIT)
         return TIMER_UNIT.unpack_from(data) if len(data) == _UNIT else None
 
     def walk(self, time_ms: int, precision_ms: int, pos: int) -> tuple[Units, int]:
-        """A slot's units from one on, newest first, and -1 or where they lead astray."""
-        found, window = list[Any](), _WINDOWS[0]
+        """Return the units of a slot from one onwards, newest first, and -1 or the position of a broken link."""
+        found, window = list[Units](), _WINDOWS[0]
         while pos >= 0:
             file = self.files.find(pos)
             if file is None:
@@ -133,15 +133,15 @@ class TimerLog:
         return np.concatenate([TIMER_UNIT.view(b""), *found]), pos
 
     def scan(self, limit: int = timer_replay.ENDLESS) -> Iterator[tuple[int, Units]]:
-        """(position of the first, units) from the oldest file to the first unit that is none.
+        """Yield (position of the first unit, units) from the oldest file up to the first invalid unit.
 
-        None is one, too, whose record ends behind ``limit`` in the CommitLog.
+        A unit whose record ends after ``limit`` in the CommitLog counts as invalid.
         """
         for pos, units, _ in self.scan_newest(limit):
             yield pos, units
 
     def scan_newest(self, limit: int) -> Iterator[tuple[int, Units, TimerUnit]]:
-        """``scan`` with the unit of each part whose record comes last in the CommitLog."""
+        """Yield as ``scan`` does, with the unit of each part whose record is last in the CommitLog."""
         follows = -1
         self.scan_end = self.min_offset
         for file in self.files.files:
@@ -176,9 +176,9 @@ class TimerLog:
     # -- life
 
     def delete_read_files(self, read_time_ms: int) -> int:
-        """Remove the oldest files all of whose units are in slots before a time; how many.
+        """Remove the oldest files whose units are all in slots before a time. Return how many.
 
-        The last two files stay: a Java broker begins one file before the flushed position.
+        The last two files stay: a Java broker starts to read one file before the flushed position.
         """
         removed = 0
         while len(self.files.files) > 2:
@@ -193,7 +193,7 @@ class TimerLog:
         return removed
 
     def _newest_slot_ms(self, file: MappedFile) -> int:
-        """The latest time of a slot that a full file has a unit of."""
+        """Return the latest slot time of the units of a full file."""
         known = self._newest.get(file.file_from_offset)
         if known is None:
             known = 0
@@ -207,7 +207,7 @@ class TimerLog:
         return known
 
     def truncate(self, pos: int) -> None:
-        """End the log at a position; what is behind is cleared."""
+        """End the log at a position and clear the bytes after it."""
         if self.files.files:
             self.files.truncate_dirty_files(pos)
 
@@ -220,7 +220,7 @@ class TimerLog:
         self.files.flushed_where = 0
 
     def flush(self) -> int:
-        """Make every unit durable; the position behind the last of them. Raises FatalStorageError."""
+        """Make every unit durable. Return the position after the last one. Raises FatalStorageError."""
         until = self.max_offset
         self.files.flush(0)
         return until

@@ -6,16 +6,16 @@
 
 Invariants:
   T1  A message of the timer queue below ``queue_offset`` has a unit in the timer log, or was parked.
-  T2  Slots before ``commit_read_time_ms`` are delivered. A message that comes for such a slot is put
-      into the slot of that time instead, so that it is in the wheel until it is delivered, too.
-  T3  A timer is put back at or after its due millisecond by the store's clock, never before.
-  T4  The checkpoint claims what was durable before it was written: CommitLog, timer log and wheel
-      are synced, in this order, between taking the values and writing them.
-  T5  A slot that still holds undelivered timers is not overwritten: enqueue waits until it is drained,
-      or until they are written into another slot, when they are due beyond the roll window.
-  T6  After an open nothing is delivered before what was in the timer queue by then is in the wheel:
-      a request to delete among it may name what is overdue.
-Every step takes the one lock, so that steps may run in any thread and order.
+  T2  Slots before ``commit_read_time_ms`` are delivered. A message that comes late for such a slot is put into
+      the slot of ``commit_read_time_ms``, so that it, too, is in the wheel until it is delivered.
+  T3  A timer is delivered at or after its due millisecond by the store's clock, never before.
+  T4  The checkpoint never claims more than was durable before it was written: CommitLog, timer log and wheel
+      are synced, in this order, after its values are taken and before they are written.
+  T5  A slot that still holds undelivered timers is not overwritten. Enqueue waits until they are delivered, or
+      until they are moved to another slot because they are due after the roll window.
+  T6  After an open no timer is delivered before all messages that were in the timer queue are in the wheel:
+      among them may be a request to delete an overdue timer.
+Every step takes the one lock, so steps may run in any thread and in any order.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final, final
-
-import numpy as np
 
 from tailrace.config import StoreConfig
 from tailrace.env.clock import Clock
@@ -40,6 +38,7 @@ from tailrace.formats.timerlog import (
 from tailrace.formats.timerwheel import SLOTS_TOTAL
 from tailrace.logs import get_logger
 from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.timer.arrays import Units
 from tailrace.timer.dequeue import Dequeue
 from tailrace.timer.enqueue import Enqueue
 from tailrace.timer.properties import (
@@ -52,6 +51,7 @@ from tailrace.timer.properties import (
 from tailrace.timer.put_back import PutBack
 from tailrace.timer.recovery import RecoveredTimers, TimerRecovery
 from tailrace.timer.slots import DueQueue
+from tailrace.timer.state import TimerState
 from tailrace.timer.timer_checkpoint import TimerCheckpoint
 from tailrace.timer.timer_hint import (
     Geometry,
@@ -71,7 +71,7 @@ _BATCH: Final = 512
 _SLOT_MARGIN: Final = 60
 _INT_MAX: Final = 0x7FFFFFFF
 PENDING_BOUNDS_S: Final = (5, 60, 300, 900, 3600, 14_400, 28_800, 86_400)
-"""Upper ends of the classes by which pending timers are shown (RocketMQ's timerDist)."""
+"""Upper bounds, s, of the classes in which pending timers are counted (RocketMQ's timerDist)."""
 _NO_TIME: Final = (1 << 63) - 1
 
 
@@ -81,7 +81,7 @@ class TimerMessageStore:
 
     def __init__(
         self, clock: Clock, file_system: FileSystem, config: StoreConfig, store: DefaultMessageStore,
-        slots_total: int = SLOTS_TOTAL,
+        slots_total: int = SLOTS_TOTAL, ensure_topic: Callable[[str], object] = lambda _: None,
     ) -> None:
         root = store.root
         self.config = config
@@ -109,23 +109,22 @@ class TimerMessageStore:
         self._version = 0
         self._version_ms = 0
         self._last_progress_ns = clock.monotonic_ns()
-        self.due = DueQueue()
+        self.state = TimerState(self.precision_ms, self.precision_ms)
+        self._last_figures = (0, 0, 0, 0, 0)
         self.metrics = TimerMetrics(clock, self._topic_at)
-        self.due.on_left = self.metrics.left
-        self.due.on_left_many = self.metrics.left_many
-        self.put_back = PutBack(clock, store, self.due)
-        self.put_back.grain_ms = self.precision_ms
+        self.due = DueQueue(self.metrics.left, self.metrics.left_many)
+        self.put_back = PutBack(clock, store, self.due, self.state, ensure_topic)
         self.dequeue = Dequeue(
-            clock, store, self.wheel, self.timer_log, self.due, self.put_back, self.precision_ms)
-        self.dequeue.on_step_back = self._step_back
+            clock, store, self.wheel, self.timer_log, self.due, self.put_back, self.state,
+            self._step_back)
         self.enqueue = Enqueue(
             clock, store, self.wheel, self.timer_log, self.dequeue, self.put_back, self.metrics,
-            self.roll_window_ms)
+            self.state, self.roll_window_ms)
 
     # -- life
 
     def load(self, rebuild_because: str = "") -> None:
-        """Recover; with a reason from the CommitLog alone. Raises OSError or FatalStorageError."""
+        """Recover the timers. With a reason, rebuild them from the CommitLog. Raises OSError or FatalStorageError."""
         rounds = self.config.timer_max_delay_sec * 1000 // self.roll_window_ms
         if rounds > 1:
             _log.warning("far timers cost a record in each round max_delay_s=%d rounds=%d window_s=%d",
@@ -134,35 +133,34 @@ class TimerMessageStore:
             found = self.recovered = TimerRecovery(
                 self._clock, self._file_system, self._store, self.wheel, self.timer_log,
                 self.checkpoint).run(rebuild_because)
-            self.put_back.grain_ms = grain_ms(
-                self._file_system, self._store.root, self.precision_ms)
+            state = self.state
+            state.grain_ms = grain_ms(self._file_system, self._store.root, self.precision_ms)
             self._geometry_noted = self._geometry() == read_geometry(
                 self._file_system, self._store.root)
             if (fields := self.checkpoint.fields) is not None:
                 self._version, self._version_ms = fields.counter, fields.timestamp
-            self.enqueue.queue_offset = found.queue_offset
-            self.enqueue.late = {self._floor(self._clock.now_ms()): 0}  # of an earlier life, at any time
-            self.dequeue.frontier_ms = found.read_time_ms
-            self.dequeue.last_floor_ms = found.read_time_ms
-            self.put_back.suspicious_until_ms = max(
+            state.queue_offset = found.queue_offset
+            state.late = {state.floor(self._clock.now_ms()): 0}  # timers of an earlier run, due at any time
+            state.frontier_ms = state.last_floor_ms = found.read_time_ms
+            state.suspicious_until_ms = max(
                 found.suspicious_until_ms,
                 read_suspicious_until_ms(self._file_system, self._store.root))
-            self.enqueue.known = found.known
-            self.enqueue.hold_until = self.queue_offset + self.enqueue.behind()
+            state.known = found.known
+            state.hold_until = state.queue_offset + self.enqueue.behind()
             for unit in found.orphans:
                 self._enqueue_again(unit)
             if found.mode == "rebuild":
-                # Its wheel is empty, so the present slot counts as begun: what is overdue is looked
-                # at as it comes. Whoever opens the directory next must not find it half rebuilt: a
-                # Java broker would deliver again what is in the timer queue and not in the wheel.
-                self.dequeue.frontier_ms += self.precision_ms
+                # The wheel is empty, so the present slot counts as begun, and overdue timers are handled as
+                # they are enqueued. All messages are enqueued now: a Java broker that opened the directory
+                # next would deliver again timers that are in the timer queue and not in the wheel.
+                state.frontier_ms += self.precision_ms
                 while self.enqueue_step():
                     pass
             else:
                 self.metrics.revise(self.live_units(found.read_time_ms))
 
     def close(self) -> None:
-        """Flush, and leave a directory from which nothing is delivered twice after a clean stop.
+        """Flush, so that no timer is delivered twice after a clean stop.
 
         Raises OSError or FatalStorageError; the files are closed then, too.
         """
@@ -172,17 +170,17 @@ class TimerMessageStore:
                     left = slot.left_units()
                     if len(left) != self.wheel.get_slot(time_ms).num:
                         self._relist(time_ms, left)
-                read_time = min(self.dequeue.frontier_ms, *self.due.slots, _NO_TIME)
+                read_time = min(self.state.frontier_ms, *self.due.slots, _NO_TIME)
                 self._flush(read_time)
         finally:
             self.release()
 
     def release(self) -> None:
-        """Close the files, whatever state they are in."""
+        """Close the files in any state."""
         self.timer_log.files.close()
 
     def _relist(self, time_ms: int, units: list[TimerUnit]) -> None:
-        """Begin the list of a slot anew with some of its units."""
+        """Replace the list of a slot by a new one with some of its units."""
         self.wheel.put_slot(time_ms, -1, -1, 0)
         for unit in sorted(units, key=lambda u: u.phy_offset):
             self.timer_log.room()
@@ -204,15 +202,15 @@ class TimerMessageStore:
         ):
             return
         self.timer_log.room()
-        time_ms = self._floor(unit.write_time_ms + unit.delay_ms)
+        time_ms = self.state.floor(unit.write_time_ms + unit.delay_ms)
         slot = self.wheel.get_slot(time_ms)
         pos = self.timer_log.append(TIMER_UNIT.pack(*unit._replace(prev_pos=slot.last_pos)))
         self.wheel.put_slot(time_ms, pos if slot.first_pos < 0 else slot.first_pos, pos, slot.num + 1)
 
     def _step_back(self, floor_ms: int) -> None:
-        """Before a unit goes into a slot that was read by another clock: say so on disk.
+        """Write to disk that the clock was set back, before a unit is put into a slot that was read already.
 
-        What has left such a slot leaves it once more, which the metrics count.
+        Units that have left such a slot leave it a second time, so the metrics must be counted again.
         """
         self._revise_metrics = True
         fields = self.checkpoint.fields
@@ -225,20 +223,17 @@ class TimerMessageStore:
         self._geometry_noted = True
         write_timer_hint(
             self._file_system, self._store.root, self._geometry(),
-            self.put_back.suspicious_until_ms)
+            self.state.suspicious_until_ms)
 
     def _geometry(self) -> Geometry:
-        return Geometry(self.precision_ms, self.wheel.slots_total, self.put_back.grain_ms)
+        return Geometry(self.precision_ms, self.wheel.slots_total, self.state.grain_ms)
 
     # -- positions
 
-    def _floor(self, time_ms: int) -> int:
-        return time_ms // self.precision_ms * self.precision_ms
-
     @property
     def queue_offset(self) -> int:
-        """Messages of the timer queue below are in the wheel."""
-        return self.enqueue.queue_offset
+        """Messages of the timer queue below this offset are in the wheel."""
+        return self.state.queue_offset
 
     @property
     def commit_read_time_ms(self) -> int:
@@ -251,17 +246,17 @@ class TimerMessageStore:
         earlier than ``commit_read_time_ms``."""
         with self._lock:
             read_ms = self.commit_read_time_ms
-            late = [due for slot, due in self.enqueue.late.items() if slot >= read_ms]
+            late = [due for slot, due in self.state.late.items() if slot >= read_ms]
             return self.queue_offset, min(read_ms, *late) if late else read_ms
 
-    def live_units(self, begin_ms: int) -> Iterator[np.ndarray[Any, Any]]:
-        """Units of the timer log that are in the list of a slot from a time on, in order."""
+    def live_units(self, begin_ms: int) -> Iterator[Units]:
+        """Yield the units of the timer log that are in the list of a slot at ``begin_ms`` or later, in order."""
         for pos, units in self.timer_log.scan():
             listed = self.wheel.listed(units, pos, begin_ms)
             yield units if bool(listed.all()) else units[listed]
 
     def _topic_at(self, phy_offset: int, size: int) -> str | None:
-        """The real topic of the timer message at a position."""
+        """Return the real topic of the timer message at a position, or None if it is damaged."""
         try:
             message = self._store.message(phy_offset, size)
         except CorruptionError:
@@ -269,9 +264,9 @@ class TimerMessageStore:
         return message.properties.get(REAL_TOPIC)
 
     def check_metrics_step(self) -> None:
-        """Count the pending timers of each topic anew, in the hour that is set for it.
+        """Count the pending timers of each topic again in the hour of ``timerCheckMetricsWhen``.
 
-        Of all topics at any hour, when the wall clock was stepped back meanwhile.
+        If the wall clock was set back since the last step, count all topics at any hour.
         """
         config = self.config
         if not config.timer_enable_check_metrics:
@@ -284,27 +279,27 @@ class TimerMessageStore:
             elif is_time:
                 self.metrics.revise(self._pending_units(), config.timer_metric_small_threshold)
 
-    def _pending_units(self) -> Iterator[np.ndarray[Any, Any]]:
-        """Units whose timers have not left: of slots to come and of those that were begun."""
-        yield from self.live_units(self.dequeue.frontier_ms)
+    def _pending_units(self) -> Iterator[Units]:
+        """Yield the units whose timers have not left: of later slots, and of slots that were begun."""
+        yield from self.live_units(self.state.frontier_ms)
         begun = [
-            unit for time_ms, slot in self.due.slots.items() if time_ms < self.dequeue.frontier_ms
+            unit for time_ms, slot in self.due.slots.items() if time_ms < self.state.frontier_ms
             for unit in slot.left_units()]
         yield TIMER_UNIT.view(b"".join(TIMER_UNIT.pack(*unit) for unit in begun))
 
     def slot_num(self, time_ms: int) -> int:
-        """Timers in the slot of a time, for congestion control."""
+        """Return the number of timers in the slot of a time, for congestion control."""
         return self.wheel.get_slot(time_ms).num
 
     def stats(self) -> dict[str, Any]:
-        """Positions and counters."""
+        """Return positions and counters."""
         now = self._clock.now_ms()
         return {
-            "timerReadBehindMs": max(now - self.dequeue.frontier_ms, 0),
+            "timerReadBehindMs": max(now - self.state.frontier_ms, 0),
             "timerOffsetBehind": self.enqueue.behind(),
             "timerWaiting": len(self.due) + self.due.backlog(),
             "timerPending": (
-                self.wheel.pending(self.dequeue.frontier_ms) + len(self.due) + self.due.backlog()),
+                self.wheel.pending(self.state.frontier_ms) + len(self.due) + self.due.backlog()),
             "timerPendingByTopic": self.metrics.counts(),
             "timerPendingWithin": self._pending_within(now),
             "timerLateness": self.put_back.lateness.as_dict(),
@@ -312,7 +307,7 @@ class TimerMessageStore:
         }
 
     def deleted(self) -> set[Identity]:
-        """The timers that requests to delete name which are in the wheel."""
+        """Return the timers that are named by requests to delete in the wheel."""
         found = set[Identity]()
         with self._lock:
             requests = [
@@ -326,26 +321,26 @@ class TimerMessageStore:
         return found
 
     def pending_slots(self) -> Iterator[tuple[int, list[TimerUnit]]]:
-        """Slot times in order and their units; those that leave or come meanwhile may be missed."""
+        """Yield slot times in order with their units. Timers that leave or come during the iteration may be missed."""
         with self._lock:
             begun = {time: slot.left_units() for time, slot in self.due.slots.items()}
-            times = self.wheel.live_slots(self.dequeue.frontier_ms)
+            times = self.wheel.live_slots(self.state.frontier_ms)
         yield from sorted(begun.items())
         for time_ms in times:
             with self._lock:
                 slot = self.wheel.get_slot(time_ms)
                 rows = (
                     self.dequeue.walk(time_ms, slot.last_pos).tolist()
-                    if time_ms >= self.dequeue.frontier_ms and slot is not NO_SLOT else [])
+                    if time_ms >= self.state.frontier_ms and slot is not NO_SLOT else [])
             yield time_ms, [TimerUnit(*row) for row in rows]
 
     def _pending_within(self, now: int) -> dict[int, int]:
-        """Timers by the time until they are due: up to each bound, s, and above the one before."""
+        """Return {bound, s: timers}; a timer counts for the smallest bound that its remaining time does not exceed."""
         slots = list(self.due.slots.values())
         waiting = [pending.due_ms - now for slot in slots for pending in list(slot.waiting.values())]
         waiting += [due - now for slot in slots for due in slot.later.dues().tolist()]
         ends = [now + bound * 1000 for bound in PENDING_BOUNDS_S]
-        totals = self.wheel.pending_until(self.dequeue.frontier_ms, ends)
+        totals = self.wheel.pending_until(self.state.frontier_ms, ends)
         found = {}
         below, before = -_NO_TIME, 0
         for bound, total in zip(PENDING_BOUNDS_S, totals, strict=True):
@@ -357,7 +352,7 @@ class TimerMessageStore:
     # -- enqueue
 
     def enqueue_step(self) -> bool:
-        """Move messages from the timer queue into the wheel; True when there are more."""
+        """Move messages from the timer queue into the wheel. Return True if there are more."""
         if self.config.timer_stop_enqueue:
             return False
         with self._lock:
@@ -367,27 +362,27 @@ class TimerMessageStore:
     # -- dequeue
 
     def dequeue_step(self) -> bool:
-        """Read slots whose time has come, put back what is due; True when there is more."""
+        """Read slots whose time has come and deliver due timers. Return True if there is more to do."""
         with self._lock:
             if not self.should_running_dequeue:
                 if self.checkpoint.fields is not None:
-                    self.dequeue.frontier_ms = self.checkpoint.fields.last_read_time_ms
+                    self.state.frontier_ms = self.checkpoint.fields.last_read_time_ms
                 return False
             if self.config.timer_stop_dequeue or self._store.syncs.failed:
                 return False
-            if self.queue_offset < self.enqueue.hold_until and not self.config.timer_stop_enqueue:
+            if self.queue_offset < self.state.hold_until and not self.config.timer_stop_enqueue:
                 return False
             return self.dequeue.step()
 
     # -- flush
 
     def flush_step(self) -> None:
-        """Make the state durable and say so in the checkpoint. Raises OSError, FatalStorageError."""
+        """Make the state durable and write the checkpoint. Raises OSError, FatalStorageError."""
         self._flush(None)
         self._log_progress()
 
     def clean_step(self) -> None:
-        """Remove timer log files that the checkpoint on disk says are delivered. Raises OSError."""
+        """Remove timer log files whose timers are all delivered by the checkpoint on disk. Raises OSError."""
         with self._lock:
             fields = self.checkpoint.fields
             if fields is not None:
@@ -399,7 +394,7 @@ class TimerMessageStore:
             if self.checkpoint.fields is None and not self.queue_offset and (
                 self.recovered.mode == "fresh"
             ):
-                return  # a store that never had a timer gets none of its files
+                return  # a store that never had a timer gets no timer files
             if read_time is None:
                 read_time = self.commit_read_time_ms
             queue_offset = self.queue_offset
@@ -436,13 +431,13 @@ class TimerMessageStore:
         if self.checkpoint.fields is None or now_ns - self._last_progress_ns < interval_ns:
             return
         self._last_progress_ns = now_ns
+        behind_ms = max(self._clock.now_ms() - self.state.frontier_ms, 0)
+        figures = (
+            self.enqueue.behind(), self.due.backlog(), len(self.due), self.put_back.counters["timerPutBack"],
+            self.wheel.pending(self.state.frontier_ms))
+        if figures == self._last_figures and behind_ms < interval_ns // 1_000_000:
+            return  # nothing has happened since the last line
+        self._last_figures = figures
         _log.info(
             "timer progress read_behind_ms=%d offset_behind=%d to_look_at=%d waiting=%d put_back=%d "
-            "congestion=%d",
-            max(self._clock.now_ms() - self.dequeue.frontier_ms, 0), self.enqueue.behind(),
-            self.due.backlog(), len(self.due), self.put_back.counters["timerPutBack"],
-            self.wheel.pending(self.dequeue.frontier_ms))
-
-    def set_ensure_topic(self, ensure: Callable[[str], object]) -> None:
-        """Who makes the topic that parked timers go to."""
-        self.put_back.parking.ensure_topic = ensure
+            "congestion=%d", behind_ms, *figures)

@@ -2,9 +2,8 @@
 
     {"dataVersion":{"counter":2,"stateVersion":0,"timestamp":1},"timingCount":{"T":{"count":2,"timeStamp":1}}}
 
-A unit of the timer log counts from its enqueue until it leaves its slot: 1 for a timer, -1 for a
-request to delete, by the topic that the timer is for. The file may be older than the log, so an open
-counts anew.
+A unit of the timer log counts from its enqueue until it leaves its slot: 1 for a timer, -1 for a request to
+delete, under the real topic of the timer. The file may be older than the timer log, so an open counts again.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from tailrace.env.clock import Clock
 from tailrace.formats import fastjson
 from tailrace.formats.commitlog import java_string_hash
 from tailrace.formats.timerlog import MAGIC_DELETE, TimerUnit
-from tailrace.store.retention import is_time_to_delete
+from tailrace.store.retention.rules import is_time_to_delete
+from tailrace.timer.arrays import Ints, Units
 
 __all__ = ["TimerMetrics"]
 
 _APART_MS: Final = 70 * 60 * 1000
-Units = np.ndarray[Any, Any]
 
 
 @final
 class TimerMetrics:
-    """The caller holds the timers' lock, but for ``encode`` and ``counts``."""
+    """Counts pending timers. The caller holds the lock of the timers, except for ``encode`` and ``counts``."""
 
     def __init__(self, clock: Clock, topic_at: Callable[[int, int], str | None]) -> None:
         self.dirty = False
@@ -45,7 +44,7 @@ class TimerMetrics:
     # -- counting
 
     def add(self, topic: str, count: int, changes: int = 1) -> None:
-        """Count what came or went; ``changes`` messages raise the version by as many."""
+        """Add to the count of a topic, and ``changes`` to the version."""
         now = self._clock.now_ms()
         entry = self._entry(topic)
         entry[0] += count
@@ -61,18 +60,18 @@ class TimerMetrics:
         return entry
 
     def left(self, unit: TimerUnit) -> None:
-        """A unit has left its slot."""
+        """Count a unit that has left its slot."""
         topic = self._topic_of(unit.topic_hash, unit.phy_offset, unit.msg_size)
-        if topic in self._table:  # else it was deleted meanwhile
+        if topic in self._table:  # else the topic was deleted after the enqueue
             self.add(topic, 1 if unit.magic & MAGIC_DELETE else -1)
 
     def left_many(self, topic: str, count: int) -> None:
-        """Timers of a topic have left together."""
+        """Count timers of a topic that have left together."""
         if topic in self._table:
             self.add(topic, -count, count)
 
     def _topic_of(self, topic_hash: int, phy_offset: int, size: int) -> str | None:
-        """The topic of a hash; its message tells when several have it, or none is known."""
+        """Return the topic of a hash. The message is read if several topics have the hash, or no known one."""
         topics = self._topics.get(topic_hash, ())
         return topics[0] if len(topics) == 1 else self._topic_at(phy_offset, size)
 
@@ -84,13 +83,13 @@ class TimerMetrics:
                 self.dirty = True
 
     def counts(self) -> dict[str, int]:
-        """Pending timers by topic."""
+        """Return the number of pending timers by topic."""
         return {topic: entry[0] for topic, entry in list(self._table.items())}
 
     # -- revision
 
     def is_time_to_check(self, when: str) -> bool:
-        """Whether a check is due in one of the local hours of ``when``; notes that it is made."""
+        """Return True if a check is due in one of the local hours of ``when``, and note the time of the check."""
         now = self._clock.now_ms()
         hour = datetime.fromtimestamp(now / 1000).hour  # noqa: DTZ006 - local hours
         if now - self._last_check_ms <= _APART_MS or not is_time_to_delete(when, hour):
@@ -99,10 +98,9 @@ class TimerMetrics:
         return True
 
     def revise(self, units: Iterable[Units], small_threshold: int | None = None) -> None:
-        """Count anew from the units that are pending (checkAndReviseMetrics).
+        """Count again from the units that are pending (checkAndReviseMetrics).
 
-        With a threshold only topics below it are counted, and those that have the hash of a larger
-        one are left alone.
+        With a threshold only topics below it are counted, except those with the same hash as a larger topic.
         """
         big = {
             topic for topic, entry in self._table.items()
@@ -134,7 +132,7 @@ class TimerMetrics:
                 self.dirty = True
 
     def _told(self, units: Units) -> Counter[str]:
-        """Count by what the messages say, as several topics have their hash."""
+        """Count by the topic in the messages, because several topics have the same hash."""
         counted: Counter[str] = Counter()
         for unit in units:
             topic = self._topic_of(
@@ -146,7 +144,7 @@ class TimerMetrics:
     # -- the file
 
     def encode(self) -> bytes:
-        """The text of the file."""
+        """Return the text of the file."""
         return fastjson.dumps({
             "dataVersion": {
                 "counter": self._counter, "stateVersion": 0, "timestamp": self._timestamp},
@@ -157,7 +155,7 @@ class TimerMetrics:
         })
 
     def decode(self, value: dict[str, Any] | None) -> None:
-        """Take over the members of a file; what is none is left out."""
+        """Load the members of a file; members of another form are left out."""
         version = (value or {}).get("dataVersion")
         if isinstance(version, dict):
             self._counter = _number(version.get("counter"))
@@ -169,8 +167,8 @@ class TimerMetrics:
                     _number(entry.get("count")), _number(entry.get("timeStamp")))
 
 
-def _distinct(hashes: Any) -> tuple[Any, Any]:
-    """The different values of an array, and which of them each one is. Most have one alone."""
+def _distinct(hashes: Ints) -> tuple[Ints, Ints]:
+    """Return the different values of an array and the index of each value there; fast if all are equal."""
     if len(hashes) and bool((hashes == hashes[0]).all()):
         return hashes[:1], np.zeros(len(hashes), np.int64)
     return np.unique(hashes, return_inverse=True)

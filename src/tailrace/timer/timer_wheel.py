@@ -1,38 +1,39 @@
-"""The timer wheel: which units of the timer log belong to which moment.
+"""The timer wheel: a ring of slots, each with the list of the timers of one slot time.
 
 Owns ``timerwheel``. Invariants:
-  TW1  The wheel is a function of the timer log; it may be deleted at any time.
-  TW2  The file changes by ``flush`` alone, by whole pages, so never by half a slot.
-  TW3  A slot that holds another time is an empty one.
-Commit point: none; what counts is the timer log. Durable on return: ``flush`` every slot that was
-put before it. One writer; ``flush`` may run beside it. Only pages that were touched are written,
-and pages that no slot was put into take no memory: the ring is a hole, in memory and on disk.
+  TW1  The wheel can be computed from the timer log, so its file may be deleted at any time.
+  TW2  Only ``flush`` changes the file, by whole pages, so a slot is never half written.
+  TW3  A slot that holds another time counts as empty.
+Commit point: none, because only the timer log counts. Durable on return: after ``flush`` every slot that was
+put before it. There is one writer; ``flush`` may run at the same time. Only changed pages are written. Pages
+that were never written take no space, in memory and on disk.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any, Final, final
+from typing import Final, final
 
 import numpy as np
 
-from tailrace.env.filesystem import FileSystem
+from tailrace.env.filesystem import File, FileSystem
 from tailrace.env.whole_files import open_hint
 from tailrace.formats.timerwheel import SLOT, SLOTS_TOTAL, Slot, wheel_file_size
 from tailrace.kernels import timer_replay
+from tailrace.timer.arrays import Ints, Mask, Units
 
 __all__ = ["NO_SLOT", "TimerWheel"]
 
 NO_SLOT: Final = Slot(-1, -1, -1, 0, 0)
 _PAGE: Final = 4096
 _MANY_PAGES: Final = 300
-"""From here on one look at all of them is faster than one at each."""
+"""Number of written pages from which one scan of the whole ring is faster than one per page."""
 
 
 @final
 class TimerWheel:
-    """The ring of slots, in memory; ``precision_ms`` is the width of one."""
+    """The ring of slots, in memory; ``precision_ms`` is the time that a slot covers."""
 
     def __init__(
         self, file_system: FileSystem, path: str, precision_ms: int, slots_total: int = SLOTS_TOTAL
@@ -50,19 +51,19 @@ class TimerWheel:
         self._fresh = True
 
     def _empty(self) -> memoryview:
-        """Zeroes that take no memory before they are written, which a bytearray would."""
+        """Return zeroes that take no memory before they are written; a bytearray would."""
         return np.zeros(self._size, np.uint8).data
 
     def _place(self, time_ms: int) -> int:
         return time_ms // self.precision_ms % self._count * SLOT.size
 
     def get_slot(self, time_ms: int) -> Slot:
-        """The slot of a time, or ``NO_SLOT`` when it is empty (TW3)."""
+        """Return the slot of a time, or ``NO_SLOT`` if it is empty (TW3)."""
         found = SLOT.unpack_from(self._bytes, self._place(time_ms))
         return found if found.time == time_ms // self.precision_ms and found.time else NO_SLOT
 
     def held_time(self, time_ms: int) -> int:
-        """The time, ms, that the place of ``time_ms`` holds now; 0 when it never held one."""
+        """Return the slot time, ms, that the place of ``time_ms`` holds now; 0 if it never held one."""
         return SLOT.unpack_from(self._bytes, self._place(time_ms)).time * self.precision_ms
 
     def put_slot(self, time_ms: int, first_pos: int, last_pos: int, num: int) -> None:
@@ -74,24 +75,24 @@ class TimerWheel:
             self._dirty.add(at // _PAGE)
             self._written.add(at // _PAGE)
 
-    def places(self, times_ms: Any) -> Any:
-        """Which slot of the ring each time has; times a whole ring apart share one."""
+    def places(self, times_ms: Ints) -> Ints:
+        """Return the place in the ring of each time; times that are a whole ring apart share one."""
         return times_ms // self.precision_ms % self._count
 
-    def slots_at(self, times_ms: Any) -> Any:
-        """What the places of some times hold now, whatever time that is of."""
+    def slots_at(self, times_ms: Ints) -> Units:
+        """Return what the places of some times hold now, of these or of other times."""
         return SLOT.view(self._bytes, self._count)[self.places(times_ms)]
 
-    def lists_of(self, times_ms: Any) -> tuple[Any, Any, Any]:
-        """First and last position and number of each time's slot, -1, -1 and 0 of empty ones (TW3)."""
+    def lists_of(self, times_ms: Ints) -> tuple[Ints, Ints, Ints]:
+        """Return first position, last position and number of each time's slot; -1, -1, 0 if it is empty (TW3)."""
         found = self.slots_at(times_ms)
         there = (found["time"] == times_ms // self.precision_ms) & (found["time"] != 0)
         return (
             np.where(there, found["first_pos"], -1), np.where(there, found["last_pos"], -1),
             np.where(there, found["num"], 0))
 
-    def put_slots(self, times_ms: Any, first_pos: Any, last_pos: Any, num: Any) -> None:
-        """Set the slots of many times, no two of which share a place."""
+    def put_slots(self, times_ms: Ints, first_pos: Ints, last_pos: Ints, num: Ints) -> None:
+        """Set the slots of many times. No two of them share a place."""
         times = times_ms // self.precision_ms
         places = self.places(times_ms)
         with self._lock:
@@ -111,8 +112,8 @@ class TimerWheel:
             self._dirty |= self._written
             self._bytes = self._empty()
 
-    def _live(self, begin_ms: int, until_ms: int | None) -> Any:
-        """The slots of a range of times that are not empty, by place."""
+    def _live(self, begin_ms: int, until_ms: int | None) -> Units:
+        """Return the slots of a range of times that are not empty, by place."""
         pages, whole = sorted(self._written), SLOT.view(self._bytes, self._count)
         per_page = _PAGE // SLOT.size
         if len(pages) > _MANY_PAGES:
@@ -129,23 +130,23 @@ class TimerWheel:
         return np.concatenate([whole[:0], *found])
 
     def live_slots(self, begin_ms: int, until_ms: int | None = None) -> list[int]:
-        """Times, ms, of the slots in a range that are not empty, in order."""
+        """Return the times, ms, of the slots in a range that are not empty, in order."""
         times = self._live(begin_ms, until_ms)["time"].astype(np.int64) * self.precision_ms
         times.sort()
         found: list[int] = times.tolist()
         return found
 
-    def listed(self, units: Any, pos: int, begin_ms: int) -> Any:
-        """Which units of the timer log, from ``pos`` on, are in the list of a slot from a time on."""
+    def listed(self, units: Units, pos: int, begin_ms: int) -> Mask:
+        """Return True for each unit in the list of a slot at ``begin_ms`` or later; the first unit is at ``pos``."""
         found = np.zeros(len(units), np.uint8)
         timer_replay.listed(
             units.view(np.uint8).data, pos, begin_ms, self.precision_ms, self._bytes, found)
         return found.view(np.bool_)
 
-    def replay(self, units: Any, pos: int, begin_ms: int) -> tuple[int, int]:
-        """Put units of the timer log, from ``pos`` on, into the lists of slots from a time on.
+    def replay(self, units: Units, pos: int, begin_ms: int) -> tuple[int, int]:
+        """Add units of the timer log, the first one at ``pos``, to the lists of slots at ``begin_ms`` or later.
 
-        Returns (units, why it ended), as the kernel of the same name.
+        Return (number of units, reason of the end), as the kernel of the same name.
         """
         touched = np.zeros(-(-self._size // _PAGE), np.uint8)
         count, why = timer_replay.replay(
@@ -157,18 +158,18 @@ class TimerWheel:
         return int(count), int(why)
 
     def pending(self, begin_ms: int, until_ms: int | None = None) -> int:
-        """How many timers the slots of a range of times hold."""
+        """Return the number of timers in the slots of a range of times."""
         return int(np.maximum(self._live(begin_ms, until_ms)["num"], 0).sum(dtype=np.int64))
 
     def pending_until(self, begin_ms: int, ends_ms: Sequence[int]) -> list[int]:
-        """How many timers are due before each of some times, from a time on."""
+        """Return, for each of some times, the number of timers in slots from a time up to it."""
         live = self._live(begin_ms, max(ends_ms))
         times = live["time"].astype(np.int64) * self.precision_ms
         counts = np.maximum(live["num"], 0).astype(np.int64)
         return [int(counts[times < end].sum()) for end in ends_ms]
 
     def file_lists_before(self, pos: int, begin_ms: int) -> bool:
-        """Whether the file, as it is on disk, has a live slot whose list begins below a position."""
+        """Return True if the file on disk has a live slot whose list starts below a position."""
         if not self._file_system.exists(self._path):
             return False
         file = self._file_system.open(self._path)
@@ -185,15 +186,15 @@ class TimerWheel:
         return False
 
     def take_dirty(self) -> dict[int, bytes]:
-        """Bytes of the pages that changed since the last time, for ``write``."""
+        """Return the bytes of the pages that changed since the last call, for ``write``."""
         with self._lock:
             taken, self._dirty = self._dirty, set()
             return {page: bytes(self._bytes[page * _PAGE : (page + 1) * _PAGE]) for page in taken}
 
     def write(self, pages: dict[int, bytes]) -> bool:
-        """Write and sync pages; whether there was anything to do. Raises OSError.
+        """Write and sync pages. Return True if there was anything to do. Raises OSError.
 
-        The first time the file is made and cleared of what an earlier process had in it.
+        The first call creates the file, or clears the pages that an earlier process has written.
         """
         if not pages and not self._fresh:
             return False
@@ -206,12 +207,12 @@ class TimerWheel:
         return True
 
     def give_back(self, pages: dict[int, bytes]) -> None:
-        """Pages that were taken and could not be written are dirty again."""
+        """Mark pages as dirty again that ``take_dirty`` returned and that could not be written."""
         with self._lock:
             self._dirty |= set(pages)
 
     def flush(self) -> bool:
-        """Write and sync what was put; whether there was anything. Raises OSError."""
+        """Write and sync all changed pages. Return True if there was anything to do. Raises OSError."""
         return self.write(self.take_dirty())
 
     def _write(self, pages: dict[int, bytes]) -> None:
@@ -229,8 +230,8 @@ class TimerWheel:
         if self._fresh:  # the name may be one that an earlier attempt could not make durable
             self._file_system.sync_dir(self._path.rpartition("/")[0])
 
-    def _clear_stale(self, file: Any, pages: dict[int, bytes]) -> None:
-        """Zero what the file holds and memory does not, so that both are equal."""
+    def _clear_stale(self, file: File, pages: dict[int, bytes]) -> None:
+        """Zero the pages that the file has and memory does not have, so that both are equal."""
         for low, high in file.data_ranges(0, self._size):
             first, last = low // _PAGE, -(-high // _PAGE)
             for page in range(first, last):

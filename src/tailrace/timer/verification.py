@@ -1,22 +1,21 @@
 """Verification rules of timers: every unit of the timer log, and the wheel, against the log.
 
-What is found beside the rules of ``store.verification``, nothing is written:
+Findings in addition to those of ``store.verification``; nothing is written:
 
-  timer-log-length   a file that is as long as no other
-  timer-log-damaged  bytes that are no unit, before the end of the units
+  timer-log-length   a file with another length than most files
+  timer-log-damaged  bytes before the end of the units that are not a valid unit
   foreign-timer      a unit that names no record of the timer topic
-  wrong-timer        one whose time, kind or topic is not what its record says
-  timer-chain        one whose list does not go on where it says; only slots that are to come
-  missing-timer      a record that the checkpoint counts as enqueued, to come, without a unit
-  timer-slot         a slot of the wheel that does not name its list; a clean directory's alone,
-                     since an open builds the wheel anew
-  timercheck-ahead   a checkpoint behind the end of the timer queue
+  wrong-timer        a unit whose time, kind or topic differs from its record
+  timer-chain        a unit whose link does not lead to its list; only in slots that are not delivered
+  missing-timer      a pending record without a unit that the checkpoint counts as enqueued
+  timer-slot         a slot of the wheel that does not name its list; only after a clean stop, because an
+                     open rebuilds the wheel
+  timercheck-ahead   a checkpoint with an offset after the end of the timer queue
 
-Of a directory that is served only units by themselves and missing ones are told: the rest changes
-while it is looked at.
+If a server has the directory open, lists and wheel are not checked, because they change during the check.
 
-Files may be looked at apart (``check_timer_file``); what goes beyond a file is put together by
-``join_timer_checks``. Memory: five numbers for each timer that is to come.
+Files can be checked separately (``check_timer_file``); ``join_timer_checks`` makes the checks over several files.
+Memory: five numbers for each pending timer.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ _LOOK: Final = 4096
 
 
 class TimerFileCheck(NamedTuple):
-    """What one file of the timer log holds and what is wrong with it.
+    """Units of one file of the timer log that later checks need, and the findings in it.
 
     ``rows`` are (slot time, position, previous position, position in the CommitLog, magic) of
     units whose slot is to come; ``records`` the positions of all units' records.
@@ -68,7 +67,7 @@ class TimerFileCheck(NamedTuple):
 
 
 def timer_files(directory: StoreDirectory) -> tuple[list[FileView], list[Finding]]:
-    """Files of the timer log, and those that are left out because of their length."""
+    """Return the files of the timer log, and those that are left out because of their length."""
     root = f"{directory.path}/{filenames.TIMERLOG}"
     file_system = directory.file_system
     size = recognise_file_size(file_system, root, 0)
@@ -87,14 +86,14 @@ def timer_files(directory: StoreDirectory) -> tuple[list[FileView], list[Finding
 
 
 def verify_timers(directory: StoreDirectory) -> tuple[int, list[Finding]]:
-    """How many units there are, and everything that is found. Files that go meanwhile are short."""
+    """Return the number of units and all findings. A file that is deleted during the check counts as short."""
     files, odd = timer_files(directory)
     checks = [check_timer_file(directory, file, last=file is files[-1]) for file in files]
     return sum(len(check.records) for check in checks), [*odd, *join_timer_checks(directory, checks)]
 
 
 def check_timer_file(directory: StoreDirectory, file: FileView, *, last: bool) -> TimerFileCheck:
-    """Look at every unit of one file."""
+    """Check every unit of one file."""
     read_time, precision = _read_time_ms(directory), _precision_ms(directory)
     found: list[Finding] = []
     rows, records = [np.empty((0, 5), dtype=np.int64)], [np.empty(0, dtype=np.int64)]
@@ -124,13 +123,13 @@ def check_timer_file(directory: StoreDirectory, file: FileView, *, last: bool) -
 
 
 def _precision_ms(directory: StoreDirectory) -> int:
-    """What the timer files were made by: as the directory says, else as settings do."""
+    """Return the precision of the timer files, from the directory or else from the settings."""
     found = read_geometry(directory.file_system, directory.path)
     return found.precision_ms if found is not None else directory.config.timer_precision_ms
 
 
 def _verify_end(file: FileView, at: int, *, last: bool) -> Iterator[Finding]:
-    """A full file ends in a blank unit, the last one in zeros."""
+    """Check that a full file ends in a blank unit, and the last file in zeros."""
     if at >= file.size:
         return
     data = file.read(at, TIMER_BLANK.size)
@@ -158,7 +157,7 @@ def _verify_unit(
     directory: StoreDirectory, precision: int, path: str, position: int, unit: TimerUnit
 ) -> Iterator[Finding]:
     if unit.phy_offset < directory.min_phy_offset:
-        return  # retention took it
+        return  # its record is deleted by retention
     if directory.is_live and unit.phy_offset + unit.msg_size > directory.max_phy_offset:
         return  # not to be shown yet
     message = _record(directory, unit.phy_offset, unit.msg_size)
@@ -169,7 +168,7 @@ def _verify_unit(
         return
     slot_time = unit.write_time_ms + unit.delay_ms
     wrong = []
-    # One that came late is in the slot of its enqueue, a far one on the way, others in their own.
+    # A late timer is in the slot of its enqueue, a far one in an earlier slot, any other in its own slot.
     if not unit.magic & MAGIC_ROLL and not (
         out // precision * precision <= slot_time <= max(out, unit.write_time_ms + precision)
     ):
@@ -201,7 +200,7 @@ def _read_time_ms(directory: StoreDirectory) -> int:
 def join_timer_checks(
     directory: StoreDirectory, checks: Sequence[TimerFileCheck]
 ) -> Iterator[Finding]:
-    """Findings of all files, then lists, wheel and timer queue."""
+    """Return the findings of all files, then those of lists, wheel and timer queue."""
     for check in checks:
         yield from check.findings
     if not checks:

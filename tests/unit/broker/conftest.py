@@ -77,6 +77,10 @@ class FakeStore:
     def keep_unconsumed(self, offsets):
         self.kept_for = offsets
 
+    @property
+    def flushed_where(self):
+        return self.max_phy_offset
+
     def put_inner(self, m):
         if self.next_status is not None:
             return PutMessageResult(self.next_status, remark="as the test wants it")
@@ -235,6 +239,9 @@ class FakeChannel:
     def hold(self, n, size=0):
         self.held = getattr(self, "held", 0) + n
         self.held_bytes = getattr(self, "held_bytes", 0) + size
+
+    def is_reading(self):
+        return True
 
     def when_reading(self, answer):
         if not self.closed:

@@ -16,6 +16,7 @@ from tailrace.broker.processors.query_assignment import (
 from tailrace.config import BrokerConfig
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.errors import StoreError
+from tailrace.node import message_request_mode
 from tailrace.node.message_request_mode import MessageRequestModeManager
 from tailrace.node.subscription_group import SubscriptionGroupManager
 from tailrace.node.topic_config import TopicConfig
@@ -149,6 +150,24 @@ def test_the_mode_is_set_and_kept(assignment, modes, broker, store, kit, channel
     assert again.load()
     assert again.to_json()["messageRequestModeMap"] == {"orders": {"g": {
         "consumerGroup": "g", "mode": "POP", "popShareQueueNum": 2, "topic": "orders"}}}
+
+
+def test_modes_are_bounded_and_those_of_deleted_groups_make_room(assignment, modes, broker, kit, channel, monkeypatch):
+    monkeypatch.setattr(message_request_mode, "MODES_MAX", 2)
+
+    def set_mode(topic):
+        broker.topics.update(TopicConfig(topic_name=topic))
+        body = {"topic": topic, "consumerGroup": "g", "mode": "POP"}
+        assignment.set_mode(channel, kit.request(401, body=json.dumps(body).encode()))
+        return modes.mode(topic, "g")
+
+    assert set_mode("a") == set_mode("b") == ("POP", 0)
+    with pytest.raises(StoreError, match="2 modes of groups are set, the limit"):
+        set_mode("c")
+    assert set_mode("a") == ("POP", 0), "one that is there can be changed"
+    broker.topics.delete("b")
+    assert set_mode("c") == ("POP", 0)
+    assert modes.mode("b", "g") is None
 
 
 @pytest.mark.parametrize(("shared", "found"), [

@@ -54,7 +54,7 @@ async def running(tmp_path, kit, **options):
 
 
 def run(test):
-    asyncio.run(asyncio.wait_for(test(), 20))
+    asyncio.run(asyncio.wait_for(test(), 60))
 
 
 SEND = {

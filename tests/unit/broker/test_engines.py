@@ -25,13 +25,17 @@ def test_queues_are_files_and_configurations_are_json(engines, kit, channel):
         engines.export_config(channel, kit.request(355, {"configType": "acls"}))
 
 
-def test_thresholds_of_cold_reads_are_refused_by_name_and_shown_as_none(engines, kit, channel):
-    with pytest.raises(RefusalError, match="a threshold of group g1, g2 would limit nothing") as refused:
-        engines.set_cold_threshold(channel, kit.request(2001, body=b"g1=100\ng2=5\n"))
-    assert refused.value.code == 16
+def test_thresholds_of_cold_reads_are_set_shown_and_removed(engines, broker, kit, channel):
+    said = engines.set_cold_threshold(channel, kit.request(2001, body=b"g1=100\ng2=5\n"))
+    assert (said.code, "nothing is limited until" in said.remark) == (0, True)
     assert engines.remove_cold_threshold(channel, kit.request(2002, body=b"g1")).code == 0
+    assert engines.remove_cold_threshold(channel, kit.request(2002, body=b"none")).code == 0
     found = json.loads(engines.cold_data(channel, kit.request(2003)).body)
-    assert (found["configTable"], found["coldDataFlowControlEnable"]) == ({}, False)
+    assert (found["configTable"], found["cgColdReadThreshold"]) == ({"g2": 5}, 3 << 20)
+    broker.config.take({"cold_data_flow_control_enable": True})
+    assert not engines.set_cold_threshold(channel, kit.request(2001, body=b"g1=100\n")).remark
+    with pytest.raises(RefusalError, match="g1 is not a whole number: 'x'"):
+        engines.set_cold_threshold(channel, kit.request(2001, body=b"g1=x\n"))
 
 
 @pytest.mark.parametrize(("ext", "code", "said"), [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import ssl
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,12 +21,16 @@ from tailrace.broker.pop.pop_metrics import ReviveProgress
 from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
 from tailrace.config import BrokerConfig
 from tailrace.metrics import METRICS, Metric, MetricKind
+from tailrace.remoting.entrance import Entrance
+from tailrace.remoting.limits import ServerLimits
+from tailrace.remoting.tls import server_context
+from tailrace.tls_settings import TlsConfig
 
 BASE = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "broker-a"}
 
 
 def run(test):
-    asyncio.run(asyncio.wait_for(test(), 20))
+    asyncio.run(asyncio.wait_for(test(), 60))
 
 
 @contextlib.asynccontextmanager
@@ -121,7 +126,7 @@ def test_metrics_show_what_went_in_and_out_and_what_waits(store, broker, kit):
             assert "text/plain; version=0.0.4" in answer.head
             found = samples(answer.body)
         assert all(BASE.items() <= s.labels.items() for (name, _), s in found.items()
-                   if name.startswith(("rocketmq_", "tailrace_")))
+                   if name.startswith(("rocketmq_", "tailrace_")) and name != "rocketmq_proxy_up")
         normal = {"topic": "orders", "message_type": "normal", "is_system": "false"}
         assert value(found, "rocketmq_messages_in_total", **normal) == 3
         assert value(found, "rocketmq_throughput_in_total", **normal) == 9229
@@ -281,6 +286,8 @@ def full(store, broker, kit):
     broker.consumers.register(
         kit.FakeChannel(), request, "client",
         {"groupName": "readers", "consumeType": "CONSUME_PASSIVELY"})
+    broker.rpc_latency.clients = lambda: 2
+    broker.rpc_latency.observe("send_message", "ok", 4.2)
     lateness = {"counts": [1] * 15, "sumMs": 40}
     broker.registrations = lambda: {"10.0.0.9:9876": True}
     store.is_writeable = True
@@ -288,7 +295,7 @@ def full(store, broker, kit):
     store.stats = lambda: {
         "commitLogMaxOffset": 700, "flushedWhere": 400, "deletedFiles": 2, "timerPutBack": 7,
         "timerLateness": lateness, "scheduleLateness": lateness, "timerPendingByTopic": {"orders": 3},
-        "timerPendingWithin": {60: 2}, "schedulePendingByLevel": {3: 1}}
+        "timerPendingWithin": {60: 2}, "schedulePendingByLevel": {3: 1}, "diskUsedPercent": {"/store": 40}}
     return broker
 
 
@@ -304,7 +311,8 @@ def test_metrics_pass_the_parser_of_openmetrics(store, broker, kit, accept):
         assert answer.body.endswith("\n# EOF\n")
         assert [f.name for f in openmetrics_families(early.body) if f.name.startswith("tailrace")] == [
             "tailrace_ready", "tailrace_connections", "tailrace_connections_max",
-            "tailrace_connections_closed", "tailrace_connection_bytes", "tailrace_recovered_ratio"]
+            "tailrace_connections_closed", "tailrace_connection_bytes", "tailrace_tls_handshakes",
+        "tailrace_tls_handshakes_incomplete", "tailrace_connections_refused", "tailrace_recovered_ratio"]
         found = {f.name: f for f in openmetrics_families(answer.body)}
         for metric in METRICS:
             if metric.name == "tailrace_recovered_ratio":
@@ -362,13 +370,13 @@ consumer_queueing_latency consumer_ready_messages delay_message_latency finish_m
 half_messages pop_buffer_scan_time_consume pop_offset_buffer_size pop_revive_lag pop_revive_latency
 pop_checkpoint_buffer_size pop_revive_in_message_total pop_revive_out_message_total
 pop_revive_retry_messages_total message_size messages_in_total messages_out_total processor_watermark
-producer_connections rollback_messages_total rpc_latency send_to_dlq_messages_total
+producer_connections proxy_up rollback_messages_total rpc_latency send_to_dlq_messages_total
 storage_dispatch_behind_bytes storage_flush_behind_bytes storage_message_reserve_time storage_size
 throughput_in_total throughput_out_total timer_dequeue_lag timer_dequeue_latency
 timer_dequeue_total timer_enqueue_lag timer_enqueue_latency timer_enqueue_total
 timer_message_snapshot timing_messages topic_create_execution_time topic_number
 """))
-"""Metrics of the exporter of RocketMQ 5.5.0, without those of POP and RocksDB."""
+"""Metrics of the exporters of RocketMQ 5.5.0 and its proxy, without those of POP and RocksDB."""
 STORAGE = {"storage_type", "storage_medium"}
 
 
@@ -426,4 +434,36 @@ def test_slow_clients_do_not_keep_others_out():
             for _, writer in slow:
                 writer.close()
 
+    run(test)
+
+
+@pytest.mark.parametrize(("mode", "plain", "encrypted"), [
+    ("permissive", True, True), ("enforcing", False, True), ("disabled", True, False)])
+def test_http_uses_tls_by_the_mode_of_the_server(mode, plain, encrypted, tmp_path):
+    pytest.importorskip("cryptography", reason="certificates of tests are made with it")
+    from certificates import Ca
+
+    ca = Ca(tmp_path)
+    cert, key = ca.make("server")
+    entrance = Entrance(ServerLimits(), mode, server_context(
+        TlsConfig(mode=mode, cert_path=cert, key_path=key)))
+
+    async def status(address, context):
+        try:
+            reader, writer = await asyncio.open_connection(*address, ssl=context)
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            answer = await reader.read()
+            writer.transport.abort()
+        except OSError:
+            return 0
+        return int(answer.split()[1]) if answer else 0
+
+    async def test():
+        server = HttpStatusServer(BrokerConfig(), entrance=entrance)
+        address = await server.start("127.0.0.1", 0)
+        assert await status(address, None) == (200 if plain else 0)
+        assert await status(address, ssl.create_default_context(cafile=ca.path)) == (200 if encrypted else 0)
+        await server.stop()
+        assert len(entrance.limits) == 0
+        assert sum(entrance.failures.values()) == (not plain) + (not encrypted)
     run(test)

@@ -16,11 +16,12 @@ import pytest
 from tailrace import MessageStore
 from tailrace.broker import answers_later
 from tailrace.broker.controller import BrokerController
-from tailrace.broker.name_server import REGISTRATION_MAX, KVConfigManager, NameServer
+from tailrace.broker.name_server import KVConfigManager, NameServer
 from tailrace.broker.processors.admin_topics import AdminTopicsProcessor
 from tailrace.broker.processors.client_manage import ClientManageProcessor
 from tailrace.broker.processors.pull import PullMessageProcessor
 from tailrace.broker.processors.send import BATCH_MAX
+from tailrace.broker.registration_body import REGISTRATION_MAX
 from tailrace.config import NameServerConfig
 from tailrace.env import OsFileSystem
 from tailrace.errors import MessageIllegalError, StoreError
@@ -417,6 +418,6 @@ def test_a_wrong_type_anywhere_in_a_body_is_one_error_that_names_it(tmp_path, ca
         assert re.search(why, answer.remark), answer.remark
 
     served(tmp_path, test)
-    lines = [r for r in caplog.records if r.message.startswith("request failed")]
+    lines = [r for r in caplog.records if r.getMessage().startswith("request failed")]
     assert len(lines) == 1
     assert not lines[0].exc_text

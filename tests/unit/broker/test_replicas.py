@@ -38,7 +38,7 @@ def test_records_of_pop_need_not_move(broker, kit, channel):
 
 
 def test_a_request_of_a_missing_feature_is_refused_by_its_name():
-    assert why_not_supported(3001) == (
-        " request type 3001 not supported: AUTH_CREATE_USER needs access control, which this server does not have")
+    assert why_not_supported(902) == (
+        " request type 902 not supported: ADD_BROKER needs a broker container, which this server does not have")
     assert why_not_supported(4711) == " request type 4711 not supported"
     assert not {int(code) for code in RequestCode} & set(ABSENT)

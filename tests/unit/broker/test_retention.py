@@ -9,7 +9,8 @@ from tailrace import Message, MessageStore, StoreConfig
 from tailrace.broker.processors.retention import RetentionProcessor
 from tailrace.env.filesystem import OsFileSystem
 from tailrace.node.consumer_offset import ConsumerOffsetManager
-from tailrace.store.retention import PinKind, Rule
+from tailrace.store.retention.pins import PinKind
+from tailrace.store.retention.rules import Rule
 from tailrace.testing import CrashFileSystem, SimClock
 
 HOUR = 3_600_000
@@ -24,7 +25,7 @@ def later(broker, channel, processor, request):
         while not channel.sent:
             await asyncio.sleep(0.001)
 
-    broker.loop.run_until_complete(asyncio.wait_for(test(), 10))
+    broker.loop.run_until_complete(asyncio.wait_for(test(), 60))
     return channel.sent[0]
 
 
@@ -97,7 +98,7 @@ def test_a_purge_that_waits_keeps_nobody_from_being_served(broker, kit, channel)
         while len(channel.sent) < 2:
             await asyncio.sleep(0.001)
 
-    broker.loop.run_until_complete(asyncio.wait_for(test(), 10))
+    broker.loop.run_until_complete(asyncio.wait_for(test(), 60))
     assert [(a.code, a.remark) for a in channel.sent] == [(1, "no room"), (1, "RuntimeError: what")]
 
 

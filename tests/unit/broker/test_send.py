@@ -10,6 +10,7 @@ from tailrace.broker.durable_answers import DurableAnswers
 from tailrace.broker.processors.send import SendMessageProcessor
 from tailrace.errors import FatalStorageError, RefusalError
 from tailrace.formats.commitlog import decode_message, encode_batch
+from tailrace.formats.remoting import encode
 from tailrace.model import PutMessageStatus
 from tailrace.node.topic_config import TopicConfig
 
@@ -197,8 +198,6 @@ def test_a_topic_of_a_type_that_cannot_be_honoured_takes_nothing(send, broker, s
     (name, value), = attributes.items()
     assert (answer.code, answer.remark) == (
         16, f"the topic[typed] has {name}={value}, which this broker does not support; sending message is refused")
-    broker.topics.static_topics = frozenset({"orders"})
-    assert "has a static queue mapping" in send(ext()).remark
     assert not store.log
     broker.topics.update(TopicConfig(topic_name="typed", attributes={"message.type": "MIXED"}))
     assert send(ext("typed")).code == 0
@@ -346,6 +345,42 @@ def test_a_store_that_cannot_wait_for_its_disk_leaves_no_send_without_an_answer(
         await asyncio.sleep(0)
         assert [c.code for c in channel.sent] == [14]
         assert durable.pending == 0
+
+    asyncio.run(test())
+
+
+def test_an_answer_may_wait_for_a_second_sync_or_become_another_one(store, kit, channel):
+    """``then`` runs after the first sync: it says what to wait for next, or the answer."""
+    waits = []
+    store.when_durable = lambda until, callback: waits.append((until, callback))
+
+    def turn():
+        return asyncio.sleep(0)
+
+    async def test():
+        durable = DurableAnswers(asyncio.get_running_loop(), store)
+        ok = encode(kit.request(310, {}, b"").answer())
+        no = encode(kit.request(310, {}, b"").answer(2, "no"))
+        seen = []
+        durable.add(channel, ok, 10, lambda status: (seen.append(status), 20)[1])
+        durable.add(channel, b"", 10, seen.append)  # a oneway request
+        await turn()
+        [(until, callback)] = waits
+        assert until == 10
+        callback(PutMessageStatus.PUT_OK)
+        await turn()
+        await turn()
+        assert seen == [PutMessageStatus.PUT_OK] * 2
+        assert (channel.sent, waits[1][0]) == ([], 20)
+        waits[1][1](PutMessageStatus.PUT_OK)
+        await turn()
+        assert [answer.code for answer in channel.sent] == [0]
+        durable.add(channel, ok, 30, lambda _: no)
+        await turn()
+        waits[2][1](PutMessageStatus.PUT_OK)
+        await turn()
+        assert [answer.code for answer in channel.sent] == [0, 2]
+        assert not durable.pending
 
     asyncio.run(test())
 

@@ -100,6 +100,13 @@ def test_what_cannot_be_changed_is_named_and_nothing_changes(
     assert (settings_of(*configs), running.shown, path.read_text()) == before
 
 
+def test_a_changed_file_keeps_its_permissions(running, kit, channel, path):
+    path.chmod(0o640)
+    changed(running, kit, channel, b"maxTopics=5")
+    assert "maxTopics=5" in path.read_text()
+    assert path.stat().st_mode & 0o7777 == 0o640
+
+
 def test_a_file_that_cannot_be_written_leaves_everything_as_it_was(clock, configs, kit, channel, tmp_path):
     file = SettingsFile(OsFileSystem(), str(tmp_path / "gone" / "broker.conf"))
     running = RunningSettings(clock, configs, settings_of(*configs), file)

@@ -351,7 +351,7 @@ def test_long_expressions_of_a_heartbeat_and_of_a_check_are_compiled_beside_the_
     for serve, code, value in ((clients.check_client_config, 46, check), (clients.heartbeat, 34, beat)):
         where.clear()
         request = kit.request(code, body=json.dumps(value).encode())
-        assert loop.run_until_complete(asyncio.wait_for(ask(serve, request), 20)) == 0
+        assert loop.run_until_complete(asyncio.wait_for(ask(serve, request), 60)) == 0
         assert where[0][1] is False
     assert broker.filters._consumer_filters.find("orders", "g").compiled is not None
 

@@ -76,19 +76,32 @@ def test_a_pending_half_message_is_not_passed():
 
 def test_operations_are_written_when_they_are_enough_or_old_enough():
     batch = OperationBatch(3000, 12)
-    assert not batch.is_due(0)
+    assert not batch.is_due(0, 0)
     for offset in (7, 100):
-        batch.add(offset, 1000)
-    assert not batch.is_due(3999)
-    assert batch.is_due(4000)
-    assert batch.is_due(500)  # the clock was set back
+        batch.add(offset, 0, 1000)
+    assert not batch.is_due(3999, 0)
+    assert batch.is_due(4000, 0)
+    assert batch.is_due(500, 0)  # the clock was set back
     for offset in range(1000, 1003):
-        batch.add(offset, 1500)
-    assert batch.is_due(1500)
-    assert batch.next_part() == [7, 100, 1000, 1001]
-    batch.written(batch.next_part())
+        batch.add(offset, 0, 1500)
+    assert batch.is_due(1500, 0)
+    assert batch.next_part(0) == [7, 100, 1000, 1001]
+    batch.written(batch.next_part(0))
     assert len(batch) == 1
-    assert not batch.is_due(1500)
+    assert not batch.is_due(1500, 0)
+
+
+def test_operations_wait_until_the_committed_message_is_durable():
+    batch = OperationBatch(3000, 1000)
+    for offset, until in ((1, 0), (2, 500), (3, 0), (4, 700)):
+        batch.add(offset, until, 0)
+    assert batch.is_due(3000, 0)
+    assert batch.next_part(499) == [1]
+    batch.written([1])
+    assert not batch.is_due(3000, 499)
+    assert batch.is_due(3000, 500)
+    assert batch.next_part(699) == [2, 3]
+    assert batch.next_part(700) == [2, 3, 4]
 
 
 def half(born_ms, **properties):

@@ -25,6 +25,7 @@ from tailrace.node.message_store import MessageStore
 def tailrace(monkeypatch, capsys, tmp_path):
     """Run the command here; its exit code, what it printed, and its complaint."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.1:1")
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -83,8 +84,21 @@ def test_a_list_of_commands_says_of_each_what_it_does_in_a_whole_sentence(tailra
     (("serve", "s", "--log-level", "loud"), "--log-level loud is not"),
     (("dump", "s", "--only", "all"), "--only all: known are"),
     (("query", "s", "--topic", "t"), "Missing option '--key'"),
-    (("send", "--topic", "t", "x"), "say one of STORE, --broker and --namesrv"),
-    (("tail", "s", "--broker", "h:1", "--topic", "t"), "say one of STORE, --broker"),
+    (("send", "--topic", "t"), "BODY is missing: give a text, - for stdin, or --file FILE"),
+    (("send", "./", "--topic", "t"), "BODY is missing after ./: "),
+    (("send", "s", "x", "--file", "f", "--topic", "t"), "BODY and --file are both given"),
+    (("send", "s", "x", "--lines", "--topic", "t"), "--lines needs --file FILE, or - as BODY"),
+    (("tail", "s", "--broker", "h:1", "--topic", "t"), "STORE and --broker name different targets: say one of STORE"),
+    (("tail", "--broker", "h:1", "--namesrv", "h:2", "--topic", "t"), "--broker and --namesrv name different"),
+    (("tail", "s", "--topic", "t", "--tags", "||"), "--tags '||' names no tag"),
+    (("broker", "status", "--connection", "c", "--broker", "h:1"), "--broker and --connection name different"),
+    (("recover", "s", "--staging", "d", "--master", "local"), "--master and --staging without --spark: add --spark"),
+    (("group", "reset", "g", "--topic", "t"), "Missing option '--to'"),
+    (("group", "reset", "g", "--topic", "t", "--to", "7"), "--to 7 is an offset and needs --queue"),
+    (("group", "reset", "g", "--topic", "t", "--to", "noon"), "--to 'noon' is neither 2026-01-31T12:00 nor"),
+    (("topic", "delete", "s", "t"), "delete topic t and its messages: there is no terminal to ask on, add --yes"),
+    (("topic", "stats", "s", "t", "u"), "one STORE at a time, not s t"),
+    (("serve", "s", "--log-format", "xml"), "--log-format xml is not text or json"),
     (("send", "s", "--topic", "t", "--property", "a", "x"), "--property 'a' is not NAME=VALUE"),
     (("send", "s", "--topic", "t", "--queue", "x", "b"), "--queue"),
     (("send", "s", "--topic", "t", "--queue", "-2", "b"), "--queue"),
@@ -94,7 +108,6 @@ def test_a_list_of_commands_says_of_each_what_it_does_in_a_whole_sentence(tailra
      "--listen and --namesrv-listen are both 127.0.0.1:9"),
     (("tail", "s", "--topic", "t", "--from", "yesterday"), "--from yesterday is not"),
     (("tail", "s", "--topic", "t", "--max", "-1"), "--max"),
-    (("topic", "list"), "say one of STORE"),
     (("topic", "create", "s", "t", "--queues", "0"), "--queues"),
 ])
 def test_wrong_use_is_2(tailrace, arguments, complaint, tmp_path):
@@ -125,7 +138,14 @@ def test_wrong_use_is_2(tailrace, arguments, complaint, tmp_path):
     (("serve", "new", "--config", "wrong"),
      "mappedFileSizeCommitLog=abc is not a whole number; flushDiskType=NOPE is not one of SYNC_FLUSH"),
     (("tail", "store", "--topic", "nobody", "--no-follow"), "has no topic nobody"),
-    (("tail", "store", "--topic", "orders"), "nobody serves this directory"),
+    *(((*command, "--topic", "order"), "has no topic order; is orders meant?\n") for command in (
+        ("tail", "store"), ("dump", "store"), ("query", "store", "--key", "k"))),
+    (("topic", "stats", "store", "ordrs"), "has no topic ordrs; is orders meant?\n"),
+    (("topic", "delete", "store", "ordrs", "--yes"), "has no topic ordrs; is orders meant?\n"),
+    (("group", "show", "store", "g"), "store has no group g\n"),
+    (("topic", "list"), "cannot connect to 127.0.0.1:1: Connection refused (asked because of: NAMESRV_ADDR"),
+    (("broker", "status", "--connection", "shop"), "connections.toml has no connection shop; it has: none\n"),
+    (("tail", "store", "--topic", "orders"), "no server has this directory open"),
     (("send", "store", "--topic", "a b", "x"), "topic: 'a b' must be"),
     (("send", "store", "--topic", "orders", "--queue", "9", "x"), "orders has queues 0 to 3"),
     (("topic", "create", "store", "a b"), "illegal characters"),

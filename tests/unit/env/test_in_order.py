@@ -42,8 +42,8 @@ def test_results_come_in_order_and_no_more_is_begun_than_asked(helpers, ahead):
         assert threads == {threading.current_thread().name}
 
 
-def test_who_asks_works_while_a_result_is_not_there():
-    """The first task ends when the second has been done: by who asks, the helper has the first."""
+def test_the_consumer_computes_a_result_itself_when_the_next_one_is_not_ready():
+    """The first task, run by the helper, ends after the second one, which the consuming thread runs."""
     second = threading.Event()
     mine = threading.current_thread()
 
@@ -72,7 +72,7 @@ def test_an_error_is_raised_in_its_place(helpers):
 
 
 @pytest.mark.parametrize("helpers", [0, 1, 3])
-def test_an_error_of_the_tasks_is_raised_behind_the_results_before_it(helpers):
+def test_an_error_of_the_tasks_is_raised_after_the_earlier_results(helpers):
     def tasks():
         yield from range(4)
         raise ValueError("no more")

@@ -38,4 +38,6 @@ def test_a_service_that_asks_for_another_step_does_not_rest():
 
     scheduler.every("S", 60_000, step, rest_ms=60_000).wake()
     assert done.wait(20)
+    began = time.monotonic()
     scheduler.stop_all()
+    assert time.monotonic() - began < 30, "a stop does not wait for the rest"

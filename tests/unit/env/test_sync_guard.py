@@ -76,7 +76,7 @@ def test_a_directory_that_cannot_be_opened_was_not_synced_and_may_be_tried_again
     place.guard.sync_dir("/d")
 
 
-def test_a_directory_that_cannot_be_made_for_want_of_room_is_no_failed_sync():
+def test_a_directory_that_cannot_be_made_because_the_disk_is_full_is_not_a_failed_sync():
     place = Place()
     place.failing["mkdir", "/d/new"] = errno.ENOSPC
     with pytest.raises(OSError, match="No space"):
@@ -119,7 +119,7 @@ def test_a_sync_that_ends_after_another_has_failed_does_not_count():
         slow.sync_data()
 
 
-def test_a_new_directory_whose_sync_fails_is_made_anew(tmp_path, monkeypatch):
+def test_a_new_directory_whose_sync_fails_is_made_again(tmp_path, monkeypatch):
     files, fails = OsFileSystem(), [True]
     synced = []
 

@@ -1,4 +1,4 @@
-"""Messages that are decoded field by field are those that are decoded at once."""
+"""A message that is decoded field by field equals one that is decoded in one call."""
 
 import copy
 import dataclasses
@@ -79,7 +79,7 @@ def test_what_was_set_is_not_decoded_over_and_a_field_is_decoded_once(monkeypatc
 
 @pytest.mark.parametrize("message", [
     decode_when_used(record_of(b"x")), decode_message(record_of(b"x"))], ids=["late", "whole"])
-def test_an_unknown_attribute_is_none(message):
+def test_an_unknown_attribute_raises_attribute_error(message):
     with pytest.raises(AttributeError, match="'MessageExt' object has no attribute 'sise'"):
         _ = message.sise
     assert not hasattr(message, "__nothing__")

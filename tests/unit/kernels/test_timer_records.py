@@ -171,7 +171,7 @@ def read_enqueued(module, data, places, sizes):
 
 @quick
 @given(items)
-def test_what_the_enqueue_asks_is_what_a_message_says(made):
+def test_the_columns_for_the_enqueue_equal_the_properties_of_the_message(made):
     data, places, sizes = log_of(made)
     found = [read_enqueued(module, data, places, sizes) for module in TWINS]
     assert found[0].tolist() == found[1].tolist()
@@ -217,7 +217,7 @@ def test_a_damaged_body_is_not_plain(module, puts):
     assert read(module, data, places, sizes)[0, module.T_PLAIN] == 1
     at = data.index(b"body")
     assert not read(module, data[:at] + b"B" + data[at + 1 :], places, sizes).any()
-    with pytest.raises(ValueError, match="none to put"):
+    with pytest.raises(ValueError, match="not a plain timer"):
         puts.put_back(
             data, np.zeros((1, module.COLUMNS), np.int64), np.array([0]), 0, 1, bytearray(500), 0, 500,
             0, np.array([0]), 1, 1, bytes(8))

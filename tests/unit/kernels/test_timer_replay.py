@@ -27,7 +27,7 @@ units = st.lists(st.tuples(
 
 
 def log_of(made):
-    """Units one after the other, each behind the last one of its slot unless it is told otherwise."""
+    """Return units one after the other. Each is linked to the last one of its slot unless the case says otherwise."""
     data, last = bytearray(), {}
     for number, (second, kind, is_delete, ms) in enumerate(made):
         pos = BASE + len(data)

@@ -136,7 +136,7 @@ class Gate:
         self.files.sync_dir(path)
 
 
-def test_nobody_sees_a_change_before_it_is_durable_and_those_that_wait_are_written_together():
+def test_a_change_is_visible_only_when_it_is_durable_and_waiting_changes_are_written_together():
     gate = Gate(CrashFileSystem())
     manager = topics(gate)
     first = threading.Thread(target=manager.create_if_missing, args=("first", 1))
@@ -157,7 +157,7 @@ def test_nobody_sees_a_change_before_it_is_durable_and_those_that_wait_are_writt
     assert manager.writes == 2
 
 
-def test_a_change_that_fails_takes_nothing_of_one_that_runs_at_the_same_time():
+def test_a_change_that_fails_does_not_undo_a_concurrent_one():
     gate = Gate(CrashFileSystem())
     gate.error = OSError(errno.ENOSPC, "no room")
     manager = topics(gate)
@@ -180,7 +180,7 @@ def test_a_change_that_fails_takes_nothing_of_one_that_runs_at_the_same_time():
     assert again.data_version.counter == manager.data_version.counter == 1
 
 
-def test_a_deletion_takes_all_its_files_or_none():
+def test_a_deletion_changes_all_its_files_or_none():
     for failing in ("topics.json", "consumerOffset.json", "note"):
         disk = CrashFileSystem()
         before_topics(topics(disk))

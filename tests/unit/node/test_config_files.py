@@ -105,7 +105,7 @@ def test_a_damaged_file_falls_back_to_its_backup_and_does_not_replace_it(files, 
     assert read_config(files, f"{directory}/x.json.bak") == {"n": 1}
 
 
-def test_nothing_there_is_none(files, directory):
+def test_without_a_file_and_a_backup_there_is_no_config(files, directory):
     assert read_config(files, f"{directory}/x.json") is None
 
 
@@ -217,6 +217,7 @@ def test_attributes_change_by_plus_and_minus():
 
 
 @pytest.mark.parametrize(("change", "complaint"), [
+    ("+lite.topic.expiration=60", "lite.topic.expiration is of topics of message.type=LITE, which are not supported"),
     ("+a=b", "unsupported key: a; known are cleanup.policy, message.type"),
     ("+cleanup.policy=COMPACTION", "cleanup.policy=COMPACTION is not supported; known are DELETE"),
     ("+queue.type=OfTomorrow", "queue.type=OfTomorrow is not supported; known are BatchCQ, SimpleCQ"),
@@ -333,6 +334,18 @@ def test_offsets_of_lmq_groups_have_a_table_of_their_own_in_a_file_of_their_own(
     offsets.persist_if_changed()
     again = offsets_of(tmp_path, lmq=True)
     assert (again.query("%LMQ%g", "t", 0), again.query("plain", "t", 1)) == (-1, 2)
+
+
+@pytest.mark.parametrize(("offsets", "kept"), [({3: 8}, 8), ({0: 5, 1: 6, 2: 7}, 5), ({2: 7, 1: 6}, 6)])
+def test_a_reset_of_an_lmq_group_is_that_of_its_only_offset(tmp_path, offsets, kept):
+    made = offsets_of(tmp_path, lmq=True)
+    made.commit("%LMQ%g", "t", 1, 99)
+    made.assign_reset("%LMQ%g", "t", offsets)
+    made.assign_reset("plain", "t", offsets)
+    for found in (made, offsets_of(tmp_path, lmq=True)):
+        assert [found.query("%LMQ%g", "t", queue_id) for queue_id in (0, 1, 9)] == [kept] * 3
+        assert {q: found.query("plain", "t", q) for q in offsets} == offsets
+    assert {q: made.take_reset("%LMQ%g", "t", q) for q in offsets} == offsets
 
 
 def test_offsets_are_taken_over_when_lmq_is_switched_on_or_off(tmp_path, caplog):

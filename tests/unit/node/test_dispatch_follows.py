@@ -1,4 +1,4 @@
-"""A writer that waits for nothing does not leave dispatch behind; a dispatch that stands stops nobody."""
+"""A writer that never waits otherwise waits for a slow dispatch, but not for one that makes no progress."""
 
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore

@@ -20,7 +20,7 @@ def open_store(path):
 
 
 def left_by_java(path):
-    """Timers that the wheel of a Java broker has not, though its queue offset is behind them."""
+    """Timers that are not in the wheel of a Java broker, although its queue offset is after them."""
     with open_store(path) as store:
         store.topics.create_if_missing("orders", 1)
         for n in range(COUNT):

@@ -59,12 +59,13 @@ def test_a_store_of_our_own_is_opened_without_a_word(path, caplog):
     ("config/rdb/000008.sst", "table", "configuration in RocksDB", "1"),
     ("config/metadata/000008.log", "log", "configuration in RocksDB", "1"),
     ("config/users/000008.sst", "table", "users in RocksDB", "1"),
-    ("config/acls/000008.sst", "table", "access rules in RocksDB", "1"),
+    ("config/acls/000008.sst", "table", "permissions in RocksDB", "1"),
     ("kvStore/000008.sst", "table", "popped messages in RocksDB", "1"),
     ("brokerIdentity", "a#b#1", "controller mode", "1"),
     ("epochFileCheckpoint", "1\n1-0", "controller mode", "1"),
-    ("config/topicQueueMapping.json", '{"topicQueueMappingInfoMap":{"st":{},"su":{}},"dataVersion":{}}',
-     "static topics", "2"),
+    ("config/topicQueueMapping.json",
+     '{"topicQueueMappingInfoMap":{"st":{"bname":"b"},"su":{},"sv":{"bname":"broker-a"}},"dataVersion":{}}',
+     "static topics of another brokerName", "2"),
 ])
 def test_a_file_of_a_kind_is_named(path, caplog, name, text, kind, count):
     file(path, name, text)
@@ -92,7 +93,7 @@ def test_a_topic_of_a_type_is_named_and_takes_no_messages(path, caplog, attribut
 
 def test_a_static_topic_takes_no_messages(path):
     file(path, "config/topicQueueMapping.json", '{"topicQueueMappingInfoMap":{"orders":{}}}')
-    with opened(path) as store, pytest.raises(MessageIllegalError, match="orders has a static queue mapping"):
+    with opened(path) as store, pytest.raises(MessageIllegalError, match="orders is a static topic"):
         store.put(Message(topic="orders", body=b"x"))
 
 
@@ -139,7 +140,7 @@ def test_counting_reads_a_bounded_number_of_messages(path, caplog, monkeypatch):
     assert named(path, caplog) == {"half messages of transactions in RocksDB": "at least 10"}
 
 
-def test_a_look_that_fails_is_no_reason_to_refuse_the_open(path, caplog, monkeypatch):
+def test_a_failed_search_for_leftovers_does_not_refuse_the_open(path, caplog, monkeypatch):
     def fail(*_):
         raise OSError(5, "Input/output error")
 

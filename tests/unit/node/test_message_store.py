@@ -175,7 +175,7 @@ def test_a_closed_store_says_so(path):
         store.put(Message(topic="t", body=b""))
 
 
-def test_what_is_no_store_is_refused_and_left_alone(tmp_path):
+def test_a_directory_that_is_not_a_store_is_refused_and_not_changed(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(NotAStoreError, match="commitlog"):
         small(tmp_path)
@@ -229,7 +229,7 @@ def test_a_damaged_record_hides_no_other(path):
 
 
 @pytest.mark.parametrize("gone", ["consumequeue", "index", "checkpoint"])
-def test_derived_state_that_is_gone_comes_back_after_a_kill(path, gone):
+def test_derived_files_that_are_missing_are_rebuilt_after_a_kill(path, gone):
     with small(path) as store:
         store.put_many([Message(topic="t", body=b"%d" % n, keys=[f"k{n}"]) for n in range(500)])
     (path / "abort").write_text("1")
@@ -294,7 +294,7 @@ def test_a_small_store_takes_little_disk(path):
 
 @pytest.mark.parametrize(("field", "value"), [
     ("delay", float("nan")), ("delay", float("inf")), ("deliver_at", float("inf")), ("deliver_at", "soon")])
-def test_a_time_that_is_no_number_is_refused(tmp_path, field, value):
+def test_a_time_that_is_not_a_number_is_refused(tmp_path, field, value):
     with tailrace.MessageStore.open(tmp_path / "s", config=SMALL, services=False) as store:
         with pytest.raises(MessageIllegalError, match=f"{field}: .* is not a finite number"):
             store.put(tailrace.Message(topic="t", body=b"x", **{field: value}))

@@ -99,7 +99,7 @@ def test_the_first_pass_knows_what_groups_have_not_consumed(tmp_path, pinned, lm
 
 
 def test_services_with_long_periods_run_once_at_the_start(tmp_path):
-    """Delivered timer log files go, and pending timers are counted anew, however short a life is."""
+    """Delivered timer log files are deleted, and pending timers counted again, also by processes that end soon."""
     seen = []
     path, clock = tmp_path / "s", SimClock()
     with Life(path, clock, config()) as life:

@@ -20,7 +20,7 @@ class StopError(StoreError):
 
 
 def test_an_open_that_is_stopped_at_any_report_loses_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(passes, "_TELL_NS", 0)
+    monkeypatch.setattr(passes, "_REPORT_NS", 0)
     killed = tmp_path / "killed"
     with MessageStore.open(tmp_path / "s", config=CONFIG, services=False) as store:
         for n in range(300):

@@ -152,7 +152,7 @@ def test_a_file_that_could_not_be_written_is_written_by_the_next_step(service, n
     store.close()
 
 
-def test_no_file_of_the_timer_log_goes_that_has_a_unit_of_the_slot_that_is_next():
+def test_a_timer_log_file_with_a_unit_of_the_next_slot_is_not_deleted():
     place = Place("TimerEnqueueService", "TimerDequeueService", "TimerFlushService",
                   "ReputMessageService")
     for number in range(100):  # five files of units, all in the slot of one second
@@ -173,7 +173,7 @@ def test_no_file_of_the_timer_log_goes_that_has_a_unit_of_the_slot_that_is_next(
     place.store.close()
 
 
-def test_a_delay_offset_that_was_written_names_no_message_that_a_power_loss_takes():
+def test_a_written_delay_offset_is_never_after_a_message_that_a_power_loss_removes():
     def opened():
         return MessageStore.open(
             "/s", config=CONFIG, clock=clock, file_system=files, entropy=SeededEntropy(2),

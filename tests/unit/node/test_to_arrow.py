@@ -101,7 +101,7 @@ def test_a_table_has_what_read_yields(tmp_path_factory, items, offset, count):
 
 def test_the_schema_is_that_of_the_spark_source(tmp_path):
     from tailrace.arrow.schema import arrow_schema
-    from tailrace.spark.schema import column_names, spark_schema
+    from tailrace.spark.source.schema import column_names, spark_schema
 
     with opened(tmp_path / "store") as store:
         store.put(Message(topic="T", body=b"x", keys=["a", "b"], tags="t"))

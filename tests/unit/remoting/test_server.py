@@ -29,7 +29,7 @@ class Client:
             if command is not None:
                 self.data = self.data[end:]
                 return command
-            more = await asyncio.wait_for(self.reader.read(65536), 5)
+            more = await asyncio.wait_for(self.reader.read(65536), 60)
             if not more:
                 return None
             self.data += more
@@ -59,7 +59,7 @@ async def serving(**options):
 
 
 def run(test):
-    asyncio.run(asyncio.wait_for(test(), 20))
+    asyncio.run(asyncio.wait_for(test(), 60))
 
 
 # The tests hang `connect` on it.

@@ -132,7 +132,7 @@ def test_a_file_that_cannot_be_mapped_is_read_without(tmp_path, monkeypatch, cap
         for _ in range(2):
             with loaded.lease(10, 3) as lease:
                 assert (lease.start, bytes(lease.buffer)) == (10, b"AAA")
-    assert [r.message for r in caplog.records if "without a mapping" in r.message]
+    assert [r.getMessage() for r in caplog.records if "without a mapping" in r.getMessage()]
     assert len(caplog.records) == 1
 
 
@@ -205,7 +205,7 @@ def test_unsynced_bytes_are_synced_through_the_descriptor_that_wrote_them(tmp_pa
 
 
 def test_a_sync_that_fails_before_a_close_is_final_and_keeps_the_descriptor(tmp_path):
-    """F6: a descriptor that is opened later might not be told of the failure."""
+    """F6: a descriptor that is opened later might not report the failure."""
     system, _, (bad, other) = some_files(tmp_path, 2, 1)
     system.fails.add(bad.path)
     bad.append(b"x")
@@ -350,7 +350,7 @@ def test_the_file_that_was_used_longest_ago_is_closed_first(tmp_path):
     assert system.calls == [("close", "01")]
 
 
-def test_a_full_segment_is_mapped_to_read_and_one_that_is_written_again_is_mapped_anew(tmp_path):
+def test_a_full_segment_is_mapped_to_read_and_mapped_again_when_it_is_written(tmp_path):
     queue = MappedFileQueue(OsFileSystem(), str(tmp_path / "q"), 4096, mapped=True, allocate_step=4096)
     queue.last_file(0).write_at(b"A" * 4096, 0)
     queue.close()
@@ -376,7 +376,7 @@ def test_a_write_during_a_sync_is_not_taken_for_synced(tmp_path, write):
     flusher = threading.Thread(target=file.flush)
 
     class Interleaved:
-        """The sync of another thread begins after the write did, and ends behind it without its bytes."""
+        """The sync of another thread begins during the write and ends after it, without its bytes."""
 
         def __getattr__(self, name):
             return getattr(inner, name)

@@ -1,4 +1,4 @@
-"""How far a stream is behind, from the offsets in its progress."""
+"""Lag of a stream, from the offsets in its progress."""
 
 import itertools
 import json
@@ -58,8 +58,8 @@ def test_the_listener_logs_and_survives_another_source(store, caplog):
             SimpleNamespace(endOffset="other", latestOffset="other")]))
     with caplog.at_level(logging.INFO):
         listener.onQueryProgress(event)
-    assert "a stream is behind query=mine batch=4 messages=1 bytes=" in caplog.text
-    assert "cannot tell how far a stream is behind query=mine" in caplog.text
+    assert "lag of a stream query=mine batch=4 messages=1 bytes=" in caplog.text
+    assert "cannot compute the lag of a stream query=mine" in caplog.text
     assert listener.last is not None
     assert listener.last.messages == 1
     event.progress.name = "another"

@@ -1,4 +1,4 @@
-"""What a put checks, and what it leaves behind when it refuses or fails."""
+"""Checks of a put, and the state of the log after a put is refused or fails."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_record_may_fill_a_file_but_for_the_blank(files):
         assert (refused.status, "8192" in refused.remark) == (ILLEGAL, True)
 
 
-def test_a_record_that_does_not_fit_goes_to_the_next_file_behind_a_blank(store, files):
+def test_a_record_that_does_not_fit_goes_to_the_next_file_after_a_blank_record(store, files):
     first = store.put_inner(inner(body=bytes(5000)))
     second = store.put_inner(inner(body=bytes(5000)))
     assert (first.phy_offset, second.phy_offset) == (0, 8192)
@@ -157,7 +157,7 @@ def test_a_batch_that_is_wrong_is_refused_as_a_whole(store, encoded, named):
 
 
 @pytest.mark.parametrize("bad", ["text", None, 7])
-def test_a_wrong_item_among_many_leaves_no_bytes_behind(store, files, bad):
+def test_a_wrong_item_among_many_leaves_no_bytes_in_the_log(store, files, bad):
     good = Message(topic="t", body=b"good", tags="a", keys=["k"])
     with pytest.raises(MessageIllegalError, match="body"):
         store.put_many([good, good, Message(topic="t", body=bad, tags="a", keys=["k"])])
@@ -166,7 +166,7 @@ def test_a_wrong_item_among_many_leaves_no_bytes_behind(store, files, bad):
     assert data.count(0) == len(data), "records that were never put"
 
 
-def test_an_error_inside_the_encoder_leaves_no_bytes_behind(store, files):
+def test_an_error_inside_the_encoder_leaves_no_bytes_in_the_log(store, files):
     store.put_inner(inner(body=b"kept"))
     end = store.max_phy_offset
     items = [(0, b"one", b""), (0, b"two", b""), (0, b"three", "no bytes")]

@@ -1,4 +1,4 @@
-"""Queues: places without a message, look-ups over them, many queues at once."""
+"""Queues: pre-blank units, searches over them, many queues together."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_read_after_units_have_changed_finds_the_new_ones(change):
     assert queue.unit(2).phy_offset == 900
 
 
-def test_a_reader_that_goes_on_reads_several_units_at_once(monkeypatch):
+def test_a_reader_that_continues_reads_several_units_in_one_call(monkeypatch):
     queue = ConsumeQueue(CrashFileSystem(), "/r", "t", 0, 20_000, OpenFiles())
     units = b"".join(CQ_UNIT.pack(n * 100, 5, 7) for n in range(500))
     queue.write(0, units)
@@ -94,7 +94,7 @@ def test_units_that_were_cut_off_do_not_come_back():
         again = ConsumeQueue(files, "/q", "t", 0, 100, OpenFiles())
         again.load()
         again.find_end()
-        assert not again.settle(look_behind=True, unflushed_files=0)
+        assert not again.settle(clear_after_end=True, unflushed_files=0)
         assert again.max_offset == 3
         assert files.list("/q") == ["0" * 20]
     again.write(3, CQ_UNIT.pack(900, 5, 7))

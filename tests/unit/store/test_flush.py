@@ -1,4 +1,4 @@
-"""Flush services and the checkpoint: no field is ever ahead of what is durable."""
+"""Flush services and the checkpoint: no field is ever after the last synced position."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_the_checkpoint_is_lowered_before_the_log_is_cut():
     store.close()
     end = results[10].phy_offset
     log = files.open("/s/commitlog/00000000000000000000", writable=True)
-    log.pwrite(b"\xff" * 40, end)  # from here on nothing is a record
+    log.pwrite(b"\xff" * 40, end)  # the bytes from `end` onwards are not a record
     log.pwrite(bytes(results[-1].until - end - 40), end + 40)
     files.open("/s/abort", writable=True, create=True)
     seen = []
@@ -127,7 +127,7 @@ def test_a_checkpoint_that_cannot_be_right_reads_as_nothing(damage):
     assert read_checkpoint(files, "/s/checkpoint").physic_msg_timestamp == 5
 
 
-def test_one_sync_answers_everybody_who_waits():
+def test_one_sync_answers_all_waiting_puts():
     store, files, _, steps = opened(FlushDiskType.SYNC_FLUSH)
     told = []
     for _ in range(50):
@@ -141,7 +141,7 @@ def test_one_sync_answers_everybody_who_waits():
     store.close()
 
 
-def test_who_waits_too_long_is_told_that_durability_is_unknown(monkeypatch):
+def test_a_put_that_waits_too_long_gets_flush_disk_timeout(monkeypatch):
     store, _, clock, steps = opened(FlushDiskType.SYNC_FLUSH)
     told = []
     store.when_durable(store.put_inner(inner()).until, told.append)
@@ -232,7 +232,7 @@ def test_waiting_for_dispatch_wakes_it_and_does_not_wait_for_its_period():
         "/s", config=StoreConfig(**SMALL), clock=SimClock(), file_system=CrashFileSystem(),
         scheduler=Woken(), entropy=SeededEntropy(1))
     log = store._store.commit_log
-    log.append(log.message_writer(inner()))  # as a put while dispatch is at work, which wakes nobody
+    log.append(log.message_writer(inner()))  # like a put while dispatch is running, which wakes no service
     assert store.wait_dispatched(0)
     assert [m.body for m in store.read("t")] == [b"x"]
     store.close()

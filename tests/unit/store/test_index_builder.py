@@ -58,7 +58,7 @@ def few_at_once(monkeypatch):
     monkeypatch.setattr(index_builder, "_PART", 64)
 
 
-def test_a_built_file_is_the_one_that_single_entries_make(tmp_path):
+def test_a_file_that_is_built_in_memory_equals_one_written_entry_by_entry(tmp_path):
     one, other = new_file(tmp_path / "one"), new_file(tmp_path / "other")
     builder = IndexBuilder(SLOTS, ENTRIES)
     for first in (0, 40, 80):
@@ -77,7 +77,7 @@ def test_a_built_file_is_the_one_that_single_entries_make(tmp_path):
     other.close()
 
 
-def test_a_builder_goes_on_in_a_file_that_has_entries_and_in_the_next_when_it_is_full(tmp_path):
+def test_a_builder_continues_a_file_with_entries_and_starts_the_next_one_when_it_is_full(tmp_path):
     files = [new_file(tmp_path / name) for name in ("first", "second")]
     rows, ends, key_hashes = rows_of(150)
     done = index_entries.put_keys(files[0].buffer, SLOTS, ENTRIES, rows, ends[:30], key_hashes, 0, WORK)
@@ -87,7 +87,7 @@ def test_a_builder_goes_on_in_a_file_that_has_entries_and_in_the_next_when_it_is
     assert key == ENTRIES - 1
     assert key % KEYS, "in the middle of a record's keys"
     builder.write()
-    at = int(rows[key // KEYS, record.C_PHY])  # the next file goes on behind this one
+    at = int(rows[key // KEYS, record.C_PHY])  # the next file continues after this record
     files[1].write_at(INDEX_HEADER.pack(0, 0, at, at, 0, 1), 0)
     assert builder.put(files[1], rows, ends, key_hashes, key, WORK) == 150 * KEYS
     builder.write()

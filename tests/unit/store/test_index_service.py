@@ -82,7 +82,7 @@ def test_an_unmapped_index_is_mapped_again_when_it_is_used():
 
 
 @pytest.mark.parametrize("file", [1, 2, 3])
-def test_after_a_file_that_could_not_be_made_it_goes_on_at_that_key(index, monkeypatch, file):
+def test_after_a_file_could_not_be_created_the_next_put_continues_at_that_key(index, monkeypatch, file):
     """What is done again may begin before that record, or with it."""
     create = IndexService._create
 

@@ -59,7 +59,7 @@ def test_queue_offsets_go_on_where_the_queues_ended(lost):
             assert result.queue_offset == count, "an offset that was given before is given again"
         store.wait_dispatched()
         for (topic, queue_id), count in COUNTS.items():
-            # A group that had consumed everything gets the new message, one that was behind is told.
+            # A group that had consumed everything gets the new message; another one gets OFFSET_TOO_SMALL.
             found = store.get_message(topic, queue_id, count, 32)
             assert found.status is GetMessageStatus.FOUND
             assert [m.body for m in store.read(topic, queue_id)] == [body(topic, queue_id, count)]

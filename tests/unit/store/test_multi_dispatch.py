@@ -157,7 +157,7 @@ def test_copies_in_retry_and_system_topics_have_no_unit(files, topic):
 
 
 @pytest.mark.parametrize(("kind", "count"), [(0, 1), (8, 1), (4, 0), (12, 0)])
-def test_half_and_rolled_back_messages_have_none(files, kind, count):
+def test_half_and_rolled_back_messages_have_no_unit(files, kind, count):
     with opened(files) as store:
         result = store.put_inner(replace(inner(ALL), sys_flag=kind))
         assert result.status is PutMessageStatus.PUT_OK
@@ -168,7 +168,7 @@ def test_timers_get_their_places_when_they_are_delivered(files):
     clock = SimClock()
     with opened(files, clock=clock) as store:
         due = clock.now_ms() + 5000
-        for n in range(40):  # so many of one moment go back in bulk, these must not
+        for n in range(40):  # this many timers of one moment are delivered in bulk, but not these
             put(store, ALL, body=b"%d" % n, TIMER_DELIVER_MS=str(due), UNIQ_KEY=f"u{n}")
         store.wait_dispatched()
         assert store.max_offset_in_queue(ALL, 0, committed=False) == 0
@@ -191,7 +191,7 @@ def test_timers_get_their_places_when_they_are_delivered(files):
     (",%LMQ%a", "'' does not begin"),
     ("%LMQ%a, %LMQ%b", "' %LMQ%b' does not begin"),
     ("%LMQ%a/b", "must not contain /"),
-    ("%LMQ%" + "x" * 251, "256 bytes, 255 are the most"),
+    ("%LMQ%" + "x" * 251, "256 bytes, the limit is 255"),
     ("%LMQ%" + "é" * 126, "257 bytes"),
     ("%LMQ%a,%LMQ%b,%LMQ%a", "'%LMQ%a' is named twice"),
     (",", "does not begin"),
@@ -274,7 +274,7 @@ def test_while_it_is_off_messages_go_into_their_own_queue_and_that_is_logged_onc
         store.wait_dispatched()
         assert store.queues() == [("t", 0, 0, 4)]
         assert next(m.properties for m in store.read("t")) == {"INNER_MULTI_DISPATCH": ALL}
-    told = [r for r in caplog.records if "multi-dispatch is off" in r.message]
+    told = [r for r in caplog.records if "multi-dispatch is off" in r.getMessage()]
     assert len(told) == 1
     assert (told[0].levelno, ALL in told[0].getMessage()) == (logging.WARNING, True)
 
@@ -298,7 +298,7 @@ def test_queues_are_kept_and_rebuilt_whatever_the_settings_say(files, config, ca
             check(store, 150)
             assert not any(name.startswith("%LMQ%") for name in store.topics.table)
         assert units(files) == before, lost
-        told = [r.getMessage() for r in caplog.records if "LMQ queues are kept" in r.message]
+        told = [r.getMessage() for r in caplog.records if "LMQ queues are kept" in r.getMessage()]
         assert told == ([] if config is ON else [
             "LMQ queues are kept and get no new messages lmq_queues=3 setting=enableLmq,enableMultiDispatch"])
 
@@ -312,7 +312,7 @@ def test_a_directory_of_another_broker_is_walked_from_its_start(files):
     remove(files, f"/s/consumequeue/{EVEN}/0/{400 * 9:020d}")
     with opened(files, OFF) as store:
         assert store.recovery_report["from"] == 0
-        assert "only the log tells whether LMQ queues are whole" in store.recovery_report["why"]
+        assert "only the log says which units LMQ queues must have" in store.recovery_report["why"]
         check(store, 400)
     assert units(files) == before
     with opened(files, OFF) as store:
@@ -403,7 +403,7 @@ def test_readers_of_a_directory_see_them(files):
         b"%d" % n for n in range(100)]
 
 
-def test_retention_takes_units_of_messages_that_are_gone(files):
+def test_retention_deletes_units_of_deleted_messages(files):
     with opened(files) as store:
         fill(store, 0, 200)
         store.wait_dispatched()

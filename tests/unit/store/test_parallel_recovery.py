@@ -1,4 +1,4 @@
-"""Recovery by several threads: the same files as dispatch made, whatever fails meanwhile."""
+"""Recovery with several threads makes the same files as dispatch, whatever fails during it."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_memory_is_used_again(path, monkeypatch):
 
 
 def test_the_index_goes_no_further_than_its_first_error(path, monkeypatch):
-    """The walk ends there, the threads that help, too, and nothing behind it is indexed."""
+    """The walk and its helper threads end there, and no later record is indexed."""
     put, seen = IndexService.put, []
 
     def failing(self, batch):

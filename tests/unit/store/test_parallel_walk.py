@@ -130,8 +130,8 @@ def test_the_last_record_of_a_part_waits_for_what_follows(tmp_path, follows):
     assert (end.phy_offset == put[-1].phy_offset) != follows
 
 
-def test_a_last_record_is_torn_also_where_a_part_ends_behind_it(tmp_path, monkeypatch):
-    """What follows looks like a record, so a part begins there, and is none."""
+def test_a_last_record_is_torn_also_where_a_part_ends_after_it(tmp_path, monkeypatch):
+    """The following bytes look like a record but are not one, and a part starts there."""
     path, put = odd_store(tmp_path / "store", 9)
     overwrite(path, put[-1].phy_offset + 100, b"~")
     directory = StoreDirectory(str(path), raw=True)

@@ -68,7 +68,7 @@ def test_every_message_that_is_kept_is_read_once(store, step, only_cached):
     assert pulls <= max(-(-len(found) // 32), 0) + -(-COUNT // 800) + 1
 
 
-def test_nothing_kept_is_no_match_with_progress(store):
+def test_a_filter_that_selects_nothing_still_advances_the_offset(store):
     result = store.get_message("T", 0, 10, 32, property_filter=Keep(lambda n: False))
     assert (result.status, result.data) == (GetMessageStatus.NO_MATCHED_MESSAGE, b"")
     assert result.next_begin_offset == 810

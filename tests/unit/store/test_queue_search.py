@@ -100,6 +100,22 @@ def test_a_rotted_position_hides_no_message_before_it():
     assert first_kept(queue, 0) == 0
 
 
+@pytest.mark.parametrize("seed", range(200))
+def test_a_damaged_position_hides_no_message_that_is_kept(seed):
+    queue, rng = made(seed)
+    messages = queue.messages(queue.first_offset)
+    if len(messages) < 8:
+        return
+    right = [position for _, position in messages]
+    place = rng.randrange(3, len(messages) - 1)
+    wrong = right[place] ^ 1 << rng.randrange(63)
+    queue.places[messages[place][0] - queue.first_offset] = wrong
+    for wanted in rng.sample(right[3:], 5 if len(right) > 8 else 1):
+        found = first_at(queue, queue.first_offset, wanted)
+        assert found <= next(at for (at, _), position in zip(messages, right, strict=True) if position >= wanted) or (
+            right[place] == wanted), "later only if the damaged one was the first"
+
+
 def test_a_search_reads_few_units():
     queue = Units(list(range(0, 10_000_000, 100)))
     assert first_at(queue, 0, 5_000_050) == 50_001

@@ -1,4 +1,4 @@
-"""A pull over damaged messages goes on behind what it returned."""
+"""A pull over damaged messages continues after the messages that it returned."""
 
 import os
 import random
@@ -54,7 +54,7 @@ def test_a_unit_that_names_a_position_that_no_log_has_is_stepped_over(tmp_path, 
         assert store.get_message("T", 0, 5, 32, only_cached=True).message_count == 3
 
 
-def test_a_pull_whose_tag_nothing_has_goes_on_behind_what_it_looked_at(tmp_path):
+def test_a_pull_for_a_tag_without_messages_continues_after_the_messages_that_it_examined(tmp_path):
     with MessageStore.open(tmp_path, services=False) as store:
         for n in range(5):
             store.put(Message(topic="T", body=b"%d" % n, tags="a"))

@@ -23,7 +23,7 @@ def part(*records, phy=0):
     return data, rows
 
 
-def test_queues_with_one_hash_are_told_apart():
+def test_queues_with_the_same_hash_are_distinguished():
     data, rows = part((b"a", 0, 0), (b"b", 0, 0), (b"a", 1, 8), (b"a", 0, 4), (b"b", 0, 12), (b"a", 0, 0))
     found = {(topic, queue_id): chosen.tolist() for topic, queue_id, chosen in rows_by_queue(data, rows)}
     assert found == {("a", 0): [0, 5], ("b", 0): [1], ("a", 1): [2]}

@@ -167,7 +167,7 @@ def broken(check, at, files, source):
     elif check == "whole":
         data[-9:] = bytes(9)
     faults.change(files, path, place, bytes(data))
-    if check == "whole":  # the file system lost the pages behind it, too
+    if check == "whole":  # the file system lost the later pages, too
         place += len(data)
         lost = min(SMALL - place, 700)
         faults.change(files, path, place, bytes(lost))
@@ -188,7 +188,7 @@ def names(files, path="/store"):
 @pytest.mark.parametrize("mode", RecoveryMode)
 @pytest.mark.parametrize("later", [True, False])
 @pytest.mark.parametrize("check", CHECKS)
-def test_a_record_that_fails_a_check_goes_the_way_of_its_row(source, check, later, mode):
+def test_a_record_that_fails_a_check_is_handled_as_its_row_says(source, check, later, mode):
     files = source.image("bare")
     place = source.records[75] if later else source.records[-1]
     broken(check, place.at, files, source)
@@ -228,7 +228,7 @@ def test_a_record_that_fails_a_check_goes_the_way_of_its_row(source, check, late
 @pytest.mark.parametrize("later", [True, False])
 @pytest.mark.parametrize("check", CHECKS)
 def test_a_refused_open_changes_nothing_however_the_store_was_left(source, check, later, mode, image):
-    """Queues, index and checkpoint are there; with ``clean`` there is no abort file, and none is left."""
+    """Make a store with queues, index and checkpoint; with ``clean`` without an abort file."""
     files = without(source.image(image), "/tailrace/progress")
     broken(check, source.records[-20 if later else -1].at, files, source)
     before = tree(files), names(files)
@@ -243,7 +243,7 @@ def test_a_refused_open_changes_nothing_however_the_store_was_left(source, check
 
 @pytest.mark.parametrize("mode", RecoveryMode)
 @pytest.mark.parametrize("files_behind", [False, True])
-def test_zeros_behind_the_last_record_end_the_log_in_every_mode(source, mode, files_behind):
+def test_zeros_after_the_last_record_end_the_log_in_every_mode(source, mode, files_behind):
     files = source.image("killed")
     last = source.end - source.end % SMALL
     if files_behind:
@@ -275,7 +275,7 @@ def test_a_record_that_does_not_go_on_is_kept_without_a_unit(source, mode):
 
 
 @pytest.mark.parametrize("mode", RecoveryMode)
-def test_a_missing_segment_with_records_behind_it_is_a_gap(source, mode):
+def test_a_missing_segment_with_records_after_it_is_a_gap(source, mode):
     files = source.image("bare")
     middle = files.list("/store/commitlog")[2]
     files.remove(f"/store/commitlog/{middle}")
@@ -293,7 +293,7 @@ def test_a_missing_segment_with_records_behind_it_is_a_gap(source, mode):
 
 
 def test_these_rows_and_no_others_are_out_of_reach():
-    """Whatever fails a check behind that of the magic is data itself, so there data is never False.
+    """Bytes that fail a check after that of the magic are data themselves, so ``data`` is never False for them.
 
     All others are reached above: by the records that fail a check, by zeros, by the record that does
     not go on, and by every record that is served.

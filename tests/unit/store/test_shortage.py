@@ -233,7 +233,7 @@ def test_a_file_opens_again_after_a_shortage():
      "service waits for room on the disk name=Busy cause=[Errno 28] No space left on device: '/x'"),
     (DiskFullError("/x", "quota"), "service waits for room on the disk name=Busy cause=no space for /x: quota"),
 ])
-def test_a_service_says_once_that_it_waits_and_goes_on(caplog, error, line):
+def test_a_service_that_waits_for_room_logs_it_once_and_continues(caplog, error, line):
     import threading
 
     short, done, failed = [True], threading.Event(), threading.Event()

@@ -53,7 +53,7 @@ def test_without_damage_every_piece_is_used(made):
 
 
 def test_random_damage_is_decided_alike(made, tmp_path):
-    """Flipped bytes, zeroed and random ranges, segments gone, old segments behind the end."""
+    """Flipped bytes, zeroed and random ranges, missing segments, old segments after the end."""
     rnd = random.Random(20)
     path = tmp_path / "store"
     kinds = set()

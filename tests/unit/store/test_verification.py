@@ -16,7 +16,7 @@ def is_odd(stored):
     return b"\0" in stored or any(piece.find(b"\x01") < 1 for piece in pieces)
 
 
-def test_odd_properties_are_told_row_by_row():
+def test_odd_properties_are_reported_row_by_row():
     rnd = random.Random(9)
     odd = 0
     for _ in range(300):

@@ -27,21 +27,21 @@ class OneByOne:
 
     def step(self):
         timers, store = self.timers, self.world.store
-        enqueue, queue = timers.enqueue, store.queues.get(TOPIC, 0)
-        while queue is not None and enqueue.queue_offset < queue.max_offset:
-            cq = queue.unit(enqueue.queue_offset)
+        state, queue = timers.state, store.queues.get(TOPIC, 0)
+        while queue is not None and state.queue_offset < queue.max_offset:
+            cq = queue.unit(state.queue_offset)
             try:
                 message = decode_message(store.commit_log.read(cq.phy_offset, cq.size))
             except CorruptionError:
-                enqueue.queue_offset += 1
+                state.queue_offset += 1
                 continue
             texts = message.properties
             if "REAL_TOPIC" not in texts or not texts.get("TIMER_OUT_MS", "x").lstrip("+-").isdigit():
                 assert timers.put_back.park(message, "no TIMER_OUT_MS or REAL_TOPIC")
             elif not self.put(message):
-                enqueue.hold_until = 0
+                state.hold_until = 0
                 break
-            enqueue.queue_offset += 1
+            state.queue_offset += 1
         return False
 
     def put(self, message):
@@ -60,7 +60,7 @@ class OneByOne:
         ):
             return False
         first, last, num = wheel.get_slot(slot)[1:4]
-        if slot < timers.dequeue.frontier_ms and slot not in timers.due.slots:
+        if slot < timers.state.frontier_ms and slot not in timers.due.slots:
             first, last, num = -1, -1, 0
         timers.timer_log.room()
         unit = TimerUnit(
@@ -70,7 +70,7 @@ class OneByOne:
         sign = -1 if is_delete else 1
         wheel.put_slot(slot, pos if first < 0 else first, pos, num + sign)
         timers.metrics.add(texts["REAL_TOPIC"], sign)
-        if slot < timers.dequeue.frontier_ms:
+        if slot < timers.state.frontier_ms:
             timers.dequeue.take(slot, unit, message)
         return True
 
@@ -140,7 +140,7 @@ def test_timers_a_whole_ring_apart_are_not_put_into_one_slot_in_one_batch():
     second, _ = world.send(TIMER_DELAY_MS=20_500)
     while world.store.reput.step():
         pass
-    world.timers.dequeue.frontier_ms = START
+    world.timers.state.frontier_ms = START
     world.run(21_000, step=50)
     assert {key: len(times) for key, times in world.delivered().items()} == {first: 1, second: 1}
 
@@ -188,7 +188,7 @@ def test_a_batch_is_bounded_in_bytes_and_in_what_is_late(monkeypatch):
     assert 10 < world.timers.queue_offset < 20  # 4 MiB
     monkeypatch.setattr("tailrace.timer.enqueue._MOST_LATE", 5)
     world.clock.advance(9_000)
-    world.timers.dequeue.frontier_ms = world.clock.now_ms() + 1000
+    world.timers.state.frontier_ms = world.clock.now_ms() + 1000
     before = world.timers.queue_offset
     world.timers.enqueue_step()
     assert world.timers.queue_offset == before + 5
@@ -208,7 +208,7 @@ def test_a_queue_whose_units_go_back_in_the_log_is_read_all_the_same(monkeypatch
     def shuffled(self):
         units = real(self).copy()
         order = [17, 3, 4, 5, 30, 29, *(n for n in range(40) if n not in {17, 3, 4, 5, 30, 29})]
-        units[:] = real_all[order][self.queue_offset : self.queue_offset + len(units)]
+        units[:] = real_all[order][self._state.queue_offset : self._state.queue_offset + len(units)]
         return units
 
     real_all = real(world.timers.enqueue).copy()

@@ -3,10 +3,10 @@
 import dataclasses
 import datetime as dt
 import json
-import time
 
 import numpy as np
 import pytest
+from patience import until
 from timer_world import CONFIG, START, World
 
 from tailrace import Message
@@ -154,9 +154,7 @@ def test_a_check_is_made_in_its_hour_and_70_minutes_apart():
 
 
 def wait_for(store, pending):
-    deadline = time.monotonic() + 10
-    while store.stats()["timerPending"] != pending and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: store.stats()["timerPending"] == pending)
 
 
 def test_the_file_is_the_one_of_the_reference(tmp_path):

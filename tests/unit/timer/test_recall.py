@@ -5,9 +5,10 @@ import dataclasses
 import pytest
 from timer_world import CONFIG, START, World
 
+from tailrace.formats.recall_handle import RecallHandle
 from tailrace.timer.pending import pending_timers
 from tailrace.timer.properties import Identity, delete_keys, named_by
-from tailrace.timer.recall import RecallHandle, recall_messages
+from tailrace.timer.recall import recall_messages
 
 DUE = START + 4500
 

@@ -349,7 +349,7 @@ def test_a_timer_that_waits_twice_is_delivered_once():
     key, _ = world.send(TIMER_DELAY_MS=100_000)
     world.steps()
     world.run(3000, 500)
-    world.timers.enqueue.queue_offset = 0  # as after a recovery that looked too far back
+    world.timers.state.queue_offset = 0  # as after a recovery that looked too far back
     world.steps()
     world.clock.advance(400_000)
     world.run(2000, 100)

@@ -10,7 +10,7 @@ from tailrace.errors import ConfigError
 from tailrace.model import PutMessageStatus
 from tailrace.node.delay_offset import DelayOffsetManager
 from tailrace.store.dispatch import SCHEDULE_TOPIC, parse_delay_levels
-from tailrace.store.retention import PinKind
+from tailrace.store.retention.pins import PinKind
 from tailrace.timer.pins import LevelPins
 from tailrace.timer.properties import PARKED_TOPIC
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, final
 
-from tailrace.broker.answers_later import Answer
+from tailrace.broker.answers_later import Answer, failure_of
 from tailrace.broker.consumer_checks import check_queue, existing_topic, no_group
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
@@ -18,7 +18,7 @@ from tailrace.broker.pop.fields import check_writable, receipt_of
 from tailrace.broker.pop.polling import PopLongPollingService
 from tailrace.broker.pop.revive_log import ReviveLog
 from tailrace.broker.processors._bodies import json_object, number_in, objects_in, text_in
-from tailrace.errors import RefusalError
+from tailrace.errors import RefusalError, StoreError
 from tailrace.formats.pop import (
     ORDER_REVIVE_QUEUE,
     Ack,
@@ -28,13 +28,19 @@ from tailrace.formats.pop import (
     normal_topic,
     real_topic,
 )
-from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode, encode_success
+from tailrace.formats.remoting import (
+    RemotingCommand,
+    RequestCode,
+    ResponseCode,
+    encode,
+    encode_success,
+)
 from tailrace.formats.requests.message_headers import (
     AckMessageRequestHeader,
     ChangeInvisibleTimeRequestHeader,
     ChangeInvisibleTimeResponseHeader,
 )
-from tailrace.model import PutMessageResult
+from tailrace.model import PutMessageResult, PutMessageStatus
 from tailrace.node.consumer_order_info import NOT_POPPED, ConsumerOrderInfoManager
 from tailrace.remoting import Channel, RemotingServer
 
@@ -201,16 +207,32 @@ class AckMessageProcessor:
         # A checkpoint is named by its first offset and its time. The new one must not have the name of the old one,
         # which the acknowledgement below ends.
         now = max(now, receipt.pop_time + 1)
-        # First the new checkpoint, then the end of the old one: a crash in between makes it come twice.
-        _stored(self._revive_log.put_checkpoint(PopCheckPoint(
+        made = _stored(self._revive_log.put_checkpoint(PopCheckPoint(
             offset, now, invisible_time, queue_id, topic, group, receipt.broker_name, (0,), 1, suspend=header.suspend),
             receipt.revive_queue_id), "checkpoint")
         self._broker.traffic.revive_log_put("CK", topic, group)
-        result = self._put_ack(
-            Ack((offset,), receipt.start_offset, receipt.pop_time, queue_id, topic, group, receipt.broker_name),
-            receipt.invisible_time, receipt.revive_queue_id, settles=False)  # it stays in flight
         answer = request.answer(ext=_changed(now, invisible_time, receipt))
-        return when_durable(self._durable, channel, request, answer, result.until)
+        old = Ack((offset,), receipt.start_offset, receipt.pop_time, queue_id, topic, group, receipt.broker_name)
+
+        def end_old() -> int:
+            """Acknowledge the old checkpoint; the message stays in flight."""
+            return self._put_ack(old, receipt.invisible_time, receipt.revive_queue_id, settles=False).until
+
+        def then(status: PutMessageStatus) -> int | bytes | None:
+            if status is not PutMessageStatus.PUT_OK:
+                return None
+            try:
+                return end_old()
+            except (RefusalError, StoreError) as error:  # the message comes at both times
+                return b"" if request.is_oneway else encode(failure_of(channel, request, error))
+
+        # The end of the old checkpoint comes after the sync of the new one: a power loss may keep any page of what
+        # was not synced, and the message would be lost if it kept the end and not the new checkpoint.
+        if self._durable is None:
+            end_old()
+            return answer
+        self._durable.add(channel, b"" if request.is_oneway else encode(answer), made.until, then)
+        return None
 
     # -- checks
 

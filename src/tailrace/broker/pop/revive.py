@@ -105,6 +105,11 @@ class PopReviveService:
         """Messages that came back since the start."""
         self.lost = 0
         """Messages that were gone when they were to come back."""
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        """End the pass that runs after its current checkpoint; the next start goes on from there."""
+        self._is_stopping = True
 
     @property
     def pending(self) -> int:
@@ -128,6 +133,8 @@ class PopReviveService:
         complete_until = self._complete_until()
         more = False
         for queue_id in range(self._queue_count()):
+            if self._is_stopping:
+                return False
             queue = self._queues.get(queue_id) or self._opened(queue_id)
             at_end = self._read(queue)
             try:
@@ -165,7 +172,7 @@ class PopReviveService:
     def _read(self, queue: _Queue) -> bool:
         """Read on; whether the end was reached."""
         until = queue.next_offset + RECORDS_OF_PASS
-        while queue.next_offset < until:
+        while queue.next_offset < until and not self._is_stopping:
             result = self._store.get_message(self._topic, queue.queue_id, queue.next_offset, READ_MAX)
             if not result.message_count:
                 if result.next_begin_offset <= queue.next_offset or (
@@ -214,7 +221,7 @@ class PopReviveService:
         """Bring back what is due, in the order of the checkpoints. Return how many were completed."""
         done = 0
         for key, (offset, checkpoint) in list(queue.checkpoints.items())[:DONE_OF_PASS]:
-            if checkpoint.revive_time > complete_until:
+            if checkpoint.revive_time > complete_until or self._is_stopping:
                 break
             self._revive(queue, offset, checkpoint)
             del queue.checkpoints[key]

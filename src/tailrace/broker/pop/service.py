@@ -76,6 +76,10 @@ class PopConsumption:
         self.polling.drop_closed()
         self._notifications.drop_closed()
 
+    def stop_reviving(self) -> None:
+        """End the pass of the revive service that runs."""
+        self.revive.stop()
+
     def persist(self) -> None:
         """Write what groups that pop in order have not acknowledged, if that has changed. Raises OSError."""
         self.order.drop_unused(self._is_used)

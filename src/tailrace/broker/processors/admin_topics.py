@@ -31,9 +31,9 @@ from tailrace.node.topic_config import (
     validate_topic,
 )
 from tailrace.remoting import Channel, RemotingServer
-from tailrace.store.topic_retention import topic_limits
+from tailrace.store.retention.topic_rules import topic_limits
 
-__all__ = ["AdminTopicsProcessor"]
+__all__ = ["AdminTopicsProcessor", "check_shape", "check_topic_name"]
 
 QUEUES_MAX: Final = 16_384
 FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
@@ -93,7 +93,7 @@ class AdminTopicsProcessor:
         """Create or change a topic: request 17."""
         header = request.read(CreateTopicRequestHeader)
         name = header.topic
-        self._check_name(name)
+        check_topic_name(self._broker, name)
         self._check_lmq(name)
         config = TopicConfig(
             topic_name=name,
@@ -115,7 +115,7 @@ class AdminTopicsProcessor:
             first = merged(self._broker.topics.select(name))
         except ValueError as error:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, str(error)) from error
-        _check_shape(first)
+        check_shape(first)
         return self._put_topics(channel, request, [(name, merged)])
 
     def update_topics(self, channel: Channel, request: RemotingCommand) -> Answer:
@@ -136,9 +136,9 @@ class AdminTopicsProcessor:
             except ValueError as error:
                 raise RefusalError(
                     ResponseCode.SYSTEM_ERROR, f"{config.topic_name}: {error}") from error
-            self._check_name(config.topic_name)
+            check_topic_name(self._broker, config.topic_name)
             self._check_lmq(config.topic_name)
-            _check_shape(first)
+            check_shape(first)
         return self._put_topics(
             channel, request, [(config.topic_name, partial(merged, config)) for config in configs])
 
@@ -162,27 +162,19 @@ class AdminTopicsProcessor:
                 ResponseCode.INVALID_PARAMETER,
                 f"The topic[{name}] is an LMQ queue: it exists without a config, with one queue.")
 
-    def _check_name(self, name: str) -> None:
-        """Raise RefusalError for a name that no topic may have, or that belongs to the broker."""
-        if reason := validate_topic(name):
-            raise RefusalError(ResponseCode.INVALID_PARAMETER, reason)
-        if self._broker.topics.is_system_topic(name):
-            raise RefusalError(
-                ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
-
     def delete_topic(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Delete a topic with its queues: request 215.
 
-        The topic, the offsets of its groups and the note of the deletion are all durable before the
-        answer; if one of the three files cannot be written, the others get their previous text back.
+        The topic, its mapping, the offsets of its groups and the note of the deletion are all durable before the
+        answer; if one of the files cannot be written, the others get their previous text back.
         """
         name = request.read(DeleteTopicRequestHeader).topic
-        self._check_name(name)
+        check_topic_name(self._broker, name)
         broker = self._broker
 
         def delete(channel: Channel, request: RemotingCommand) -> RemotingCommand:
             broker.store.delete_topics({name}, lambda note: broker.topics.delete(
-                name, lambda: broker.offsets.remove_topic(name, note)))
+                name, lambda: broker.topics.mappings.delete(name, lambda: broker.offsets.remove_topic(name, note))))
             broker.traffic.forget_topic(name)
             broker.pop_metrics.forget_topic(name)
             broker.transactions.metrics.forget_topic(name)
@@ -192,23 +184,29 @@ class AdminTopicsProcessor:
 
     def all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """All topics: request 21."""
+        mappings = self._broker.topics.mappings
         return request.answer(
             body=fastjson.dumps_large({
                 **self._broker.topics.to_json(),
-                "mappingDataVersion": {"counter": 0, "stateVersion": 0, "timestamp": 0},
-                "topicQueueMappingDetailMap": {},
+                "mappingDataVersion": mappings.data_version.to_json(),
+                "topicQueueMappingDetailMap": {
+                    name: detail.to_json() for name, detail in list(mappings.table.items())},
                 "topicQueueMappingInfoMap": {},
             })
         )
 
     def topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """One topic: request 351."""
-        name = request.read(GetTopicConfigRequestHeader).topic
+        """One topic, with ``lo`` also its mapping: request 351."""
+        header = request.read(GetTopicConfigRequestHeader)
+        name = header.topic
         config = self._broker.topics.select(name)
         if config is None:
             raise RefusalError(
                 ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}")
-        return request.answer(body=fastjson.dumps(config.to_json()))
+        found = config.to_json()
+        if header.lo and (detail := self._broker.topics.mappings.table.get(name)) is not None:
+            found["mappingDetail"] = detail.to_json()
+        return request.answer(body=fastjson.dumps(found))
 
     def topic_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """The queues of a topic: request 202."""
@@ -322,21 +320,23 @@ class AdminTopicsProcessor:
             info = self._broker.consumers.find(group)
             if info is not None and info.subscriptions:  # what it has left is not its backlog
                 topics = [topic for topic in topics if topic in info.subscriptions]
-        entries = [e for name in topics for e in self._consumed(group, name)]
+        static = self._broker.static_topics.table
+        entries = [e for name in topics for e in self._consumed(group, name, -1 if name in static else 0)]
         rate = sum(self._broker.stats.group_get_tps(group, name) for name in topics)
         return request.answer(
             body=b'{"consumeTps":%b,"offsetTable":%b}'
             % (fastjson.dumps(float(rate)), fastjson.object_keyed(entries))
         )
 
-    def _consumed(self, group: str, topic: str) -> list[tuple[dict[str, Any], dict[str, int]]]:
+    def _consumed(self, group: str, topic: str, least: int = 0) -> list[tuple[dict[str, Any], dict[str, int]]]:
         config = self._broker.topics.select(topic)
         if config is None:
             return []
         offsets, entries = self._broker.offsets, []
         for queue_id in range(config.read_queue_nums):
             first, until = self._bounds(topic, queue_id)
-            consumed = max(0, offsets.query(group, topic, queue_id))
+            # Of a part of a logical queue -1 tells that the group has its offset in another part.
+            consumed = max(least, offsets.query(group, topic, queue_id))
             pulled = max(consumed, offsets.query_pull(group, topic, queue_id))
             timestamp = 0
             if first < consumed <= until:
@@ -435,6 +435,15 @@ class AdminTopicsProcessor:
         return request.answer(body=fastjson.dumps(body))
 
 
+def check_topic_name(broker: BrokerContext, name: str) -> None:
+    """Raise RefusalError for a name that no topic may have, or that belongs to the broker."""
+    if reason := validate_topic(name):
+        raise RefusalError(ResponseCode.INVALID_PARAMETER, reason)
+    if broker.topics.is_system_topic(name):
+        raise RefusalError(
+            ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
+
+
 def _merged_group(
     config: SubscriptionGroupConfig, present: SubscriptionGroupConfig | None
 ) -> SubscriptionGroupConfig:
@@ -443,7 +452,7 @@ def _merged_group(
         present.attributes if present else {}, config.attributes, creating=present is None))
 
 
-def _check_shape(config: TopicConfig) -> None:
+def check_shape(config: TopicConfig) -> None:
     """Raise RefusalError for numbers or texts that a topic may not have."""
     for what, value in (("read", config.read_queue_nums), ("write", config.write_queue_nums)):
         if not 0 <= value <= QUEUES_MAX:

@@ -66,8 +66,11 @@ class ClientManageProcessor:
         server.register(self.unregister_client, RequestCode.UNREGISTER_CLIENT)
         server.register(self.check_client_config, RequestCode.CHECK_CLIENT_CONFIG)
         server.register(self.consumer_list, RequestCode.GET_CONSUMER_LIST_BY_GROUP)
-        server.register(self.query_offset, RequestCode.QUERY_CONSUMER_OFFSET)
-        server.register(self.update_offset, RequestCode.UPDATE_CONSUMER_OFFSET)
+        of_queue, code = self._broker.questions.of, RequestCode
+        server.register(
+            of_queue(code.QUERY_CONSUMER_OFFSET, self.query_offset), code.QUERY_CONSUMER_OFFSET)
+        server.register(
+            of_queue(code.UPDATE_CONSUMER_OFFSET, self.update_offset), code.UPDATE_CONSUMER_OFFSET)
         server.register(self.lock_batch, RequestCode.LOCK_BATCH_MQ)
         server.register(self.unlock_batch, RequestCode.UNLOCK_BATCH_MQ)
 

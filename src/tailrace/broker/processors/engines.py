@@ -4,7 +4,7 @@
 |---|---|
 | 354 CHECK_ROCKSDB_CQ_WRITE_PROGRESS | that there is nothing to compare: queues are files |
 | 355 EXPORT_ROCKSDB_CONFIG_TO_JSON | success: topics, groups and offsets are JSON files already |
-| 2001, 2002, 2003: cold data flow control | no thresholds exist; setting one is refused by name |
+| 2001, 2002, 2003: cold data flow control | thresholds of groups, see `tailrace.broker.cold_data` |
 | 2004 SET_COMMITLOG_READ_MODE | success for normal read-ahead, which the log has; random is refused |
 | 5001 SWITCH_TIMER_ENGINE | success for the timer wheel if it takes timers; RocksDB is refused |
 | 200056 POP_ROLLBACK | success: the records of POP are in the CommitLog, not in RocksDB |
@@ -34,9 +34,6 @@ READ_NORMAL, READ_RANDOM = 0, 1
 """Read modes, as madvise(2) counts them."""
 FILE_TIME_WHEEL, ROCKSDB_TIMELINE = "F", "R"
 EXPORTED: Final = ("topics", "subscriptionGroups", "consumerOffsets")
-NO_LIMIT: Final = (1 << 63) - 1
-NAMED_MAX: Final = 5
-"""Groups that a refusal names."""
 
 
 @final
@@ -79,24 +76,20 @@ class EnginesProcessor:
         return request.answer(remark="export done.")
 
     def set_cold_threshold(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Limit the cold reads of groups: request 2001, which is refused."""
-        groups = list(properties_in(request.body))
-        if not groups:
+        """Set what groups may read from the disk in a period, in bytes: request 2001."""
+        self._broker.cold_data.set_thresholds(properties_in(request.body))
+        if self._broker.config.cold_data_flow_control_enable:
             return request.answer()
-        named = ", ".join(name[:120] for name in groups[:NAMED_MAX]) + (", ..." if len(groups) > NAMED_MAX else "")
-        raise RefusalError(
-            ResponseCode.NO_PERMISSION,
-            f"cold data flow control is not supported, a threshold of group {named} would limit nothing")
+        return request.answer(remark="coldDataFlowControlEnable is false: nothing is limited until it is true")
 
     def remove_cold_threshold(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Remove the threshold of a group: request 2002; there is none."""
+        """Remove the threshold of a group: request 2002; success also if it has none."""
+        self._broker.cold_data.thresholds.pop(request.body.decode(errors="replace"), None)
         return request.answer()
 
     def cold_data(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Thresholds of cold reads and what was read: request 2003; nothing is limited or counted."""
-        return request.answer(body=fastjson.dumps({
-            "runtimeTable": {}, "configTable": {}, "cgColdReadThreshold": NO_LIMIT,
-            "globalColdReadThreshold": NO_LIMIT, "globalAcc": 0, "coldDataFlowControlEnable": False}))
+        """Thresholds of cold reads and what was read: request 2003."""
+        return request.answer(body=fastjson.dumps(self._broker.cold_data.to_json()))
 
     def set_read_mode(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Set how the kernel reads the CommitLog ahead: request 2004."""

@@ -19,9 +19,13 @@ from tailrace.broker.context import BrokerContext
 from tailrace.broker.filters.message_filters import MessageFilter
 from tailrace.broker.heartbeat import EXPRESSION_MAX
 from tailrace.broker.long_polling import HeldPull, PullRequestHoldService
+from tailrace.broker.static_topics.logical_queues import PHYSICAL, LogicalPull
 from tailrace.errors import RefusalError
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
-from tailrace.formats.requests.message_headers import PullMessageRequestHeader
+from tailrace.formats.requests.message_headers import (
+    PullMessageRequestHeader,
+    PullMessageResponseHeader,
+)
 from tailrace.logs import get_logger
 from tailrace.model import GetMessageResult, GetMessageStatus
 from tailrace.node.subscription_group import SubscriptionGroupConfig
@@ -38,6 +42,10 @@ SUBSCRIPTION: Final = 4
 DEFAULT_MAX_BYTES: Final = 256 * 1024
 MAX_BYTES: Final = 4 << 20
 """Of one answer, which is read on the event loop; a larger first message is still handed out."""
+LIMITED_DELAY_S: Final = 3.0
+"""Wait of a pull consumer whose group has read too much from the disk; it gets one message."""
+PASSIVELY: Final = "CONSUME_PASSIVELY"
+"""How the heartbeat of a push consumer says that it is one."""
 Read = Callable[..., GetMessageResult]
 """Reads the messages of a pull; with ``only_cached=True`` without waiting for the disk."""
 CODES: Final[Mapping[GetMessageStatus, ResponseCode]] = {
@@ -59,6 +67,7 @@ class PullMessageProcessor:
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
         self._store = broker.store
+        self._mappings = broker.static_topics.table
         self.hold = PullRequestHoldService(
             broker.loop, broker.store.max_offset_in_queue, self.run_again, self.has_match)
         """Pulls that wait for a message."""
@@ -79,7 +88,8 @@ class PullMessageProcessor:
     def run_again(self, pull: HeldPull) -> None:
         """Answer a pull that has waited, whatever is found."""
         if pull.looked > pull.offset:  # what its filter did not keep is not looked at twice
-            pull.request.ext["queueOffset"] = str(pull.looked)
+            offset = int(pull.request.ext["queueOffset"])  # of a logical queue if the topic has a mapping
+            pull.request.ext["queueOffset"] = str(offset + pull.looked - pull.offset)
         try:
             self._answer_later(pull.channel, pull.request, first=False)
         except Exception as error:  # noqa: BLE001 - the outermost step of a held request
@@ -111,6 +121,7 @@ class PullMessageProcessor:
         try:
             if isinstance(result, Exception):
                 raise result
+            self._broker.cold_data.count(request.ext["consumerGroup"], len(result.data))
             self._answer_later(channel, request, first=first, result=result, begun_ns=begun_ns)
         except Exception as error:  # noqa: BLE001 - the outermost step of a request that waited
             _log.warning("cold pull failed topic=%s queue=%s reason=%r", request.ext["topic"],
@@ -145,24 +156,35 @@ class PullMessageProcessor:
         """
         begun_ns = begun_ns or self._broker.clock.monotonic_ns()
         header = request.read(PullMessageRequestHeader)
-        group, topic, queue_id, offset = header.consumer_group, header.topic, header.queue_id, header.queue_offset
+        group, topic, logical = header.consumer_group, header.topic, None
         group_config = consuming_group(self._broker, group)
+        if self._mappings and (logical := self._broker.static_topics.for_pull(request, header)) is not None and (
+            logical.item.bname != self._broker.config.broker_name
+        ):
+            readable_topic(self._broker, topic, -1, "pulling", or_all=True)
+            self._broker.other_brokers.answer_later(
+                channel, request, partial(self._pull_elsewhere, request, header, logical))
+            return None
+        queue_id, offset = header.queue_id, header.queue_offset
         topic_config = readable_topic(self._broker, topic, queue_id, "pulling")
         wanted = self._filter(channel, group_config, header)
         if (reset := self._broker.offsets.take_reset(group, topic, queue_id)) is not None:
-            return self._moved(request, header, reset, topic_config, group_config)
+            return self._moved(request, header, reset, topic_config, group_config, logical)
         if result is None:
             if first and header.sys_flag & COMMIT_OFFSET and header.commit_offset >= 0:
                 self._broker.offsets.commit(group, topic, queue_id, header.commit_offset)
-            read = self._read(header, wanted)
-            result = read(only_cached=True)
+            result = self._read(header, wanted)(only_cached=True)
             if result.is_cold:
-                answer = partial(self._answer_cold, channel, request, first=first, begun_ns=begun_ns)
-                self._broker.cold_reads.submit(ColdRead(channel, request, group, read, answer))
+                self._read_cold(
+                    channel, request, header, wanted,
+                    partial(self._answer_cold, channel, request, first=first, begun_ns=begun_ns))
                 return None
         code = CODES.get(result.status)
         if code is None:  # the queue does not exist yet, or is empty
             code = ResponseCode.PULL_OFFSET_MOVED if offset else ResponseCode.PULL_NOT_FOUND
+        place: tuple[int, ...] = result.next_begin_offset, result.min_offset, result.max_offset
+        if logical is not None:
+            code, place = logical.answered(code, offset, *place)
         if code is ResponseCode.PULL_NOT_FOUND and first and header.sys_flag & SUSPEND:
             self._park(channel, request, header, wanted)
             return None
@@ -174,10 +196,43 @@ class PullMessageProcessor:
         return request.answer(
             code,
             result.status.name,
-            _header(result.next_begin_offset, result.min_offset, result.max_offset, topic_config,
-                    group_config),
+            _header(topic_config, group_config, *place),
             body,
         )
+
+    async def _pull_elsewhere(
+        self, request: RemotingCommand, header: PullMessageRequestHeader, logical: LogicalPull
+    ) -> RemotingCommand:
+        """Return the answer to a pull from a part of a logical queue that another broker has."""
+        item = logical.item
+        answer = await self._broker.other_brokers.ask(item.bname, header.topic, RequestCode.PULL_MESSAGE, {
+            **request.ext, **PHYSICAL, "queueId": str(header.queue_id), "queueOffset": str(header.queue_offset),
+            "maxMsgNums": str(header.max_msg_nums), "sysFlag": str(header.sys_flag & ~(COMMIT_OFFSET | SUSPEND))})
+        if "nextBeginOffset" not in answer.ext:
+            raise RefusalError(answer.code, answer.remark or "", dict(answer.ext))
+        found = answer.read(PullMessageResponseHeader)
+        code, place = logical.answered(
+            ResponseCode(answer.code), header.queue_offset, found.next_begin_offset, found.min_offset,
+            found.max_offset)
+        return request.answer(code, answer.remark, {**answer.ext, **place.to_ext()}, answer.body)
+
+    def _read_cold(
+        self, channel: Channel, request: RemotingCommand, header: PullMessageRequestHeader, wanted: MessageFilter,
+        answer: Callable[[GetMessageResult | Exception], None],
+    ) -> None:
+        """Have the messages of a pull read from the disk; less of them for a group over its threshold.
+
+        Raises RefusalError for a push consumer of such a group, which pulls again a little later.
+        """
+        group, delay_s = header.consumer_group, 0.0
+        if self._broker.cold_data.is_over(group):
+            info = self._broker.consumers.find(group)
+            if info is not None and info.consume_type == PASSIVELY:
+                raise RefusalError(
+                    ResponseCode.SYSTEM_BUSY, "This consumer group is reading cold data. It has been flow control")
+            header.max_msg_nums, delay_s = 1, LIMITED_DELAY_S
+        self._broker.cold_reads.submit(
+            ColdRead(channel, request, group, self._read(header, wanted), answer), delay_s)
 
     def _read(self, header: PullMessageRequestHeader, wanted: MessageFilter) -> Read:
         """Return the function that reads the messages of a pull; any thread may call it."""
@@ -191,15 +246,18 @@ class PullMessageProcessor:
 
     def _moved(
         self, request: RemotingCommand, header: PullMessageRequestHeader, offset: int, topic: TopicConfig,
-        group: SubscriptionGroupConfig,
+        group: SubscriptionGroupConfig, logical: LogicalPull | None,
     ) -> RemotingCommand:
         """Tell a consumer that its offset was set by hand; nothing is read, nothing committed."""
         name, queue_id = header.topic, header.queue_id
         self._broker.offsets.commit_pull(header.consumer_group, name, queue_id, offset)
+        place: tuple[int, ...] = (
+            offset, max(0, self._store.min_offset_in_queue(name, queue_id)),
+            max(0, self._store.max_offset_in_queue(name, queue_id)))
+        if logical is not None:
+            place = logical.moved(*place)
         return request.answer(
-            ResponseCode.PULL_OFFSET_MOVED, GetMessageStatus.OFFSET_RESET.name,
-            _header(offset, max(0, self._store.min_offset_in_queue(name, queue_id)),
-                    max(0, self._store.max_offset_in_queue(name, queue_id)), topic, group))
+            ResponseCode.PULL_OFFSET_MOVED, GetMessageStatus.OFFSET_RESET.name, _header(topic, group, *place))
 
     def _park(
         self, channel: Channel, request: RemotingCommand, header: PullMessageRequestHeader,
@@ -253,10 +311,13 @@ class PullMessageProcessor:
 
 
 def _header(
-    next_begin: int, low: int, high: int, topic: TopicConfig, group: SubscriptionGroupConfig
+    topic: TopicConfig, group: SubscriptionGroupConfig, next_begin: int, low: int, high: int, delta: int | None = None
 ) -> dict[str, str]:
-    """What every answer to a pull says: where to go on, where the queue begins and ends."""
-    return {
+    """What every answer to a pull says: where to go on, where the queue begins and ends.
+
+    For ``delta``, which only logical queues have, see `Place`.
+    """
+    header = {
         "suggestWhichBrokerId": "0",
         "nextBeginOffset": str(next_begin),
         "minOffset": str(low),
@@ -264,6 +325,9 @@ def _header(
         "topicSysFlag": str(topic.topic_sys_flag),
         "groupSysFlag": str(group.group_sys_flag),
     }
+    if delta is not None:
+        header["offsetDelta"] = str(delta)
+    return header
 
 
 def _own_subscription(header: PullMessageRequestHeader) -> SubscriptionData:

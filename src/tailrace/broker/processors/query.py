@@ -40,15 +40,19 @@ class QueryProcessor:
     def __init__(self, broker: BrokerContext) -> None:
         self._store = broker.store
         self._in_thread = broker.worker.in_thread
+        self._of_queue = broker.questions.of
 
     def register(self, server: RemotingServer) -> None:
         """Take over the codes of this processor."""
         server.register(self._in_thread(self.query_message), RequestCode.QUERY_MESSAGE)
         server.register(self.view_message, RequestCode.VIEW_MESSAGE_BY_ID)
-        server.register(self._in_thread(self.search_offset), RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
-        server.register(self.max_offset, RequestCode.GET_MAX_OFFSET)
-        server.register(self.min_offset, RequestCode.GET_MIN_OFFSET)
-        server.register(self.earliest_store_time, RequestCode.GET_EARLIEST_MSG_STORETIME)
+        code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+        server.register(self._of_queue(code, self.search_offset, self._in_thread(self.search_offset)), code)
+        for code, serve in (
+            (RequestCode.GET_MAX_OFFSET, self.max_offset), (RequestCode.GET_MIN_OFFSET, self.min_offset),
+            (RequestCode.GET_EARLIEST_MSG_STORETIME, self.earliest_store_time),
+        ):
+            server.register(self._of_queue(code, serve), code)
 
     def query_message(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
         """Messages by key: request 12."""

@@ -157,5 +157,7 @@ class QueryAssignmentProcessor:
         if broker.store.read_only:
             return request.answer(ResponseCode.SYSTEM_ERROR, broker.store.read_only)
         shared = number_in(body, "popShareQueueNum")
-        change = Change(self._modes, self._modes.setting(topic, group, str(mode), shared))
+        change = Change(self._modes, self._modes.setting(
+            topic, group, str(mode), shared,
+            lambda topic, group: broker.topics.select(topic) is not None and broker.groups.select(group) is not None))
         return self.changes.apply(channel, request, [change], request.answer)

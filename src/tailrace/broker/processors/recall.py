@@ -7,13 +7,14 @@ from typing import final
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers, when_durable
 from tailrace.errors import MessageIllegalError, RefusalError
+from tailrace.formats.recall_handle import parse_handle
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.message_headers import (
     RecallMessageRequestHeader,
     RecallMessageResponseHeader,
 )
 from tailrace.remoting import Channel, RemotingServer
-from tailrace.timer.recall import parse_handle, recall_messages
+from tailrace.timer.recall import recall_messages
 
 __all__ = ["RecallMessageProcessor"]
 

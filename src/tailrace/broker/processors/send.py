@@ -12,7 +12,7 @@ import orjson
 from tailrace.broker.answers_later import Change, MissingConfigError
 from tailrace.broker.context import BrokerContext
 from tailrace.broker.durable_answers import DurableAnswers
-from tailrace.broker.traffic import NORMAL, message_type, type_of
+from tailrace.broker.traffic import NORMAL, is_delayed, message_type, type_of
 from tailrace.broker.transactions.half_messages import FreshHalf, transactional_properties
 from tailrace.errors import MessageIllegalError, RefusalError
 from tailrace.formats.commitlog import SysFlag, decode_batch, decode_properties
@@ -100,6 +100,7 @@ class SendMessageProcessor:
         self._broker = broker
         self._store = broker.store
         self._topics = broker.topics
+        self._mappings = broker.static_topics.table
         self._durable = durable
         self._traffic = broker.traffic
         self._wait_durable = wait_durable
@@ -142,8 +143,12 @@ class SendMessageProcessor:
         if self._durable.full:
             return request.answer(ResponseCode.SYSTEM_BUSY, BUSY, dict(self._common_ext))
         batch = header.batch or request.code == RequestCode.SEND_BATCH_MESSAGE
+        logical = None
         try:
-            message, unique_key, half = self._message(channel, request, header, batch=batch)
+            if self._mappings:
+                logical = self._broker.static_topics.for_send(request, header)
+            message, unique_key, half = self._message(
+                channel, request, header if logical is None else logical.header, batch=batch)
         except RefusalError as refusal:
             return request.answer(refusal.code, refusal.remark, dict(self._common_ext))
         except MissingConfigError as missing:
@@ -157,10 +162,13 @@ class SendMessageProcessor:
         if half is not None:
             self._broker.transactions.prepared(half, result)
         kind = NORMAL if batch else message_type(header.properties or "")
+        queue_id = result.queue_id
+        if logical is not None:
+            result = logical.answer_of(result, is_elsewhere=half is not None or is_delayed(header.properties or ""))
         self._traffic.take_in(
             message.topic, kind, result.msg_num, result.until - result.phy_offset)
         if request.flag & 2:
-            self._took(message.topic, result.queue_id, begun_ns)
+            self._took(message.topic, queue_id, begun_ns)
             return None
         if inner:
             answer = self._inner_answer(request, result, unique_key)
@@ -174,12 +182,12 @@ class SendMessageProcessor:
             answer = self._json_answer(request.opaque, result, unique_key)
         if self._wait_durable and message.wait_store_msg_ok:
             self._durable.add(
-                channel, answer, result.until, partial(self._took, message.topic, result.queue_id, begun_ns))
+                channel, answer, result.until, partial(self._took, message.topic, queue_id, begun_ns))
             return None
-        self._took(message.topic, result.queue_id, begun_ns)
+        self._took(message.topic, queue_id, begun_ns)
         return answer
 
-    def _took(self, topic: str, queue_id: int, begun_ns: int) -> None:
+    def _took(self, topic: str, queue_id: int, begun_ns: int, _: object = None) -> None:
         self._traffic.put_took(topic, queue_id, self._broker.clock.monotonic_ns() - begun_ns)
 
     def _message(
@@ -260,7 +268,7 @@ class SendMessageProcessor:
                 ResponseCode.NO_PERMISSION,
                 f"the topic[{topic}] sending message is forbidden, perm={config.perm}",
             )
-        if config.attributes or self._topics.static_topics:
+        if config.attributes:
             self._check_type(config)
         return config, queue_id
 

@@ -19,7 +19,7 @@ from tailrace.formats.remoting import ResponseCode
 from tailrace.kernels.appender import encode
 from tailrace.kernels.properties import encode_properties
 from tailrace.model import MessageExt, MessageExtBrokerInner
-from tailrace.node.group_pins import HALF_TOPIC
+from tailrace.node.retention.group_pins import HALF_TOPIC
 from tailrace.timer.parking import inner_message
 from tailrace.timer.properties import UNIQ_KEY
 from tailrace.timer.put_hook import may_wait

@@ -1,4 +1,9 @@
-"""Operations that wait to be written together (TransactionalOpBatchService)."""
+"""Operations that wait to be written together (TransactionalOpBatchService).
+
+Invariant: an operation that commits is put after the committed message is durable. A power loss may keep
+any page of what was not synced. If it kept the operation and lost the message, the half message would not be
+checked any more.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +23,7 @@ class OperationBatch:
     def __init__(self, interval_ms: int, max_size: int) -> None:
         self._interval_ms = interval_ms
         self._max_size = max_size
-        self._offsets: deque[int] = deque()
+        self._offsets: deque[tuple[int, int]] = deque()
         self._size = 0
         self._since_ms = 0
 
@@ -30,24 +35,26 @@ class OperationBatch:
         """Whether no more half messages should be settled for now."""
         return len(self._offsets) >= WAITING_MAX
 
-    def add(self, offset: int, now_ms: int) -> None:
-        """Add a settled half message."""
+    def add(self, offset: int, until: int, now_ms: int) -> None:
+        """Add a settled half message, whose operation waits until the log is durable up to ``until``."""
         if not self._offsets:
             self._since_ms = now_ms
-        self._offsets.append(offset)
+        self._offsets.append((offset, until))
         self._size += _length(offset)
 
-    def is_due(self, now_ms: int) -> bool:
-        """Whether an operation should be written now."""
-        if not self._offsets:
+    def is_due(self, now_ms: int, flushed_where: int) -> bool:
+        """Whether an operation should be written now, and may be."""
+        if not self._offsets or self._offsets[0][1] > flushed_where:
             return False
         return self._size >= self._max_size or not 0 <= now_ms - self._since_ms < self._interval_ms
 
-    def next_part(self) -> list[int]:
+    def next_part(self, flushed_where: int) -> list[int]:
         """Return the offsets of the next operation; they stay until `written`."""
         part: list[int] = []
         size = 0
-        for offset in self._offsets:
+        for offset, until in self._offsets:
+            if until > flushed_where:
+                break
             part.append(offset)
             size += _length(offset)
             if size >= self._max_size:
@@ -57,7 +64,7 @@ class OperationBatch:
     def written(self, part: list[int]) -> None:
         """Forget offsets whose operation is in the log."""
         for _ in part:
-            self._size -= _length(self._offsets.popleft())
+            self._size -= _length(self._offsets.popleft()[0])
 
 
 def _length(offset: int) -> int:

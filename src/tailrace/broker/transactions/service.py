@@ -46,8 +46,8 @@ from tailrace.formats.remoting import ResponseCode
 from tailrace.logs import get_logger
 from tailrace.model import MessageExt, MessageExtBrokerInner, PutMessageResult
 from tailrace.node.consumer_offset import ConsumerOffsetManager
-from tailrace.node.group_pins import TRANSACTION_GROUP
 from tailrace.node.message_store import MessageStore
+from tailrace.node.retention.group_pins import TRANSACTION_GROUP
 from tailrace.node.topic_config import TopicConfigManager
 from tailrace.store.dispatch import SCHEDULE_TOPIC
 from tailrace.timer.properties import TIMER_TOPIC
@@ -327,7 +327,8 @@ class TransactionService:
         """Note that a half message is settled, and write its operation, now or with the next ones."""
         self.queue.put(offset, state)
         self._forget(offset)
-        self.operations.add(offset, self._clock.now_ms())
+        until = self._store.max_phy_offset if state == COMMITTED else 0
+        self.operations.add(offset, until, self._clock.now_ms())
         self.write_operations_if_due()
 
     def renew(self, offset: int, copy: MessageExtBrokerInner) -> PutMessageResult:
@@ -347,16 +348,23 @@ class TransactionService:
 
     def write_operations_if_due(self) -> None:
         """Write operations that have waited for long enough, or that are enough."""
-        while self.operations.is_due(self._clock.now_ms()) and self._write_operation():
+        while self.operations.is_due(self._clock.now_ms(), self._store.flushed_where) and self._write_operation():
             pass
 
     def write_operations(self) -> None:
-        """Write all operations, as far as the store takes them."""
+        """Write all operations, as far as the store takes them, after a sync of the committed messages."""
+        if not len(self.operations):
+            return
+        try:
+            self._store.flush()
+        except StoreError as error:
+            _log.error("operations of half messages are not written count=%d reason=%s", len(self.operations), error)
+            return
         while len(self.operations) and self._write_operation():
             pass
 
     def _write_operation(self) -> bool:
-        part = self.operations.next_part()
+        part = self.operations.next_part(self._store.flushed_where)
         self._unique_number += 1
         try:
             result = self._store.put_inner(operation_message(

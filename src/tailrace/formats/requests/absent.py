@@ -7,13 +7,11 @@ from typing import Final
 
 __all__ = ["ABSENT", "why_not_supported"]
 
-_ACCESS: Final = "access control"
 _LITE: Final = "Lite topics"
 _CONTROLLER: Final = "a controller"
 _CONTAINER: Final = "a broker container"
 
 ABSENT: Final[Mapping[int, tuple[str, str]]] = {
-    513: ("UPDATE_AND_CREATE_STATIC_TOPIC", "static topics"),
     902: ("ADD_BROKER", _CONTAINER),
     903: ("REMOVE_BROKER", _CONTAINER),
     905: ("NOTIFY_MIN_BROKER_ID_CHANGE", "slaves"),
@@ -30,16 +28,6 @@ ABSENT: Final[Mapping[int, tuple[str, str]]] = {
     1011: ("CLEAN_BROKER_DATA", _CONTROLLER),
     1012: ("CONTROLLER_GET_NEXT_BROKER_ID", _CONTROLLER),
     1013: ("CONTROLLER_APPLY_BROKER_ID", _CONTROLLER),
-    3001: ("AUTH_CREATE_USER", _ACCESS),
-    3002: ("AUTH_UPDATE_USER", _ACCESS),
-    3003: ("AUTH_DELETE_USER", _ACCESS),
-    3004: ("AUTH_GET_USER", _ACCESS),
-    3005: ("AUTH_LIST_USER", _ACCESS),
-    3006: ("AUTH_CREATE_ACL", _ACCESS),
-    3007: ("AUTH_UPDATE_ACL", _ACCESS),
-    3008: ("AUTH_DELETE_ACL", _ACCESS),
-    3009: ("AUTH_GET_ACL", _ACCESS),
-    3010: ("AUTH_LIST_ACL", _ACCESS),
     200_070: ("POP_LITE_MESSAGE", _LITE),
     200_071: ("LITE_SUBSCRIPTION_CTL", _LITE),
     200_072: ("ACK_LITE_MESSAGE", _LITE),

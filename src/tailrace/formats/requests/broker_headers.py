@@ -33,7 +33,7 @@ __all__ = [
 
 
 class CreateTopicRequestHeader(CustomHeader):
-    """Request 17."""
+    """Requests 17 and 513."""
 
     topic: str
     default_topic: str
@@ -66,7 +66,7 @@ class SearchOffsetRequestHeader(CustomHeader):
 
 
 class SearchOffsetResponseHeader(CustomHeader):
-    """The offset at that time."""
+    """Answer to request 29: the offset at that time."""
 
     offset: Int64
 
@@ -80,7 +80,7 @@ class GetMaxOffsetRequestHeader(CustomHeader):
 
 
 class GetMaxOffsetResponseHeader(CustomHeader):
-    """The offset of the next message."""
+    """Answer to request 30: the offset of the next message."""
 
     offset: Int64
 
@@ -93,7 +93,7 @@ class GetMinOffsetRequestHeader(CustomHeader):
 
 
 class GetMinOffsetResponseHeader(CustomHeader):
-    """The offset of the first message."""
+    """Answer to request 31: the offset of the first message."""
 
     offset: Int64
 
@@ -106,7 +106,7 @@ class GetEarliestMsgStoretimeRequestHeader(CustomHeader):
 
 
 class GetEarliestMsgStoretimeResponseHeader(CustomHeader):
-    """Store time of the first message, epoch ms."""
+    """Answer to request 32: store time of the first message, epoch ms."""
 
     timestamp: Int64
 
@@ -144,6 +144,8 @@ class GetTopicConfigRequestHeader(CustomHeader):
     """Request 351."""
 
     topic: str
+    lo: bool | None = None
+    """Whether the answer has the mapping of a static topic, too."""
 
 
 class CheckRocksdbCqWriteProgressRequestHeader(CustomHeader):
@@ -157,21 +159,21 @@ class ExportRocksDBConfigToJsonRequestHeader(CustomHeader):
     """Request 355."""
 
     config_type: str
-    """topics, subscriptionGroups and consumerOffsets, by `;`."""
+    """topics, subscriptionGroups and consumerOffsets, separated by `;`."""
 
 
 class SetCommitLogReadModeRequestHeader(CustomHeader):
     """Request 2004."""
 
     mode: Int32 = msgspec.field(name="READ_AHEAD_MODE")
-    """0 normal, 1 random, as madvise(2) counts them."""
+    """0: normal, 1: random, the values of madvise(2)."""
 
 
 class SwitchTimerEngineRequestHeader(CustomHeader):
     """Request 5001."""
 
     engine: str | None = msgspec.field(name="E_T", default=None)
-    """F the timer wheel, R RocksDB."""
+    """F: the timer wheel, R: RocksDB."""
 
 
 class ResetMasterFlushOffsetHeader(CustomHeader):
@@ -181,15 +183,15 @@ class ResetMasterFlushOffsetHeader(CustomHeader):
 
 
 class GetBrokerConfigResponseHeader(CustomHeader):
-    """The version of the settings."""
+    """Answer to request 26: the version of the settings."""
 
     version: str
 
 
 class PurgeTopicRequestHeader(CustomHeader):
-    """Request 329001, Tailrace's own: remove messages of a topic, or of one queue of it."""
+    """Request 329001, which only Tailrace has: release messages of a topic, or of one of its queues."""
 
     topic: str
     queue_id: Int32 | None = None
     before_ms: Int64 | None = None
-    """Only messages that were stored before, epoch ms."""
+    """Only messages that were stored before this time, epoch ms."""

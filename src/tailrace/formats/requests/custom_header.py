@@ -1,7 +1,7 @@
-"""How a header is declared, read from the fields of a request, and written to them.
+"""Declare the header of a request as a class, and convert it from and to the fields of a request.
 
-A header is a class with one typed attribute for each field (CommandCustomHeader). A field without a
-default must be there. Names on the wire are those of the attributes in camel case.
+A header is a class with one typed attribute for each field (RocketMQ's CommandCustomHeader). A field without a
+default is required. The name on the wire is the attribute's name in camel case.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Int32 = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 Int64 = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 SYSTEM_ERROR: Final = 1
 SHOWN_MAX: Final = 40
-"""Characters of a wrong value that an error shows."""
+"""Greatest number of characters of an invalid value in an error."""
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,20}")
 _MISSING: Final = re.compile(r"missing required field `(.+)`")
 _EXPECTED: Final = re.compile(r"(Integer|Expected `.+?`).* - at `\$\.(.+)`")
@@ -30,7 +30,7 @@ class CustomHeader(Struct, gc=False, rename="camel"):
     """Fields of a request or of its answer."""
 
     def to_ext(self) -> dict[str, str]:
-        """Return the fields by their names on the wire; those that are None are left out."""
+        """Return the fields by their names on the wire, without missing ones."""
         ext: dict[str, str] = {}
         for attribute, name in zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True):
             value = getattr(self, attribute)

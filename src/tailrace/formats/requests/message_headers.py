@@ -59,7 +59,7 @@ SendMessageRequestHeaderV2: Final[type[SendMessageRequestHeader]] = with_short_n
 
 
 class SendMessageResponseHeader(CustomHeader):
-    """Where a message was stored."""
+    """Answer to a send: queue and offset of the message, and its ids."""
 
     msg_id: str
     queue_id: Int32
@@ -167,7 +167,7 @@ class PullMessageRequestHeader(CustomHeader):
 
 
 class PullMessageResponseHeader(CustomHeader):
-    """Where to go on, and where the queue begins and ends."""
+    """Answer to a pull: offset of the next pull, least and next offset of the queue."""
 
     suggest_which_broker_id: Int64
     next_begin_offset: Int64
@@ -197,7 +197,7 @@ class PopMessageRequestHeader(CustomHeader):
 
 
 class PopMessageResponseHeader(CustomHeader):
-    """What the receipts of popped messages are made of."""
+    """Answer to a pop: the fields from which clients make the receipts."""
 
     pop_time: Int64
     invisible_time: Int64
@@ -233,7 +233,7 @@ class ChangeInvisibleTimeRequestHeader(CustomHeader):
 
 
 class ChangeInvisibleTimeResponseHeader(CustomHeader):
-    """What the new receipt is made of."""
+    """Answer to a change of the invisible time: the fields of the new receipt."""
 
     pop_time: Int64
     invisible_time: Int64
@@ -264,7 +264,7 @@ class NotificationRequestHeader(CustomHeader):
 
 
 class NotificationResponseHeader(CustomHeader):
-    """Whether there is a message."""
+    """Answer to a notification: whether the queue has a message."""
 
     has_msg: bool = False
     polling_full: bool = False
@@ -297,7 +297,7 @@ class QueryMessageRequestHeader(CustomHeader):
 
 
 class QueryMessageResponseHeader(CustomHeader):
-    """How far the index reaches: store time in epoch ms, and position in the log."""
+    """Answer to a query by key: store time in epoch ms and position of the last indexed message."""
 
     index_last_update_timestamp: Int64
     index_last_update_phyoffset: Int64

@@ -71,7 +71,7 @@ class RegisterBrokerRequestHeader(CustomHeader):
 
 
 class RegisterBrokerResponseHeader(CustomHeader):
-    """Where the master of a slave is; empty for a master."""
+    """Answer to a registration: addresses of the master of a slave; empty for a master."""
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
@@ -140,7 +140,7 @@ class QueryDataVersionRequestHeader(CustomHeader):
 
 
 class QueryDataVersionResponseHeader(CustomHeader):
-    """Whether the name server has an older version."""
+    """Answer to a version query: whether the name server has an older version."""
 
     changed: bool
 

@@ -1,7 +1,7 @@
-"""What several kernels are made of: bytes, hashes, records; one source for all of them.
+"""Code that several kernels share: bytes, hashes, records.
 
-A function is worth calling in a loop over bytes only when the compiler has it in the same file. So
-``setup.py`` puts a file from here, once, in the place of the line that imports it, and its text counts
-for the digest that a compiled kernel carries. Interpreted, that line is an import. A file may import
-others of this folder. Names of these files are used for nothing else in a kernel that imports one.
+In a loop over bytes a function call is only fast if the compiler has the function in the same file. So ``setup.py``
+replaces the line that imports a file of this folder by the text of the file, once per kernel. That text is part of
+the digest of a compiled kernel. In an interpreted kernel the line is an import. A file may import other files
+of this folder. A kernel must not define a name that an imported file of this folder defines.
 """

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Big-endian numbers in bytes; the caller has compared the place with the length."""
+"""Read and write big-endian numbers. The caller has compared the position with the length."""
 
 import cython
 
@@ -12,7 +12,7 @@ BE_HIGH = cython.declare(cython.longlong, 0x100000000)
 @cython.nogil
 @cython.exceptval(check=False)
 def be16(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
-    """Two bytes, without a sign."""
+    """Return two bytes as an unsigned number."""
     return (cython.cast(cython.longlong, b[p]) << 8) | b[p + 1]
 
 
@@ -21,7 +21,7 @@ def be16(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.lon
 @cython.nogil
 @cython.exceptval(check=False)
 def be32u(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
-    """Four bytes, without a sign."""
+    """Return four bytes as an unsigned number."""
     return (
         (cython.cast(cython.longlong, b[p]) << 24)
         | (cython.cast(cython.longlong, b[p + 1]) << 16)
@@ -35,7 +35,7 @@ def be32u(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.lo
 @cython.nogil
 @cython.exceptval(check=False)
 def be32(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
-    """Four bytes."""
+    """Return four bytes as a signed number."""
     return (be32u(b, p) ^ BE_SIGN) - BE_SIGN
 
 
@@ -44,7 +44,7 @@ def be32(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.lon
 @cython.nogil
 @cython.exceptval(check=False)
 def be64(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.longlong:
-    """Eight bytes."""
+    """Return eight bytes as a signed number."""
     return be32(b, p) * BE_HIGH + be32u(b, p + 4)
 
 

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Bytes from one buffer into another; the caller has compared both places with the lengths."""
+"""Copy bytes from one buffer to another. The caller has compared both positions with the lengths."""
 
 import cython
 
@@ -15,11 +15,11 @@ def copy_bytes(
     out: cython.uchar[::1], q: cython.Py_ssize_t, b: cython.const[cython.uchar][::1],
     p: cython.Py_ssize_t, n: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Copy ``b[p:p + n]`` to ``out[q:]``; the place behind it."""
+    """Copy ``b[p:p + n]`` to ``out[q:]``. Return the index after it."""
     if cython.compiled:
         if n > 0:
             memcpy(cython.address(out[q]), cython.address(b[p]), n)
-    else:  # either may be an array of NumPy's, which takes no bytes
+    else:  # either may be a NumPy array, to which bytes cannot be assigned
         memoryview(out).cast("B")[q : q + n] = memoryview(b).cast("B")[p : p + n]
     return q + n
 
@@ -28,7 +28,7 @@ def copy_bytes(
 @cython.inline
 @cython.exceptval(check=False)
 def copy_object(out: cython.uchar[::1], q: cython.Py_ssize_t, data: bytes) -> cython.Py_ssize_t:
-    """Copy a bytes object, which must not be None, to ``out[q:]``; the place behind it."""
+    """Copy a bytes object, which must not be None, to ``out[q:]``. Return the index after it."""
     k: cython.Py_ssize_t
     n: cython.Py_ssize_t = len(data)
     if cython.compiled:
@@ -36,7 +36,7 @@ def copy_object(out: cython.uchar[::1], q: cython.Py_ssize_t, data: bytes) -> cy
         start = data
         for k in range(n):
             out[q + k] = start[k]
-    else:  # an array of NumPy's takes no bytes
+    else:  # bytes cannot be assigned to a NumPy array
         memoryview(out)[q : q + n] = data
     return q + n
 

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""CRC-32 as zlib computes it: by ISA-L where ``use_crc32`` was told of it, else by a table."""
+"""CRC-32 as in zlib, computed by ISA-L after ``use_crc32``, otherwise with a table."""
 
 import zlib
 
@@ -36,7 +36,7 @@ if cython.compiled:
 
 
 def use_crc32(address: cython.size_t):
-    """Compute checksums by the C function of ISA-L at an address; 0 goes back to the table."""
+    """Compute checksums with the C function of ISA-L at an address; with 0 use the table again."""
     global _isal_crc32
     if cython.compiled:
         _isal_crc32 = cython.cast(
@@ -83,7 +83,7 @@ def _crc_by_table(
 def crc_of(
     b: cython.const[cython.uchar][::1], i: cython.Py_ssize_t, e: cython.Py_ssize_t
 ) -> cython.longlong:
-    """The checksum of ``b[i:e]``."""
+    """Return the checksum of ``b[i:e]``."""
     if cython.compiled:
         if i < e and _isal_crc32 != cython.NULL:
             return _isal_crc32(0, cython.address(b[i]), e - i)
@@ -93,7 +93,7 @@ def crc_of(
 
 @cython.cfunc
 def crc_of_object(data: bytes) -> cython.longlong:
-    """The checksum of a bytes object."""
+    """Return the checksum of a bytes object."""
     if cython.compiled:
         start = cython.declare("const unsigned char *")
         start = data
@@ -103,7 +103,7 @@ def crc_of_object(data: bytes) -> cython.longlong:
 
 
 def crc32(buf: cython.const[cython.uchar][::1], start: cython.Py_ssize_t, until: cython.Py_ssize_t):
-    """CRC-32 of a part of ``buf``."""
+    """Return the CRC-32 of ``buf[start:until]``."""
     if not 0 <= start <= until <= len(buf):
         raise ValueError(f"{start} to {until} of {len(buf)}")
     return crc_of(buf, start, until)
@@ -118,7 +118,7 @@ def own_crc_is_wrong(
     props: cython.Py_ssize_t,
     end: cython.Py_ssize_t,
 ) -> cython.bint:
-    """Whether a record ends in a checksum of itself that does not fit."""
+    """Return True if a record ends with the checksum property and that checksum does not match."""
     at: cython.Py_ssize_t = end - CRC_SIZE
     value: cython.longlong = 0
     k: cython.Py_ssize_t

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""FNV-1a, for tables of our own."""
+"""The hash function FNV-1a, for hash tables in memory."""
 
 import cython
 
@@ -17,7 +17,7 @@ FNV_32 = cython.declare(cython.longlong, 0xFFFFFFFF)
 def fnv_on(
     h: cython.ulonglong, b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t
 ) -> cython.ulonglong:
-    """FNV-1a of bytes, going on from ``h``."""
+    """Return FNV-1a of ``b[p:e]``, continued from ``h``."""
     while p < e:
         h = ((h ^ b[p]) * FNV_PRIME) & FNV_MASK
         p += 1
@@ -32,7 +32,7 @@ def queue_hash_of(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t,
     queue_id: cython.longlong,
 ) -> cython.longlong:
-    """A hash of topic and queue id in 62 bits."""
+    """Return a hash of topic ``b[p:e]`` and queue id, 62 bits."""
     h: cython.ulonglong = fnv_on(FNV_START, b, p, e)
     h = ((h ^ cython.cast(cython.ulonglong, queue_id & FNV_32)) * FNV_PRIME) & FNV_MASK
     h = h ^ (h >> 29)

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""Java's hash of a string."""
+"""Java's ``String.hashCode``, and the hash of index entries."""
 
 import cython
 
@@ -13,9 +13,9 @@ JAVA_SIGN = cython.declare(cython.longlong, 0x80000000)
 def java_hash_on(
     h: cython.longlong, b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t
 ) -> cython.longlong:
-    """Java's hash of UTF-8 bytes, going on from ``h``, in 32 bits without a sign.
+    """Return Java's hash of the UTF-8 bytes ``b[p:e]``, continued from ``h``, as an unsigned 32-bit number.
 
-    It is over UTF-16 units; a byte that is not UTF-8 counts as U+FFFD.
+    Java hashes UTF-16 units. A byte that is not UTF-8 counts as U+FFFD.
     """
     c: cython.longlong
     n: cython.Py_ssize_t
@@ -64,7 +64,7 @@ def java_hash_on(
 def java_hash_of(
     b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t, e: cython.Py_ssize_t
 ) -> cython.longlong:
-    """Java's hash of ``b[p:e]``."""
+    """Return Java's hash of ``b[p:e]``, a signed 32-bit number."""
     return (java_hash_on(0, b, p, e) ^ JAVA_SIGN) - JAVA_SIGN
 
 
@@ -73,9 +73,9 @@ def java_hash_of(
 @cython.nogil
 @cython.exceptval(check=False)
 def index_hash_of(h: cython.longlong) -> cython.longlong:
-    """What an index entry stores for a key whose ``java_hash_on`` this is: its distance from 0.
+    """Return the hash in an index entry for a key with this ``java_hash_on``: its absolute value.
 
-    The one number that has no opposite in 32 bits becomes 0.
+    -2**31 has no absolute value in 32 bits and becomes 0.
     """
     h = (h ^ JAVA_SIGN) - JAVA_SIGN
     if h == -JAVA_SIGN:

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""The names INNER_MULTI_DISPATCH and INNER_MULTI_QUEUE_OFFSET in two parts; the caller has compared lengths."""
+"""Recognise the names INNER_MULTI_DISPATCH and INNER_MULTI_QUEUE_OFFSET, in two parts. The caller checks lengths."""
 
 import cython
 
@@ -9,7 +9,7 @@ import cython
 @cython.nogil
 @cython.exceptval(check=False)
 def is_inner_multi(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.bint:
-    """Whether the bytes at ``p`` are INNER_MULTI_."""
+    """Return True if the bytes at ``p`` are INNER_MULTI_."""
     return (
         b[p] == 73 and b[p + 1] == 78 and b[p + 2] == 78 and b[p + 3] == 69 and b[p + 4] == 82
         and b[p + 5] == 95 and b[p + 6] == 77 and b[p + 7] == 85 and b[p + 8] == 76
@@ -22,7 +22,7 @@ def is_inner_multi(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> 
 @cython.nogil
 @cython.exceptval(check=False)
 def is_dispatch(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.bint:
-    """Whether the bytes at ``p`` are DISPATCH."""
+    """Return True if the bytes at ``p`` are DISPATCH."""
     return (
         b[p] == 68 and b[p + 1] == 73 and b[p + 2] == 83 and b[p + 3] == 80 and b[p + 4] == 65
         and b[p + 5] == 84 and b[p + 6] == 67 and b[p + 7] == 72
@@ -34,7 +34,7 @@ def is_dispatch(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cyt
 @cython.nogil
 @cython.exceptval(check=False)
 def is_queue_offset(b: cython.const[cython.uchar][::1], p: cython.Py_ssize_t) -> cython.bint:
-    """Whether the bytes at ``p`` are QUEUE_OFFSET."""
+    """Return True if the bytes at ``p`` are QUEUE_OFFSET."""
     return (
         b[p] == 81 and b[p + 1] == 85 and b[p + 2] == 69 and b[p + 3] == 85 and b[p + 4] == 69
         and b[p + 5] == 95 and b[p + 6] == 79 and b[p + 7] == 70 and b[p + 8] == 70

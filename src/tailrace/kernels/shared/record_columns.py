@@ -1,4 +1,4 @@
-"""Columns of the rows that ``kernels.record.scan`` fills; the build puts each number in the place of its name."""
+"""Columns of the rows that ``kernels.record.scan`` fills. The build replaces each name by its number."""
 
 _C_PHY = 0
 _C_SIZE = 1

@@ -1,6 +1,6 @@
 """Numbers of a record of the CommitLog, written by `make gen` from formats.commitlog; change them there.
 
-The build puts each number in the place of its name. FIXED_SIZE is all but hosts, body, topic and
+The build replaces each name by its number. FIXED_SIZE is the size without hosts, body, topic and
 properties; CRC_NAME the name of the checksum property as one number.
 """
 

@@ -1,6 +1,6 @@
-"""Columns of the rows of ``kernels.timer_records``; the build puts each number in the place of its name."""
+"""Columns of the rows of ``kernels.timer_records``. The build replaces each name by its number."""
 
-_T_PLAIN = 0  # 1: all other columns hold
+_T_PLAIN = 0  # 1: all other columns are valid
 _T_OUT = 1  # TIMER_OUT_MS
 _T_DUE = 2  # the millisecond at which it is due
 _T_QUEUE_ID = 3  # REAL_QID
@@ -17,7 +17,7 @@ _T_TOPIC_LEN = 13
 _T_KEY_POS = 14  # of UNIQ_KEY
 _T_KEY_LEN = 15
 _T_WROTE = 16  # the unit's write time; filled by the caller
-_T_QUEUE = 17  # which queue offset counts it; filled by the caller
+_T_QUEUE = 17  # number of its queue in the array of queue offsets; filled by the caller
 _COLUMNS = 18
 _E_KIND = 0  # ODD, TIMER or DELETE
 _E_OUT = 1  # TIMER_OUT_MS

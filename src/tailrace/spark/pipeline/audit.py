@@ -5,8 +5,8 @@
   2  segments  a task per segment: its records, units and keys, piece by piece between damage
   3  walk      the driver walks over the pieces (``StitchedWalk``) and decides as verify does what is
                damage and where the log ends; segments that were cut otherwise are verified again
-  4  rest      units and entries that nobody asked for, checkpoint, config files, lists of timers and
-               the wheel, on the driver
+  4  rest      units and entries of no segment, checkpoint, config files, lists of timers and the wheel, on
+               the driver
 
 One look at the directory is taken and sent to the tasks. Findings of segments stay with Spark, so
 there may be many; the driver holds two numbers for each run of units of a segment.

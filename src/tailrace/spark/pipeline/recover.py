@@ -1,11 +1,10 @@
-"""Recovery and rebuild whose reading is done by tasks.
+"""Recovery and rebuild in which Spark tasks read the log.
 
-The directory is opened as ever, under its lock and by the passes of ``store.recovery``. Only the
-scan of the log is handed over: a task per segment checks every record and stages what queues and
-index need of it; then the walk takes its chunks from there, decides as always what is damage and
-where the log ends, writes units and entries, cuts, and syncs. So there is one place that decides and
-one that installs, and a kill at any time leaves what a kill of a local recovery leaves. Nothing of
-the store is changed before all segments are staged.
+The directory is opened as usual, under its lock and by the passes of ``store.recovery``. Only the scan of the
+log is different: a task per segment checks every record and stages what queues and index need of it. The walk
+then reads its chunks from the staged files. As in a local recovery, the walk decides what is damage and where
+the log ends, writes units and entries, cuts, and syncs. So one module decides and one writes, and a kill leaves
+the same states as in a local recovery. The store is not changed before all segments are staged.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def recover(
 ) -> dict[str, Any]:
     """Open a directory, make it right and close it; the report of ``tailrace recover``.
 
-    ``rebuild`` builds queues and index anew whatever is there. ``staging`` is a directory that the
+    ``rebuild`` rebuilds queues and index even if they are intact. ``staging`` is a directory that the
     driver and every executor see; it is made, and removed afterwards. Raises what
     ``MessageStore.open`` raises, and StoreError when the staging directory has something in it.
     """

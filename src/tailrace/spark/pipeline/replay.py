@@ -1,9 +1,9 @@
 """Replay: messages that a filter chooses, from log and archive back into a broker or a store.
 
-Rows come in the order of the log. A window of them is sent, then its last position goes into the
-progress file, durably; so a run that is cut off goes on behind the last window that was answered, and
-no more than one window comes twice. What made a message wait the first time (delays, timers,
-transactions) and what a broker added is left out: a replayed message can be consumed at once.
+Rows come in the order of the log. After a window of rows is sent, its last position is written to the
+progress file, durably. So an interrupted run continues after the last window that was answered, and at most
+one window is sent twice. Properties that made a message wait the first time (delays, timers, transactions) and
+properties that a broker added are left out: a replayed message can be consumed immediately.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tailrace.formats.commitlog import CRC_PROPERTY
 from tailrace.model import Message
 from tailrace.node.message_store import MessageStore
 from tailrace.node.topic_config import SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS
+from tailrace.remoting.tls import TlsOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
@@ -66,8 +67,8 @@ class Target(Protocol):
 class BrokerTarget(AbstractContextManager["BrokerTarget"]):
     """A running broker, by its address or its name server's."""
 
-    def __init__(self, *, broker: str = "", namesrv: str = "") -> None:
-        self._producer = Producer(broker=broker, namesrv=namesrv, group="tailrace_replay")
+    def __init__(self, *, broker: str = "", namesrv: str = "", tls: TlsOptions | None = None) -> None:
+        self._producer = Producer(broker=broker, namesrv=namesrv, group="tailrace_replay", tls=tls or False)
 
     def __exit__(self, *_: object) -> None:
         self._producer.close()
@@ -90,7 +91,7 @@ class BrokerTarget(AbstractContextManager["BrokerTarget"]):
 
 @final
 class StoreTarget(AbstractContextManager["StoreTarget"]):
-    """A store directory that nobody serves; it is made when it is missing."""
+    """A store directory that no process has open; it is created if it is missing."""
 
     def __init__(self, path: str, config: StoreConfig | None = None) -> None:
         self._store = MessageStore.open(path, config=config, services=False, must_write=True)
@@ -132,7 +133,7 @@ class Replay:
     progress: str = ""
 
     def check(self) -> None:
-        """Raises ConfigError for what cannot be; all problems at once."""
+        """Raise ConfigError with every problem of the values."""
         problems = [
             f"{topic} is a system topic, its messages mean something to its broker alone"
             for topic in self.topics
@@ -169,7 +170,7 @@ def replay(
     progress = _Progress(wanted)
     sender = _Sender(wanted, target, progress, clock or SystemClock(), tell)
     if progress.position >= 0:
-        tell(f"going on behind {progress.position}, {progress.sent} messages are sent")
+        tell(f"continuing after position {progress.position}, {progress.sent} messages are sent already")
     rows = chosen_rows(spark, wanted, progress.position).orderBy("commitLogOffset")
     for window in _windows(rows.toLocalIterator(), wanted):
         sender.send(window)
@@ -180,7 +181,7 @@ def replay(
 
 
 def chosen_rows(spark: SparkSession, wanted: Replay, position: int = -1) -> DataFrame:
-    """Messages behind a position that are chosen; raises what is wrong with filter and options."""
+    """Return the chosen messages after a position. Raises for wrong filters and options."""
     reader = spark.read.format("tailrace").options(**wanted.options).option("body", "decoded")
     reader = reader.option("subscribe", ",".join(wanted.topics))
     if not wanted.where:
@@ -295,7 +296,7 @@ class _Progress:
         if found != self._identity:
             other = [name for name in self._identity if found.get(name) != self._identity[name]]
             raise ConfigError(
-                f"{self._path} is of another replay: {', '.join(other)} differ; remove it to begin anew")
+                f"{self._path} is of another replay: {', '.join(other)} differ; remove it to start again")
         self.position, self.sent = position, sent
 
     def note(self, position: int, count: int) -> None:

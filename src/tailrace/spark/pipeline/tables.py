@@ -120,7 +120,7 @@ def pending_timers(spark: SparkSession, path: str, *, config_file: str = "") -> 
     deleted = asked.select("topic", "out", f.col("deletes").alias("uniqKey")).unionByName(
         asked.where(whole).select("topic", "out", stripped.alias("uniqKey")))
     timers = queue.where("deletes is null")
-    # The last copy of each; without a unique key nobody can tell which are copies.
+    # The last copy of each timer; timers without a unique key cannot be recognised as copies.
     latest = (
         timers.where("uniqKey is not null").groupBy("topic", "uniqKey", "out")
         .agg(f.max_by("commitLogOffset", "queueOffset").alias("commitLogOffset")))

@@ -1,8 +1,14 @@
-"""From the files of a directory, whatever stopped the last process, to a store that is right.
+"""Recovery: repair a directory after any kind of stop.
 
-To read in this order: ``passes`` has the numbered passes; ``table`` what they decide, as data; ``start``
-is pass 2, where the walk begins, with ``coverage`` (do the queues tell of every record) and ``lost_ends``
-(where queues go on after lost segments); ``quarantine`` keeps what is cut off or stepped over; ``refusal``
-finds out first whether a strict mode refuses the log; ``report`` is what an open says about it. Records are
-found by ``store.walk``, units and entries are written by ``store.dispatch``, also in a running store.
+Modules, in the order to read them:
+  passes      the numbered passes
+  table       the decisions of the passes, as data
+  start       pass 2: where the walk starts
+  coverage    whether the queues have a unit for every record
+  lost_ends   where queues continue after segments were lost
+  quarantine  keeps the bytes that are cut off or stepped over
+  refusal     checks first whether a strict recovery mode refuses the log
+  report      what an open found and did
+
+``store.walk`` finds the records. ``store.dispatch`` writes units and entries, as in a running store.
 """

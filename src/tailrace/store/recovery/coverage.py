@@ -1,15 +1,14 @@
-"""Whether queue units tell of every record of a segment, without reading the segment.
+"""Check that queues have a unit for every record of a segment, without reading the segment.
 
-The records of a segment lie end to end from its first byte to its blank, and all but prepared and
-rolled back transactions have one unit. So over the units of a segment the sum of
-``h(end) - h(start)``, with any mixing function h and modulo 2**64, leaves only the outermost
-terms when the units tile it, in whatever order they come. A missing, doubled or foreign unit
-leaves something else. 20 bytes a message are read instead of the message, memory is two numbers a
-segment. What is not seen is a wrong tags code.
+The records of a segment lie end to end from its first byte to its blank record, and each has one unit (except
+prepared and rolled back transactions; a segment with such records counts as not covered). So, for any mixing
+function h, the sum of ``h(end) - h(start)`` over the units of a segment, modulo 2**64, is
+``h(last end) - h(first start)`` if the units cover the segment exactly, in any order. A missing, repeated or
+foreign unit changes the sum. Only 20 bytes per message are read, and memory is two numbers per segment. A
+wrong tags code is not found.
 
-Units of LMQ queues are further units of records that have one already, so they are not summed. Only
-the log says which of them there must be; what can be told of an LMQ queue is where its units stop to
-follow each other.
+Units of LMQ queues are additional units of records that have one already, so they are not summed. Only the log
+says which LMQ units must exist. Of an LMQ queue only the first unit that does not follow the one before it is found.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _LOOK: Final = 1 << 16
 
 @final
 class Coverage:
-    """Sums over the units of all queues, by segment. ``end`` is the length of the log so far."""
+    """Sums over the units of all queues, by segment."""
 
     def __init__(self, files: Sequence[LogFile]) -> None:
         self._files = files
@@ -43,7 +42,7 @@ class Coverage:
         self._highs = self._starts.copy()
 
     def add_queues(self, queues: Iterable[ConsumeQueue]) -> None:
-        """Count the units of queues; each queue ends before the first that cannot follow."""
+        """Add the units of queues. End each queue before its first unit that cannot follow the one before it."""
         for queue in queues:
             self._add_queue(queue)
 
@@ -60,7 +59,7 @@ class Coverage:
                 return
 
     def first_gap(self, until: int) -> int:
-        """Start of the first segment below ``until`` whose records do not all have a unit."""
+        """Return the start of the first segment below ``until`` whose records do not all have a unit, or ``until``."""
         for number, file in enumerate(self._files):
             start = file.file_from_offset
             if start >= until:
@@ -75,7 +74,7 @@ class Coverage:
 
 
 def _ends_at(file: LogFile, at: int) -> bool:
-    """Whether the blank that ends a segment is at ``at``."""
+    """Return True if the blank record that ends a segment is at ``at``, or if ``at`` is its end."""
     head = file.read(at, BLANK.size)
     if len(head) < BLANK.size:
         return at == file.size

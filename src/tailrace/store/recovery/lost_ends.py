@@ -1,16 +1,17 @@
-"""Where queues go on when segment files of the log are missing, so that no queue offset comes twice.
+"""Compute where queues continue if segment files of the log are missing, so that no queue offset is used twice.
 
-A queue ends behind its last record in the log. When a segment file was deleted by hand or lost with its
-disk, the last messages of a queue may have been in it: a message that is put, or a timer that
-becomes due, would get the offset of one of them, and a consumer that had it would never see the new one.
-A crash takes the end of the log, so a file that is missing between two others was lost otherwise. A
-queue then ends after its last unit that names a position of no file, or where own progress says. These
-units are made pre-blank, so that later opens find the end as well. When every file of the log is
-missing, own progress gives the ends of queues that have no files either. Without queue files and
-without own progress nothing tells how far a queue had come.
+Usually a queue ends after its last record in the log. If a segment file was deleted by hand or lost with its disk,
+the last messages of a queue may have been in it. A new message would then get the offset of a lost message, and a
+consumer that had read that offset would never see the new message.
 
-The last files are the end of the log, missing or not: their positions are used again, and so are the
-offsets behind the last message that is left. A broker sets consumers back that had come further.
+A crash removes only the end of the log, so a file that is missing between two others was not lost in a crash. In
+that case a queue ends after its last unit that names a position of a missing file, or where own progress says.
+Recovery writes pre-blank units up to that end, so that later opens find it. If every file of the log is missing, own
+progress gives the ends of queues that have no files either. Without queue files and without own progress the end of
+a queue is not known.
+
+If the last segment files are missing, that is the end of the log: positions and queue offsets after the last
+remaining message are used again, and a broker sets consumers back to that end.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ QueueKey = tuple[str, int]
 def lost_ends(
     files: Sequence[LogFile], queues: Iterable[ConsumeQueue], found: Progress | None
 ) -> dict[QueueKey, int]:
-    """Return the least next offset of queues; ``found`` is own progress.
+    """Return for queues the least offset of their next message. ``found`` is own progress.
 
-    Nothing, and no queue is read, for a log without a gap between its files.
+    Return {} without reading a queue if no file is missing between two others.
     """
     starts = [file.file_from_offset for file in files]
     if files and starts[-1] - starts[0] == (len(files) - 1) * files[0].size:

@@ -1,23 +1,23 @@
-"""From the files of a directory to a store that is right: numbered passes.
+"""Recovery: repair the files of a directory in numbered passes.
 
-  1  load        log, queues and index are taken; queue files that cannot be right are removed
-  2  decide      where the walk begins (``table``): at our own progress when it matches,
-                 else where checkpoint or clean stop say, but never behind a segment whose records
-                 do not all have a unit, nor behind the end of the index
-  3  rewind      queues and index end before that place; their files keep what is behind
-  4  walk        records are checked (length, position, checksum); units and entries are written,
-                 or found to be there; progress is written as the walk goes
-  5  step over   damage with a record that counts behind it: quarantined, its messages keep their
-                 places, which point to the damaged bytes and are never served
-  6  cut         what no record that counts follows ends the log: quarantined, then the checkpoint
-                 is lowered, queues are cleared behind their ends, last the log itself
-  7  sync        what was recovered is made durable before anybody is told about it
-  8  offsets     next queue offsets and least offsets are computed
+  1  load        read the file lists of log, queues and index; remove queue files that cannot be right
+  2  decide      choose where the walk starts (``table``): at our own progress if it matches, else where
+                 checkpoint or clean stop say, but never after a segment whose records do not all have
+                 a unit, nor after the end of the index
+  3  rewind      end queues and index before that position; bytes after it stay in their files
+  4  walk        check the records (length, position, checksum); write their units and entries, or find
+                 them on disk; write progress every few seconds
+  5  step over   if a record that counts follows damage, copy the damage to quarantine; its messages keep
+                 their queue offsets, whose units cover the damaged bytes and are never served
+  6  cut         if no such record follows, the log ends there: copy the rest to quarantine, lower the
+                 checkpoint, clear the queues after their ends, and clear the log last
+  7  sync        make durable what was recovered, before it is reported or served
+  8  offsets     compute next queue offsets and least offsets
 
-Invariant: queues and index only ever lack something or hold what the log confirms, so a kill
-between any two steps leaves a directory that is recovered the same way again. Every unit and entry
-of a record behind the start is written anew or compared; every one before it is trusted because of
-what pass 2 found.
+Invariant: at every moment queues and index hold only what the log confirms. They may lack units and
+entries. So a kill between any two steps leaves a directory that is recovered in the same way again. Every
+unit and entry of a record after the start is written or compared. Units and entries before the start
+are trusted because of the checks of pass 2.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ _PLACE: Final = record.CHECK_PHY_OFFSET | record.CHECK_PROP_CRC
 _LAST_QUEUE_FILES: Final = 2
 _SMALL: Final = 64 << 20
 _RECENT_ROWS: Final = 4096
-"""Rows in which the last 64 records are looked for; a record with LMQ units has several."""
-_TELL_NS: Final = 1_000_000_000
+"""Number of last rows that are searched for the last 64 records; a record with LMQ units has several rows."""
+_REPORT_NS: Final = 1_000_000_000
 _SAVE_NS: Final = 5_000_000_000
 
 
@@ -127,9 +127,9 @@ class Recovery:
         self.report = RecoveryReport(check_crc=check_crc)
 
     def check_mode(self, *, last_exit_ok: bool) -> None:
-        """Raise CorruptionError if the mode refuses the log, found out by passes 1 and 2 and a walk.
+        """Run passes 1 and 2 and a walk. Raise CorruptionError if the recovery mode refuses the log.
 
-        The passes mend, so the files must be ones of which changes are not kept.
+        The passes change files, so the file system must be an overlay.
         """
         self._load()
         if self._commit_log.queue.files:
@@ -139,19 +139,18 @@ class Recovery:
                 self._queues.table if self._found is not None else {}, self._pieces())
 
     def _pieces(self) -> PieceSource | None:
-        """Return what ``scan`` reads of the log, None if the walk reads the log itself."""
+        """Return the source of pieces that ``scan`` makes, None if the walk reads the log itself."""
         if self._scan is None:
             return None
         log = self._commit_log
         return self._scan(log.queue.files, self.report.start, log.max_offset, self._check)
 
     def run(self, *, last_exit_ok: bool, read_only: str = "") -> RecoveryReport:
-        """All passes. Raises CorruptionError, DiskFullError or OSError, and leaves the log uncut then.
+        """Run all passes and return the report. Call ``check_mode`` first if the mode is strict.
 
-        A strict mode has refused by now (``check_mode``).
-
-        ``read_only`` says why nothing may be written: the files are then ones of which changes are
-        not kept, queues and index are made complete in them, the log is left as it is.
+        ``read_only`` is the reason why nothing may be written, or "". With a reason the file system must
+        be an overlay: queues and index are completed in it, and the log is not changed.
+        Raises CorruptionError, DiskFullError or OSError, and has not cut the log then.
         """
         began = self._clock.monotonic_ns()
         report = self.report
@@ -163,7 +162,7 @@ class Recovery:
             pieces = self._pieces()
             self._rewind(last_exit_ok=last_exit_ok)  # pass 3
             self._mark_unsynced()
-            self._sync_log_meanwhile()
+            self._start_log_sync()
             self._walk(pieces)  # passes 4 to 6
         else:
             self._commit_log.queue.flushed_where = 0
@@ -189,7 +188,7 @@ class Recovery:
         self._bad_index = self._index.load() if self._index is not None else ""
 
     def _mend_lengths(self) -> None:
-        """Give segments of a wrong length the right one: what lacks is a hole, what is too much goes."""
+        """Give segments of a wrong length the right one: extend with a hole, or cut after a copy to quarantine."""
         log = self._commit_log.queue
         paths = sorted(
             (name, f"{directory}/{name}")
@@ -201,7 +200,7 @@ class Recovery:
             if stat.is_dir or stat.size == log.file_size:
                 continue
             if not stat.size and number == len(paths) - 1:
-                continue  # never held anything; load removes it
+                continue  # an empty last file; load removes it
             file = self._file_system.open(path, writable=True)
             try:
                 if stat.size > log.file_size:
@@ -245,7 +244,7 @@ class Recovery:
         self._is_clean = known is not None and known.clean and last_exit_ok
         if self._index is not None and not self._is_clean:
             timestamp_at = self._commit_log.store_timestamp_at
-            if known is not None:  # entries behind the start are ours, of this log
+            if known is not None:  # progress matched, so entries after the start are of this log, too
                 files = known.index["files"] if known.index is not None else []
                 self._index.drop_unfinished(
                     files[-1] if files else "", timestamp_at,
@@ -254,7 +253,7 @@ class Recovery:
                 self._index.rewind(start, timestamp_at)
 
     def _next_offset(self, topic: str, queue_id: int, phy_offset: int) -> int:
-        """The queue offset of the next record of a queue, -1 when none is within 64 MiB."""
+        """Return the queue offset of a queue's first record at or after a position, -1 if it is not within 64 MiB."""
         until = min(phy_offset + _SMALL, self._commit_log.max_offset)
         files = self._commit_log.queue.files
         for chunk in scan_files(files, phy_offset, until, self._check, LogEnd()):
@@ -287,15 +286,15 @@ class Recovery:
 
     def _take_all(self, walk: Walk[RecordBatch], until: int) -> None:
         report = self.report
-        told = saved = self._clock.monotonic_ns()
+        reported = saved = self._clock.monotonic_ns()
         for item in walk.items():
             if isinstance(item, Damage):
-                self._step_over(item)  # the strict modes have refused by now
+                self._step_over(item)  # a strict mode would have refused in check_mode
                 continue
             self._take(item)
             now = self._clock.monotonic_ns()
-            if now - told >= _TELL_NS:
-                told = now
+            if now - reported >= _REPORT_NS:
+                reported = now
                 done = (self._last_record[0] - report.start) / max(until - report.start, 1)
                 _log.info("recovering at=%d of=%d percent=%d scanned=%d", self._last_record[0], until,
                           100 * done, report.scanned)
@@ -307,7 +306,7 @@ class Recovery:
         self._catch_up()
 
     def _catch_up(self) -> None:
-        """Have the index files hold all that was taken, too."""
+        """Write the index entries that are still in memory."""
         if self._index is not None:
             self._index.write_built()
 
@@ -326,13 +325,13 @@ class Recovery:
 
     def _is_fresh(self, claim: RecordClaim) -> bool:
         queue = self._queues.get(claim.topic, claim.queue_id)
-        # A queue that was left without a unit says nothing, wherever its first file begins.
+        # A queue without a unit does not count: the position of its first file says nothing.
         return (
             queue is None or queue.max_offset <= queue.first_offset
             or claim.queue_offset >= queue.max_offset)
 
     def _step_over(self, damage: Damage) -> None:
-        """Pass 5: bytes that are no record, with one that counts behind them."""
+        """Pass 5: handle invalid bytes that are followed by a record that counts."""
         for file in self._commit_log.queue.files:
             low = max(damage.phy_offset - file.file_from_offset, 0)
             high = min(damage.until - file.file_from_offset, file.size)
@@ -348,7 +347,7 @@ class Recovery:
             self._seal(damage)
 
     def _seal(self, damage: Damage) -> None:
-        """Write a placeholder over damage that is in quarantine already."""
+        """Write a placeholder record over damage, which is in quarantine already."""
         file = self._commit_log.queue.find(damage.phy_offset)
         made = placeholder(damage, file, self._last_record[2]) if file is not None else b""
         if file is None or not made:
@@ -367,61 +366,61 @@ class Recovery:
         return kept
 
     def _cut(self, walk: Walk[RecordBatch]) -> None:
-        """Pass 6: the end of the log, wherever it is."""
+        """Pass 6: end the log where the walk ended."""
         log, end = self._commit_log.queue, walk.end
         reason = record.REASON_NAMES[end.reason]
-        behind = walk.data_behind
-        if behind is None:
-            behind = any(True for _ in self._data_behind(end.phy_offset))
+        has_data = walk.data_after_end
+        if has_data is None:
+            has_data = any(True for _ in self._nonzero_after(end.phy_offset))
         decision = decide_stop(self._mode, {
-            **checks_of(reason), "later": False, "data": behind,
+            **checks_of(reason), "later": False, "data": has_data,
             "files": end.phy_offset < log.files[-1].file_from_offset})
         self.report.at_end = decision.name
         is_cut = decision is StopDecision.CUT
-        for file, at, data in self._data_behind(end.phy_offset) if is_cut else ():
+        for file, at, data in self._nonzero_after(end.phy_offset) if is_cut else ():
             kept = self._keep(
-                file.path, at, file.file_from_offset + at, data, f"behind the end: {reason}")
+                file.path, at, file.file_from_offset + at, data, f"after the end: {reason}")
             if not self.report.read_only:
                 self.report.cut.append(
                     {"file": file.path, "position": at, "length": kept, "reason": reason})
         self._lower_checkpoint(end.phy_offset)
         if self._index is not None and self._index.end_phy_offset >= end.phy_offset:
-            self._index.rewind(  # W7
+            self._index.rewind(  # W7: no entry may name a record that is cut off
                 end.phy_offset, self._commit_log.store_timestamp_at, durably=True)
-        self._go_on_behind_lost()
+        self._continue_after_lost()
         for queue in self._queues.table.values():
             unflushed = 0 if self._is_clean or queue not in self._queues.dirty else (
                 _LAST_QUEUE_FILES if self._found is not None else len(queue.files.files))
-            if queue.settle(look_behind=not self._is_clean, unflushed_files=unflushed):
+            if queue.settle(clear_after_end=not self._is_clean, unflushed_files=unflushed):
                 self._queues.dirty.add(queue)
         if self.report.read_only:
             log.set_end(end.phy_offset)
         else:
             log.truncate_dirty_files(end.phy_offset, clear=is_cut)
 
-    def _go_on_behind_lost(self) -> None:
-        """Have queues keep the places of messages that are lost with a segment file."""
+    def _continue_after_lost(self) -> None:
+        """Move the ends of queues past the messages that are lost with a segment file."""
         for (topic, queue_id), end in sorted(self._lost.items()):
             queue = self._queues.find_or_create(topic, queue_id)
             if queue.max_offset >= end:
                 continue
             _log.warning("the last messages of a queue are lost, its offsets go on topic=%s queue_id=%d "
                          "from=%d to=%d", topic, queue_id, queue.max_offset, end)
-            queue.go_on_at(end)
+            queue.continue_at(end)
             self._queues.dirty.add(queue)
 
-    def _data_behind(self, phy_offset: int) -> Iterator[tuple[MappedFile, int, bytes]]:
+    def _nonzero_after(self, phy_offset: int) -> Iterator[tuple[MappedFile, int, bytes]]:
         for file in self._commit_log.queue.files:
             if phy_offset < file.file_from_offset + file.size:
                 for at, data in file.nonzero(max(phy_offset - file.file_from_offset, 0)):
                     yield file, at, data
 
     def _lower_checkpoint(self, end: int) -> None:
-        """Have no field name what will be gone; written before anything goes."""
+        """Lower the checkpoint so that no field is after the end. It must be written before anything is cut."""
         phy_offset, _, timestamp = self._last_record
         fields = self._checkpoint.fields
         if phy_offset < 0 and end > 0:
-            return  # nothing was walked, so nothing goes
+            return  # no record was walked, so nothing is cut
         lowered = fields._replace(
             physic_msg_timestamp=min(fields.physic_msg_timestamp, timestamp),
             logics_msg_timestamp=min(fields.logics_msg_timestamp, timestamp),
@@ -433,9 +432,9 @@ class Recovery:
             self._checkpoint.flush()
 
     def _forget_queues(self) -> None:
-        """Without a log no unit names a message: the files are evidence, offsets go on.
+        """The log is empty: copy the queue files to quarantine, drop their units, and keep the queues' ends.
 
-        Consumers that have come to some offset then miss no later message, and none is read twice.
+        New messages get offsets after the old ends, so consumers neither miss nor repeat a message.
         """
         for queue in self._queues.table.values():
             queue.find_end()
@@ -446,27 +445,27 @@ class Recovery:
                          queue.topic, queue.queue_id, last)
             queue.rewind(0)
             if queue.max_offset == last:
-                continue  # nothing but pre-blank units: done by an earlier open
+                continue  # only pre-blank units: an earlier open has done it
             for file in queue.files.files:
                 file.wrote_position = file.size
                 self._keep(file.path, 0, file.file_from_offset, file.read(0, file.size),
                            f"queue {queue.topic}/{queue.queue_id} without a log")
             queue.forget_messages(last)
         self._lost = lost_ends((), (), self._progress.read())
-        self._go_on_behind_lost()
+        self._continue_after_lost()
         if self._index is not None and (self._index.files or self._bad_index):
             self._index.clear()
 
     @property
     def position(self) -> Position | None:
-        """How far the walk has come; None when it met no record."""
+        """Position of the last record that was walked; None without a record."""
         last, size, timestamp = self._last_record
         return Position(self._recent[0], last, size, timestamp) if last >= 0 else None
 
     # -- pass 7 and progress
 
     def _unsynced_files(self) -> list[MappedFile]:
-        """Files that may have bytes of a killed process in the page cache only."""
+        """Return the segments that may have bytes of a killed process in the page cache only."""
         if self._is_clean:
             return []
         return [
@@ -475,12 +474,12 @@ class Recovery:
         ]
 
     def _mark_unsynced(self) -> None:
-        """Count these files as unsynced before the first read, so that none is closed unsynced (F6)."""
+        """Count these segments as unsynced before the first read, so that each is synced before it is closed (F6)."""
         for file in self._unsynced_files():
             file.flushed_position = 0
 
-    def _sync_log_meanwhile(self) -> None:
-        """Start to sync what a killed process left in the page cache; pass 7 waits for the rest."""
+    def _start_log_sync(self) -> None:
+        """Start to sync, in a thread, what a killed process left in the page cache. Pass 7 waits for it."""
         small = self._commit_log.max_offset - self.report.start < _SMALL
         if self._is_clean or not self._sync_log or small:
             return
@@ -493,9 +492,9 @@ class Recovery:
         self._synced = in_background(sync)
 
     def _sync(self) -> None:
-        """Under SYNC_FLUSH the log is durable before a message is served.
+        """Under SYNC_FLUSH make the log durable, because no message may be served before.
 
-        Otherwise, and for units and entries, the flush services find it dirty.
+        Under ASYNC_FLUSH, and for units and entries, the flush services find the files dirty and sync them.
         """
         self._synced()
         log = self._commit_log.queue
@@ -507,7 +506,7 @@ class Recovery:
                 log.flushed_where = min(log.flushed_where, file.file_from_offset)
 
     def _save(self) -> None:
-        """Write progress in the middle of a walk, so that a second kill goes on from here."""
+        """Write progress during the walk, so that a recovery after a second kill continues from here."""
         last, size, _ = self._last_record
         log = self._commit_log.queue
         for file in log.files:

@@ -1,8 +1,8 @@
-"""Evidence: bytes that recovery cuts off or steps over, kept in ``tailrace/quarantine/``.
+"""Quarantine: copies of the bytes that recovery cuts off or steps over, in ``tailrace/quarantine/``.
 
-A file holds the bytes, ``manifest.jsonl`` a line for each: file, position, length, reason, time.
-Commit point: the manifest line, synced; nothing may be cut before ``keep`` has returned. The
-same bytes of the same place are kept once. Beyond the cap the oldest evidence goes first.
+Each copy is a file, and ``manifest.jsonl`` has a line for it: file, position, length, reason, time.
+Commit point: the synced manifest line. Nothing may be cut before ``keep`` has returned. The same bytes of the same
+position are copied once. If the size limit is reached, the oldest copies are deleted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _log = get_logger(__name__)
 
 @final
 class Quarantine:
-    """Keeps bytes; zeros at the end are not worth keeping."""
+    """Copies bytes, without the zeros at their end."""
 
     def __init__(
         self, clock: Clock, file_system: FileSystem, directory: str, max_bytes: int = 1 << 30
@@ -36,9 +36,9 @@ class Quarantine:
         self.kept: list[dict[str, object]] = []
 
     def keep(self, source: str, file_pos: int, phy_offset: int, data: bytes, reason: str) -> int:
-        """Copy ``data`` up to its last byte that is not zero; the number of bytes kept.
+        """Copy ``data`` up to its last byte that is not zero. Return the number of bytes copied.
 
-        Raises OSError when the copy cannot be made durable.
+        Raises OSError if the copy cannot be made durable.
         """
         data = data.rstrip(b"\0")
         if not data:
@@ -48,7 +48,7 @@ class Quarantine:
         name = f"{phy_offset:020d}-{isal_zlib.crc32(data):08x}.bin"
         path = f"{self._directory}/{name}"
         if self._file_system.exists(path) and self._file_system.stat(path).size == len(data):
-            return len(data)  # kept by an earlier open, which left the bytes where they are
+            return len(data)  # an earlier open has copied it and left the bytes in place
         self._make_room(len(data))
         line: dict[str, object] = {
             "file": source, "position": file_pos, "physicalOffset": phy_offset,

@@ -1,8 +1,8 @@
-"""Whether a recovery mode refuses a log, found out before anything is changed.
+"""Check whether a recovery mode refuses a log, before anything is changed.
 
-A refused open leaves the directory as it is, so recovery's first passes and the walk are done once
-without writing, on an ``OverlayFileSystem``. The walk asks for the same records and decides by the
-same table as the walk that mends; only the strict modes pay for it.
+A refused open must not change the directory. So the first passes of recovery and a walk run once on an
+``OverlayFileSystem``. This walk checks the same records and uses the same table as the later one. Only the strict
+modes need it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ def refuse_by_mode(
     mode: RecoveryMode, log: CommitLog, start: int, check: int,
     queues: Mapping[tuple[str, int], ConsumeQueue], pieces: PieceSource | None = None,
 ) -> None:
-    """Raises CorruptionError where ``mode`` refuses the log from ``start`` on.
+    """Raise CorruptionError if ``mode`` refuses the log from ``start`` onwards.
 
-    ``queues`` are those that are known to end before it, ``pieces`` what was scanned already.
+    ``queues`` have the known ends of queues at ``start``. ``pieces`` is the source of records that were scanned
+    elsewhere, if any.
     """
     seen = {
         key: queue.max_offset for key, queue in queues.items() if queue.last_phy_offset < start}
@@ -56,12 +57,12 @@ def refuse_by_mode(
         "files": bool(files) and end.phy_offset < files[-1].file_from_offset}
     if decide_stop(mode, conditions) is StopDecision.REFUSE:
         raise CorruptionError(
-            f"the log ends in bytes that are no record, recoveryMode {mode.value} refuses: "
+            f"the log ends in bytes that are not a record, recoveryMode {mode.value} refuses: "
             f"{record.REASON_NAMES[end.reason]}", path=end.path, phy_offset=end.phy_offset)
 
 
 def refuse_more(mode: RecoveryMode, path: str, phy_offset: int, *, is_last: bool) -> None:
-    """Raises CorruptionError where ``mode`` refuses bytes that a segment has beyond its length."""
+    """Raise CorruptionError if ``mode`` refuses bytes that a segment has beyond its length."""
     conditions = {**checks_of(""), "later": not is_last, "files": not is_last, "data": True}
     if decide_stop(mode, conditions) is StopDecision.REFUSE:
         raise CorruptionError(

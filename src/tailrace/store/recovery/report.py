@@ -1,4 +1,4 @@
-"""What an open found and did, as ``tailrace recover`` prints it."""
+"""Report of an open: what it found and did, as ``tailrace recover`` prints it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ __all__ = ["RecoveryReport"]
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What an open found and did."""
+    """Result of a recovery. Positions are physical offsets."""
 
     mode: str = "empty"
     why: str = ""
     decision: str = "NOTHING"
-    """Of ``table``: where the walk began."""
+    """Name of a StartDecision of ``table``: where the walk started."""
     at_end: str = "END"
-    """Of ``table``: what happened where it ended."""
+    """Name of a StopDecision of ``table``: what happened where the walk ended."""
     start: int = 0
     end: int = 0
     scanned: int = 0
@@ -31,7 +31,7 @@ class RecoveryReport:
     ms: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """The JSON object that ``tailrace recover`` prints."""
+        """Return the JSON object that ``tailrace recover`` prints."""
         return {
             "mode": self.mode, "decision": self.decision, "from": self.start, "why": self.why,
             "to": self.end, "atEnd": self.at_end,

@@ -1,7 +1,7 @@
-"""Where a walk over the log may begin: pass 2 of recovery looks, and changes nothing.
+"""Pass 2 of recovery: choose where the walk over the log starts. Nothing on disk is changed.
 
-Own progress is compared with everything that it names. Without it, checkpoint or clean stop propose
-a place, which moves back as far as queues and index do not tell of the log.
+Own progress is compared with everything that it names. If it does not match, checkpoint or clean stop give a
+start, which is moved back to the first record that queues or index lack.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _LAST_FILES: Final = 3
 _MARGIN_MS: Final = 3000
 _FEW_UNITS: Final = 10_000_000
 _FEW_FILES: Final = 3
-"""Index files that are read through when no progress says which of them are as they were."""
+"""Number of last index files that are read completely if no progress says which ones are unchanged."""
 
 
 def is_next(log: CommitLog, phy_offset: int, following: int) -> bool:
-    """Whether the record behind the one at a position starts at ``following``."""
+    """Return True if the record at ``phy_offset`` ends at ``following``."""
     data = log.record_at(phy_offset)
     return data is not None and phy_offset + len(data) == following
 
 
 @final
 class RecoveryStart:
-    """Looks of one recovery at one loaded directory; ends queues where their units end."""
+    """Chooses the start for one loaded directory. Sets the ends of the queues as it examines them."""
 
     def __init__(
         self, file_system: FileSystem, commit_log: CommitLog, queues: ConsumeQueueStore,
@@ -59,13 +59,13 @@ class RecoveryStart:
         self._has_lmq = any(is_lmq(topic) for topic, _ in queues.table)
 
     def decide(self, found: Progress | None, *, rebuild: bool) -> Progress | None:
-        """Set where the walk begins and why in the report, by ``START_TABLE``.
+        """Choose the start by ``START_TABLE``; set ``start``, ``decision`` and ``why`` in the report.
 
-        ``found`` is own progress, which is returned if the walk begins there. ``rebuild`` begins at the
-        first segment whatever the table says.
+        ``found`` is own progress. Return it if the walk starts there, else None. With ``rebuild`` the walk
+        starts at the first segment.
         """
         report, log = self._report, self._commit_log
-        wrong = "there is none" if found is None else self.mismatch(found)
+        wrong = "it is missing" if found is None else self.mismatch(found)
         conditions = {
             "log": True, "progress": not wrong, "abort": not self._last_exit_ok,
             "checkpoint": self.checkpoint_is_sane(), "covered": True}
@@ -96,7 +96,7 @@ class RecoveryStart:
         return None
 
     def _trust_nothing(self) -> None:
-        """Begin at the first segment, and end queues at the first unit that cannot be one."""
+        """Start at the first segment, and end each queue at its first invalid unit."""
         report = self._report
         report.mode, report.why, report.start = "rebuild", "asked for", self._commit_log.min_offset
         for queue in self._queues.table.values():
@@ -105,7 +105,7 @@ class RecoveryStart:
         report.rebuilt += ["queues", "index"]
 
     def mismatch(self, found: Progress) -> str:
-        """Why a progress says something that is not so, or nothing."""
+        """Return why the directory does not match a progress, or ""."""
         self._has_lmq = self._has_lmq or any(map(is_lmq, found.queues))
         if found.index is not None:
             self._index_times = dict(zip(found.index["files"], found.index["times"], strict=False))
@@ -126,10 +126,10 @@ class RecoveryStart:
         )
 
     def _uncovered_mismatch(self, found: Progress) -> str:
-        """Whether units of files that were still growing are gone; looked at while that is cheap."""
+        """Return why units are missing in files that were growing, or "". Not checked above 10 million units."""
         queues = self._queues.table.values()
         if found.clean and self._last_exit_ok:
-            return ""  # the stamps speak for every file
+            return ""  # the times of change cover every file
         if sum(queue.max_offset - queue.first_offset for queue in queues) > _FEW_UNITS:
             return ""
         ends = {key: queue.max_offset for key, queue in self._queues.table.items()}
@@ -141,7 +141,7 @@ class RecoveryStart:
         segment = self._commit_log.queue.find(found.start)
         low = segment.file_from_offset if segment is not None else 0
         gap = coverage.first_gap(low)
-        return "" if gap == low else f"queues do not tell of all messages from {gap} on"
+        return "" if gap == low else f"queues lack units of messages from {gap} onwards"
 
     def _index_mismatch(self, found: Progress) -> str:
         if self._index is None:
@@ -150,7 +150,7 @@ class RecoveryStart:
             return self._bad_index or "there was no index"
         names, wanted, times = self._index.names(), found.index["files"], found.index["times"]
         gone = 0
-        while gone < len(wanted) and wanted[gone] not in names:  # retention removes old ones
+        while gone < len(wanted) and wanted[gone] not in names:  # retention deletes old files
             gone += 1
         wanted, times = wanted[gone:], times[gone:]
         exact = found.clean and self._last_exit_ok
@@ -161,7 +161,7 @@ class RecoveryStart:
         if not wanted:
             return ""
         if not self._last_exit_ok:
-            times = [*times[:-1], -1]  # a clean one was written when the last file did not grow
+            times = [*times[:-1], -1]  # after a clean stop the last file may have grown since
         for file, time in zip(self._index.files, times, strict=False):
             if time not in {-1, file.mtime_ms()}:
                 return f"index file {file.path.rpartition('/')[2]} was changed"
@@ -193,14 +193,18 @@ class RecoveryStart:
         return ""
 
     def checkpoint_is_sane(self) -> bool:
-        """Whether the checkpoint says anything, and nothing behind the log."""
+        """Return True if the checkpoint is not empty and not after the end of the log."""
         fields, end = self._checkpoint.fields, self._commit_log.max_offset
         if fields == Checkpoint(0, 0, 0, 0, 0, 0) or fields.logics_physical_offset > end:
             return False
         return fields.logics_physical_offset > 0 or min(fields[:2]) > _MARGIN_MS
 
     def by_checkpoint(self) -> int:
-        """5.5.0: the segment of the record at 40. Before: the last segment begun 3 s earlier."""
+        """Return the start of a segment, chosen as a Java broker does.
+
+        5.5.0 has the position of the last dispatched record in the field at byte 40: its segment. Earlier
+        releases: the last segment whose first record is 3 s older than the lesser time in the checkpoint.
+        """
         fields, start = self._checkpoint.fields, self._commit_log.min_offset
         for file in self._commit_log.queue.files:
             if fields.logics_physical_offset > 0:
@@ -214,9 +218,9 @@ class RecoveryStart:
         return start
 
     def moved_back(self, start: int) -> int:
-        """``start``, or the first place before it that queues or index do not tell of.
+        """Return ``start``, moved back to the first position from which queues or index lack records.
 
-        The start of the log if there are LMQ queues: no sum tells whether they are whole.
+        With LMQ queues return the start of the log, because ``Coverage`` does not count their units.
         """
         log = self._commit_log
         for queue in self._queues.table.values():
@@ -225,11 +229,11 @@ class RecoveryStart:
         coverage.add_queues(self._queues.table.values())
         gap = coverage.first_gap(start)
         if gap < start:
-            self._report.why += f", moved back: queues do not tell of all messages from {gap} on"
+            self._report.why += f", moved back: queues lack units of messages from {gap} onwards"
             self._report.rebuilt.append(f"queues from {gap}")
             start = gap
         if self._has_lmq and start > log.min_offset:
-            self._report.why += ", moved back: only the log tells whether LMQ queues are whole"
+            self._report.why += ", moved back: only the log says which units LMQ queues must have"
             start = log.min_offset
         if self._index is not None:
             good = self._index_good_until()
@@ -240,7 +244,7 @@ class RecoveryStart:
         return start
 
     def _index_good_until(self) -> int:
-        """Position up to which keys can be looked up, as far as the files tell by themselves."""
+        """Return the position up to which the index is complete, judged by the index files alone."""
         assert self._index is not None
         log, low = self._commit_log, self._commit_log.min_offset
         files = self._index.files
@@ -261,13 +265,13 @@ class RecoveryStart:
         return self._within(max(good, low))
 
     def _is_suspicious(self, file: MappedFile, from_end: int) -> bool:
-        """Whether a full index file may have changed since it was synced."""
+        """Return True if a full index file may have changed since its sync."""
         if self._index_times is None:
             return from_end <= _FEW_FILES
         return self._index_times.get(file.path.rpartition("/")[2], -1) != file.mtime_ms()
 
     def _within(self, phy_offset: int) -> int:
-        """A position of the log where a record starts; the start of the log when it is none."""
+        """Return ``phy_offset`` if a record starts there, else the start of the log."""
         low = self._commit_log.min_offset
         if phy_offset > low and self._commit_log.record_at(phy_offset) is None:
             return low

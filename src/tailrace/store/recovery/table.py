@@ -1,8 +1,8 @@
-"""What recovery decides, as data: where a walk begins, and what happens at a place of the log.
+"""The decisions of recovery as tables: where the walk starts, and what happens at a position of the log.
 
-Where a walk begins (``START_TABLE``). ``progress``: our own hint is there and everything it names
-is as it says. ``abort``: the store was not closed. ``checkpoint``: it is sane. ``covered``: queues
-and index tell of every record before the place.
+``START_TABLE``: where the walk starts. Columns: ``progress``: our own progress exists and matches everything
+that it names. ``abort``: the abort file exists, so the store was not closed. ``checkpoint``: it is sane.
+``covered``: queues and index have every record before the start.
 
   log    progress  abort  checkpoint  covered  decision
   empty  -         -      -           -        NOTHING       nothing to walk
@@ -10,15 +10,15 @@ and index tell of every record before the place.
   there  wrong     no     -           yes      LAST_FILES    from the third-last segment
   there  wrong     yes    sane        yes      CHECKPOINT    by the release's rule
   there  wrong     yes    wrong       -        FIRST_FILE    the whole log
-  there  wrong     no     -           no       REBUILD_PART  from what they do not tell of, however far
+  there  wrong     no     -           no       REBUILD_PART  from the first record that they lack
   there  wrong     yes    sane        no       REBUILD_PART  the same
 
-What happens at a place of the log (``STOP_TABLE``), by the checks in their order. ``magic``,
-``length`` (the lengths add up within the file), ``position`` (the physical offset is its own),
-``crc`` (of the body, and of the rest where there is one), ``whole``: not a last record whose topic or
-properties were torn, ``goes on``: its queue offset and store time are not behind those before it.
-Behind the first check that fails the others say nothing. ``later``: a record that counts follows the
-gap. ``files``: later segments exist. ``data``: bytes that are not zero are there or follow.
+``STOP_TABLE``: what happens at a position of the log. The first columns are checks in this order: ``magic``;
+``length``: the lengths add up within the file; ``position``: the record has its own position; ``crc``: the
+checksums match; ``whole``: it is not a last record with torn topic or properties; ``goes on``: its queue offset
+and store time are not before those of earlier records. The checks after a failed one have no value. Then:
+``later``: a record that counts follows the gap. ``files``: later segments exist. ``data``: bytes that
+are not zero are at the position or follow.
 
   magic  length  position  crc  whole  goes on  later  files  data  mode           decision
   yes    yes     yes       yes  yes    yes      -      -      -     -              ACCEPT
@@ -28,7 +28,7 @@ gap. ``files``: later segments exist. ``data``: bytes that are not zero are ther
   yes    yes     yes       yes  no     -        yes    -      -     TOLERATE_TAIL  REFUSE
   yes    yes     yes       yes  no     -        yes    -      -     TOLERATE_ANY   STEP_OVER
   no     -       -         -    -      -        |
-  yes    no      -         -    -      -        | each of these four goes by what follows it:
+  yes    no      -         -    -      -        | for each of these four the columns below decide:
   yes    yes     no        -    -      -        |
   yes    yes     yes       no   -      -        |
                                                 yes    -      -     TOLERATE_ANY   STEP_OVER
@@ -38,8 +38,8 @@ gap. ``files``: later segments exist. ``data``: bytes that are not zero are ther
                                                 no     yes    no    -              DROP_FILES
                                                 no     no     no    -              END
 
-Out of reach: a later record without data, since it is data; a torn record without data, since it is
-data itself; a failing length, position or checksum without data for the same reason.
+Some combinations cannot occur: a later record, a torn record, and a record with a failed length, position or
+checksum are data themselves, so ``data`` is true for them.
 """
 
 from __future__ import annotations
@@ -58,21 +58,21 @@ __all__ = [
 
 
 class StartDecision(enum.Enum):
-    """Where a walk begins."""
+    """Where a walk starts."""
 
     NOTHING = "the log is empty"
     PROGRESS = "own progress"
     LAST_FILES = "clean stop, the last three segments"
     CHECKPOINT = "the checkpoint"
     FIRST_FILE = "the first segment"
-    REBUILD_PART = "what queues or index do not tell of"
+    REBUILD_PART = "the first record that queues or index lack"
 
 
 class StopDecision(enum.Enum):
-    """What happens at a place of the log."""
+    """What happens at a position of the log."""
 
     ACCEPT = "accept"
-    NO_UNIT = "accept, without a place in its queue"
+    NO_UNIT = "accept, without a unit in its queue"
     STEP_OVER = "step over and quarantine"
     CUT = "end of the log; quarantine and clear what follows, remove later segments"
     DROP_FILES = "end of the log; remove later segments, which are zero"
@@ -128,7 +128,7 @@ def _row(
     failed: int, later: bool | None, files: bool | None, data: bool | None,
     modes: frozenset[RecoveryMode], decision: StopDecision,
 ) -> StopRow:
-    """A row by the number of the first check that fails, ``_CHECKS`` when none does."""
+    """Return a row for the number of the first check that fails; ``_CHECKS``: all checks succeed."""
     checks = [number < failed if number <= failed else None for number in range(_CHECKS)]
     magic, length, position, crc, whole, goes_on = checks
     return StopRow(
@@ -163,9 +163,9 @@ _BY_NAME: Final = {record.REASON_NAMES[reason]: check for reason, check in _FIRS
 
 
 def checks_of(reason: str) -> dict[str, bool]:
-    """The columns of the checks for why a walk stopped, in the words of ``record.REASON_NAMES``.
+    """Return the check columns for the reason why a walk stopped, a name of ``record.REASON_NAMES``.
 
-    Any other word means that nothing is there: zeros, another magic, a segment that is missing.
+    Any other reason counts as a failed magic: zeros, another magic, a missing segment.
     """
     first = _BY_NAME.get(reason, 0)
     return {name: number < first for number, name in enumerate(StopRow._fields[:_CHECKS])}
@@ -176,14 +176,14 @@ def _fits(conditions: Sequence[bool | None], values: Sequence[bool]) -> bool:
 
 
 def decide_start(conditions: Mapping[str, bool]) -> StartDecision:
-    """The decision for ``log``, ``progress``, ``abort``, ``checkpoint`` and ``covered``."""
+    """Return the decision for ``log``, ``progress``, ``abort``, ``checkpoint`` and ``covered``."""
     values = [conditions[name] for name in StartRow._fields[:-1]]
     (row,) = (row for row in START_TABLE if _fits(row[:-1], values))
     return row.decision
 
 
 def decide_stop(mode: RecoveryMode, conditions: Mapping[str, bool]) -> StopDecision:
-    """The decision for the checks and for what follows, under a mode."""
+    """Return the decision of a recovery mode for the columns of ``StopRow``."""
     values = [conditions[name] for name in StopRow._fields[:-2]]
     (row,) = (row for row in STOP_TABLE if mode in row.modes and _fits(row[:-2], values))
     return row.decision

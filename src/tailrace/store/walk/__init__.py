@@ -1,7 +1,11 @@
-"""Records of the CommitLog in the order of the log, and where bytes are no record.
+"""Read the records of the CommitLog in order, and find damaged bytes and the end of the log.
 
-To read in this order: ``scan`` finds records one after the other as far as they are whole; ``log_walk``
-has the rules for what follows a gap, the abstract ``Walk`` and the walk of one thread; ``parallel`` is the
-same walk by several threads, ``stitched`` over segments that were scanned elsewhere. Where the log ends and
-what is damage is decided in ``Walk`` alone. Recovery, verification and readers without the lock use it.
+Modules, in the order to read them:
+  scan      finds records one after the other, up to the first bytes that are not a valid record
+  log_walk  has the rules for what follows such a gap, the abstract ``Walk``, and the walk of one thread
+  parallel  does the same walk with several threads
+  stitched  does the same walk over segments that were scanned elsewhere (in Spark tasks)
+
+Only ``Walk`` decides where the log ends and what is damage. Recovery, verification and readers without
+the lock use it.
 """

@@ -1,19 +1,19 @@
-"""A forward walk over the CommitLog, the one way recovery, dump and verify find records.
+"""A forward walk over the CommitLog. Recovery, dump and verify find records only with it.
 
-What a walk does where bytes are no record (``Walk``):
+A gap is a place where bytes are not a valid record. Rules of ``Walk`` for a gap:
 
-  a  A record's head that is plausible (magic, length within its file, its own position) tells where
-     the next one is; only otherwise the next one is searched for, by magic and position. A length
-     that the lengths inside contradict is not believed: a wrong one may lead to the record after
-     the next.
-  b  What is found behind a gap counts when it is whole, its queue offset exceeds every earlier one
-     of its queue and it was stored no earlier than the last good record. Otherwise it was left
-     behind an old end of the log (stale).
-  c  With a record that counts the gap is damage in the middle; without one it is the end.
-  d  A last record whose topic or properties hold a NUL was torn behind its body, which alone has a
-     checksum: it is no record when none follows it.
+  a  If the header at the gap is plausible (magic, length within its file, its own position), its length
+     says where the next record starts. Otherwise the next record is searched for by magic and position.
+     A length is not used if the lengths inside the record contradict it, because a wrong length may skip
+     a record.
+  b  A record after a gap counts if it is whole, its queue offset is greater than all earlier ones of its
+     queue, and its store time is not before that of the last good record. Other records are stale: they
+     were left after an earlier end of the log.
+  c  If a record that counts follows, the gap is damage in the middle. If none follows, the log ends there.
+  d  If the last record of the log has a NUL in its topic or properties, it was torn after its body (only
+     the body has a checksum), and the log ends before it.
 
-Holes of lost pages are gaps like any other. Zeros are not searched, only data.
+Holes of lost pages are gaps, too. The search reads data only, not zeros.
 """
 
 from __future__ import annotations
@@ -56,32 +56,32 @@ _Item = TypeVar("_Item")
 
 
 class LogFile(ReadableFile, Protocol):
-    """One that tells where it has data, so that holes need not be searched."""
+    """A file of the log whose data ranges are known, so that holes need not be searched."""
 
     def read(self, at: int, n: int) -> bytes:
-        """Up to ``n`` bytes from ``at``, to keep."""
+        """Return up to ``n`` bytes at ``at``; they stay valid."""
         ...
 
     def nonzero(self, start: int) -> Iterator[tuple[int, bytes]]:
-        """(position, bytes) of every chunk from ``start`` on that is not all zero."""
+        """Yield (position, bytes) of every chunk from ``start`` onwards that is not all zero."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RecordClaim:
-    """Whose a record says it is; of a damaged one, as far as its checksum is all that is wrong."""
+    """The queue and offset that a record names; for a damaged record only if nothing but a checksum is wrong."""
 
     topic: str
     queue_id: int
     queue_offset: int
     has_unit: bool = True
     count: int = 1
-    """Messages of an inner batch."""
+    """Number of messages of an inner batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes between two records that are no record; ``until`` is where the next good one is."""
+    """Invalid bytes [``phy_offset``, ``until``) of the log; ``until`` is the start of the next good record."""
 
     phy_offset: int
     until: int
@@ -91,20 +91,20 @@ class Damage:
 
     @property
     def size(self) -> int:
-        """How many bytes."""
+        """Length in bytes."""
         return self.until - self.phy_offset
 
 
 Fresh = Callable[[RecordClaim], bool]
-"""Whether a record behind a gap can belong to the log: its queue is not that far yet."""
+"""Returns True if a record after a gap can belong to the log: its queue does not have its offset yet."""
 
 
 class Walk(ABC, Generic[_Item]):
-    """All records of a range, and the damage between them.
+    """All records of the positions [``start``, ``until``), and the damage between them.
 
-    ``items`` yields items of records and Damage in the order of the log; ``fresh`` is asked about
-    a record behind a gap after everything before it was yielded. Afterwards ``end`` tells where
-    the last good record ends.
+    ``items`` yields records (one record or many in an item) and Damage in the order of the log. ``fresh``
+    is called for a record after a gap, after everything before it was yielded. After ``items`` is
+    exhausted, ``end`` is the end of the last good record. ``check`` is kernels.record.CHECK_* flags.
     """
 
     def __init__(
@@ -117,22 +117,22 @@ class Walk(ABC, Generic[_Item]):
         self._fresh = fresh
         self._last_timestamp = 0
         self.stretch_timestamp = -1
-        """Store time of the last record since the last damage, in ms; -1 when there was none."""
+        """Store time of the last record since the last damage, in ms; -1 without a record."""
         self._one = np.empty((1, record.COLUMNS), dtype=np.int64)
         self.end = LogEnd(start)
-        self.data_behind: bool | None = None
-        """Whether bytes that are not zero follow the end; None when nobody looked."""
+        self.data_after_end: bool | None = None
+        """True if bytes that are not zero follow the end; None if that was not examined."""
         self.stale = 0
-        """Whole records behind the end, or in a gap, that were left behind an old end."""
+        """Number of stale records (rule b) that were found."""
 
     def items(self) -> Iterator[_Item | Damage]:
-        """Records and damage; see the class."""
+        """Yield records and damage in the order of the log."""
         start = self._start
         while True:
-            self.data_behind = None
+            self.data_after_end = None
             self.stretch_timestamp = -1
             torn = yield from self._stretch(start)
-            if self.end.phy_offset >= self._until or self._is_behind_last_file():
+            if self.end.phy_offset >= self._until or self._is_past_last_file():
                 return
             damage = self._damage(torn=torn)
             if damage is None:
@@ -142,45 +142,45 @@ class Walk(ABC, Generic[_Item]):
 
     @abstractmethod
     def _stretch(self, start: int) -> Generator[_Item, None, bool]:
-        """Records from ``start`` on without damage; whether the last one was torn.
+        """Yield the records from ``start`` up to the next gap. Return True if the last record was torn (rule d).
 
-        Sets ``end``, and has every record noted that it yields.
+        Must set ``end``, and call ``_note`` for the rows that it yields.
         """
 
     def _note(self, rows: Rows) -> None:
-        """Take the last of these rows for the last good record."""
+        """Record the last of these rows as the last good record."""
         self._last_timestamp = self.stretch_timestamp = int(rows[-1, record.C_STORE_TIMESTAMP])
 
     def _length(self, start: int) -> int:
-        """How many bytes of the log there are to walk from ``start`` on."""
+        """Return the number of bytes to walk from ``start`` onwards."""
         last = self._files[-1] if self._files else None
         end = last.file_from_offset + last.size if last is not None else 0
         return min(end, self._until) - start
 
-    def _is_behind_last_file(self) -> bool:
+    def _is_past_last_file(self) -> bool:
         last = self._files[-1] if self._files else None
         return last is None or self.end.phy_offset >= last.file_from_offset + last.size
 
     def _ends_torn(self, chunk: LogChunk) -> bool:
-        """Whether the last record before a stop was torn (rule d); ``end`` then is its start."""
+        """Return True if the last record before a stop was torn (rule d); set ``end`` to its start then."""
         row = chunk.rows[-1]
         if self.end.phy_offset >= self._until or self.end.phy_offset != int(
             row[record.C_PHY] + row[record.C_SIZE]
         ):
-            return False  # a blank, or the end of what is to be walked, follows it
+            return False  # a blank or the end of the walked range follows it
         if not ends_with_nul(chunk):
             return False
         _log.warning("the record before the end is torn phy_offset=%d", row[record.C_PHY])
         self.end.phy_offset, self.end.reason = int(row[record.C_PHY]), record.REASON_TORN
         return True
 
-    # -- behind a gap
+    # -- after a gap
 
     def _damage(self, *, torn: bool) -> Damage | None:
-        """The damage that starts at the end so far, or None when nothing that counts follows."""
+        """Return the damage that starts at ``end``, or None if no record that counts follows."""
         at, reason = self.end.phy_offset, record.REASON_NAMES[self.end.reason]
         file = self._file(at)
-        if file is None:  # between two files: the next one starts the next record
+        if file is None:  # between two files: the next record starts at the next file
             following = next((f for f in self._files if f.file_from_offset > at), None)
             if following is None:
                 return None
@@ -205,13 +205,16 @@ class Walk(ABC, Generic[_Item]):
         return None
 
     def _plausible_size(self, file: LogFile, phy_offset: int) -> int:
-        """The length that a record's head claims, 0 when the head cannot be one (rule a)."""
+        """Return the record length in the header at a position, 0 if the header is not plausible (rule a)."""
         at = phy_offset - file.file_from_offset
         size = plausible_size(file.read(at, PLAUSIBLE_LENGTH), phy_offset)
         return size if size <= file.size - at else 0
 
     def _heads(self, file: LogFile, low: int, at: int, data: bytes) -> Iterator[int]:
-        """Positions, not before ``low`` in a file, of heads whose magic is in ``data``, which is at ``at`` there."""
+        """Yield the positions in the log of plausible headers whose magic is in ``data``.
+
+        ``data`` is at ``at`` of the file. Headers before ``low`` of the file are left out.
+        """
         place = data.find(MESSAGE_MAGIC_START)
         while place >= 0:
             start = at + place - 4
@@ -220,7 +223,7 @@ class Walk(ABC, Generic[_Item]):
             place = data.find(MESSAGE_MAGIC_START, place + 1)
 
     def _counts(self, in_file: int, phy_offset: int) -> bool:
-        """Whether a record that counts (rule b), or a blank with one behind it, is at a position."""
+        """Return True if a record that counts (rule b) is at a position, or a blank followed by such a record."""
         file = self._file(phy_offset)
         if file is None or file.file_from_offset != in_file:
             return False
@@ -238,13 +241,13 @@ class Walk(ABC, Generic[_Item]):
         if timestamp >= self._last_timestamp and (not claim.has_unit or self._fresh(claim)):
             return True
         self.stale += 1
-        _log.warning("a record behind a gap is stale phy_offset=%d topic=%s queue_id=%d "
+        _log.warning("a record after a gap is stale phy_offset=%d topic=%s queue_id=%d "
                      "queue_offset=%d store_timestamp=%d", phy_offset, claim.topic, claim.queue_id,
                      claim.queue_offset, timestamp)
         return False
 
     def _claim(self, phy_offset: int, check: int) -> RecordClaim | None:
-        """Whose the record at a position is, or None when none is there; fills the one row."""
+        """Return the queue and offset of the record at a position, or None without a record. Fills ``_one``."""
         file = self._file(phy_offset)
         if file is None or phy_offset >= self._until:
             return None
@@ -268,13 +271,13 @@ class Walk(ABC, Generic[_Item]):
             inner_num(data[at : at + int(row[record.C_PROPS_LEN])]) if is_inner else 1)
 
     def _file_has_data(self, phy_offset: int) -> bool:
-        """Whether the byte at a position, where the search does not look, is not zero."""
+        """Return True if the byte at a position is not zero. The search starts after this byte."""
         file = self._file(phy_offset)
         return file is not None and file.read(phy_offset - file.file_from_offset, 1) != b"\0"
 
     def _search(self, phy_offset: int) -> int | None:
-        """The first position behind ``phy_offset`` where a record that counts starts."""
-        self.data_behind = self._file_has_data(phy_offset)
+        """Return the first position after ``phy_offset`` where a record that counts starts, or None."""
+        self.data_after_end = self._file_has_data(phy_offset)
         for file in self._files:
             base = file.file_from_offset
             if base + file.size <= phy_offset:
@@ -283,7 +286,7 @@ class Walk(ABC, Generic[_Item]):
             if base > phy_offset and self._counts(base, base):
                 return base
             for at, chunk in file.nonzero(low):
-                self.data_behind = True
+                self.data_after_end = True
                 data = chunk + file.read(at + len(chunk), PLAUSIBLE_LENGTH)
                 for head in self._heads(file, low, at, data):
                     if self._counts(base, head):
@@ -298,7 +301,7 @@ class LogWalk(Walk[LogChunk]):
     def _stretch(self, start: int) -> Generator[LogChunk, None, bool]:
         held: LogChunk | None = None
         chunks = scan_files(self._files, start, self._until, self._check, self.end)
-        if self._length(start) > _LONG:  # reading and checking, and what is done with it, overlap
+        if self._length(start) > _LONG:  # read and check the next chunk in a thread while this one is used
             chunks = read_ahead(chunks)
         for chunk in chunks:
             if held is not None:

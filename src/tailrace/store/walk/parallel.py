@@ -1,11 +1,11 @@
-"""A walk over the log by several threads: parts of it are scanned apart and come in order.
+"""A walk over the log with several threads, which scan parts of the log in parallel.
 
-Where a part begins is a guess: bytes that look like the head of a record made for that place, behind
-each multiple of a length. A part is only taken when it begins exactly where the one before it ended, so
-a wrong guess, or a message that was made to look like a record, costs a scan and changes nothing.
+The start of a part is a guess: the first bytes after a multiple of the part's length that look like the
+header of a record at that position. A part is used only if it starts exactly where the part before it
+ended. So a wrong guess, or a message made to look like a record, costs a scan and changes no result.
 
-A part is read into the same few megabytes again and again, which a processor's cache keeps. What is
-handed on of it is a batch: what units and entries are made of, a tenth of the bytes.
+Each thread reads its part into the same 2 MiB repeatedly, so that a processor's cache holds what is
+checked. Of a part only a batch is kept: what units and index entries are made of, a tenth of the bytes.
 """
 
 from __future__ import annotations
@@ -38,49 +38,49 @@ __all__ = ["ParallelWalk"]
 _PART: Final = 32 << 20
 _FIRST: Final = 4 << 20
 _LOOK: Final = (64 << 10, 4 << 20)
-"""So much is searched for the next head, then so much: few records are longer."""
+"""Bytes in which the next header is searched for: first the smaller number, then the larger one."""
 _MANY: Final = 1 << 19
-"""So many records, or the bytes of two parts, are the most that a batch holds: 32 MiB of short ones fit."""
+"""Number of records after which a batch is full (32 MiB of short ones); the bytes of two parts fill it, too."""
 _Spare = TypeVar("_Spare")
 
 
 class _Range(NamedTuple):
-    """Bytes of one segment: from a record, as it seems, to another or to the segment's end."""
+    """Positions [``start``, ``until``) of one segment, to be scanned as a part."""
 
     start: int
     until: int
     is_guess: bool
-    """Whether ``until`` was guessed."""
+    """True if ``until`` is a guessed start of a record, False if it is the end of the segment or of the walk."""
 
 
 @dataclass(slots=True)
 class _Part:
-    """What a scan of a range found."""
+    """Result of the scan of a range."""
 
     range: _Range
     end: LogEnd
     batch: RecordBatch
     tail: LogChunk | None = None
-    """The last record, not in the batch yet: it is torn if none follows (rule d)."""
+    """The last record if it has a NUL, not in the batch yet: it is torn if no record follows (rule d)."""
     is_full: bool = False
-    """Whether there may be more than the batch has room for."""
+    """True if the scan stopped because the batch was full, so the range may have more records."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether there was no record."""
+        """True if the range has no record."""
         return self.tail is None and not len(self.batch)
 
 
 @final
 class _Room(SameRows):
-    """The same memory again for each chunk."""
+    """One buffer of 2 MiB that is reused for each chunk."""
 
     def __init__(self) -> None:
         super().__init__()
         self._buffer = bytearray(CHUNK)
 
     def read(self, file: ReadableFile, at: int, n: int) -> bytes | memoryview:
-        """Up to ``n`` bytes of a file; void when the next ones are read."""
+        """Return up to ``n`` bytes of a file; they are valid until the next read."""
         if n > CHUNK or not isinstance(file, MappedFile):
             return file.read(at, n)
         view = memoryview(self._buffer)[:n]
@@ -88,7 +88,7 @@ class _Room(SameRows):
 
 
 def _taken(spare: deque[_Spare]) -> _Spare | None:
-    """One that nobody has, if there is one; other threads may ask at the same time."""
+    """Remove and return an unused item, or None. Several threads may call it at the same time."""
     try:
         return spare.pop()
     except IndexError:
@@ -97,10 +97,10 @@ def _taken(spare: deque[_Spare]) -> _Spare | None:
 
 @final
 class ParallelWalk(Walk[RecordBatch]):
-    """Yields batches for ``dispatcher``; one is void when the next is asked for.
+    """Yields batches for ``dispatcher``. A batch is valid until the next one is requested.
 
-    What is not longer than a part, and the beginning of everything else, is scanned by who asks:
-    a log with much damage is walked in short stretches, and scans ahead would be in vain.
+    The calling thread scans the first range of each stretch, and everything if the stretch is not longer
+    than a part. In a log with much damage stretches are short, and scans ahead would be wasted.
     """
 
     def __init__(
@@ -149,12 +149,12 @@ class ParallelWalk(Walk[RecordBatch]):
     # -- parts in the order of the log
 
     def _parts(self, start: int) -> Iterator[_Part]:
-        """Parts from ``start`` on, end to end, up to the first that does not come to its end."""
+        """Yield parts from ``start`` onwards without a gap, up to the first part with damage."""
         at = start
         with closing(self._scanned(start)) as scanned:
             for found in scanned:
                 goal = found.range
-                if goal.start != at:  # one of the guesses was wrong
+                if goal.start != at:  # this guess, or an earlier one, was wrong
                     self._give_back(found)
                 if goal.until <= at:
                     continue
@@ -185,21 +185,21 @@ class ParallelWalk(Walk[RecordBatch]):
                 at, size = until, _PART
 
     def _guess(self, file: LogFile, phy_offset: int, end: int) -> int:
-        """The first position from here on where a record seems to begin; ``end`` where none does."""
+        """Return the first position from ``phy_offset`` onwards with a plausible header; ``end`` without one."""
         at = phy_offset - file.file_from_offset
         for size in _LOOK if phy_offset < end else ():
             data = file.read(at, min(size, end - phy_offset))
             if (head := next(self._heads(file, at, at, data), None)) is not None:
                 return head
             if data == bytes(len(data)):
-                break  # nothing was ever written here
+                break  # never written
         return end
 
     def _scan(self, goal: _Range) -> _Part:
-        """Scan a range as far as its records are whole; may be called in several threads."""
+        """Scan a range up to the first invalid bytes. Several threads may call it at the same time."""
         room = _taken(self._rooms) or _Room()
         batch = _taken(self._batches)
-        if batch is None:  # an empty one is false
+        if batch is None:  # not `or`: an empty batch is false
             batch = self._dispatcher.new_batch()
         part = _Part(goal, LogEnd(goal.start), batch)
         for chunk in scan_files(self._files, goal.start, goal.until, self._check, part.end, room):

@@ -1,6 +1,6 @@
-"""Records of the CommitLog, found one behind the other as far as they are whole.
+"""Find the records of the CommitLog one after the other, up to the first bytes that are not a valid record.
 
-What a walk does where bytes are no record is in ``log_walk``.
+``log_walk`` has the rules for what follows such bytes.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ __all__ = [
     "ends_with_nul", "has_unit", "is_record", "scan_files",
 ]
 
-CHUNK: Final = 2 << 20  # what is read is checked while a processor's cache still has it
+CHUNK: Final = 2 << 20  # small enough to be checked while it is still in a processor's cache
 _ROWS: Final = 1 << 15
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class ReadableFile(Protocol):
-    """Part of the log: a file and where it starts."""
+    """A segment file of the log."""
 
     @property
     def file_from_offset(self) -> int:
-        """Position of the first byte."""
+        """Position of the first byte in the log."""
         ...
 
     @property
     def path(self) -> str:
-        """Where it is."""
+        """Path of the file."""
         ...
 
     @property
@@ -43,23 +43,25 @@ class ReadableFile(Protocol):
         ...
 
     def read(self, at: int, n: int) -> bytes | memoryview:
-        """Up to ``n`` bytes from ``at``; they may be void when the next ones are read."""
+        """Return up to ``n`` bytes at ``at``; they may be valid only until the next read."""
         ...
 
 
 @dataclass(slots=True)
 class LogChunk:
-    """Some records: rows point into ``data``, whose first byte is at ``base``."""
+    """Some records that follow each other."""
 
     data: Any
-    """Bytes, or a view of them; what a ``Room`` reads into."""
+    """Bytes of the records, or a view of them."""
     base: int
+    """Position of the first byte of ``data`` in the log."""
     rows: Rows
+    """One row per record, columns kernels.record.C_*; C_*_POS are positions in ``data``."""
 
 
 @dataclass(slots=True)
 class LogEnd:
-    """Where a walk ended and why; ``reason`` is one of kernels.record.REASON_*."""
+    """Position where a scan ended, and why: ``reason`` is one of kernels.record.REASON_*."""
 
     phy_offset: int = 0
     reason: int = record.REASON_END
@@ -67,14 +69,14 @@ class LogEnd:
 
 
 class Room(Protocol):
-    """Memory that a scan reads into; it may be the same again for the next chunk, which voids the one before."""
+    """Memory that a scan reads into. An implementation may reuse it for each chunk."""
 
     def read(self, file: ReadableFile, at: int, n: int) -> bytes | memoryview:
-        """Up to ``n`` bytes of a file from ``at``."""
+        """Return up to ``n`` bytes of a file at ``at``."""
         ...
 
     def rows(self) -> Rows:
-        """Place for the rows of what was read last, to fill from the first on."""
+        """Return an array to fill with the rows of the bytes that were read last."""
         ...
 
 
@@ -91,7 +93,7 @@ class FreshRoom:
 
 
 class SameRows(FreshRoom):
-    """The same place for rows again: those of a chunk are void when the next one is asked for."""
+    """The same array of rows for each chunk: the rows of a chunk are valid until the next one is requested."""
 
     def __init__(self) -> None:
         self._rows = super().rows()
@@ -105,10 +107,10 @@ def scan_files(
     files: Sequence[ReadableFile], start: int, until: int, check: int, end: LogEnd,
     room: Room | None = None,
 ) -> Iterator[LogChunk]:
-    """Walk records from ``start`` (a record's position) up to ``until``, as far as they are whole.
+    """Yield the records from ``start`` (start of a record) to ``until``, up to the first invalid bytes.
 
-    A blank leads to the next file. ``end`` tells where the walk stopped: at ``until``, behind the
-    last file, at a gap between files, or at bytes that are no record.
+    A blank record leads to the next file. ``end`` is set to where the scan stopped: at ``until``, after
+    the last file, at a missing file, or at bytes that are not a valid record.
     """
     room = room if room is not None else FreshRoom()
     end.phy_offset, end.reason = start, record.REASON_END
@@ -139,7 +141,7 @@ def scan_files(
                 end.phy_offset = file.file_from_offset + file.size
                 break
             if reason == record.REASON_SHORT and short < len(data) < limit - (at - stop):
-                short = 0 if stop else len(data)  # no more than before: somebody cuts the file
+                short = 0 if stop else len(data)  # if a read returns no more than before, the file is being cut
                 want = CHUNK if stop else want * 8  # a record longer than what was read
                 continue
             if reason in {record.REASON_END, record.REASON_ROWS_FULL} and data:
@@ -149,7 +151,7 @@ def scan_files(
 
 
 def ends_with_nul(chunk: LogChunk) -> bool:
-    """Whether topic or properties of the last record hold a NUL: it may be torn."""
+    """Return True if topic or properties of the last record have a NUL byte (rule d of ``log_walk``)."""
     row, data = chunk.rows[-1], chunk.data
     for pos, length in (
         (record.C_TOPIC_POS, record.C_TOPIC_LEN), (record.C_PROPS_POS, record.C_PROPS_LEN)
@@ -161,14 +163,14 @@ def ends_with_nul(chunk: LogChunk) -> bool:
 
 
 def is_record(data: bytes, phy_offset: int) -> bool:
-    """Whether ``data`` is one whole record that belongs at ``phy_offset``, checksums included."""
+    """Return True if ``data`` is exactly one valid record of position ``phy_offset``, checksums included."""
     return _record_type(data, phy_offset) >= 0
 
 
 def has_unit(data: bytes, phy_offset: int) -> bool:
-    """Whether ``data`` is such a record of a kind that has a unit.
+    """Return True if ``is_record`` holds and a record of this kind has a unit in a queue.
 
-    Half messages have none, nor rolled back ones, which placeholders over damage are, too.
+    Half messages and rolled back messages have no unit. Placeholders over damage are stored as rolled back.
     """
     return _record_type(data, phy_offset) in {0, SysFlag.TRANSACTION_COMMIT}
 

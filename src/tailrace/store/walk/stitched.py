@@ -1,11 +1,11 @@
-"""A walk over a log whose segments were scanned apart: scans speculate, the walk decides.
+"""A walk over a log whose segments were scanned elsewhere, for example in Spark tasks.
 
-A record never crosses the end of its segment, so each segment can be scanned by itself, up to
-damage and on behind it, as if every record behind a gap counted. What that found is cut into pieces:
-records without damage between them. ``StitchedWalk`` is the walk of ``log_walk`` and takes every
-decision as that one does, with the whole log in view: where the log ends, what is stale, what is
-damage. It only takes a piece that begins exactly where the walk is to go on, so a scan that guessed
-wrong costs a scan here and changes nothing.
+A record never crosses the end of its segment, so each segment can be scanned by itself. The scan
+continues after damage as if every record after a gap counted. It returns pieces: records without
+damage between them. ``StitchedWalk`` joins the pieces. It decides as every ``Walk`` does, with the
+whole log in view, where the log ends, what is stale and what is damage. It uses a piece only if
+it starts exactly where the walk continues; otherwise that piece is scanned again (``first_piece``). So a
+wrong guess of a scan costs time and changes no result.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ _Item = TypeVar("_Item")
 
 
 class Piece(NamedTuple):
-    """Records of one segment end to end."""
+    """Records of one segment that follow each other without damage."""
 
     start: int
     end: int
-    """Where the scan stopped; the end of the segment behind a blank."""
+    """Position where the scan stopped; after a blank record the end of the segment."""
     reason: int
-    """Why, one of kernels.record.REASON_*."""
+    """Why it stopped, one of kernels.record.REASON_*."""
     timestamp: int
     """Store time of the last record, in ms; -1 without one."""
 
 
 Source = Callable[[LogFile, int], Generator[_Item, None, Piece]]
-"""Records of the piece of a segment that starts at a position, and the piece itself."""
+"""Yields the records of the piece that starts at a position of a segment, then returns the piece."""
 PieceSource = Source[LogChunk]
 LogScanner = Callable[[Sequence[LogFile], int, int, int], PieceSource]
-"""Scans segments from one position of the log up to another, with these checks."""
+"""(files, start, until, checks): scans segments from ``start`` to ``until`` and returns the source of the pieces."""
 
 
 def scan_pieces(file: LogFile, start: int, until: int, check: int) -> Iterator[LogChunk | Piece]:
-    """Scan one segment: the chunks of each piece, then the piece."""
+    """Scan one segment. For each piece yield its chunks, then the piece."""
     end = min(until, file.file_from_offset + file.size)
     walk = LogWalk([file], start, end, check, lambda _: True)
     at = start
@@ -64,7 +64,7 @@ def scan_pieces(file: LogFile, start: int, until: int, check: int) -> Iterator[L
 def first_piece(
     file: LogFile, start: int, until: int, check: int
 ) -> Generator[LogChunk, None, Piece]:
-    """The piece that starts at a position, scanned here."""
+    """Scan the piece that starts at ``start``: yield its chunks and return the piece."""
     for item in scan_pieces(file, start, until, check):
         if isinstance(item, Piece):
             return item
@@ -74,7 +74,7 @@ def first_piece(
 
 @final
 class ChunksOfPiece:
-    """Chunks that a source has; ``piece`` is there behind the last one."""
+    """Iterates over the chunks of a source; ``piece`` is set after the last chunk."""
 
     piece: Piece
 
@@ -100,8 +100,8 @@ class StitchedWalk(Walk[_Item]):
         end = self.end
         end.phy_offset, end.reason = start, record.REASON_END
         for file in self._files:
-            behind = file.file_from_offset + file.size
-            if end.phy_offset >= behind:
+            file_end = file.file_from_offset + file.size
+            if end.phy_offset >= file_end:
                 continue
             if end.phy_offset < file.file_from_offset:
                 return False  # files are missing before this one
@@ -109,13 +109,13 @@ class StitchedWalk(Walk[_Item]):
             end.phy_offset, end.reason, end.path = piece.end, piece.reason, file.path
             if piece.timestamp >= 0:
                 self._last_timestamp = self.stretch_timestamp = piece.timestamp
-            if end.phy_offset >= self._until or end.phy_offset < behind:
+            if end.phy_offset >= self._until or end.phy_offset < file_end:
                 return piece.reason == record.REASON_TORN
         return False
 
 
 def in_batches(source: PieceSource, dispatcher: Dispatcher) -> Source[RecordBatch]:
-    """Pieces of ``source`` as batches for ``dispatcher``; one is void when the next is asked for."""
+    """Return a source of batches for ``dispatcher``. A batch is valid until the next one is requested."""
 
     def batches(file: LogFile, start: int) -> Generator[RecordBatch, None, Piece]:
         batch = dispatcher.new_batch()

@@ -115,7 +115,7 @@ def test_other_requests_are_served_while_many_queues_are_looked_at(world, loop, 
             others.append(1)
             await asyncio.sleep(0)
 
-    loop.run_until_complete(asyncio.wait_for(ask(), 20))
+    loop.run_until_complete(asyncio.wait_for(ask(), 60))
     answer = world.channel.sent[0]
     if serve == "pop":
         assert answer.ext["restNum"] == "0"
@@ -162,7 +162,7 @@ def test_a_long_expression_is_compiled_beside_the_event_loop(world, loop, monkey
         while not world.channel.sent:
             await asyncio.sleep(0.001)
 
-    loop.run_until_complete(asyncio.wait_for(ask(), 20))
+    loop.run_until_complete(asyncio.wait_for(ask(), 60))
     assert world.channel.sent[0].code == 0
     assert threads[0] is None  # first in a thread, then it is known
 

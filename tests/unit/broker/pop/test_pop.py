@@ -395,6 +395,26 @@ def test_an_acknowledgement_that_came_to_the_wheel_late_counts_after_a_kill(worl
     assert (revive.revived, revive.pending) == (0, 0)
 
 
+def test_a_stop_ends_the_pass_that_brings_messages_back(world, monkeypatch):
+    for _ in range(6):
+        world.send(b"a")
+        world.pop(invisibleTime=1_000)
+    revive, put = world.pop_part.revive, world.store.put_inner
+
+    def stop_at_the_second(message):
+        if revive.revived == 1:
+            world.pop_part.stop_reviving()
+        return put(message)
+
+    monkeypatch.setattr(world.store, "put_inner", stop_at_the_second)
+    world.run(6_000)
+    assert revive.revived == 2
+    world.close()
+    world.open()
+    world.run(6_000)
+    assert world.pop_part.revive.revived == 4
+
+
 def test_what_came_back_is_durable_before_the_progress_says_so(world, monkeypatch):
     world.send(b"a")
     world.pop(invisibleTime=1_000)

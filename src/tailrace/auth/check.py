@@ -1,0 +1,236 @@
+"""The check of requests: who sent it, and may that user do it (AuthenticationPipeline, AuthorizationPipeline).
+
+`AccessControl.check` runs before any other work on a request of remoting; `AccessControl.prove` and
+`AccessControl.authorize` are its two steps for calls of another protocol. The remarks are those of RocketMQ. A denied
+request is counted, and logged without password and signature.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple, Protocol, final
+
+from tailrace.auth.accesses import Access, Accesses
+from tailrace.auth.model import Acl, Entry, User
+from tailrace.auth.signature import ACCESS_KEY, Signer
+from tailrace.auth_settings import AuthConfig
+from tailrace.env.clock import Clock
+from tailrace.errors import ConfigError, RefusalError
+from tailrace.formats.remoting import RemotingCommand, ResponseCode
+from tailrace.formats.requests.table import Action
+from tailrace.logs import get_logger
+
+__all__ = ["REASONS", "AccessControl", "Peer", "Verdict", "decide"]
+
+_log = get_logger(__name__)
+
+ALLOWED_MAX: Final = 20_000
+"""Requests that are remembered as allowed, by user, address and the fields that name resources."""
+LOG_PERIOD_NS: Final = 10_000_000_000
+"""One denied request of a kind is logged in this time; the next line has the number of the others."""
+LOGGED_MAX: Final = 10_000
+NO_SUBJECT: Final = "Authorization failed. Please verify your access rights and try again."
+NO_POLICY: Final = "no matched policies."
+DENIED: Final = "the decision is deny."
+
+
+REASONS: Final = ("missing", "user", "disabled", "signature", "permission", "request")
+
+
+class Peer(Protocol):
+    """The connection of a request."""
+
+    peer_ip: str
+    authenticated: bool
+
+
+class Verdict(NamedTuple):
+    """Whether an access is allowed, and by which entry."""
+
+    allowed: bool
+    reason: str
+    entry: Entry | None = None
+    policy: str = ""
+
+
+def decide(user: User | None, acl: Acl | None, access: Access, address: str) -> Verdict:
+    """Return whether a user may do something from an address.
+
+    A super user may do everything. Of the entries that match, those of policy Custom count, and those of policy
+    Default only without such a one. The entry with the most exact resource decides, and of several Deny.
+    """
+    if user is None:
+        return Verdict(allowed=False, reason="the user is not found")
+    if not user.enabled:
+        return Verdict(allowed=False, reason="the user is disabled")
+    if user.is_super:
+        return Verdict(allowed=True, reason="the user is a super user")
+    for policy in ("Custom", "Default") if acl is not None else ():
+        assert acl is not None
+        found = [
+            entry for entry in acl.entries(policy)
+            if entry.resource.matches(access.kind, access.name) and entry.mask & access.actions
+            and entry.addresses.has(address)]
+        if found:
+            best = min(found, key=_order)
+            return Verdict(best.allow, "" if best.allow else DENIED, best, policy)
+    return Verdict(allowed=False, reason=NO_POLICY)
+
+
+def _order(entry: Entry) -> tuple[tuple[int, int], bool]:
+    return entry.resource.rank, entry.allow
+
+
+@final
+class AccessControl:
+    """Checks requests with the users and entries that ``user`` and ``acl`` return by name.
+
+    `changed` must be called after a change of users or entries. Used in one thread.
+    """
+
+    def __init__(
+        self, clock: Clock, config: AuthConfig, cluster: str, user: Callable[[str], User | None],
+        acl: Callable[[str], Acl | None],
+    ) -> None:
+        self._clock = clock
+        self._config = config
+        self._user = user
+        self._acl = acl
+        self._accesses = Accesses(cluster)
+        self._no_authentication = config.codes(config.authentication_whitelist)
+        self._no_authorization = config.codes(config.authorization_whitelist)
+        self._proven_ns = (
+            config.stateful_authentication_cache_expired_second * 1_000_000_000 if config.is_stateful else 0)
+        self._proven: dict[tuple[int, str], tuple[Peer, int]] = {}
+        self._known: dict[str, tuple[User, Signer]] = {}
+        self._allowed: set[tuple[object, ...]] = set()
+        self._logged: dict[tuple[object, ...], list[int]] = {}
+        self.denied: Counter[str] = Counter(dict.fromkeys(REASONS, 0))
+        """Denied requests by reason: user, disabled, signature, missing, permission, request."""
+
+    def changed(self) -> None:
+        """Forget what was decided with the users and entries before."""
+        self._proven.clear()
+        self._known = {}  # new ones: a request that is being checked may still write into those before
+        self._allowed = set()
+
+    def check(self, peer: Peer, request: RemotingCommand) -> None:
+        """Raise RefusalError unless the request may be served."""
+        code = request.code
+        if code in self._no_authentication:
+            if not self._config.authorization_enabled or code in self._no_authorization:
+                peer.authenticated = True
+                return
+            if ACCESS_KEY not in request.ext:
+                raise self.refusal(peer.peer_ip, code, "missing", "", NO_SUBJECT)
+        user = self._authenticate(peer, request)
+        peer.authenticated = True
+        if user.is_super or not self._config.authorization_enabled or code in self._no_authorization:
+            return
+        allowed, names = self._allowed, self._accesses.names.get(code)
+        key: tuple[object, ...] = ()
+        if names is not None:
+            key = (user.name, peer.peer_ip, code, *map(request.ext.get, names))
+            if key in allowed:
+                return
+        try:
+            accesses = self._accesses.of(request)
+        except ConfigError as error:
+            raise self.refusal(
+                peer.peer_ip, code, "request", user.name, "parse authorization context error.", str(error)) from None
+        acl = self._acl(user.name)
+        for access in accesses:
+            self._authorize(peer.peer_ip, code, user, acl, access)
+        if key:
+            _remember(allowed, key)
+
+    def prove(self, address: str, call: str, name: str, content: bytes, signature: bytes | None) -> User:
+        """Return the user that signed ``content``. Raises RefusalError."""
+        user, signer = self._find(address, call, name)
+        if signature is None or not signer.has_signed_bytes(content, signature):
+            raise self.refusal(address, call, "signature", name, "check signature failed.")
+        return user
+
+    def authorize(self, address: str, call: str, user: User, accesses: Iterable[Access]) -> None:
+        """Raise RefusalError unless a proven user may do all of this from an address."""
+        if user.is_super or not self._config.authorization_enabled:
+            return
+        allowed, acl = self._allowed, self._acl(user.name)
+        for access in accesses:
+            key = user.name, address, access
+            if key not in allowed:
+                self._authorize(address, call, user, acl, access)
+                _remember(allowed, key)
+
+    def _find(self, address: str, call: int | str, name: str | None) -> tuple[User, Signer]:
+        if not name:
+            raise self.refusal(address, call, "missing", "", "username cannot be null.")
+        users = self._known
+        known = users.get(name)
+        if known is None:
+            user = self._user(name)
+            if user is None:
+                raise self.refusal(address, call, "user", name, f"User:{name} is not found.")
+            if not user.enabled:
+                raise self.refusal(address, call, "disabled", name, f"User:{name} is disabled.")
+            known = users[name] = user, Signer(user.password)
+        return known
+
+    def _authenticate(self, peer: Peer, request: RemotingCommand) -> User:
+        name = request.ext.get(ACCESS_KEY)
+        known = self._find(peer.peer_ip, request.code, name)
+        assert name, "it was found"
+        if self._proven_ns and self._is_proven(peer, name):
+            return known[0]
+        if not known[1].has_signed(request.ext, request.body, request.version):
+            raise self.refusal(peer.peer_ip, request.code, "signature", name, "check signature failed.")
+        if self._proven_ns:
+            if len(self._proven) >= self._config.stateful_authentication_cache_max_num:
+                self._proven.clear()
+            self._proven[id(peer), name] = peer, self._clock.monotonic_ns() + self._proven_ns
+        return known[0]
+
+    def _is_proven(self, peer: Peer, name: str) -> bool:
+        """Return whether the user has proven itself on this connection a short time ago."""
+        found = self._proven.get((id(peer), name))
+        return found is not None and found[0] is peer and self._clock.monotonic_ns() < found[1]
+
+    def _authorize(self, address: str, call: int | str, user: User, acl: Acl | None, access: Access) -> None:
+        verdict = decide(user, acl, access, address)
+        if not verdict.allowed:
+            raise self.refusal(
+                address, call, "permission", user.name,
+                f"User:{user.name} has no permission to access {access.key} from {address}, {verdict.reason}",
+                f"{verdict.reason} {verdict.entry or ''}".strip(), access)
+
+    def refusal(
+        self, address: str, call: int | str, reason: str, name: str, remark: str, cause: str = "",
+        access: Access | None = None,
+    ) -> RefusalError:
+        """Count and log a denied request (its code, or the name of the call), and return the error to raise."""
+        self.denied[reason] += 1
+        key = reason, name, address, call, access
+        now, last = self._clock.monotonic_ns(), self._logged.get(key)
+        if last is None or now - last[0] >= LOG_PERIOD_NS:
+            if last is None and len(self._logged) >= LOGGED_MAX:
+                self._logged.clear()
+            _log.warning(
+                "access denied user=%r address=%s code=%s action=%s resource=%r reason=%s more=%d",
+                name, address, call, action_names(access.actions) if access else "",
+                access.key if access else "", cause or remark, last[1] if last else 0)
+            self._logged[key] = [now, 0]
+        else:
+            last[1] += 1
+        return RefusalError(ResponseCode.NO_PERMISSION, remark)
+
+
+def _remember(allowed: set[tuple[object, ...]], key: tuple[object, ...]) -> None:
+    if len(allowed) >= ALLOWED_MAX:
+        allowed.clear()
+    allowed.add(key)
+
+
+def action_names(actions: Action) -> str:
+    """Return the names of actions as entries have them."""
+    return ",".join((action.name or "").capitalize() for action in actions)

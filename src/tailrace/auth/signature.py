@@ -1,0 +1,109 @@
+"""The signature of requests: HmacSHA1 of the values of their fields and of their body (AclUtils, AclSigner)."""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Final, final
+
+__all__ = ["ACCESS_KEY", "SIGNATURE", "Credentials", "Signer", "sign"]
+
+ACCESS_KEY: Final = "AccessKey"
+SIGNATURE: Final = "Signature"
+VERSION_V4_9_3: Final = 399
+"""Ordinal of V4_9_3: clients up to it do not sign `UNIQUE_KEY_QUERY`."""
+UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
+
+
+ORDERS_MAX: Final = 1_000
+"""Kinds of requests whose fields are remembered in the order of their names."""
+BLOCK: Final = 64
+"""Bytes of a block of SHA-1."""
+_INNER: Final = bytes(byte ^ 0x36 for byte in range(256))
+_OUTER: Final = bytes(byte ^ 0x5C for byte in range(256))
+_Values = Callable[[Mapping[str, str]], tuple[str, ...]]
+_orders: dict[tuple[bool, tuple[str, ...]], _Values] = {}
+"""What returns the signed values of a request, by the names of its fields as they came."""
+
+
+def _values_of(names: tuple[str, ...], *, old: bool) -> _Values:
+    """Remember and return what gives the signed values of requests with these fields."""
+    left_out = {SIGNATURE, UNIQUE_KEY_QUERY} if old else {SIGNATURE}
+    signed = sorted(set(names) - left_out)
+    take: _Values
+    if len(signed) > 1:
+        take = itemgetter(*signed)
+    else:  # an itemgetter of one name gives no tuple
+
+        def take(ext: Mapping[str, str]) -> tuple[str, ...]:
+            return tuple(ext[name] for name in signed)
+
+    if len(_orders) >= ORDERS_MAX:
+        _orders.clear()
+    _orders[old, names] = take
+    return take
+
+
+@final
+class Signer:
+    """The key of a user. Its two hashes are begun once (RFC 2104), which takes most of the time of a short HMAC."""
+
+    __slots__ = ("_inner", "_outer")
+
+    def __init__(self, secret: str) -> None:
+        key = secret.encode("utf-8", "surrogatepass")
+        if len(key) > BLOCK:
+            key = hashlib.sha1(key, usedforsecurity=False).digest()
+        key = key.ljust(BLOCK, b"\0")
+        self._inner = hashlib.sha1(key.translate(_INNER), usedforsecurity=False)
+        self._outer = hashlib.sha1(key.translate(_OUTER), usedforsecurity=False)
+
+    def signature(self, ext: Mapping[str, str], body: bytes, version: int) -> bytes:
+        """Return the signature that a request should have: the values in the order of their names, then the body."""
+        names, old = tuple(ext), version <= VERSION_V4_9_3
+        values = _orders.get((old, names)) or _values_of(names, old=old)
+        fields = "".join(values(ext)).encode("utf-8", "surrogatepass")
+        return binascii.b2a_base64(self._hmac(fields, body), newline=False)
+
+    def _hmac(self, content: bytes, more: bytes = b"") -> bytes:
+        """Return the HmacSHA1 of ``content + more``."""
+        inner, outer = self._inner.copy(), self._outer.copy()
+        inner.update(content)
+        if more:
+            inner.update(more)
+        outer.update(inner.digest())
+        return outer.digest()
+
+    def has_signed_bytes(self, content: bytes, found: bytes) -> bool:
+        """Return whether ``found`` is the HmacSHA1 of bytes; takes the same time for every wrong one."""
+        return hmac.compare_digest(self._hmac(content), found)
+
+    def has_signed(self, ext: Mapping[str, str], body: bytes, version: int) -> bool:
+        """Return whether a request has this signature; takes the same time for every wrong one."""
+        found = ext.get(SIGNATURE)
+        if found is None:
+            return False
+        return hmac.compare_digest(self.signature(ext, body, version), found.encode("utf-8", "surrogatepass"))
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """A user and its password, with which a client signs its requests."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+    signer: Signer = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "signer", Signer(self.secret_key))
+
+
+def sign(ext: Mapping[str, str], body: bytes, credentials: Credentials, version: int) -> dict[str, str]:
+    """Return the fields of a request with those that prove who sent it."""
+    made = {**ext, ACCESS_KEY: credentials.access_key}
+    made[SIGNATURE] = credentials.signer.signature(made, body, version).decode()
+    return made

@@ -1,0 +1,121 @@
+"""Settings of access control 2.0, by RocketMQ's names."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Final
+
+from tailrace.config import KIB, MIB, _Config, _option, _shown, whole_number
+
+__all__ = ["AuthConfig"]
+
+_AUTH: Final = "org.apache.rocketmq.auth"
+_STATEFUL: Final = f"{_AUTH}.authentication.strategy.StatefulAuthenticationStrategy"
+_BOTH: Final = ("authentication", "Authentication"), ("authorization", "Authorization")
+
+
+def _auth_classes(part: str) -> tuple[tuple[str, ...], ...]:
+    """Return the Java classes that a setting may name, an empty text for the default, for both halves."""
+    made = []
+    for room, name in _BOTH:
+        classes = {
+            "provider": (f"provider.Default{name}Provider",), "metadata": (f"provider.Local{name}MetadataProvider",),
+            "strategy": (f"strategy.Stateless{name}Strategy", f"strategy.Stateful{name}Strategy")}[part]
+        made.append(("", *(f"{_AUTH}.{room}.{one}" for one in classes)))
+    return tuple(made)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthConfig(_Config):
+    """Who may do what: access control 2.0."""
+
+    authentication_enabled: bool = _option(
+        False, "Whether every request must prove which user sent it, by its signature.")
+    authorization_enabled: bool = _option(
+        False, "Whether users that are not super users need permissions. It needs `authenticationEnabled`.")
+    authentication_whitelist: str = _option(
+        "", "Codes of requests that need no user, separated by commas.")
+    authorization_whitelist: str = _option(
+        "", "Codes of requests that need no permission, separated by commas.")
+    init_authentication_user: str = _option(
+        "", "Super user that is made at a start if no user has its name, as "
+        '`{"username":"NAME","password":"PASSWORD"}`. See also `serve --user`.', secret=True)
+    inner_client_authentication_credentials: str = _option(
+        "", "User with which the broker registers at other name servers, as "
+        '`{"accessKey":"NAME","secretKey":"PASSWORD"}`. It is made as a super user at a start if no user has its '
+        "name.", secret=True)
+    authentication_strategy: str = _option(
+        "", "The Java class. Stateless (the default) checks the signature of each request, Stateful only once for a "
+        "connection and user in `statefulAuthenticationCacheExpiredSecond`.", choices=_auth_classes("strategy")[0])
+    authorization_strategy: str = _option(
+        "", "The Java class. Both are the same here: verdicts are remembered until a user or a permission changes.",
+        choices=_auth_classes("strategy")[1])
+    authentication_provider: str = _option("", "The Java class.", choices=_auth_classes("provider")[0])
+    authorization_provider: str = _option("", "The Java class.", choices=_auth_classes("provider")[1])
+    authentication_metadata_provider: str = _option("", "The Java class.", choices=_auth_classes("metadata")[0])
+    authorization_metadata_provider: str = _option("", "The Java class.", choices=_auth_classes("metadata")[1])
+    stateful_authentication_cache_max_num: int = _option(
+        10_000, "Users on connections that Stateful remembers.", low=1, high=10_000_000)
+    stateful_authentication_cache_expired_second: int = _option(
+        60, "How long Stateful remembers them.", unit="s", low=1, high=86_400)
+    unauthenticated_frame_max_bytes: int = _option(
+        5 * MIB, "Longest request of a connection on which no user has proven itself; a longer one closes it.",
+        unit="bytes", low=4 * KIB, high=16 * MIB)
+    unauthenticated_timeout_seconds: int = _option(
+        30, "A connection on which no user proves itself for this long is closed.", unit="s", low=1)
+    unauthenticated_connections_max: int = _option(
+        200, "Connections of one address on which no user has proven itself; more are closed.", low=1)
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether a user proves itself only once in a while on a connection."""
+        return self.authentication_strategy == _STATEFUL
+
+    @staticmethod
+    def codes(text: str) -> frozenset[int]:
+        """Return the codes of a whitelist."""
+        return frozenset(int(code) for part in text.split(",") if (code := part.strip()))
+
+    def first_user(self) -> tuple[str, str] | None:
+        """Return name and password of ``initAuthenticationUser``."""
+        return _pair(self.init_authentication_user, "username", "password")
+
+    def inner_client(self) -> tuple[str, str] | None:
+        """Return name and password of ``innerClientAuthenticationCredentials``."""
+        return _pair(self.inner_client_authentication_credentials, "accessKey", "secretKey")
+
+    def validate(self) -> list[str]:
+        """Return a sentence for each value that cannot work; none shows a secret."""
+        problems = _Config.validate(self)
+        if self.authorization_enabled and not self.authentication_enabled:
+            problems.append(
+                "authorizationEnabled=true needs authenticationEnabled=true: without it a client has the permissions "
+                "of every user that it names")
+        for name, text in (("authenticationWhitelist", self.authentication_whitelist),
+                           ("authorizationWhitelist", self.authorization_whitelist)):
+            parts = (part.strip() for part in str(text).split(","))
+            if wrong := [part for part in parts if part and whole_number(part) is None]:
+                problems.append(f"{name} has {_shown(wrong[0])}, which is not the code of a request")
+        for name, pair in (("initAuthenticationUser", self.first_user),
+                           ("innerClientAuthenticationCredentials", self.inner_client)):
+            try:
+                pair()
+            except ValueError as error:
+                problems.append(f"{name} {error}")
+        return problems
+
+
+def _pair(text: str, name: str, secret: str) -> tuple[str, str] | None:
+    """Return two members of a JSON object; None for an empty text. Raises ValueError without a secret."""
+    if not text.strip():
+        return None
+    wanted = f'is not {{"{name}":"...","{secret}":"..."}}'
+    try:
+        value = json.loads(text)
+    except ValueError:
+        raise ValueError(wanted) from None
+    found = [str(value.get(member) or "") for member in (name, secret)] if isinstance(value, dict) else [""]
+    if not all(one.strip() for one in found):
+        raise ValueError(wanted)
+    return found[0], found[1]

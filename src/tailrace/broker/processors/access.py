@@ -1,0 +1,189 @@
+"""Users and permissions: requests 3001 to 3010, as mqadmin sends them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+from tailrace.auth.model import (
+    CUSTOM,
+    DEFAULT,
+    Acl,
+    User,
+    acl_of,
+    resource_of,
+    subject_name,
+    user_name,
+    user_of,
+)
+from tailrace.auth.signature import ACCESS_KEY
+from tailrace.broker.access import Access
+from tailrace.broker.answers_later import Answer, Change, ConfigChanges
+from tailrace.broker.processors._bodies import json_object
+from tailrace.errors import ConfigError, RefusalError
+from tailrace.formats import fastjson
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.access_headers import (
+    AclRequestHeader,
+    DeleteAclRequestHeader,
+    ListAclsRequestHeader,
+    ListUsersRequestHeader,
+    UserRequestHeader,
+)
+from tailrace.remoting import Channel, RemotingServer
+
+__all__ = ["AccessProcessor"]
+
+
+def _refused(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Have a step raise RefusalError (16) for what cannot be, as the reference answers it."""
+
+    def run(*arguments: Any) -> Any:
+        try:
+            return step(*arguments)
+        except ConfigError as error:
+            raise RefusalError(ResponseCode.NO_PERMISSION, str(error)) from None
+
+    return run
+
+
+@final
+class AccessProcessor:
+    """Changes and shows users and permissions."""
+
+    def __init__(self, access: Access, changes: ConfigChanges, read_only: str) -> None:
+        self._access = access
+        self._users, self._acls = access.users, access.acls
+        self._changes = changes
+        self._read_only = read_only
+
+    def register(self, server: RemotingServer) -> None:
+        """Take over the codes of this processor."""
+        code = RequestCode
+        for number, serve in {
+            code.AUTH_CREATE_USER: self.create_user, code.AUTH_UPDATE_USER: self.update_user,
+            code.AUTH_DELETE_USER: self.delete_user, code.AUTH_GET_USER: self.get_user,
+            code.AUTH_LIST_USER: self.list_users, code.AUTH_CREATE_ACL: self.update_acl,
+            code.AUTH_UPDATE_ACL: self.update_acl, code.AUTH_DELETE_ACL: self.delete_acl,
+            code.AUTH_GET_ACL: self.get_acl, code.AUTH_LIST_ACL: self.list_acls,
+        }.items():
+            server.register(_refused(serve), number)
+
+    def _apply(self, channel: Channel, request: RemotingCommand, change: Change) -> Answer:
+        if self._read_only:
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, self._read_only)
+        return self._changes.apply(channel, request, [change], request.answer)
+
+    def _is_super(self, request: RemotingCommand) -> bool:
+        """Return whether a super user sent the request; without authentication everybody is one."""
+        if not self._access.config.authentication_enabled:
+            return True
+        user = self._users.get(request.ext.get(ACCESS_KEY, ""))
+        return user is not None and user.is_super
+
+    # --- users
+
+    def _user_in(self, request: RemotingCommand) -> dict[str, Any]:
+        name = request.read(UserRequestHeader).username
+        if not name:
+            raise RefusalError(ResponseCode.INVALID_PARAMETER, "The username is blank")
+        return {**json_object(request), "username": name}
+
+    def _check_super(self, request: RemotingCommand, user: User, what: str) -> None:
+        if user.is_super and not self._is_super(request):
+            raise RefusalError(ResponseCode.NO_PERMISSION, f"The super user can only be {what} by super user")
+
+    def create_user(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Add a user: request 3001."""
+        user = user_of(self._user_in(request))
+        if user.is_super and not self._is_super(request):
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, "The super user can only be create by super user")
+        return self._apply(channel, request, Change(
+            self._users, _refused(self._users.creation(user)), lambda: self._acls.forget(user.name)))
+
+    def update_user(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Change password, type or status of a user: request 3002."""
+        value = self._user_in(request)
+        wanted = user_of(value, User("", "-"))
+        if wanted.is_super and not self._is_super(request):
+            raise RefusalError(ResponseCode.SYSTEM_ERROR, "The super user can only be update by super user")
+        return self._apply(channel, request, Change(self._users, _refused(self._users.update(
+            value, lambda user: self._check_super(request, user, "update")))))
+
+    def delete_user(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Remove a user with its permissions: request 3003."""
+        name = user_name(request.read(UserRequestHeader).username)
+        return self._apply(channel, request, Change(
+            self._users, _refused(self._users.deletion(
+                name, lambda user: self._check_super(request, user, "update"))),
+            lambda: self._acls.forget(name)))
+
+    def _user_info(self, user: User, *, with_password: bool) -> dict[str, Any]:
+        made = user.to_json()
+        if not with_password:
+            del made["password"]
+        return made
+
+    def get_user(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """One user: request 3004. Its password is for super users that have proven themselves."""
+        name = request.read(UserRequestHeader).username
+        if not name.strip():
+            raise RefusalError(ResponseCode.INVALID_PARAMETER, "The username is blank")
+        user = self._users.get(name)
+        return request.answer(body=b"" if user is None else fastjson.dumps(
+            self._user_info(user, with_password=self._shows_passwords(request))))
+
+    def list_users(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Users whose name contains a text: request 3005."""
+        text, shown = request.read(ListUsersRequestHeader).filter.strip(), self._shows_passwords(request)
+        found = [self._user_info(user, with_password=shown) for user in self._users.values() if text in user.name]
+        return request.answer(body=fastjson.dumps(found) if found else b"")
+
+    def _shows_passwords(self, request: RemotingCommand) -> bool:
+        return self._access.config.authentication_enabled and self._is_super(request)
+
+    # --- permissions
+
+    def update_acl(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Add entries, or replace those of the same resource: requests 3006 and 3007."""
+        acl = acl_of(json_object(request), request.read(AclRequestHeader).subject)
+        return self._apply(channel, request, Change(self._acls, _refused(self._acls.update(acl, self._users))))
+
+    def delete_acl(self, channel: Channel, request: RemotingCommand) -> Answer:
+        """Remove the entry of a resource, or all entries of a user: request 3008."""
+        header = request.read(DeleteAclRequestHeader)
+        name = self._subject(header.subject, "The subject is not exist.")
+        policy = header.policy_type or CUSTOM
+        policy = next((one for one in (CUSTOM, DEFAULT) if one.lower() == policy.lower()), "")
+        if not policy:
+            raise ConfigError(f"The policy type {header.policy_type[:40]!r} is not Custom or Default.")
+        resource = resource_of(header.resource) if header.resource.strip() else None
+        return self._apply(channel, request, Change(
+            self._acls, _refused(self._acls.deletion(name, policy, resource))))
+
+    def get_acl(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """The entries of a user: request 3009."""
+        name = self._subject(request.read(AclRequestHeader).subject, "The subject is not exist.")
+        acl = self._acls.get(name)
+        return request.answer(body=b"" if acl is None else fastjson.dumps(acl.to_json()))
+
+    def _subject(self, subject: str, remark: str) -> str:
+        name = subject_name(subject)
+        if self._users.get(name) is None:
+            raise ConfigError(remark)
+        return name
+
+    def list_acls(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
+        """Entries whose subject and resource contain a text: request 3010."""
+        header = request.read(ListAclsRequestHeader)
+        found = []
+        for acl in self._acls.values():
+            if header.subject_filter.strip() not in acl.subject:
+                continue
+            text = header.resource_filter.strip()
+            custom, default = (
+                tuple(entry for entry in entries if text in entry.resource.key)
+                for entries in (acl.custom, acl.default))
+            if shown := Acl(acl.name, custom, default):
+                found.append(shown.to_json())
+        return request.answer(body=fastjson.dumps(found) if found else b"")

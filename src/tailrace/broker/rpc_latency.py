@@ -1,0 +1,31 @@
+"""How long calls of the gRPC endpoint take, for ``/metrics``."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import Final, final
+
+from tailrace.metrics import RPC_LATENCY
+
+__all__ = ["LONG_POLLING", "RpcLatency"]
+
+LONG_POLLING: Final = frozenset({"receive_message"})
+"""Calls that wait for messages."""
+Key = tuple[str, str]
+
+
+@final
+class RpcLatency:
+    """Counts by call and status. ``clients`` returns the number of clients; None without the endpoint."""
+
+    def __init__(self) -> None:
+        self.clients: Callable[[], int] | None = None
+        self.counts: dict[Key, list[int]] = {}
+        self.sums_ms: dict[Key, float] = {}
+
+    def observe(self, name: str, code: str, ms: float) -> None:
+        """Note a call, such as ``send_message``, that ended with a status, such as ``ok``."""
+        counts = self.counts.setdefault((name, code), [0] * (len(RPC_LATENCY.buckets) + 1))
+        counts[bisect_left(RPC_LATENCY.buckets, ms)] += 1
+        self.sums_ms[name, code] = self.sums_ms.get((name, code), 0.0) + ms

@@ -1,0 +1,136 @@
+"""Removal of parts of logical queues that are not needed any more (TopicQueueMappingCleanService).
+
+In the hours of ``deleteWhen`` two things are removed from the mappings of this broker:
+
+- the oldest part of a queue that this broker leads, when retention has deleted all its messages;
+- the whole list of a queue that was led by another broker, when that is not the leader any more. The leader of now has
+  a newer list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, final
+
+from tailrace.broker.static_topics.logical_queues import PHYSICAL
+from tailrace.errors import RefusalError, StoreError
+from tailrace.formats import fastjson
+from tailrace.formats.remoting import RequestCode, ResponseCode
+from tailrace.formats.requests.broker_headers import GetMaxOffsetResponseHeader
+from tailrace.logs import get_logger
+from tailrace.node.topic_queue_mapping import (
+    LogicQueueMappingItem,
+    TopicQueueMappingDetail,
+    checked_info,
+)
+from tailrace.store.retention.rules import is_time_to_delete
+
+if TYPE_CHECKING:
+    from tailrace.broker.context import BrokerContext
+
+__all__ = ["PERIOD_S", "MappingCleaner"]
+
+_log = get_logger(__name__)
+
+PERIOD_S: Final = 300.0
+
+
+@final
+class MappingCleaner:
+    """Looks at all mappings, one pass at a time, on the event loop."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+        self._mappings = broker.topics.mappings
+        self._name = broker.config.broker_name
+        self._task: asyncio.Task[None] | None = None
+
+    def start_pass(self) -> None:
+        """Begin a pass if there are mappings, it is the hour for it, and no pass is under way."""
+        store = self._broker.store
+        hour = datetime.fromtimestamp(self._broker.clock.now_ms() / 1000).hour  # noqa: DTZ006 - local hours
+        if (
+            self._mappings.table and self._task is None and store.is_writeable and not store.lost_lock
+            and is_time_to_delete(store.config.delete_when, hour)
+        ):
+            self._task = self._broker.loop.create_task(self._run())
+
+    async def stop(self) -> None:
+        """End the pass that is under way."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        try:
+            await self.run_pass()
+        finally:
+            self._task = None
+
+    async def run_pass(self) -> None:
+        """Clean every mapping; one that fails is logged and tried again by the next pass."""
+        for topic, detail in list(self._mappings.table.items()):
+            try:
+                changes = await self._changes(detail)
+                if changes:
+                    edit = self._mappings.keeping(detail, changes)
+                    await self._broker.loop.run_in_executor(None, partial(self._mappings.change, edit))
+                    _log.info("static topic cleaned topic=%s queues=%s", topic, sorted(changes))
+            except (RefusalError, StoreError, OSError, ValueError) as error:
+                _log.warning("static topic not cleaned topic=%s reason=%s", topic, error)
+
+    async def _changes(self, detail: TopicQueueMappingDetail) -> dict[int, tuple[LogicQueueMappingItem, ...]]:
+        """Return the new items of the queues that change; empty for a queue whose list is not needed."""
+        changes: dict[int, tuple[LogicQueueMappingItem, ...]] = {}
+        elsewhere: list[int] = []
+        for queue_id, items in detail.hosted_queues.items():
+            if not detail.leads(queue_id):
+                elsewhere.append(queue_id)
+            elif len(items) > 1 and await self._is_empty(detail.topic, items[0]):
+                changes[queue_id] = items[1:]
+        leaders = await self._leaders(detail) if elsewhere else {}
+        for queue_id in elsewhere:
+            items = detail.hosted_queues[queue_id]
+            leader = leaders.get(queue_id)
+            if leader and items and leader != items[-1].bname and await self._agrees(leader, detail, queue_id):
+                changes[queue_id] = ()
+        return changes
+
+    async def _is_empty(self, topic: str, item: LogicQueueMappingItem) -> bool:
+        """Return whether the physical queue of an item has no message."""
+        store = self._broker.store
+        if item.bname == self._name:
+            until = max(0, store.max_offset_in_queue(topic, item.queue_id))
+            return until == 0 or max(0, store.min_offset_in_queue(topic, item.queue_id)) == until
+        found = []
+        for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET):
+            answer = await self._broker.other_brokers.ask(
+                item.bname, topic, code, {"topic": topic, "queueId": str(item.queue_id), **PHYSICAL})
+            if answer.code != ResponseCode.SUCCESS:
+                raise RefusalError(answer.code, answer.remark or "")
+            found.append(answer.read(GetMaxOffsetResponseHeader).offset)
+        return found[1] == 0 or found[0] == found[1]
+
+    async def _leaders(self, detail: TopicQueueMappingDetail) -> dict[int, str]:
+        """Return the brokers that lead logical queues, as the name servers know them."""
+        route: dict[str, Any] = await self._broker.other_brokers.route(detail.topic)
+        infos = [checked_info(info, detail.topic) for info in (route.get("topicQueueMappingByBroker") or {}).values()]
+        return {
+            int(queue_id): info["bname"] for info in sorted(infos, key=lambda info: int(info["epoch"]))
+            if info["scope"] == detail.scope for queue_id in info["currIdMap"]}
+
+    async def _agrees(self, leader: str, detail: TopicQueueMappingDetail, queue_id: int) -> bool:
+        """Return whether the leader has a mapping of the same state in which it leads the queue."""
+        answer = await self._broker.other_brokers.ask(
+            leader, detail.topic, RequestCode.GET_TOPIC_CONFIG, {"topic": detail.topic, "lo": "true"})
+        if answer.code != ResponseCode.SUCCESS:
+            return False
+        value = fastjson.loads(answer.body).get("mappingDetail")
+        if value is None:
+            return False
+        found = TopicQueueMappingDetail.from_json(value, detail.topic)
+        return (
+            (found.bname, found.total_queues, found.epoch) == (leader, detail.total_queues, detail.epoch)
+            and found.leads(queue_id))

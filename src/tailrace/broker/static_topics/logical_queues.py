@@ -1,0 +1,222 @@
+"""Logical queues in sends and pulls: which physical queue a request means, and what its answer says.
+
+Sends and pulls of a topic without a mapping never come here: their processors look at `StaticTopics.table` first.
+
+A pull is answered from the item that has its offset. If that has ended, the answer is PULL_RETRY_IMMEDIATELY with the
+start of the next item, so a consumer steps over the offsets between two items. In messages the queue and the offset
+are physical; the field ``offsetDelta`` is what a client adds to the offsets.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple, final
+
+import msgspec
+
+from tailrace.errors import RefusalError
+from tailrace.formats.remoting import RemotingCommand, ResponseCode
+from tailrace.formats.requests.custom_header import CustomHeader, Int32
+from tailrace.formats.requests.message_headers import (
+    PullMessageRequestHeader,
+    SendMessageRequestHeader,
+)
+from tailrace.model import PutMessageResult
+from tailrace.node.topic_queue_mapping import (
+    LogicQueueMappingItem,
+    TopicQueueMappingDetail,
+    TopicQueueMappingManager,
+    find_item,
+)
+
+__all__ = ["PHYSICAL", "LogicalPull", "LogicalQueue", "LogicalSend", "Place", "StaticTopics"]
+
+PHYSICAL: Final = {"lo": "false"}
+"""The field of a request that names physical queues, such as one that another broker passes on."""
+
+
+class TopicQueueRequestHeader(CustomHeader):
+    """What requests about a queue have in common."""
+
+    topic: str
+    queue_id: Int32
+    lo: bool | None = None
+    """False if the queue and the offsets are physical."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalQueue:
+    """A logical queue that this broker leads (TopicQueueMappingContext)."""
+
+    detail: TopicQueueMappingDetail
+    queue_id: int
+
+    @property
+    def items(self) -> tuple[LogicQueueMappingItem, ...]:
+        """Its parts, oldest first; at least one."""
+        return self.detail.hosted_queues[self.queue_id]
+
+    @property
+    def leader(self) -> LogicQueueMappingItem:
+        """The part that takes messages."""
+        return self.items[-1]
+
+    @property
+    def decided(self) -> list[LogicQueueMappingItem]:
+        """The parts whose logical offsets are known. Raises RefusalError if no part has one yet."""
+        found = [item for item in self.items if item.is_decided]
+        if not found:
+            raise RefusalError(
+                ResponseCode.SYSTEM_ERROR,
+                f"{self.detail.topic}-{self.queue_id} has no logical offset yet: its remapping is not complete")
+        return found
+
+    def item_of(self, offset: int) -> LogicQueueMappingItem:
+        """Return the part that has a logical offset; the first one for an offset before it. Raises RefusalError."""
+        return find_item(self.items, offset) or self.decided[0]
+
+    def next_after(self, item: LogicQueueMappingItem) -> LogicQueueMappingItem | None:
+        """Return the decided part that follows another one."""
+        return next((other for other in self.items if other.gen > item.gen and other.is_decided), None)
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalSend:
+    """A send to a logical queue; ``header`` names the physical one."""
+
+    queue: LogicalQueue
+    header: SendMessageRequestHeader
+
+    def answer_of(self, result: PutMessageResult, *, is_elsewhere: bool) -> PutMessageResult:
+        """Return the result of a put with the logical queue and offset, as the answer names them.
+
+        A half message or a timer message ``is_elsewhere``: its offset is one of a system topic and stays. The
+        offset is -1 while the logical offset of the queue is not decided.
+        """
+        item = self.queue.leader
+        offset = result.queue_offset
+        if not is_elsewhere:
+            offset = item.logical(offset) if item.is_decided else -1
+        return replace(result, queue_id=self.queue.queue_id, queue_offset=offset)
+
+
+class Place(NamedTuple):
+    """Where a pull of a logical queue goes on, and where the queue begins and ends, in logical offsets."""
+
+    next_begin: int
+    low: int
+    high: int
+    delta: int
+    """What a client adds to the offsets of messages, which are physical."""
+
+    def to_ext(self) -> dict[str, str]:
+        """Return the fields of an answer that say so."""
+        return {
+            "nextBeginOffset": str(self.next_begin), "minOffset": str(self.low), "maxOffset": str(self.high),
+            "offsetDelta": str(self.delta)}
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalPull:
+    """A pull from the part ``item`` of a logical queue; its header has become physical."""
+
+    queue: LogicalQueue
+    item: LogicQueueMappingItem
+
+    def answered(
+        self, code: ResponseCode, offset: int, next_begin: int, low: int, high: int
+    ) -> tuple[ResponseCode, Place]:
+        """Return code and place of the answer. The arguments are physical; ``offset`` is where the pull began."""
+        item = self.item
+        if code is not ResponseCode.SUCCESS:
+            if offset < low:
+                # Before the first part nothing is left; a hole between two parts is stepped over quietly.
+                is_first = item is self.queue.decided[0]
+                code = ResponseCode.PULL_OFFSET_MOVED if is_first else ResponseCode.PULL_RETRY_IMMEDIATELY
+                next_begin = low
+            elif offset >= high and item is not self.queue.leader:
+                following = self.queue.next_after(item)
+                if following is None:  # it takes messages already, and its offsets are not known yet
+                    code = ResponseCode.PULL_NOT_FOUND
+                else:
+                    item, code = following, ResponseCode.PULL_RETRY_IMMEDIATELY
+                    next_begin = low = high = item.start_offset
+        if item.is_closed:
+            next_begin = min(next_begin, item.end_offset)
+        return code, self._logical(item, next_begin, low, high)
+
+    def moved(self, offset: int, low: int, high: int) -> Place:
+        """Return the place of a pull whose offset was reset to a physical one."""
+        return self._logical(self.item, offset, low, high)
+
+    def _logical(self, item: LogicQueueMappingItem, next_begin: int, low: int, high: int) -> Place:
+        end = self.queue.leader.max_logical_offset
+        return Place(
+            item.logical(next_begin), item.logical(low), max(item.logical(high), end),
+            item.logic_offset - item.start_offset)
+
+
+@final
+class StaticTopics:
+    """Finds the logical queues of requests. Works on the live table of mappings."""
+
+    def __init__(self, mappings: TopicQueueMappingManager, broker_name: str) -> None:
+        self.table = mappings.table
+        """Mappings by topic; empty on most brokers."""
+        self.broker_name = broker_name
+        self._turn = 0
+
+    def queue(self, topic: str, queue_id: int) -> LogicalQueue | None:
+        """Return a logical queue; None for a topic without a mapping.
+
+        Raises RefusalError (NOT_LEADER_FOR_QUEUE) if another broker leads the queue.
+        """
+        detail = self.table.get(topic)
+        if detail is None:
+            return None
+        if not detail.leads(queue_id) or detail.bname != self.broker_name:
+            raise RefusalError(
+                ResponseCode.NOT_LEADER_FOR_QUEUE,
+                f"{topic}-{queue_id} does not exist or is led by another broker than {self.broker_name}")
+        return LogicalQueue(detail, queue_id)
+
+    def of_request(self, request: RemotingCommand) -> LogicalQueue | None:
+        """Return the logical queue of a request about a queue; None if it names a physical one. Raises RefusalError."""
+        header = request.read(TopicQueueRequestHeader)
+        return None if header.lo is False else self.queue(header.topic, header.queue_id)
+
+    def for_send(self, request: RemotingCommand, header: SendMessageRequestHeader) -> LogicalSend | None:
+        """Return a send to a logical queue; None for a topic without a mapping. Raises RefusalError.
+
+        A negative number stands for any queue that this broker leads.
+        """
+        if header.topic not in self.table or request.ext.get("lo") == PHYSICAL["lo"]:
+            return None
+        queue_id = header.queue_id
+        if queue_id < 0:
+            detail = self.table[header.topic]
+            led = [number for number in detail.hosted_queues if detail.leads(number)]
+            self._turn += 1
+            queue_id = led[self._turn % len(led)] if led else queue_id
+        queue = self.queue(header.topic, queue_id)
+        if queue is None:  # its topic was deleted in the meantime
+            return None
+        return LogicalSend(queue, msgspec.structs.replace(header, queue_id=queue.leader.queue_id))
+
+    def for_pull(self, request: RemotingCommand, header: PullMessageRequestHeader) -> LogicalPull | None:
+        """Return a pull from a logical queue, and make its header physical; None for a topic without a mapping.
+
+        An offset to commit stays only if it is in the same part as the pull. Raises RefusalError.
+        """
+        if header.topic not in self.table:
+            return None
+        queue = self.of_request(request)
+        if queue is None:
+            return None
+        item = queue.item_of(header.queue_offset)
+        in_part = header.commit_offset >= 0 and queue.item_of(header.commit_offset) is item
+        header.commit_offset = max(0, item.physical(header.commit_offset)) if in_part else -1
+        header.queue_id, header.queue_offset = item.queue_id, item.physical(header.queue_offset)
+        if item.is_closed:
+            header.max_msg_nums = min(header.max_msg_nums, item.end_offset - item.start_offset)
+        return LogicalPull(queue, item)

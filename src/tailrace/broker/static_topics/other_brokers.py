@@ -1,0 +1,141 @@
+"""Requests that this broker sends to other brokers, which have parts of its logical queues.
+
+The addresses come from the name servers. An answer of another broker comes after `forwardTimeout` at the latest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, final
+
+from tailrace.broker.answers_later import failure_of
+from tailrace.broker.waiting import WaitingRequests, memory_of
+from tailrace.client.routes import Routes
+from tailrace.config import BrokerConfig
+from tailrace.env.clock import Clock
+from tailrace.errors import RefusalError, RemotingError
+from tailrace.formats import fastjson
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.logs import get_logger
+from tailrace.remoting import Channel
+from tailrace.remoting.client import RemotingClient
+
+__all__ = ["OtherBrokers"]
+
+_log = get_logger(__name__)
+
+WAITING_MAX: Final = 2_000
+"""Requests about logical queues that may wait, of all connections together."""
+WAITING_OF_CHANNEL_MAX: Final = 1_000
+WAITING_BYTES_MAX: Final = 64 << 20
+
+
+@final
+class OtherBrokers:
+    """Asks other brokers, and answers requests that need them. To be used on the event loop."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock: Clock, config: BrokerConfig, name_servers: Callable[[], str],
+        outgoing: Callable[[], RemotingClient] = RemotingClient,
+    ) -> None:
+        """``name_servers`` returns their addresses, separated by ``;``, or an empty text; ``outgoing`` a client."""
+        self._loop = loop
+        self._clock = clock
+        self._config = config
+        self._name_servers = name_servers
+        self._outgoing = outgoing
+        self._client: RemotingClient | None = None
+        self._routes: Routes | None = None
+        self._bounds = WaitingRequests(
+            "requests about logical queues", WAITING_MAX, WAITING_OF_CHANNEL_MAX, WAITING_BYTES_MAX)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def pending(self) -> int:
+        """Number of requests that are not answered yet."""
+        return self._bounds.count
+
+    def answer_later(
+        self, channel: Channel, request: RemotingCommand, work: Callable[[], Awaitable[RemotingCommand]]
+    ) -> None:
+        """Answer a request with the result of ``work``. Raises RefusalError (SYSTEM_BUSY) if too many wait."""
+        size = memory_of(request)
+        self._bounds.add(channel, size)
+
+        async def run() -> None:
+            try:
+                answer = await work()
+            except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
+                answer = failure_of(channel, request, error)
+            finally:
+                self._bounds.remove(channel, size)
+            channel.when_reading(functools.partial(channel.answer, request, answer))
+
+        task = self._loop.create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def ask(self, broker_name: str, topic: str, code: int, ext: dict[str, str]) -> RemotingCommand:
+        """Send a request about a topic to another broker; return its answer, with any code.
+
+        Raises RefusalError if the broker is not known or does not answer.
+        """
+        try:
+            client, routes = self._connected()
+            address = await self._address(routes, broker_name, topic)
+            return await client.invoke(
+                address, code, {**ext, "bname": broker_name}, timeout_ms=self._config.forward_timeout)
+        except RemotingError as error:
+            if self._routes is not None:
+                self._routes.forget(topic)
+            raise RefusalError(
+                ResponseCode.SYSTEM_ERROR,
+                f"broker {broker_name}, which has a part of the queue, cannot be asked about topic {topic}: {error}"
+            ) from error
+
+    async def route(self, topic: str) -> dict[str, Any]:
+        """Return the TopicRouteData of a topic, as the first name server that answers has it. Raises RefusalError."""
+        error: Exception | None = None
+        try:
+            client, _ = self._connected()
+            for address in self._name_servers().split(";"):
+                try:
+                    answer = await client.invoke(
+                        address, RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"})
+                except RemotingError as failed:
+                    error = failed
+                    continue
+                if answer.code != ResponseCode.SUCCESS:
+                    raise RefusalError(answer.code, answer.remark or "")
+                return dict(fastjson.loads(answer.body))
+        except RemotingError as failed:
+            error = failed
+        raise RefusalError(ResponseCode.SYSTEM_ERROR, f"no name server has said where topic {topic} is: {error}")
+
+    def _connected(self) -> tuple[RemotingClient, Routes]:
+        """Return what requests to others need. Raises RemotingError without a name server."""
+        name_servers = self._name_servers()
+        if not name_servers:
+            raise RemotingError("this broker knows no name server, set namesrvAddr")
+        if self._client is None or self._routes is None:
+            self._client = self._outgoing()
+            self._routes = Routes(self._client, self._clock, name_servers, "", physical=True)
+        return self._client, self._routes
+
+    async def _address(self, routes: Routes, broker_name: str, topic: str) -> str:
+        for _ in range(2):
+            address = (await routes.of(topic)).addresses.get(broker_name)
+            if address is not None:
+                return address
+            routes.forget(topic)  # it may have come since the route was asked for
+        raise RemotingError("it is not in the route of the topic")
+
+    async def stop(self) -> None:
+        """End the requests that are under way and close the connections."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._client is not None:
+            await self._client.close()

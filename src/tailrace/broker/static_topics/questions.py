@@ -1,0 +1,167 @@
+"""Questions about logical queues and offsets of groups in them: requests 14, 15 and 29 to 32.
+
+Each is put, with physical numbers, to the broker that has the part of the queue that it is about, be it this one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final, NamedTuple, final
+
+from tailrace.broker.answers_later import Answer
+from tailrace.broker.static_topics.logical_queues import PHYSICAL, LogicalQueue, StaticTopics
+from tailrace.broker.static_topics.other_brokers import OtherBrokers
+from tailrace.errors import RefusalError
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.broker_headers import (
+    GetMaxOffsetResponseHeader,
+    SearchOffsetResponseHeader,
+)
+from tailrace.formats.requests.consumer_headers import (
+    QueryConsumerOffsetResponseHeader,
+    UpdateConsumerOffsetRequestHeader,
+)
+from tailrace.node.topic_queue_mapping import LogicQueueMappingItem
+from tailrace.remoting import Channel
+
+__all__ = ["Questions", "Serve"]
+
+Serve = Callable[[Channel, RemotingCommand], Answer]
+_NOT_FOUND: Final = "Not found, maybe this group consumer boot first"
+
+
+class _Question(NamedTuple):
+    """A request about a logical queue, and ``ask``, which puts it to a part of the queue."""
+
+    request: RemotingCommand
+    queue: LogicalQueue
+    ask: Callable[..., Awaitable[RemotingCommand]]
+    """Called with a part and changed fields, and with a code for another request; raises RefusalError."""
+
+
+@final
+class Questions:
+    """Serves requests that name a logical queue; `of` wraps the functions that serve those with a physical one."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, static_topics: StaticTopics, others: OtherBrokers
+    ) -> None:
+        self._loop = loop
+        self._static_topics = static_topics
+        self._others = others
+        self._physical: dict[int, Serve] = {}
+        self._steps: dict[int, Callable[[_Question], Awaitable[RemotingCommand]]] = {
+            RequestCode.QUERY_CONSUMER_OFFSET: self._query_offset,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self._update_offset,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._search_offset,
+            RequestCode.GET_MAX_OFFSET: self._max_offset,
+            RequestCode.GET_MIN_OFFSET: self._min_offset,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self._earliest,
+        }
+
+    def of(self, code: RequestCode, physical: Serve, serve: Serve | None = None) -> Serve:
+        """Return what serves a request in both kinds of numbers.
+
+        ``physical`` returns its answer; ``serve`` serves topics without a mapping if that is another function.
+        """
+        plain, step, table = serve or physical, self._steps[code], self._static_topics.table
+        self._physical[code] = physical
+
+        def served(channel: Channel, request: RemotingCommand) -> Answer:
+            if not table:
+                return plain(channel, request)
+            queue = self._static_topics.of_request(request)
+            if queue is None:
+                return plain(channel, request)
+            question = _Question(request, queue, partial(self._ask, channel, request, queue))
+            self._others.answer_later(channel, request, partial(step, question))
+            return None
+
+        return served
+
+    async def _ask(
+        self, channel: Channel, request: RemotingCommand, queue: LogicalQueue, item: LogicQueueMappingItem,
+        code: int = 0, **fields: str,
+    ) -> RemotingCommand:
+        code = code or request.code
+        ext = {**request.ext, "queueId": str(item.queue_id), **PHYSICAL, **fields}
+        if item.bname != self._static_topics.broker_name:
+            answer = await self._others.ask(item.bname, queue.detail.topic, code, ext)
+        else:
+            asked = RemotingCommand(
+                code, ext, request.body, opaque=request.opaque, flag=request.flag, language=request.language,
+                version=request.version, serialize_type=request.serialize_type)
+            found = await self._loop.run_in_executor(None, self._physical[code], channel, asked) if (
+                code == RequestCode.SEARCH_OFFSET_BY_TIMESTAMP  # it may read from the disk
+            ) else self._physical[code](channel, asked)
+            assert isinstance(found, RemotingCommand)
+            answer = found
+        if answer.code != ResponseCode.SUCCESS:
+            raise RefusalError(answer.code, answer.remark or "", dict(answer.ext))
+        return answer
+
+    async def _max_offset(self, question: _Question) -> RemotingCommand:
+        item = question.queue.decided[-1]
+        answer = await question.ask(item)
+        return _with_offset(question, item.logical(_offset_in(answer)))
+
+    async def _min_offset(self, question: _Question) -> RemotingCommand:
+        item = question.queue.decided[0]
+        answer = await question.ask(item)
+        return _with_offset(question, item.logical(_offset_in(answer)))
+
+    async def _earliest(self, question: _Question) -> RemotingCommand:
+        """The store time of the first message in the oldest part that has one; -1 if none has."""
+        answer = None
+        for item in question.queue.decided:
+            answer = await question.ask(item)
+            if answer.ext.get("timestamp", "-1") != "-1":
+                break
+        assert answer is not None
+        return question.request.answer(ext={"timestamp": answer.ext.get("timestamp", "-1")})
+
+    async def _search_offset(self, question: _Question) -> RemotingCommand:
+        """The first offset at the time in the oldest part that ends later; else the end of the queue."""
+        offset = -1
+        for item in question.queue.decided:
+            found = _offset_in(await question.ask(item))
+            offset = item.logical(found)
+            until = _offset_in(await question.ask(item, RequestCode.GET_MAX_OFFSET))
+            if found < until and not (item.is_closed and found >= item.end_offset):
+                break
+        return question.request.answer(ext=SearchOffsetResponseHeader(offset).to_ext())
+
+    async def _query_offset(self, question: _Question) -> RemotingCommand:
+        """The offset of a group in the newest part in which it has one."""
+        items = question.queue.items
+        if len(items) == 1 and items[0].logic_offset == 0:
+            answer = await question.ask(items[0])
+            return _with_offset(question, _offset_in(answer))
+        for item in reversed(items):
+            try:
+                answer = await question.ask(item, setZeroIfNotFound="false")
+            except RefusalError as refusal:
+                if refusal.code != ResponseCode.QUERY_NOT_FOUND:
+                    raise
+                continue
+            if item.is_decided:
+                return question.request.answer(
+                    ext=QueryConsumerOffsetResponseHeader(item.logical(_offset_in(answer))).to_ext())
+        raise RefusalError(ResponseCode.QUERY_NOT_FOUND, _NOT_FOUND)
+
+    async def _update_offset(self, question: _Question) -> RemotingCommand:
+        offset = question.request.read(UpdateConsumerOffsetRequestHeader).commit_offset
+        item = question.queue.item_of(offset)
+        answer = await question.ask(item, commitOffset=str(item.physical(offset)))
+        return question.request.answer(remark=answer.remark)
+
+
+def _offset_in(answer: RemotingCommand) -> int:
+    """Return the offset in an answer. Raises RefusalError."""
+    return answer.read(GetMaxOffsetResponseHeader).offset
+
+
+def _with_offset(question: _Question, offset: int) -> RemotingCommand:
+    return question.request.answer(ext=GetMaxOffsetResponseHeader(offset).to_ext())

@@ -1,0 +1,306 @@
+"""``tailrace acl``: users and permissions of a directory or of a running broker."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from tailrace.cli.arguments import (
+    AsJson,
+    Broker,
+    Connection,
+    Namesrv,
+    Tls,
+    Where,
+    Yes,
+    complain,
+    confirm,
+    errors,
+    usage,
+)
+from tailrace.cli.connections import Target, target_of
+from tailrace.cli.output import show
+from tailrace.cli.problems import no_such
+from tailrace.errors import ConfigError, StoreError
+
+if TYPE_CHECKING:
+    from tailrace.auth.model import Acl, User
+
+__all__ = [
+    "allow", "deny", "import_plain", "list_entries", "may", "remove", "user_add", "user_list", "user_remove",
+    "user_update",
+]
+
+Words = Annotated[list[str], typer.Argument(metavar="[STORE] USER")]
+PasswordFile = Annotated[
+    Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
+    typer.Option("--password-file", metavar="FILE", help="A file with one line, the password; else it is asked for.")]
+On = Annotated[
+    str, typer.Option("--on", metavar="RESOURCE", help="Topic:NAME, Group:NAME, Cluster:NAME, a beginning of names "
+                      "as Topic:ord*, every one as Topic:*, or * for everything.")]
+Actions = Annotated[
+    str, typer.Option("--action", metavar="ACTIONS", help="Of Pub, Sub, Create, Update, Delete, Get, List, separated "
+                      "by commas; or All.")]
+From = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--from", metavar="ADDRESS", help="Only clients of this address or range, as 10.0.0.0/8; may be "
+                 "repeated.")]
+Default = Annotated[
+    bool, typer.Option("--default", help="An entry of policy Default, which counts where no other one matches.")]
+
+
+def _split(
+    words: list[str], broker: str, namesrv: str, connection: str, tls: bool | None
+) -> tuple[Target, str]:
+    *directory, name = words
+    return target_of(directory, broker, namesrv, connection, tls=tls), name
+
+
+def _password(path: Path | None, name: str) -> str:
+    from tailrace.cli.serve_settings import read_password  # noqa: PLC0415 - the broker
+
+    if path is not None:
+        return read_password(path)
+    if not sys.stdin.isatty():
+        raise usage("there is no terminal to ask for the password on, say --password-file FILE")
+    return str(typer.prompt(f"password of {name}", hide_input=True, confirmation_prompt=True, err=True))
+
+
+def _shown(user: "User") -> dict[str, Any]:
+    return {"user": user.name, "type": "Super" if user.is_super else "Normal",
+            "status": "enable" if user.enabled else "disable"}
+
+
+def _lines(acl: "Acl") -> list[dict[str, Any]]:
+    return [
+        {"user": acl.name, "policy": policy, "decision": "Allow" if entry.allow else "Deny",
+         "resource": entry.resource.key, "actions": ",".join(entry.actions), "from": ",".join(entry.source_ips)}
+        for policy, entries in (("Custom", acl.custom), ("Default", acl.default)) for entry in entries]
+
+
+# --- users
+
+
+def user_add(
+    words: Words, password_file: PasswordFile = None,
+    is_super: Annotated[bool, typer.Option("--super", help="A super user, who may do everything.")] = False,
+    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, as_json: AsJson = False,
+) -> None:
+    """Add a user."""
+    from tailrace.auth.model import user_of  # noqa: PLC0415
+    from tailrace.cli.access import access_of  # noqa: PLC0415 - asyncio
+
+    with errors():
+        target, name = _split(words, broker, namesrv, connection, tls)
+        user = user_of({"username": name, "password": _password(password_file, name),
+                        "userType": "Super" if is_super else "Normal"})
+        with access_of(target) as access:
+            access.add_user(user)
+    show([_shown(user)], as_json=as_json)
+
+
+def user_update(
+    words: Words, password_file: PasswordFile = None,
+    kind: Annotated[str, typer.Option("--type", help="Super or Normal.")] = "",
+    status: Annotated[str, typer.Option(help="enable or disable.")] = "",
+    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, as_json: AsJson = False,
+) -> None:
+    """Change the password, the type or the status of a user."""
+    from tailrace.cli.access import access_of  # noqa: PLC0415
+
+    value: dict[str, Any] = {"userType": kind, "userStatus": status}
+    value = {name: text for name, text in value.items() if text}
+    if not value and password_file is None:
+        raise usage("say what changes: --password-file, --type or --status")
+    with errors():
+        target, name = _split(words, broker, namesrv, connection, tls)
+        if password_file is not None:
+            value["password"] = _password(password_file, name)
+        with access_of(target) as access:
+            access.update_user({**value, "username": name})
+            found = [user for user in access.users() if user.name == name]
+    show(map(_shown, found), as_json=as_json)
+
+
+def user_remove(
+    words: Words, broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None,
+    yes: Yes = False, as_json: AsJson = False,
+) -> None:
+    """Remove a user with its permissions."""
+    from tailrace.cli.access import access_of  # noqa: PLC0415
+
+    with errors():
+        target, name = _split(words, broker, namesrv, connection, tls)
+        confirm(f"remove user {name} with its permissions", yes=yes)
+        with access_of(target) as access:
+            access.remove_user(name)
+    show([{"removed": name}], as_json=as_json)
+
+
+def user_list(
+    store: Where = "", broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None,
+    as_json: AsJson = False,
+) -> None:
+    """List users; no password is shown."""
+    from tailrace.cli.access import access_of  # noqa: PLC0415
+
+    with errors(), access_of(target_of([store] if store else [], broker, namesrv, connection, tls=tls)) as access:
+        found = access.users()
+    show(map(_shown, found), as_json=as_json, empty="there is no user")
+
+
+# --- permissions
+
+
+def allow(
+    words: Words, on: On, action: Actions, source: From = None, default: Default = False,
+    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, as_json: AsJson = False,
+) -> None:
+    """Allow a user something.
+
+    An entry of the same resource is replaced.
+    """
+    _set(words, on, action, source, "Allow", (broker, namesrv, connection, tls), default=default, as_json=as_json)
+
+
+def deny(
+    words: Words, on: On, action: Actions = "All", source: From = None, default: Default = False,
+    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, as_json: AsJson = False,
+) -> None:
+    """Deny a user something that another entry allows.
+
+    An entry of the same resource is replaced.
+    """
+    _set(words, on, action, source, "Deny", (broker, namesrv, connection, tls), default=default, as_json=as_json)
+
+
+def _set(
+    words: list[str], on: str, action: str, source: list[str] | None, decision: str,
+    server: tuple[str, str, str, bool | None], *, default: bool, as_json: bool,
+) -> None:
+    from tailrace.auth.model import acl_of  # noqa: PLC0415
+    from tailrace.cli.access import access_of  # noqa: PLC0415
+
+    with errors():
+        target, name = _split(words, *server)
+        entry = {"resource": on, "actions": [one.strip() for one in action.split(",") if one.strip()],
+                 "decision": decision, "sourceIps": source or []}
+        acl = acl_of({"subject": f"User:{name}", "policies": [
+            {"policyType": "Default" if default else "Custom", "entries": [entry]}]})
+        with access_of(target) as access:
+            access.update_acl(acl)
+            found = [one for one in access.acls() if one.name == name]
+    show((line for one in found for line in _lines(one)), as_json=as_json)
+
+
+def list_entries(
+    store: Where = "",
+    user: Annotated[str, typer.Option(metavar="NAME", help="Only those of this user.")] = "",
+    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, as_json: AsJson = False,
+) -> None:
+    """List permissions."""
+    from tailrace.cli.access import access_of  # noqa: PLC0415
+
+    with errors(), access_of(target_of([store] if store else [], broker, namesrv, connection, tls=tls)) as access:
+        found = [acl for acl in access.acls() if user in {"", acl.name}]
+    show((line for acl in found for line in _lines(acl)), as_json=as_json, empty="there is no permission")
+
+
+def remove(
+    words: Words,
+    on: Annotated[str, typer.Option("--on", metavar="RESOURCE", help="The entry of this resource; else all.")] = "",
+    default: Default = False,
+    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove permissions of a user."""
+    from tailrace.auth.model import resource_of  # noqa: PLC0415
+    from tailrace.cli.access import access_of  # noqa: PLC0415
+
+    with errors():
+        target, name = _split(words, broker, namesrv, connection, tls)
+        resource = resource_of(on) if on else None
+        policy = "Default" if default else "Custom"
+        confirm(f"remove {'the permission on ' + on if on else 'all permissions'} of {name}", yes=yes)
+        with access_of(target) as access:
+            found = next((acl for acl in access.acls() if acl.name == name), None)
+            if found is None or (resource and resource not in {entry.resource for entry in found.entries(policy)}):
+                raise StoreError(f"{name} has no permission {f'on {on} of policy {policy}' if on else ''}".rstrip())
+            access.remove_entry(name, policy, resource)
+    show([{"removed": on or "all", "user": name}], as_json=as_json)
+
+
+def may(
+    words: Words, on: On, action: Actions,
+    source: Annotated[str, typer.Option("--from", metavar="ADDRESS", help="Address of the client.")] = "127.0.0.1",
+    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, as_json: AsJson = False,
+) -> None:
+    """Say whether a user may do something, and which entry decides it.
+
+    Exit code 0: allowed, 1: denied.
+    """
+    from tailrace.auth.accesses import Access  # noqa: PLC0415
+    from tailrace.auth.addresses import addresses_problem  # noqa: PLC0415
+    from tailrace.auth.check import decide  # noqa: PLC0415
+    from tailrace.auth.model import ACTIONS, resource_of  # noqa: PLC0415
+    from tailrace.cli.access import access_of  # noqa: PLC0415
+
+    with errors():
+        target, name = _split(words, broker, namesrv, connection, tls)
+        resource = resource_of(on)
+        wanted = next((mask for one, mask in ACTIONS.items() if one.lower() == action.lower()), None)
+        if wanted is None or action.lower() == "all":
+            raise usage(f"--action {action!r}: test one of {', '.join(one for one in ACTIONS if one != 'All')}")
+        if not resource.kind or resource.prefixed:
+            raise usage(f"--on {on}: test one name, as Topic:orders")
+        if "/" in source or addresses_problem([source]):
+            raise usage(f"--from {source!r} is not an address")
+        with access_of(target) as access:
+            users = {user.name: user for user in access.users()}
+            if name not in users:
+                raise no_such("user", name, users, target.store or target.broker or target.namesrv)
+            acl = next((one for one in access.acls() if one.name == name), None)
+        verdict = decide(users[name], acl, Access(resource.kind, resource.name, wanted), source)
+    by = f"{verdict.entry} ({verdict.policy})" if verdict.entry else verdict.reason
+    show([{"user": name, "action": action, "resource": on, "from": source,
+           "verdict": "allowed" if verdict.allowed else "denied", "by": by}], as_json=as_json)
+    if not verdict.allowed:
+        raise typer.Exit(1)
+
+
+def import_plain(
+    words: Annotated[list[str], typer.Argument(metavar="[STORE] FILE")],
+    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, as_json: AsJson = False,
+) -> None:
+    """Import users and permissions of RocketMQ 4.x from a plain_acl.yml.
+
+    Users that are there already stay as they are. It needs the extra `acl` (PyYAML).
+    """
+    from tailrace.auth.plain_acl import from_plain_acl  # noqa: PLC0415
+    from tailrace.cli.access import access_of  # noqa: PLC0415
+
+    with errors():
+        target, file = _split(words, broker, namesrv, connection, tls)
+        import yaml  # noqa: PLC0415 - the extra acl
+
+        try:
+            imported = from_plain_acl(yaml.safe_load(Path(file).read_text("utf-8")))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{file} is not YAML: {' '.join(str(error).split())}") from None
+        except ConfigError as error:
+            raise ConfigError(f"{file}: {error}") from None
+        lines = []
+        acls = {acl.name: acl for acl in imported.acls}
+        with access_of(target) as access:
+            there = {user.name for user in access.users()}
+            for user in imported.users:
+                if user.name not in there:
+                    access.add_user(user)
+                    if user.name in acls:
+                        access.update_acl(acls[user.name])
+                lines.append({**_shown(user), "entries": len(_lines(acls[user.name])) if user.name in acls else 0,
+                              "done": "left as it is" if user.name in there else "imported"})
+    for text in imported.left_out:
+        complain(f"not imported: {text}")
+    show(lines, as_json=as_json, empty="the file has no account")

@@ -1,0 +1,71 @@
+"""Requests of commands to running servers, and the same of a directory that is being served."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from tailrace.cli.connections import Target
+from tailrace.cli.problems import no_such, serve_hint
+from tailrace.errors import RemotingCommandError, RemotingConnectError, StoreError, StoreLockedError
+
+if TYPE_CHECKING:
+    from tailrace.client.admin import AdminClient
+
+__all__ = ["TOPIC_NOT_EXIST", "ask", "explain_default", "server_of", "topic_or_nearest"]
+
+TOPIC_NOT_EXIST = 17
+"""Response code for a topic that a server does not have."""
+_Result = TypeVar("_Result")
+
+
+def server_of(store: str, error: StoreLockedError) -> str:
+    """Return the address of the broker that serves a locked directory, by the hint it left."""
+    try:
+        return str(serve_hint(store)["broker"])
+    except KeyError:
+        raise error from None
+
+
+def ask(target: Target, question: Callable[[AdminClient], Awaitable[_Result]]) -> _Result:
+    """Ask the servers of a target, or the server of its directory. Raises StoreError."""
+    import asyncio  # noqa: PLC0415 - help and complaints need none
+
+    from tailrace.client.admin import AdminClient  # noqa: PLC0415
+
+    broker = target.broker
+    if target.store:
+        broker = serve_hint(target.store).get("broker", "")
+        if not broker:
+            raise StoreError(
+                f"no server has {target.store} open: run tailrace serve, or name a server by --broker or --namesrv")
+
+    async def answer() -> _Result:
+        async with AdminClient(broker=broker, namesrv=target.namesrv, tls=target.tls or False) as admin:
+            return await question(admin)
+
+    with explain_default(target):
+        return asyncio.run(answer())
+
+
+class explain_default:  # noqa: N801 - used as a function
+    """Say in an error of a connection who chose the address, if the command did not name one."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, RemotingConnectError) and self._target.chosen_by:
+            raise StoreError(f"{error} (asked because of: {self._target.chosen_by}); name a target: STORE, --broker, "
+                             "--namesrv or --connection") from error
+
+
+def topic_or_nearest(target: Target, topic: str, error: RemotingCommandError) -> StoreError:
+    """Return the error for a topic that a server does not have, with the nearest name that it has."""
+    if error.code != TOPIC_NOT_EXIST:
+        return error
+    names = ask(target, lambda admin: admin.topic_names())
+    return no_such("topic", topic, names, target.store or target.broker or target.namesrv)

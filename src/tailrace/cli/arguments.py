@@ -1,0 +1,110 @@
+"""Arguments that several commands have, and what is said when they are wrong."""
+
+import math
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from tailrace.cli.problems import explained, read_config_file
+from tailrace.errors import StoreError
+from tailrace.java_settings import refused_settings, unused_settings
+
+__all__ = [
+    "AsJson", "Broker", "Config", "Connection", "Create", "Namesrv", "Store", "Tls", "Topic", "Where", "Yes",
+    "complain", "confirm", "errors", "finite", "group", "key_values", "read_properties", "usage",
+]
+
+Store = Annotated[Path, typer.Argument(metavar="STORE", help="A store directory.")]
+Config = Annotated[
+    Optional[Path],  # noqa: UP045 - typer reads the annotation at run time
+    typer.Option("--config", metavar="FILE", help="A RocketMQ .properties file."),
+]
+Broker = Annotated[str, typer.Option(metavar="HOST:PORT", help="A running broker.")]
+Namesrv = Annotated[
+    str, typer.Option(metavar="HOST:PORT", help="A running name server. Without a target the one of NAMESRV_ADDR, "
+                      "of the default connection, or 127.0.0.1:9876.")]
+Connection = Annotated[str, typer.Option(metavar="NAME", help="A server of the file of connections.")]
+Tls = Annotated[
+    Optional[bool],  # noqa: UP045 - typer reads the annotation at run time
+    typer.Option("--tls/--no-tls", help="Use TLS; how is said by TAILRACE_TLS_* or the file of connections.")]
+Where = Annotated[
+    str, typer.Argument(metavar="STORE", help="A store directory, unless a server is named.")
+]
+Topic = Annotated[str, typer.Option("--topic", help="Name of a topic.")]
+Create = Annotated[
+    bool, typer.Option("--create", help="Make the directory STORE a store if it is not one yet.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON lines on a terminal, too; a pipe always gets them.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask first.")]
+
+
+def group(text: str) -> typer.Typer:
+    """Return a group of commands with a help text."""
+    return typer.Typer(help=text, no_args_is_help=True, rich_markup_mode=None)
+
+
+def complain(text: str) -> None:
+    """Print what is wrong, as one line on stderr."""
+    print(f"tailrace: {text}", file=sys.stderr)
+
+
+@contextmanager
+def errors() -> Iterator[None]:
+    """Turn what users can mend into one line."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except (StoreError, OSError) as error:
+        complain(explained(error))
+        raise typer.Exit(1) from None
+    except ModuleNotFoundError as error:
+        complain(f"{error.name} is not installed")
+        raise typer.Exit(3) from None
+
+
+def read_properties(config: Path | None, *, refused_too: bool = True) -> dict[str, str]:
+    """Return the settings of a ``--config`` file; print the names that have no effect here."""
+    if config is None:
+        return {}
+    values = read_config_file(config)
+    if unknown := unused_settings(values, without=() if refused_too else refused_settings(values)):
+        complain(f"settings of {config} not used here: {', '.join(unknown)}")
+    return values
+
+
+def usage(text: str) -> typer.Exit:
+    """Say what is wrong with the arguments; return the exit to raise."""
+    complain(text)
+    return typer.Exit(2)
+
+
+def finite(value: float) -> float:
+    """Return a number of the command line. Raises BadParameter for ``nan`` and ``inf``, which bounds accept."""
+    if not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a finite number")
+    return value
+
+
+def key_values(items: list[str], option: str = "--property") -> dict[str, str]:
+    """Return the values of an option that is NAME=VALUE and may be repeated."""
+    values = {}
+    for item in items:
+        name, separator, value = item.partition("=")
+        if not separator or not name or not value:
+            raise usage(f"{option} {item!r} is not NAME=VALUE")
+        values[name] = value
+    return values
+
+
+def confirm(what: str, *, yes: bool) -> None:
+    """Ask before something is deleted or moved; without a terminal ``--yes`` must be given."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise usage(f"{what}: there is no terminal to ask on, add --yes if that is meant")
+    if not typer.confirm(f"{what}?", err=True):
+        raise typer.Exit(1)

@@ -1,0 +1,33 @@
+"""``tailrace broker status``: how running brokers are."""
+
+from typing import Final
+
+from tailrace.cli.admin import ask
+from tailrace.cli.arguments import AsJson, Broker, Connection, Namesrv, Tls, errors
+from tailrace.cli.connections import target_of
+from tailrace.cli.output import print_lines, print_table, wants_table
+
+__all__ = ["status"]
+
+_SHOWN: Final = (
+    "brokerVersionDesc", "runtime", "putTps", "getTotalTps", "putLatency99", "commitLogMinOffset",
+    "commitLogMaxOffset", "dispatchBehindBytes", "remainHowManyDataToFlush", "commitLogDirCapacity",
+    "commitLogDiskRatio", "timerReadBehind", "timerCongestNum",
+)
+
+
+def status(
+    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, as_json: AsJson = False,
+) -> None:
+    """Show the figures of one broker, or of every broker of a name server.
+
+    A table shows the most important ones, JSON all of them, as mqadmin brokerStatus does.
+    """
+    with errors():
+        found = ask(target_of([], broker, namesrv, connection, tls=tls), lambda admin: admin.runtime_info())
+    if not wants_table(as_json=as_json):
+        print_lines({"broker": address, **table} for address, table in found.items())
+        return
+    for address, table in found.items():
+        print(f"broker {address}")
+        print_table([{"what": name, "value": table[name].strip()} for name in _SHOWN if name in table])

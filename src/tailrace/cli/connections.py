@@ -1,0 +1,146 @@
+"""Which store or server a command is for: a directory, an address, or a named connection.
+
+The file of connections is ``$TAILRACE_CONNECTIONS``, or ``tailrace/connections.toml`` in
+``$XDG_CONFIG_HOME`` (``~/.config``)::
+
+    default = "test"
+
+    [test]
+    namesrv = "127.0.0.1:9876"
+
+    [shop]
+    broker = "10.0.0.7:10911"
+    tls = { trust_cert_path = "/etc/shop/ca.pem" }
+    credentials = "/home/ann/shop.credentials"
+
+``tls`` is true, false, or a table of members of `tailrace.remoting.tls.TlsOptions`. ``TAILRACE_TLS`` is true or
+false, ``TAILRACE_TLS_TRUST_CERT_PATH`` and the like are the members.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from tailrace.cli.arguments import usage
+from tailrace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tailrace.remoting.tls import TlsOptions
+
+__all__ = ["DEFAULT_NAMESRV", "Target", "connections_file", "target_of", "tls_of"]
+
+DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
+"""Where `tailrace serve` has its name server unless an option says otherwise."""
+_KINDS: Final = ("namesrv", "broker")
+CREDENTIALS: Final = "TAILRACE_CREDENTIALS"
+"""Variable of the environment with the file of the user as which clients sign, see `client.credentials`."""
+
+
+_TLS: Final = "TAILRACE_TLS"
+
+
+class Target(NamedTuple):
+    """Exactly one of the first three is given."""
+
+    store: str = ""
+    broker: str = ""
+    namesrv: str = ""
+    chosen_by: str = ""
+    """What chose the server when the command did not name one, for errors."""
+    tls: TlsOptions | None = None
+    """How connections to it use TLS; None: they do not."""
+
+
+def target_of(
+    directory: list[str], broker: str = "", namesrv: str = "", connection: str = "", *, tls: bool | None = None
+) -> Target:
+    """Return what a command is for. Ends with exit code 2 if it names several; raises ConfigError.
+
+    ``tls`` is what the command says about TLS; None: nothing.
+    """
+    named = {
+        "STORE": directory[0] if directory else "", "--broker": broker, "--namesrv": namesrv,
+        "--connection": connection,
+    }
+    said = [name for name, value in named.items() if value]
+    if len(directory) > 1:
+        raise usage(f"one STORE at a time, not {' '.join(directory)}")
+    if len(said) > 1:
+        raise usage(f"{' and '.join(said)} name different targets: say one of STORE, --broker, "
+                    "--namesrv and --connection")
+    if said and said[0] != "--connection":
+        return Target(named["STORE"], broker, namesrv, tls=tls_of(wanted=tls))
+    if not connection and (address := os.environ.get("NAMESRV_ADDR", "")):
+        return Target(namesrv=address, chosen_by="NAMESRV_ADDR of the environment", tls=tls_of(wanted=tls))
+    return _named(connection, tls)
+
+
+def tls_of(
+    said: bool | dict[str, Any] | None = None, *, wanted: bool | None = None, where: str = ""
+) -> TlsOptions | None:
+    """Return how to use TLS, None for not at all. Raises ConfigError.
+
+    ``wanted`` is an option of the command, ``said`` what the connection says in the file ``where``, which wins over
+    the environment.
+    """
+    switch = os.environ.get(_TLS, "").strip().lower()
+    if switch not in {"", "true", "false"}:
+        raise ConfigError(f"{_TLS}={switch} is neither true nor false")
+    chosen = said is not False if said is not None else switch == "true"
+    if not (chosen if wanted is None else wanted):
+        return None
+    from tailrace.remoting.tls import tls_options  # noqa: PLC0415 - OpenSSL, which most commands do not need
+
+    prefix = f"{_TLS}_"
+    values: dict[str, Any] = {
+        name.removeprefix(prefix).lower(): value for name, value in os.environ.items() if name.startswith(prefix)}
+    tls_options(values, f"the environment ({prefix}*)")
+    return tls_options(values | (said if isinstance(said, dict) else {}), where)
+
+
+def connections_file() -> Path:
+    """Return the path of the file of connections, which need not exist."""
+    if path := os.environ.get("TAILRACE_CONNECTIONS"):
+        return Path(path)
+    home = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
+    return Path(home).expanduser() / "tailrace" / "connections.toml"
+
+
+def _named(connection: str, tls: bool | None) -> Target:
+    path = connections_file()
+    known = _read(path)
+    name = connection or known.pop("default", "")
+    known.pop("default", None)
+    if not name:
+        return Target(namesrv=DEFAULT_NAMESRV, chosen_by="no STORE or server is named", tls=tls_of(wanted=tls))
+    if name not in known:
+        near = difflib.get_close_matches(str(name), known, 1)
+        raise ConfigError(f"{path} has no connection {name}"
+                          + (f"; is {near[0]} meant?" if near else f"; it has: {', '.join(known) or 'none'}"))
+    values = known[name]
+    values = dict(values) if isinstance(values, dict) else {}
+    said, credentials = values.pop("tls", None), values.pop("credentials", None)
+    where = f"connection {name} of {path}"
+    if said is not None and not isinstance(said, bool | dict):
+        raise ConfigError(f"{where}: tls is true, false or a table")
+    if len(values) != 1 or not values.keys() <= {*_KINDS} or not all(
+            isinstance(value, str) and value for value in (*values.values(), credentials or "-")):
+        raise ConfigError(
+            f'{path}: connection {name} needs one line, namesrv = "HOST:PORT" or broker = "HOST:PORT", and may have '
+            'tls and credentials = "FILE"')
+    if credentials:
+        os.environ.setdefault(CREDENTIALS, str(path.parent / Path(credentials).expanduser()))
+    return Target(**values, chosen_by=where, tls=tls_of(said, wanted=tls, where=where))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None

@@ -1,0 +1,319 @@
+"""Commands on a store directory: dump, query, verify, repair, recover, disk-usage, retention."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Optional
+
+import typer
+
+from tailrace.cli.arguments import (
+    AsJson,
+    Config,
+    Store,
+    Topic,
+    complain,
+    errors,
+    read_properties,
+    usage,
+)
+from tailrace.cli.interpreted import warn_if_interpreted
+from tailrace.cli.log_output import log_to_stderr
+from tailrace.cli.output import (
+    Progress,
+    camel,
+    local_time,
+    print_lines,
+    print_table,
+    show,
+    wants_table,
+)
+from tailrace.cli.problems import no_such
+from tailrace.config import BrokerConfig, StoreConfig
+from tailrace.formats.filenames import CONFIG
+
+if TYPE_CHECKING:
+    from tailrace.store.directory import StoreDirectory
+
+__all__ = ["disk_usage", "dump", "query", "recover", "repair", "retention", "timers", "verify"]
+
+
+def dump(
+    store: Store,
+    only: Annotated[
+        str, typer.Option(help="Comma list of store, queues, messages, timers, index, checkpoint.")] = "",
+    topic: Annotated[str, typer.Option(help="This topic alone.")] = "",
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Queues as their files are, not as recovery leaves them.")
+    ] = False,
+    body: Annotated[
+        bool, typer.Option("--body", help="Bodies, not only their hash: text as body, other bytes as bodyBase64.")
+    ] = False,
+    config: Config = None,
+) -> None:
+    """Print what a directory holds, as JSON lines.
+
+    Nothing is changed. A directory that was not closed is shown as recovery would leave it.
+    """
+    from tailrace.doctor import dump as doctor  # noqa: PLC0415 - NumPy and kernels
+    from tailrace.store.directory import DirectoryState, StoreDirectory  # noqa: PLC0415
+
+    kinds = only.split(",") if only else doctor.KINDS
+    if unknown := set(kinds) - set(doctor.KINDS):
+        raise usage(f"--only {','.join(sorted(unknown))}: known are {', '.join(doctor.KINDS)}")
+    with errors(), Progress("dump", beside_output=False) as progress:
+        directory = StoreDirectory(
+            str(store), config=StoreConfig.from_properties(read_properties(config)), raw=raw,
+            index=bool(only) and "index" in kinds)
+        if topic:
+            _check_topic(directory, topic)
+        if directory.state is DirectoryState.UNCLEAN and not raw:
+            complain("the store was not closed; shown is what recovery would leave")
+        lines = doctor.dump(directory, only=kinds, topic=topic, body=body)
+        print_lines(_followed(lines, directory, progress))
+
+
+def _followed(
+    lines: Iterable[dict[str, Any]], directory: "StoreDirectory", progress: Progress
+) -> Iterator[dict[str, Any]]:
+    """Yield the lines, and tell how much of the log their messages are."""
+    whole, done = max(directory.max_phy_offset - directory.min_phy_offset, 1), 0
+    for line in lines:
+        if message := line.get("message"):
+            done += message["size"]
+            progress(done / whole)
+        yield line
+
+
+def _check_topic(directory: "StoreDirectory", topic: str) -> None:
+    """Raise StoreError if a directory has neither queues nor settings of a topic."""
+    from tailrace.env.clock import SystemClock  # noqa: PLC0415
+    from tailrace.node.topic_config import TopicConfigManager  # noqa: PLC0415
+
+    known = {queue.topic for queue in directory.queues()}
+    if topic in known:
+        return
+    topics = TopicConfigManager(directory.file_system, f"{directory.path}/{CONFIG}", BrokerConfig(), SystemClock())
+    topics.load()
+    known |= {one.topic_name for one in topics.items() if not topics.is_system_topic(one.topic_name)}
+    if topic not in known:
+        raise no_such("topic", topic, known, directory.path)
+
+
+def query(
+    store: Store,
+    topic: Topic,
+    key: Annotated[str, typer.Option(help="A key or unique key.")],
+    body: Annotated[
+        bool, typer.Option("--body", help="Bodies, too: text as body, other bytes as bodyBase64.")] = False,
+    as_json: AsJson = False,
+    config: Config = None,
+) -> None:
+    """Print the messages that have a key.
+
+    The oldest first; nothing is changed.
+    """
+    from tailrace.doctor.dump import query as doctor_query  # noqa: PLC0415
+    from tailrace.store.directory import StoreDirectory  # noqa: PLC0415
+
+    with errors():
+        directory = StoreDirectory(
+            str(store), config=StoreConfig.from_properties(read_properties(config)), index=True)
+        _check_topic(directory, topic)
+        found = doctor_query(directory, topic, key, body=body)
+        if not wants_table(as_json=as_json):
+            print_lines(found)
+            return
+        names = ("queueId", "queueOffset", "physicalOffset", "storeTimestamp", "bodySize", "properties", "body",
+                 "bodyBase64")
+        print_table([
+            {name: line["message"][name] for name in names if name in line["message"]} for line in found
+        ], f"no message of {topic} has the key {key}")
+
+
+def recover(
+    store: Store,
+    spark: Annotated[bool, typer.Option("--spark", help="Have tasks of Spark read the log.")] = False,
+    master: Annotated[str, typer.Option(metavar="URL", help="With --spark: where Spark runs.")] = "",
+    conf: Annotated[
+        Optional[list[str]], typer.Option(metavar="NAME=VALUE", help="With --spark: its settings.")  # noqa: UP045
+    ] = None,
+    staging: Annotated[
+        str, typer.Option(metavar="DIR", help="With --spark: a directory that every executor sees.")
+    ] = "",
+    as_json: AsJson = False,
+    config: Config = None,
+) -> None:
+    """Make a directory right and close it cleanly.
+
+    The last line says what was done.
+    """
+    if not spark and (alone := [
+            name for name, value in (("--master", master), ("--conf", conf), ("--staging", staging)) if value]):
+        raise usage(f"{' and '.join(alone)} without --spark: add --spark")
+    log_to_stderr("warning")
+    if spark:
+        from tailrace.cli.pipeline import recover_store  # noqa: PLC0415
+
+        recover_store("recover", store, master or "local[*]", conf, staging, config, rebuild=False)
+        return
+    _open_once("recover", store, config, as_json=as_json)
+
+
+def _open_once(
+    what: str, store: Path, config: Path | None, *, as_json: bool, rebuild: bool = False, seal_damage: bool = False,
+) -> None:
+    """Open a store, which does all the work, close it, and print the report."""
+    from tailrace.node.message_store import MessageStore  # noqa: PLC0415 - NumPy and kernels
+
+    warn_if_interpreted()
+    with errors():
+        settings = StoreConfig.from_properties(read_properties(config))
+        with Progress(what) as progress, MessageStore.open(
+            store, config=settings, services=False, create=False, must_write=True, on_recovery=progress,
+            rebuild=rebuild, seal_damage=seal_damage,
+        ) as opened:
+            report = opened.recovery_report
+        if wants_table(as_json=as_json):
+            print_table([
+                {"what": name, "value": value} for name, value in report.items() if value not in (None, "", [], {})])
+        else:
+            print_lines([report])
+
+
+def verify(store: Store, as_json: AsJson = False, config: Config = None) -> None:
+    """Audit a directory without changing it.
+
+    Every record, queue unit and index entry is looked at. A line for each finding and a summary;
+    exit code 1 when there are findings.
+    """
+    from tailrace.doctor.verify import verify as audit  # noqa: PLC0415 - NumPy and kernels
+
+    warn_if_interpreted()
+    with errors(), Progress("verify") as progress:
+        settings = StoreConfig.from_properties(read_properties(config))
+        table, findings, summary = wants_table(as_json=as_json), list[dict[str, Any]](), dict[str, Any]()
+        for line in audit(str(store), settings, progress=progress):
+            summary = line.get("summary", summary)
+            findings += [line["finding"]] if "finding" in line else []
+            if not table:
+                print_lines([line])
+    if table:
+        if findings:
+            print_table(findings)
+        print_table([{"what": name, "value": value} for name, value in summary.items()])
+    if findings:
+        raise typer.Exit(1)
+
+
+def repair(
+    store: Store,
+    plan: Annotated[bool, typer.Option("--plan", help="Only say what would be done.")] = False,
+    seal_damage: Annotated[
+        bool, typer.Option("--seal-damage", help="Write placeholder records over damage, so that a "
+                           "Java broker does not end the log there.")] = False,
+    as_json: AsJson = False,
+    config: Config = None,
+) -> None:
+    """Rebuild queues and index from the log.
+
+    That is done whatever is there; damage goes to quarantine.
+    """
+    from tailrace.doctor.verify import repair_plan  # noqa: PLC0415
+
+    log_to_stderr("warning")
+    if not plan:
+        _open_once("repair", store, config, as_json=as_json, rebuild=True, seal_damage=seal_damage)
+        return
+    warn_if_interpreted()
+    with errors(), Progress("repair --plan") as progress:
+        settings = StoreConfig.from_properties(read_properties(config))
+        lines = [*repair_plan(str(store), settings, seal_damage=seal_damage, progress=progress)]
+    if wants_table(as_json=as_json):
+        print_table([line["plan"] for line in lines])
+    else:
+        print_lines(lines)
+
+
+def disk_usage(store: Store, as_json: AsJson = False, config: Config = None) -> None:
+    """Show the bytes of a directory.
+
+    By kind of file: lengths, and what is really taken of the disk.
+    """
+    from dataclasses import asdict  # noqa: PLC0415
+
+    from tailrace.doctor.disk_usage import disk_usage as measure  # noqa: PLC0415
+    from tailrace.env import OsFileSystem  # noqa: PLC0415
+    from tailrace.errors import NotAStoreError  # noqa: PLC0415
+    from tailrace.store.log_paths import log_paths  # noqa: PLC0415
+    from tailrace.store.own_settings import remembered  # noqa: PLC0415
+
+    with errors():
+        root = str(store.absolute())
+        settings = remembered(OsFileSystem(), root, StoreConfig.from_properties(read_properties(config)))
+        if not any(Path(path).is_dir() for path in log_paths(settings, root).all):
+            raise NotAStoreError(str(store), "it has no commitlog")
+        found = measure(OsFileSystem(), root, settings)
+    show(({camel(name): value for name, value in asdict(entry).items()} for entry in found), as_json=as_json)
+
+
+def retention(
+    store: Store,
+    delete: Annotated[bool, typer.Option("--delete-now", help="Delete what may go.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON lines; a pipe gets them only with this.")] = False,
+    config: Config = None,
+) -> None:
+    """Say which files may go, and why others stay.
+
+    For each CommitLog file: whether it may go, since when, or what keeps it.
+
+    --delete-now asks the server of the directory to delete (as mqadmin deleteExpiredCommitLog), or
+    makes one pass if no server has it open. Settings are those of --config, not those of a server.
+    """
+    from tailrace.cli.retention import delete_now, explain_retention  # noqa: PLC0415
+    from tailrace.doctor.retention_report import answer_lines, json_lines  # noqa: PLC0415
+
+    with errors():
+        settings = StoreConfig.from_properties(read_properties(config))
+        gone, by = delete_now(str(store), settings) if delete else ([], "")
+        view = explain_retention(str(store), settings)
+    if as_json:
+        if delete:
+            print_lines([{"kind": "deleted", "by": by, "files": gone}])
+        print_lines(json_lines(view))
+        return
+    if delete:
+        print(f"deleted by {by}: {' '.join(gone) or 'nothing'}")
+    for line in answer_lines(view, str(store), settings):
+        print(line)
+
+
+def timers(
+    store: Store,
+    summary: Annotated[bool, typer.Option("--summary", help="A count for each topic.")] = False,
+    as_json: AsJson = False,
+    config: Config = None,
+) -> None:
+    """List pending timers by due time.
+
+    Nothing is changed.
+    """
+    from collections import Counter  # noqa: PLC0415
+
+    from tailrace.doctor.timers import pending_timers  # noqa: PLC0415 - NumPy and kernels
+    from tailrace.store.directory import StoreDirectory  # noqa: PLC0415
+
+    with errors():
+        found = pending_timers(StoreDirectory(
+            str(store), config=StoreConfig.from_properties(read_properties(config))))
+    if summary:
+        counts = Counter(timer.topic for timer in found)
+        first = {timer.topic: timer.due_ms for timer in reversed(found)}
+        show(({"topic": topic, "pending": count, "nextDueMs": first[topic], "nextDueTime": local_time(first[topic])}
+              for topic, count in sorted(counts.items())), as_json=as_json, empty="no timer is pending")
+    elif wants_table(as_json=as_json):
+        print_table([
+            {name: line[name] for name in ("dueMs", "topic", "queueId", "roll", "uniqKey")}
+            for line in (timer.line()["timer"] for timer in found)], "no timer is pending")
+    else:
+        print_lines(
+            {"timer": {**timer.line()["timer"], "dueTime": local_time(timer.due_ms)}} for timer in found)

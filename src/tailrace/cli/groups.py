@@ -1,0 +1,155 @@
+"""``tailrace group``: consumer groups of a directory or of a running broker."""
+
+from typing import Annotated, Any, Optional
+
+import typer
+
+from tailrace.cli.admin import ask
+from tailrace.cli.arguments import (
+    AsJson,
+    Broker,
+    Connection,
+    Namesrv,
+    Tls,
+    Where,
+    Yes,
+    confirm,
+    errors,
+    usage,
+)
+from tailrace.cli.connections import Target, target_of
+from tailrace.cli.output import local_time, print_lines, print_table, show, wants_table
+from tailrace.cli.problems import no_such
+from tailrace.cli.topics import milliseconds
+from tailrace.config import whole_number
+
+__all__ = ["delete", "list_all", "reset", "show_one"]
+
+Words = Annotated[list[str], typer.Argument(metavar="[STORE] GROUP")]
+
+
+def _groups(target: Target) -> dict[str, list[Any]]:
+    """Every group and the queues that it has consumed."""
+    from tailrace.cli.offline_groups import groups_of_directory  # noqa: PLC0415 - NumPy
+
+    found = groups_of_directory(target.store) if target.store else None
+    return ask(target, lambda admin: admin.groups()) if found is None else found
+
+
+def _checked(target: Target, group: str) -> list[Any]:
+    """The queues of a group. Raises StoreError if there is no such group, with the nearest name."""
+    found = _groups(target)
+    if group not in found:
+        raise no_such("group", group, found, target.store or target.broker or target.namesrv)
+    return found[group]
+
+
+def list_all(
+    store: Where = "", broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None,
+    as_json: AsJson = False,
+) -> None:
+    """List groups with topics and lag.
+
+    The lag is the number of messages that are still to be consumed.
+    """
+    with errors():
+        found = _groups(target_of([store] if store else [], broker, namesrv, connection, tls=tls))
+    show(({
+        "group": name, "topics": sorted({queue.topic for queue in queues}), "queues": len(queues),
+        "lag": sum(queue.lag for queue in queues),
+    } for name, queues in found.items()), as_json=as_json, empty="there is no group")
+
+
+def show_one(
+    words: Words,
+    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, as_json: AsJson = False,
+) -> None:
+    """Show the queues and members of a group.
+
+    For each queue how far the group is. Members are known to a running broker only.
+    """
+    *directory, name = words
+    with errors():
+        target = target_of(directory, broker, namesrv, connection, tls=tls)
+        queues = _checked(target, name)
+        served = not target.store or _is_served(target.store)
+        members = ask(target, lambda admin: admin.members(name)) if served else []
+    lines = [{
+        "topic": queue.topic, "brokerName": queue.broker_name, "queueId": queue.queue_id,
+        "brokerOffset": queue.broker_offset, "consumerOffset": queue.consumer_offset, "lag": queue.lag,
+        "lastTimestamp": queue.last_timestamp,
+        "lastTime": local_time(queue.last_timestamp) if queue.last_timestamp > 0 else "",
+    } for queue in queues]
+    if not wants_table(as_json=as_json):
+        print_lines({"queue": line} for line in lines)
+        print_lines({"member": member} for member in members)
+        return
+    print_table([*lines], f"{name} has consumed nothing yet")
+    print_table([
+        {"member": member["clientId"], "address": member["clientAddr"], "language": member["language"]}
+        for member in members], "no member is connected")
+
+
+def _is_served(store: str) -> bool:
+    from tailrace.cli.problems import serve_hint  # noqa: PLC0415
+    from tailrace.env.filesystem import OsFileSystem  # noqa: PLC0415
+    from tailrace.formats.filenames import LOCK  # noqa: PLC0415
+
+    return OsFileSystem().lock_holder(f"{store}/{LOCK}") is not None and "broker" in serve_hint(store)
+
+
+def reset(
+    words: Words,
+    topic: Annotated[str, typer.Option("--topic", help="Offsets of this topic.")],
+    to: Annotated[
+        str, typer.Option("--to", help="first, last, an offset (with --queue), or a time: 2026-01-31T12:00 or "
+                          "time:MILLISECONDS since 1970.")],
+    queue: Annotated[Optional[int], typer.Option(min=0, help="This queue alone.")] = None,  # noqa: UP045
+    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Set the offsets of a group.
+
+    Its members go on from there, also members that are running. A server does it; a directory must
+    be served.
+    """
+    *directory, name = words
+    offset, timestamp = _place(to, queue)
+    with errors():
+        target = target_of(directory, broker, namesrv, connection, tls=tls)
+        _checked(target, name)
+        confirm(f"set the offsets of {name} in {topic} to {to}", yes=yes)
+        done = ask(target, lambda admin: admin.reset_group(
+            name, topic, timestamp_ms=timestamp, queue_id=-1 if queue is None else queue, offset=offset))
+    show(({"group": name, "topic": topic, "brokerName": broker_name, "queueId": queue_id, "offset": place}
+          for (broker_name, queue_id), place in sorted(done.items())), as_json=as_json)
+
+
+def _place(to: str, queue: int | None) -> tuple[int | None, int]:
+    """An offset, or a time where 0 is the first message and -1 the end."""
+    if to in {"first", "last"}:
+        return None, 0 if to == "first" else -1
+    if (number := whole_number(to)) is not None:
+        if queue is None:
+            raise usage(f"--to {number} is an offset and needs --queue; a time is time:{number}")
+        return number, 0
+    return None, milliseconds(to.removeprefix("time:"), "--to")
+
+
+def delete(
+    words: Words,
+    keep_offsets: Annotated[bool, typer.Option("--keep-offsets", help="Delete the settings alone.")] = False,
+    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a group with its offsets.
+
+    A server does it; a directory must be served.
+    """
+    *directory, name = words
+    with errors():
+        target = target_of(directory, broker, namesrv, connection, tls=tls)
+        _checked(target, name)
+        confirm(f"delete group {name}", yes=yes)
+        by = ask(target, lambda admin: admin.delete_group(name, keep_offsets=keep_offsets))
+    show([{"deleted": name, "by": by}], as_json=as_json)

@@ -1,0 +1,28 @@
+"""Whether the kernels run compiled, and a line for people when they do not."""
+
+from __future__ import annotations
+
+import os
+import platform
+
+from tailrace import __version__
+from tailrace.cli.arguments import complain
+
+__all__ = ["version_text", "warn_if_interpreted"]
+
+
+def warn_if_interpreted() -> None:
+    """Say that kernels run interpreted, unless ``TAILRACE_INTERPRETED=1`` is set."""
+    from tailrace.kernels import compiled  # noqa: PLC0415 - loads all of them
+
+    if not compiled() and os.environ.get("TAILRACE_INTERPRETED") != "1":
+        complain("the kernels run interpreted: results are the same, scans take 20 to 100 times as long; "
+                 "install a wheel, or install again where a C compiler is")
+
+
+def version_text() -> str:
+    """Return what ``tailrace --version`` prints."""
+    from tailrace.kernels import compiled  # noqa: PLC0415 - loads all of them
+
+    form = "compiled" if compiled() else "interpreted"
+    return f"tailrace {__version__} (kernels {form}, {platform.python_implementation()} {platform.python_version()})"

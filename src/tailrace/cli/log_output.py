@@ -1,0 +1,69 @@
+"""Where log lines of a command go, and how they look: text, or an object of JSON for each line."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any, Final, TextIO
+
+from tailrace.cli.arguments import usage
+from tailrace.events import split_line
+
+__all__ = ["FORMATS", "JsonFormatter", "log_to_stderr"]
+
+FORMATS: Final = ("text", "json")
+
+
+class _StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes to what is stderr at the moment: a progress bar replaces it, so that lines do not cut the bar."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, value: TextIO) -> None: ...
+
+
+class JsonFormatter(logging.Formatter):
+    """An object for each line: time, level, logger, event, and the values of the event by their keys."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(), "logger": record.name,
+        }
+        event, keys = split_line(str(record.msg))
+        if isinstance(record.args, tuple) and len(keys) == len(record.args) and "%" not in event:
+            line["event"] = event
+            line.update(zip(keys, map(_plain, record.args), strict=True))
+        else:
+            line["event"] = record.getMessage()
+        if record.exc_info and not record.exc_text:  # of another package's logger, such as asyncio's
+            record.exc_text = self.formatException(record.exc_info)
+        if record.exc_text:
+            line["traceback"] = record.exc_text
+        return json.dumps(line, ensure_ascii=False)
+
+
+def _plain(value: object) -> object:
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def log_to_stderr(level: str, form: str = "", *, times: bool = False) -> None:
+    """Have log lines printed to stderr; ends with exit code 2 for a level or form that is not known."""
+    number = logging.getLevelNamesMapping().get(level.upper())
+    if number is None:
+        raise usage(f"--log-level {level} is not debug, info, warning or error")
+    if form and form not in FORMATS:
+        raise usage(f"--log-format {form} is not {' or '.join(FORMATS)}")
+    handler = _StderrHandler()
+    text = "%(asctime)s %(levelname)s %(name)s %(message)s" if times else "%(levelname)s %(message)s"
+    handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(text))
+    logging.basicConfig(level=number, handlers=[handler])

@@ -1,0 +1,151 @@
+"""``tailrace send`` and ``tailrace tail``."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from tailrace.cli.admin import topic_or_nearest
+from tailrace.cli.arguments import (
+    AsJson,
+    Broker,
+    Connection,
+    Create,
+    Namesrv,
+    Tls,
+    Topic,
+    Where,
+    errors,
+    key_values,
+    usage,
+)
+from tailrace.cli.connections import target_of
+from tailrace.cli.output import print_lines, print_message, show, wants_table
+from tailrace.cli.signals import Stopped
+from tailrace.config import whole_number
+from tailrace.errors import RemotingCommandError
+
+__all__ = ["send", "tail"]
+
+
+def _timer_properties(delay: int, deliver_at: int, level: int) -> dict[str, str]:
+    """What makes a message wait, by the options of ``send``."""
+    named = {"TIMER_DELAY_MS": delay, "TIMER_DELIVER_MS": deliver_at, "DELAY": level}
+    said = {name: str(value) for name, value in named.items() if value}
+    if len(said) > 1:
+        raise usage("say one of --delay, --deliver-at and --delay-level")
+    return said
+
+
+def _bodies(body: str, file: Path | None, *, lines: bool) -> Iterator[bytes]:
+    """The bodies to send: an argument, a file or stdin, as a whole or by line."""
+    if file is None and body != "-":
+        yield body.encode(errors="surrogateescape")
+        return
+    with sys.stdin.buffer if file is None else file.open("rb") as source:
+        if not lines:
+            yield source.read()
+            return
+        for line in source:
+            yield line.removesuffix(b"\n").removesuffix(b"\r")
+
+
+def send(
+    topic: Topic,
+    words: Annotated[
+        Optional[list[str]],  # noqa: UP045 - typer reads the annotation at run time
+        typer.Argument(metavar="[STORE] BODY", help="Where to, and the text to put; - reads it from stdin."),
+    ] = None,
+    file: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--file", metavar="FILE", help="Put what this file holds; BODY is left out then."),
+    ] = None,
+    lines: Annotated[bool, typer.Option("--lines", help="A message for each line of the file or of stdin.")] = False,
+    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None,
+    queue: Annotated[
+        int, typer.Option(min=-1, help="Queue of the topic; -1: the client's choice.")] = -1,
+    tags: Annotated[str, typer.Option(help="Tag.")] = "",
+    key: Annotated[Optional[list[str]], typer.Option(help="Key; may be repeated.")] = None,  # noqa: UP045
+    prop: Annotated[
+        Optional[list[str]], typer.Option("--property", metavar="NAME=VALUE", help="May be repeated.")  # noqa: UP045
+    ] = None,
+    delay: Annotated[int, typer.Option(min=0, help="Deliver it after this many milliseconds.")] = 0,
+    deliver_at: Annotated[
+        int, typer.Option(min=0, help="Deliver it then, milliseconds since 1970.")] = 0,
+    delay_level: Annotated[
+        int, typer.Option(min=0, help="Deliver it after the delay of this level, 1 or more.")] = 0,
+    create: Create = False,
+    as_json: AsJson = False,
+) -> None:
+    """Put messages by hand; prints where each is.
+
+    The target is the directory STORE (through its server, when it is being served), --broker,
+    --namesrv or --connection, else the default name server. STORE must be a store already, unless --create is said.
+    """
+    from tailrace.cli.messages import send_messages  # noqa: PLC0415
+    from tailrace.model import Message  # noqa: PLC0415
+
+    directory = [*(words or ())]
+    body = "" if file is not None or not directory else directory.pop()
+    if file is None and (not words or (not directory and not broker + namesrv + connection and (
+            os.sep in body and Path(body).is_dir()))):
+        raise usage(f"BODY is missing{' after ' + body if words else ''}: give a text, - for stdin, or --file FILE")
+    if len(directory) > (0 if broker or namesrv or connection else 1):
+        if file is not None:
+            raise usage(f"BODY and --file are both given, or STORE beside a server: {' '.join(words or ())}")
+        raise usage(f"BODY is one argument, quote it: {' '.join(words or ())}")
+    if lines and file is None and body != "-":
+        raise usage("--lines needs --file FILE, or - as BODY for stdin")
+    more = key_values(prop or []) | _timer_properties(delay, deliver_at, delay_level)
+    with errors():
+        target = target_of(directory, broker, namesrv, connection, tls=tls)
+        messages = (
+            Message(topic=topic, body=text, tags=tags or None, keys=key or (), properties=more)
+            for text in _bodies(body, file, lines=lines))
+        show(send_messages(messages, target, queue, create=create), as_json=as_json, empty="there was no line to send")
+
+
+def tail(
+    topic: Topic,
+    store: Where = "",
+    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None,
+    tags: Annotated[str, typer.Option(help='Only messages with these tags, as "new || paid".')] = "*",
+    start: Annotated[str, typer.Option("--from", help="first, last or an offset.")] = "last",
+    most: Annotated[int, typer.Option("--max", min=0, help="End after this many messages; 0: no end.")] = 0,
+    follow: Annotated[bool, typer.Option(help="Wait for more.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Print the messages of a topic as they come.
+
+    A line each: on a terminal for people, elsewhere JSON.
+    """
+    from tailrace.cli.messages import tail_messages  # noqa: PLC0415
+
+    if start not in {"first", "last"} and whole_number(start) is None:
+        raise usage(f"--from {start} is not first, last or an offset")
+    if tags != "*" and not any(tag.strip() for tag in tags.split("||")):
+        raise usage(f'--tags {tags!r} names no tag; "new || paid" names two')
+    with errors():
+        target = target_of([store] if store else [], broker, namesrv, connection, tls=tls)
+        table = wants_table(as_json=as_json)
+        try:
+            for number, line in enumerate(
+                tail_messages(topic, target, start, tags, follow=follow), 1
+            ):
+                _print_message(line, table=table)
+                if number == most:
+                    return
+        except RemotingCommandError as error:
+            raise topic_or_nearest(target, topic, error) from error
+        except (KeyboardInterrupt, Stopped):  # the usual end of a command that follows
+            return
+
+
+def _print_message(line: dict[str, Any], *, table: bool) -> None:
+    if table:
+        print_message(line)
+    else:
+        print_lines([line])

@@ -1,0 +1,33 @@
+"""Consumer groups of a directory without a server, from its files."""
+
+from __future__ import annotations
+
+from tailrace.client.admin import GroupQueue
+from tailrace.config import BrokerConfig, StoreConfig
+from tailrace.env.clock import SystemClock
+from tailrace.env.filesystem import OsFileSystem
+from tailrace.formats.filenames import CONFIG, LOCK
+from tailrace.node.consumer_offset import ConsumerOffsetManager
+from tailrace.node.subscription_group import SubscriptionGroupManager
+from tailrace.store.directory import StoreDirectory
+
+__all__ = ["groups_of_directory"]
+
+
+def groups_of_directory(store: str) -> dict[str, list[GroupQueue]] | None:
+    """Return every group with the queues that it has consumed; None if a server has the directory open."""
+    file_system, clock = OsFileSystem(), SystemClock()
+    directory = StoreDirectory(store, config=StoreConfig())
+    if file_system.lock_holder(f"{store}/{LOCK}") is not None:
+        return None
+    config = f"{store}/{CONFIG}"
+    groups = SubscriptionGroupManager(file_system, config, BrokerConfig(), clock)
+    groups.load()
+    offsets = ConsumerOffsetManager(file_system, config, clock)
+    offsets.load()
+    ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in directory.queues()}
+    found: dict[str, list[GroupQueue]] = {one.group_name: [] for one in groups.items()}
+    for topic, group, queue_id, offset in offsets.entries():
+        found.setdefault(group, []).append(GroupQueue(
+            topic, "", queue_id, max(ends.get((topic, queue_id), 0), offset), offset, 0))
+    return {name: sorted(found[name]) for name in sorted(found)}

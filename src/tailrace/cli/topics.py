@@ -1,0 +1,159 @@
+"""``tailrace topic``: topics of a directory or of a running broker."""
+
+from datetime import datetime
+from typing import Annotated, Optional
+
+import typer
+
+from tailrace.cli.admin import ask, topic_or_nearest
+from tailrace.cli.arguments import (
+    AsJson,
+    Broker,
+    Connection,
+    Create,
+    Namesrv,
+    Tls,
+    Where,
+    Yes,
+    confirm,
+    errors,
+    key_values,
+    usage,
+)
+from tailrace.cli.connections import target_of
+from tailrace.cli.output import local_time, print_lines, print_table, show, wants_table
+from tailrace.config import whole_number
+from tailrace.errors import RemotingCommandError
+
+__all__ = ["create", "delete", "list_all", "milliseconds", "purge", "stats"]
+
+Words = Annotated[list[str], typer.Argument(metavar="[STORE] TOPIC")]
+
+
+def milliseconds(text: str, option: str = "--before") -> int:
+    """Return a time of this machine's zone, or milliseconds since 1970, in milliseconds since 1970."""
+    if (number := whole_number(text)) is not None:
+        return number
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        raise usage(f"{option} {text!r} is neither 2026-01-31T12:00 nor milliseconds since 1970") from None
+
+
+def list_all(
+    store: Where = "", broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None,
+    as_json: AsJson = False,
+) -> None:
+    """List topics with their queues."""
+    from tailrace.cli.messages import list_topics  # noqa: PLC0415
+
+    with errors():
+        found = [*list_topics(target_of([store] if store else [], broker, namesrv, connection, tls=tls))]
+    if wants_table(as_json=as_json):
+        names = ("topicName", "readQueueNums", "writeQueueNums", "perm", "attributes")
+        print_table([{name: topic.get(name) for name in names} for topic in found], "there is no topic")
+    else:
+        print_lines(found)
+
+
+def create(
+    words: Words,
+    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None,
+    queues: Annotated[int, typer.Option(min=1, max=1024, help="Queues to read and write.")] = 4,
+    attribute: Annotated[
+        Optional[list[str]], typer.Option(metavar="NAME=VALUE", help="reserve.time (hours), "  # noqa: UP045
+                                          "retention.ms, retention.bytes ...; may be repeated.")
+    ] = None,
+    create: Create = False,
+    as_json: AsJson = False,
+) -> None:
+    """Create or change a topic.
+
+    What changes is the number of its queues and its attributes.
+
+    STORE must be a store already, unless --create is said.
+    """
+    from tailrace.cli.messages import create_topic  # noqa: PLC0415
+
+    *directory, name = words
+    with errors():
+        target = target_of(directory, broker, namesrv, connection, tls=tls)
+        show([create_topic(name, target, queues, key_values(attribute or [], "--attribute"), create=create)],
+             as_json=as_json)
+
+
+def stats(
+    words: Words,
+    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, as_json: AsJson = False,
+) -> None:
+    """Show offsets and messages of each queue."""
+    from tailrace.cli.messages import topic_stats  # noqa: PLC0415
+
+    *directory, name = words
+    with errors():
+        target = target_of(directory, broker, namesrv, connection, tls=tls)
+        try:
+            found = topic_stats(name, target)
+        except RemotingCommandError as error:
+            raise topic_or_nearest(target, name, error) from error
+    show(({
+        "topic": name, "brokerName": queue.broker_name, "queueId": queue.queue_id, "minOffset": queue.min_offset,
+        "maxOffset": queue.max_offset, "messages": queue.max_offset - queue.min_offset,
+        "lastUpdateTimestamp": queue.last_update_timestamp,
+        "lastUpdateTime": local_time(queue.last_update_timestamp) if queue.last_update_timestamp > 0 else "",
+    } for queue in found), as_json=as_json, empty=f"{name} has no queue with a message")
+
+
+def delete(
+    words: Words,
+    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None, yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a topic with its queues.
+
+    Records stay in the log until their files expire, but no command or broker shows them again. The
+    offsets that groups have of the topic are deleted, too.
+    """
+    from tailrace.cli.messages import delete_topic  # noqa: PLC0415
+
+    *directory, name = words
+    with errors():
+        target = target_of(directory, broker, namesrv, connection, tls=tls)
+        confirm(f"delete topic {name} and its messages", yes=yes)
+        try:
+            by = delete_topic(name, target)
+        except RemotingCommandError as error:
+            raise topic_or_nearest(target, name, error) from error
+    show([{"deleted": name, "by": by}], as_json=as_json)
+
+
+def purge(
+    words: Words,
+    broker: Broker = "", namesrv: Namesrv = "", connection: Connection = "", tls: Tls = None,
+    queue: Annotated[Optional[int], typer.Option(min=0, help="This queue alone.")] = None,  # noqa: UP045
+    before: Annotated[
+        str, typer.Option(metavar="TIME", help="Only what was stored before; 2026-01-31T12:00 or "
+                          "milliseconds since 1970.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Remove the messages of a topic.
+
+    For good: no consumer gets them any more. A line for each queue with its least offset
+    before and now. The bytes go with their files, when no topic needs a message of them: see
+    retention. A Java broker that opens the directory shows purged messages again, as long as their
+    files are there.
+    """
+    from tailrace.cli.messages import purge_topic  # noqa: PLC0415
+
+    *directory, name = words
+    before_ms = milliseconds(before) if before else None
+    with errors():
+        target = target_of(directory, broker, namesrv, connection, tls=tls)
+        if not target.store and not target.broker:
+            [address, *more] = ask(target, lambda admin: admin.brokers()) or [""]
+            if more or not address:
+                raise usage(f"{target.namesrv} knows {1 + len(more) if address else 0} brokers: name one by --broker")
+            target = target._replace(namesrv="", broker=address)
+        done = purge_topic(name, target, queue, before_ms)
+    show(({"topic": name, "queueId": queue_id, "from": low, "to": high, "purged": high - low}
+          for queue_id, (low, high) in sorted(done.items())), as_json=as_json, empty=f"{name} has no queue")

@@ -1,0 +1,291 @@
+"""Administration over the wire: topics, groups and brokers, as RocketMQ's tools ask for them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Self, final
+
+from tailrace.auth.signature import Credentials
+from tailrace.client.credentials import credentials_of
+from tailrace.errors import (
+    ConfigError,
+    RemotingCommandError,
+    RemotingConnectError,
+    RemotingTimeoutError,
+)
+from tailrace.formats import fastjson
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests import access_headers as a
+from tailrace.formats.requests import broker_headers as b
+from tailrace.formats.requests import consumer_headers as c
+from tailrace.formats.requests.custom_header import CustomHeader
+from tailrace.formats.requests.name_server_headers import DeleteTopicFromNamesrvRequestHeader
+from tailrace.remoting.client import RemotingClient
+from tailrace.remoting.tls import TlsOptions
+
+__all__ = ["AdminClient", "GroupQueue", "TopicQueue"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicQueue:
+    """The messages of one queue."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    last_update_timestamp: int
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class GroupQueue:
+    """How far a group has consumed one queue."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    broker_offset: int
+    consumer_offset: int
+    last_timestamp: int
+    """Store time of the last message that was consumed."""
+
+    @property
+    def lag(self) -> int:
+        """Messages that are still to be consumed."""
+        return self.broker_offset - self.consumer_offset
+
+
+@final
+class AdminClient:
+    """Asks one broker, or every master that a name server knows; an asynchronous context manager.
+
+    Each method raises RemotingCommandError if a server refuses, or another RemotingError.
+    """
+
+    def __init__(
+        self, *, namesrv: str = "", broker: str = "", timeout_ms: int = 5_000,
+        tls: bool | TlsOptions = False, credentials: Credentials | str | None = None,
+    ) -> None:
+        if bool(namesrv) == bool(broker):
+            raise ConfigError("say either namesrv or broker, as HOST:PORT")
+        self._namesrv = [address.strip() for address in namesrv.split(";") if address.strip()]
+        self._broker = broker
+        self._timeout_ms = timeout_ms
+        self._remoting = RemotingClient(tls=tls, credentials=credentials_of(credentials))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._remoting.close()
+
+    async def brokers(self) -> list[str]:
+        """Return the addresses of all masters."""
+        if self._broker:
+            return [self._broker]
+        answer = await self._ask_name_server(RequestCode.GET_BROKER_CLUSTER_INFO)
+        table = fastjson.loads(answer.body).get("brokerAddrTable") or {}
+        return sorted(
+            str(address) for broker in table.values() for number, address in broker["brokerAddrs"].items()
+            if str(number) == "0")
+
+    async def topic_configs(self) -> list[dict[str, Any]]:
+        """Return the configuration of every topic, with RocketMQ's member names, by name."""
+        found: dict[str, dict[str, Any]] = {}
+        for address in await self.brokers():
+            answer = await self._ask(
+                address, RequestCode.GET_ALL_TOPIC_CONFIG, b.GetAllTopicConfigRequestHeader(topic_seq=0))
+            found |= fastjson.loads(answer.body)["topicConfigTable"]
+        return [found[name] for name in sorted(found)]
+
+    async def topic_names(self) -> list[str]:
+        """Return the names of all topics."""
+        if self._broker:
+            return [config["topicName"] for config in await self.topic_configs()]
+        answer = await self._ask_name_server(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        return sorted(fastjson.loads(answer.body)["topicList"])
+
+    async def topic_queues(self, topic: str) -> list[TopicQueue]:
+        """Return the queues of a topic on every broker that has it."""
+        found = []
+        for _, answer in await self._ask_having(
+            topic, RequestCode.GET_TOPIC_STATS_INFO, b.GetTopicStatsInfoRequestHeader(topic)
+        ):
+            for queue, place in _pairs(fastjson.loads(answer.body)["offsetTable"]):
+                found.append(TopicQueue(
+                    topic, queue["brokerName"], queue["queueId"], place["minOffset"], place["maxOffset"],
+                    place["lastUpdateTimestamp"]))
+        return sorted(found)
+
+    async def delete_topic(self, topic: str) -> list[str]:
+        """Delete a topic with its queues on every broker that has it; return the brokers."""
+        answers = await self._ask_having(
+            topic, RequestCode.GET_TOPIC_CONFIG, b.GetTopicConfigRequestHeader(topic))
+        for address, _ in answers:
+            await self._ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, b.DeleteTopicRequestHeader(topic))
+        for address in self._namesrv:
+            await self._ask(
+                address, RequestCode.DELETE_TOPIC_IN_NAMESRV, DeleteTopicFromNamesrvRequestHeader(topic))
+        return [address for address, _ in answers]
+
+    # --- users and permissions
+
+    async def _change_access(self, code: RequestCode, header: CustomHeader, body: object = None) -> None:
+        """Change every broker, so that they agree."""
+        for address in await self.brokers():
+            await self._ask(address, code, header, body=b"" if body is None else fastjson.dumps(body))
+
+    async def _list_access(self, code: RequestCode, header: CustomHeader) -> list[dict[str, Any]]:
+        """Return the list of the first broker."""
+        for address in await self.brokers():
+            answer = await self._ask(address, code, header)
+            return list(fastjson.loads(answer.body)) if answer.body else []
+        return []
+
+    async def users(self) -> list[dict[str, Any]]:
+        """Return the users as UserInfo; with passwords if the client is a super user."""
+        return await self._list_access(RequestCode.AUTH_LIST_USER, a.ListUsersRequestHeader())
+
+    async def acls(self) -> list[dict[str, Any]]:
+        """Return the permissions of all users as AclInfo."""
+        return await self._list_access(RequestCode.AUTH_LIST_ACL, a.ListAclsRequestHeader())
+
+    async def create_user(self, name: str, user: dict[str, Any]) -> None:
+        """Add a user, given as UserInfo, on every broker."""
+        await self._change_access(RequestCode.AUTH_CREATE_USER, a.UserRequestHeader(name), user)
+
+    async def update_user(self, name: str, user: dict[str, Any]) -> None:
+        """Change a user, given as UserInfo with what changes, on every broker."""
+        await self._change_access(RequestCode.AUTH_UPDATE_USER, a.UserRequestHeader(name), user)
+
+    async def delete_user(self, name: str) -> None:
+        """Remove a user with its permissions from every broker."""
+        await self._change_access(RequestCode.AUTH_DELETE_USER, a.UserRequestHeader(name))
+
+    async def update_acl(self, subject: str, acl: dict[str, Any]) -> None:
+        """Add entries, given as AclInfo, or replace those of the same resource, on every broker."""
+        await self._change_access(RequestCode.AUTH_UPDATE_ACL, a.AclRequestHeader(subject), acl)
+
+    async def delete_acl(self, subject: str, policy: str, resource: str = "") -> None:
+        """Remove the entry of a resource, or without one all entries of a subject, from every broker."""
+        await self._change_access(
+            RequestCode.AUTH_DELETE_ACL, a.DeleteAclRequestHeader(subject, policy, resource))
+
+    # --- groups
+
+    async def groups(self) -> dict[str, list[GroupQueue]]:
+        """Return every group with the queues that it has consumed."""
+        found: dict[str, list[GroupQueue]] = {}
+        for address in await self.brokers():
+            answer = await self._ask(
+                address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+                c.GetAllSubscriptionGroupRequestHeader(group_seq=0))
+            for name in fastjson.loads(answer.body)["subscriptionGroupTable"]:
+                found.setdefault(name, [])
+            answer = await self._ask(
+                address, RequestCode.GET_BROKER_CONSUME_STATS, c.GetConsumeStatsInBrokerHeader(is_order=False))
+            for named in fastjson.loads(answer.body)["consumeStatsList"]:
+                for name, tables in named.items():
+                    for table in tables:
+                        found.setdefault(name, []).extend(_group_queues(table["offsetTable"]))
+        return {name: sorted(found[name]) for name in sorted(found)}
+
+    async def group_queues(self, group: str) -> list[GroupQueue]:
+        """Return how far a group has consumed every queue of its topics."""
+        found: list[GroupQueue] = []
+        for address in await self.brokers():
+            answer = await self._ask(
+                address, RequestCode.GET_CONSUME_STATS, c.GetConsumeStatsRequestHeader(group))
+            found += _group_queues(fastjson.loads(answer.body)["offsetTable"])
+        return sorted(found)
+
+    async def members(self, group: str) -> list[dict[str, Any]]:
+        """Return the clients of a group that are connected, with RocketMQ's member names."""
+        found: dict[str, dict[str, Any]] = {}
+        for address in await self.brokers():
+            answer = await self._ask(
+                address, RequestCode.GET_CONSUMER_CONNECTION_LIST, c.GetConsumerConnectionListRequestHeader(group),
+                ok=(ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR))
+            if answer.code == ResponseCode.SUCCESS:
+                for member in fastjson.loads(answer.body)["connectionSet"]:
+                    found[member["clientId"]] = member
+        return [found[name] for name in sorted(found)]
+
+    async def reset_group(
+        self, group: str, topic: str, *, timestamp_ms: int, queue_id: int = -1, offset: int | None = None
+    ) -> dict[tuple[str, int], int]:
+        """Set a group's offsets of a topic; return them by broker and queue.
+
+        To ``offset`` of one queue, or to the first message stored at or after ``timestamp_ms``; below 0 is the end.
+        """
+        header = c.ResetOffsetRequestHeader(group, topic, timestamp_ms, is_force=True, queue_id=queue_id, offset=offset)
+        found = {}
+        for address in await self.brokers():
+            answer = await self._ask(address, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+            for queue, place in _pairs(fastjson.loads(answer.body)["offsetTable"]):
+                found[queue["brokerName"], queue["queueId"]] = place
+        return found
+
+    async def delete_group(self, group: str, *, keep_offsets: bool = False) -> list[str]:
+        """Delete a group, with its offsets unless they are kept; return the brokers."""
+        header = c.DeleteSubscriptionGroupRequestHeader(group, clean_offset=not keep_offsets)
+        brokers = await self.brokers()
+        for address in brokers:
+            await self._ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
+        return brokers
+
+    async def runtime_info(self) -> dict[str, dict[str, str]]:
+        """Return the figures of every broker, by its address."""
+        return {
+            address: dict(fastjson.loads((
+                await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO)).body)["table"])
+            for address in await self.brokers()}
+
+    # --- requests
+
+    async def _ask_having(
+        self, topic: str, code: int, header: CustomHeader
+    ) -> list[tuple[str, RemotingCommand]]:
+        """Ask every broker; raise TOPIC_NOT_EXIST if no broker has the topic."""
+        missing = ResponseCode.TOPIC_NOT_EXIST
+        found = []
+        for address in await self.brokers():
+            answer = await self._ask(address, code, header, ok=(ResponseCode.SUCCESS, missing))
+            if answer.code != missing:
+                found.append((address, answer))
+        if not found:
+            raise RemotingCommandError(missing, f"no broker has topic {topic}")
+        return found
+
+    async def _ask(
+        self, address: str, code: int, header: CustomHeader | None = None, *,
+        ok: Iterable[int] = (ResponseCode.SUCCESS,), body: bytes = b"",
+    ) -> RemotingCommand:
+        answer = await self._remoting.invoke(
+            address, code, {} if header is None else header.to_ext(), body, timeout_ms=self._timeout_ms)
+        if answer.code not in ok:
+            raise RemotingCommandError(answer.code, answer.remark or "", address)
+        return answer
+
+    async def _ask_name_server(self, code: int) -> RemotingCommand:
+        """Ask the first name server that answers."""
+        *others, last = self._namesrv
+        for address in others:
+            with contextlib.suppress(RemotingConnectError, RemotingTimeoutError):
+                return await self._ask(address, code)
+        return await self._ask(last, code)
+
+
+def _group_queues(table: Any) -> list[GroupQueue]:
+    return [
+        GroupQueue(queue["topic"], queue["brokerName"], queue["queueId"], place["brokerOffset"],
+                   place["consumerOffset"], place["lastTimestamp"])
+        for queue, place in _pairs(table)]
+
+
+def _pairs(table: Any) -> list[tuple[dict[str, Any], Any]]:
+    """Return keys and values of an object whose keys are objects."""
+    return [(fastjson.loads(key), value) for key, value in table.items()]

@@ -1,0 +1,167 @@
+"""Sending one request: encoding, choice of the queue, and tries on other queues and brokers."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from typing import Final, final
+
+from tailrace.client.broker_faults import BrokerFaults
+from tailrace.client.compression import Compressor, compressor_of
+from tailrace.client.instance import InstanceShare
+from tailrace.client.routes import AUTO_CREATE_TOPIC, DEFAULT_QUEUES, MessageQueue, Route
+from tailrace.client.send_result import SendResult
+from tailrace.env.clock import Clock
+from tailrace.env.entropy import SystemEntropy
+from tailrace.errors import MessageIllegalError, RemotingCommandError, RemotingError
+from tailrace.formats.commitlog import java_string_hash
+from tailrace.formats.remoting import ResponseCode
+from tailrace.formats.requests.message_headers import (
+    SendMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+    SendMessageResponseHeader,
+)
+from tailrace.kernels.properties import message_properties
+from tailrace.model import Message, refuse_conflicts
+
+__all__ = ["QueueSelector", "Sender", "by_key"]
+
+QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+_STORED: Final = {
+    ResponseCode.SUCCESS: "SEND_OK",
+    ResponseCode.FLUSH_DISK_TIMEOUT: "FLUSH_DISK_TIMEOUT",
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: "FLUSH_SLAVE_TIMEOUT",
+    ResponseCode.SLAVE_NOT_AVAILABLE: "SLAVE_NOT_AVAILABLE",
+}
+_RETRIED: Final = frozenset({
+    ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR,
+    ResponseCode.SYSTEM_BUSY, ResponseCode.GO_AWAY,
+})
+
+
+@final
+class Sender:
+    """What all sends of a producer share."""
+
+    def __init__(
+        self, share: InstanceShare, group: str, timeout_ms: int, retries: int, clock: Clock, *,
+        compression: str | None, compress_over: int, avoid_slow_brokers: bool,
+    ) -> None:
+        self._share = share
+        self._group = group
+        self._timeout_ms = timeout_ms
+        self._retries = retries
+        self._clock = clock
+        # Programs that send one message each must not all take the first queue.
+        self._turn = itertools.count(SystemEntropy().randrange(1 << 16))
+        self._ids = itertools.count()
+        self._id_base = f"{os.getpid() & 0xFFFF:04X}{SystemEntropy().u64():016X}"
+        self._compress: Compressor | None = None
+        self._compressed_flag = 0
+        if compression:
+            self._compress, self._compressed_flag = compressor_of(compression)
+        self._compress_over = compress_over
+        self._faults = BrokerFaults(clock) if avoid_slow_brokers else None
+
+    def compresses(self, message: Message) -> bool:
+        """Return whether the body of a message is compressed."""
+        return self._compress is not None and len(message.body) >= self._compress_over
+
+    def body_of(self, message: Message, header: SendMessageRequestHeader) -> bytes:
+        """Return the body to send, compressed if that makes it shorter, and note that in the header."""
+        if self._compress is None or len(message.body) < self._compress_over:
+            return message.body
+        shorter = self._compress(message.body)
+        if len(shorter) >= len(message.body):
+            return message.body
+        header.sys_flag |= self._compressed_flag
+        return shorter
+
+    def properties(self, message: Message, **more: str) -> tuple[str, bytes]:
+        """Return unique key and stored properties. Raises MessageIllegalError for what cannot be stored."""
+        refuse_conflicts(message)
+        if more:
+            message = dataclasses.replace(message, properties={**message.properties, **more})
+        unique_key = message.properties.get("UNIQ_KEY") or f"{self._id_base}{next(self._ids) & 0xFFFFFFFFFFFF:012X}"
+        return unique_key, message_properties(message, unique_key)
+
+    def header_of(self, topic: str, flag: int, properties: str) -> SendMessageRequestHeader:
+        """Return the header of a send; its queue is set when a queue was chosen."""
+        return SendMessageRequestHeaderV2(
+            self._group, topic, AUTO_CREATE_TOPIC, DEFAULT_QUEUES, 0, 0, self._clock.now_ms(), flag,
+            properties, reconsume_times=0, unit_mode=False, batch=False)
+
+    def choose(
+        self, route: Route, message: Message, queue_id: int | None, selector: QueueSelector | None,
+        avoid: str,
+    ) -> MessageQueue:
+        """Return the queue of a message, if there is a choice on another broker than ``avoid``."""
+        queues: Sequence[MessageQueue] = route.write_queues
+        if not queues:
+            raise RemotingCommandError(
+                ResponseCode.TOPIC_NOT_EXIST, f"no writable queue of topic {message.topic}")
+        if selector is not None:
+            return selector(queues, message)
+        if queue_id is not None:
+            for queue in queues:
+                if queue.queue_id == queue_id:
+                    return queue
+            raise MessageIllegalError(
+                "queueId", f"{queue_id}, topic {message.topic} has {len(queues)} writable queues")
+        if self._faults is not None:
+            queues = self._faults.usable(queues)
+        others = [queue for queue in queues if queue.broker_name != avoid] if avoid else queues
+        others = others or queues
+        return others[next(self._turn) % len(others)]
+
+    async def send(
+        self, code: int, message: Message, header: SendMessageRequestHeader, body: bytes, unique_key: str,
+        queue_id: int | None, selector: QueueSelector | None,
+    ) -> SendResult:
+        """Send a request, up to ``retries`` times more if the failure may pass. Raises RemotingError."""
+        last: RemotingError | None = None
+        avoid = ""
+        for _ in range(self._retries + 1):
+            failed = ""
+            began_ns = self._clock.monotonic_ns()
+            try:
+                route = await self._share.instance.routes.of(message.topic, for_write=True)
+                queue = self.choose(route, message, queue_id, selector, avoid)
+                failed = queue.broker_name
+                header.queue_id = queue.queue_id
+                address = route.addresses[queue.broker_name]
+                answer = await self._share.instance.remoting.invoke(
+                    address, code, header.to_ext(), body, timeout_ms=self._timeout_ms)
+                self._note(failed, began_ns)
+                if answer.code not in _STORED:
+                    raise RemotingCommandError(answer.code, answer.remark or "", address)
+            except RemotingCommandError as error:
+                if error.code not in _RETRIED:
+                    raise
+                last = error
+            except RemotingError as error:
+                self._note(failed, began_ns, reached=False)
+                last = error
+            else:
+                place = answer.read(SendMessageResponseHeader)
+                return SendResult(
+                    _STORED[ResponseCode(answer.code)], queue.broker_name, place.queue_id,
+                    place.queue_offset, unique_key, place.msg_id, place.recall_handle or "",
+                    answer.ext.get("MSG_REGION", "") if answer.ext.get("TRACE_ON") != "false" else "")
+            avoid = failed  # another broker, where the topic has one
+            self._share.instance.routes.forget(message.topic)
+        assert last is not None
+        raise last
+
+    def _note(self, broker_name: str, began_ns: int, *, reached: bool = True) -> None:
+        if self._faults is not None and broker_name:
+            self._faults.note(broker_name, (self._clock.monotonic_ns() - began_ns) / 1e6, reached=reached)
+
+
+def by_key(ordering_key: str) -> QueueSelector:
+    """Return the selector of the reference's SelectMessageQueueByHash."""
+    number = java_string_hash(ordering_key)
+    # Java's remainder has the sign of the number, of which the absolute value is taken.
+    return lambda queues, message: queues[abs(number) % len(queues)]

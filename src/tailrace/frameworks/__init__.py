@@ -1,0 +1,5 @@
+"""Brokers for frameworks, on our client: `tailrace.frameworks.dramatiq` and `tailrace.frameworks.faststream`.
+
+Each needs its extra, ``tailrace[dramatiq]`` or ``tailrace[faststream]``. Importing one without the framework raises
+MissingPackageError.
+"""

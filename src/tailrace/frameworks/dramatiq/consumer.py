@@ -1,0 +1,171 @@
+"""The messages of a Dramatiq queue, popped from its topic and acknowledged one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import queue
+from collections.abc import Iterable
+from typing import Any, Final, final
+
+import dramatiq
+from dramatiq.errors import DecodeError
+
+from tailrace.client.listening import RetryLater
+from tailrace.client.push_consumer import AsyncPushConsumer
+from tailrace.env.clock import Clock, SystemClock
+from tailrace.frameworks.dramatiq.connection import Clients
+from tailrace.frameworks.dramatiq.delays import at_its_time, left_ms
+from tailrace.frameworks.pop_groups import ensure_topic, pop_mode
+from tailrace.logs import get_logger
+from tailrace.model import MessageExt
+
+__all__ = ["Delivery", "QueueConsumer"]
+
+_log = get_logger(__name__)
+
+SOON_S: Final = 1.0
+"""Until a message that a worker gives back can be popped again."""
+CLOSE_S: Final = 1.0
+"""For how long a close waits for acknowledgements; tasks have ended before."""
+UNDER_WAY_S: Final = 0.1
+"""For how long a close waits for the answers to pops that are under way: their messages are given back, too."""
+FOREVER_S: Final = 1e9
+"""Dramatiq's TimeLimit ends tasks, not the consumer."""
+MANY: Final = 1_000_000_000
+"""Dramatiq decides what is a dead letter, not the number of deliveries."""
+PULL_MAX: Final = 32
+"""Messages of one pop, a limit of RocketMQ."""
+
+
+class Outcome(enum.Enum):
+    """What becomes of a delivery."""
+
+    DONE = "acknowledge it"
+    AGAIN = "give it back"
+    DEAD = "make it a dead letter"
+
+
+class Delivery(dramatiq.MessageProxy):
+    """A message that this process has, until it is acknowledged, given back or a dead letter."""
+
+    def __init__(self, message: dramatiq.Message[Any], loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(message)
+        self.retry_not_stored = False
+        """Whether the retry of the task could not be stored: then an acknowledgement would lose the task."""
+        self.outcome: asyncio.Future[Outcome] = loop.create_future()
+        self._loop = loop
+
+    def end(self, outcome: Outcome) -> None:
+        """Say what becomes of it; only the first call counts. Any thread may call this."""
+        if self._loop.is_closed():
+            return  # its consumer is closed: it is delivered again
+        self._loop.call_soon_threadsafe(self._end, outcome)
+
+    def _end(self, outcome: Outcome) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result(outcome)
+
+
+@final
+class QueueConsumer(dramatiq.Consumer):
+    """Iterates over the messages of one queue, with up to ``prefetch`` of them at a time."""
+
+    def __init__(
+        self, clients: Clients, topic: str, *, prefetch: int, timeout_ms: int, topic_queues: int, invisible_s: float,
+        clock: Clock | None = None,
+    ) -> None:
+        """Join the group of the topic. Raises ConnectionClosed if no broker can be reached, or another StoreError."""
+        self._clients = clients
+        self._topic = topic
+        self._timeout_s = timeout_ms / 1000
+        self._clock = clock or SystemClock()
+        self._arrived: queue.SimpleQueue[Delivery] = queue.SimpleQueue()
+        self._closing = False
+        self.open = 0
+        """Messages that this process has and that are not ended."""
+        target = clients.target
+        self._push = AsyncPushConsumer(
+            topic, self._listen, namesrv=target.namesrv, broker=target.broker, topics=topic, start="first",
+            client_rebalance=False, pop_invisible_s=invisible_s, concurrency=prefetch, max_cached_messages=prefetch,
+            # A message that waits for a free place of this process is not given to others in the meantime.
+            pull_batch=min(PULL_MAX, max(1, prefetch // 4)), max_reconsume_times=MANY, consume_timeout_s=FOREVER_S,
+            close_timeout_s=CLOSE_S, timeout_ms=target.timeout_ms)
+        clients.run(self._start(topic_queues))
+
+    async def _start(self, topic_queues: int) -> None:
+        target = self._clients.target
+        await ensure_topic(self._clients.producer, target, self._topic, topic_queues)
+        await pop_mode(target, self._topic, self._topic)
+        await self._push.start()
+
+    async def _listen(self, message: MessageExt) -> None:
+        """Hand a message to the worker threads, and wait for what becomes of it."""
+        if self._closing:
+            raise RetryLater(after_s=SOON_S)
+        if left_ms(message, self._clock) > 0:
+            await self._clients.producer.send(at_its_time(message, self._clock))
+            return
+        try:
+            delivery = Delivery(dramatiq.Message.decode(message.body), asyncio.get_running_loop())
+        except DecodeError as error:
+            _log.error("message is not one of Dramatiq, it becomes a dead letter topic=%s queue=%d offset=%d reason=%r",
+                       message.topic, message.queue_id, message.queue_offset, error.error)
+            raise RetryLater(delay_level=-1) from None
+        self.open += 1
+        try:
+            self._arrived.put(delivery)
+            outcome = await delivery.outcome
+        finally:
+            self.open -= 1
+        if outcome is Outcome.DEAD:
+            raise RetryLater(delay_level=-1)
+        if outcome is Outcome.AGAIN:
+            raise RetryLater(after_s=SOON_S)
+
+    def __next__(self) -> dramatiq.MessageProxy | None:
+        """Return the next message, None if none came in time."""
+        try:
+            return self._arrived.get(timeout=self._timeout_s)
+        except queue.Empty:
+            return None
+
+    def ack(self, message: dramatiq.MessageProxy) -> None:
+        """Acknowledge a message; if its retry could not be stored, it is delivered again."""
+        if isinstance(message, Delivery):
+            message.end(Outcome.AGAIN if message.retry_not_stored else Outcome.DONE)
+
+    def nack(self, message: dramatiq.MessageProxy) -> None:
+        """Make a message a dead letter."""
+        if isinstance(message, Delivery):
+            message.end(Outcome.DEAD)
+
+    def requeue(self, messages: Iterable[dramatiq.MessageProxy]) -> None:
+        """Give messages back, when the worker stops; another worker gets them after a second."""
+        self._take_no_more()
+        for message in messages:
+            if isinstance(message, Delivery):
+                message.end(Outcome.AGAIN)
+
+    def _take_no_more(self) -> None:
+        """Start no further pop: its messages could not be given back, and would wait for their invisible time."""
+        if not self._closing:
+            self._closing = True
+            self._clients.run(self._hold())
+
+    async def _hold(self) -> None:
+        await self._push.pause()
+        await asyncio.sleep(UNDER_WAY_S)
+
+    def close(self) -> None:
+        """Give back what no worker thread has taken, and leave the group.
+
+        A task that still runs is delivered again when its invisible time ends.
+        """
+        self._take_no_more()
+        while True:
+            try:
+                self._arrived.get_nowait().end(Outcome.AGAIN)
+            except queue.Empty:
+                break
+        self._clients.run(self._push.close())

@@ -1,0 +1,94 @@
+"""Messages as handlers see them, and how they are settled."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, final
+
+from faststream.message import StreamMessage, decode_message
+
+from tailrace.client.listening import RetryLater
+from tailrace.model import MessageExt
+
+__all__ = ["CONTENT_TYPE", "CORRELATION_ID", "REPLY_TO", "REPLY_TO_CLIENT", "RESERVED", "Incoming", "RocketmqMessage",
+           "decode", "parse"]
+
+CONTENT_TYPE: Final = "content-type"
+CORRELATION_ID: Final = "correlation_id"
+REPLY_TO: Final = "reply_to"
+REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
+"""RocketMQ's property of a message that was sent with `Producer.request`."""
+RESERVED: Final = frozenset((
+    "1ST_POP_TIME", "__BORNHOST", "__CRC32#", "__LITE_TOPIC", "__SHARDINGKEY", "__STARTDELIVERTIME",
+    "__transactionId__", "_SYS_MSG_PRIORITY_", "ARRIVE_TIME", "BORN_TIMESTAMP", "BUYER_ID", "CLUSTER",
+    "CONSUME_START_TIME", "CORRECTION_FLAG", "CORRELATION_ID", "DELAY", "DLQ_ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_TOPIC",
+    "DUP_INFO", "EXTEND_UNIQ_INFO", "INNER_BASE", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "INNER_NUM",
+    "INSTANCE_ID", "KEYS", "MAX_OFFSET", "MAX_RECONSUME_TIMES", "MIN_OFFSET", "MQ2_FLAG", "MSG_REGION", "MSG_TYPE",
+    "ORIGIN_GROUP", "ORIGIN_MESSAGE_ID", "PGROUP", "POP_CK", "POP_CK_OFFSET", "PROPERTY_FORWARD_QUEUE_ID",
+    "PUSH_REPLY_TIME", "REAL_QID", "REAL_TOPIC", "RECONSUME_TIME", "REDIRECT", "REPLY_TO_CLIENT", "RETRY_TOPIC",
+    "TAGS", "TIMER_DELAY_LEVEL", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TIMER_DEL_UNIQKEY",
+    "TIMER_DEQUEUE_MS", "TIMER_ENQUEUE_MS", "TIMER_OUT_MS", "TIMER_ROLL_LABEL", "TIMER_ROLL_TIMES", "TRACE_ON",
+    "TRANSACTION_CHECK_TIMES", "TRANSFER_FLAG", "TRAN_MSG", "TRAN_PREPARED_QUEUE_OFFSET", "TTL", "UNIQ_KEY", "WAIT",
+))
+"""Properties that RocketMQ and its clients use; they cannot be headers."""
+_OWN: Final = RESERVED | {CONTENT_TYPE, CORRELATION_ID, REPLY_TO}
+
+
+@final
+class Incoming:
+    """A message of a subscriber, and what becomes of it: ``settled`` has None for consumed messages."""
+
+    def __init__(self, message: MessageExt) -> None:
+        self.message = message
+        self.settled: asyncio.Future[RetryLater | None] = asyncio.get_running_loop().create_future()
+
+    def settle(self, outcome: RetryLater | None) -> None:
+        """Say what becomes of it; only the first call counts."""
+        if not self.settled.done():
+            self.settled.set_result(outcome)
+
+
+class RocketmqMessage(StreamMessage[Incoming]):
+    """A message with RocketMQ's fields in ``message``."""
+
+    @property
+    def message(self) -> MessageExt:
+        """The stored message: topic, tags, keys, queue, offset, number of deliveries before this one."""
+        return self.raw_message.message
+
+    async def ack(self) -> None:
+        """Count it as consumed."""
+        self.raw_message.settle(None)
+        await super().ack()
+
+    async def nack(self, delay: float | None = None) -> None:
+        """Have it delivered again after ``delay`` seconds; without it after a time that grows with each delivery.
+
+        After ``max_reconsume_times`` deliveries it becomes a dead letter. Raises ValueError for a negative delay.
+        """
+        if delay is not None and not delay >= 0:
+            raise ValueError(f"delay={delay!r} is not a number of seconds from 0 on")
+        self.raw_message.settle(RetryLater(after_s=delay))
+        await super().nack()
+
+    async def reject(self) -> None:
+        """Make it a dead letter of the group now."""
+        self.raw_message.settle(RetryLater(delay_level=-1))
+        await super().reject()
+
+
+async def parse(raw: Incoming) -> RocketmqMessage:
+    """Return the message that FastStream's handlers, filters and middlewares see."""
+    properties = raw.message.properties
+    return RocketmqMessage(
+        raw, raw.message.body,
+        headers={name: value for name, value in properties.items() if name not in _OWN},
+        reply_to=properties.get(REPLY_TO_CLIENT) or properties.get(REPLY_TO, ""),
+        content_type=properties.get(CONTENT_TYPE),
+        correlation_id=properties.get(CORRELATION_ID) or properties.get("CORRELATION_ID"),
+        message_id=raw.message.unique_key or raw.message.msg_id or None)
+
+
+async def decode(message: StreamMessage[Any]) -> Any:
+    """Return the decoded body."""
+    return decode_message(message)

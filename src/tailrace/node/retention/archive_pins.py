@@ -1,0 +1,224 @@
+"""Pins of the archive: a CommitLog file stays until the archive has it.
+
+An archive is a directory with a manifest for each CommitLog file that it has, written last. A file
+of the log counts as archived when a manifest says that it was verified, when size and checksum of
+its first bytes are those of the manifest, and when every file that the manifest names is there with
+its size. These checks are cheap, so ``ArchivePins()`` makes them for all files of the log.
+
+Before the oldest file is deleted ``confirmed`` compares everything: the checksum of the whole segment
+and of every archived file of it. A call reads at most ``STEP_BYTES``, because a service makes it.
+Nothing of the archive is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple, Protocol, final
+
+from isal import isal_zlib
+
+from tailrace.env.clock import Clock
+from tailrace.env.filesystem import FileSystem
+from tailrace.env.whole_files import read_file
+from tailrace.errors import CorruptionError
+from tailrace.formats import filenames
+from tailrace.logs import get_logger
+from tailrace.store.archive_manifest import HEAD_BYTES, Manifest, read_manifest, wrong_file
+from tailrace.store.retention.pins import Pin, PinKind
+
+__all__ = ["STEP_BYTES", "ArchivePins"]
+
+_log = get_logger(__name__)
+STEP_BYTES: Final = 32 << 20
+"""Number of bytes that one call of ``confirmed`` reads at most."""
+_READ: Final = 1 << 20
+_RETRY_NS: Final = 60_000_000_000
+"""Time after which a comparison is repeated that could not be made."""
+_REPEAT_NS: Final = 3600_000_000_000
+"""Time after which a comparison is repeated that found a difference."""
+
+
+class LogFile(Protocol):
+    """A file of the CommitLog."""
+
+    @property
+    def path(self) -> str:
+        """Its path."""
+        ...
+
+    @property
+    def file_from_offset(self) -> int:
+        """Position of its first byte."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Its length in bytes."""
+        ...
+
+
+class _Identity(NamedTuple):
+    """What was compared: another manifest or another file is another comparison."""
+
+    path: str
+    manifest: Manifest
+    files: tuple[tuple[int, int], ...]
+
+
+class _Refuted(NamedTuple):
+    """Why a segment is not archived after all; ``retry_ns`` is when it is compared again."""
+
+    identity: _Identity
+    why: str
+    retry_ns: int
+
+
+@final
+class ArchivePins:
+    """A pin source: the first of ``segments`` that is not archived.
+
+    ``segments`` gives the CommitLog files that may be deleted, oldest first.
+    """
+
+    def __init__(
+        self, clock: Clock, file_system: FileSystem, directory: str,
+        segments: Callable[[], Iterable[LogFile]],
+    ) -> None:
+        self._clock = clock
+        self._file_system = file_system
+        self._directory = directory
+        self._segments = segments
+        self._archived: set[int] = set()
+        self._looking: tuple[_Identity, Iterator[str]] | None = None
+        self._confirmed: _Identity | None = None
+        self._refuted: _Refuted | None = None
+
+    def lag_bytes(self) -> int:
+        """Return the bytes of files that were not archived when they were looked at last."""
+        return sum(file.size for file in self._segments() if file.file_from_offset not in self._archived)
+
+    def __call__(self) -> Iterator[Pin]:
+        """Yield a pin at the first file that is not archived, or nothing.
+
+        The oldest file is checked at every call, the others until they are archived.
+        """
+        for number, file in enumerate(self._segments()):
+            offset = file.file_from_offset
+            if number and offset in self._archived:
+                continue
+            if why := self._why_not(file):
+                self._archived.discard(offset)
+                yield Pin(PinKind.ARCHIVE, offset, f"{self._directory} {why}")
+                return
+            self._archived.add(offset)
+
+    def confirmed(self, file: LogFile) -> bool:
+        """Compare a part of a segment with the archive; True once everything was compared and equal.
+
+        After a difference the segment has a pin until the manifest or a file of it changes, at most
+        for an hour; after an error of the disk for a minute.
+        """
+        try:
+            identity = self._identity(file)
+        except (OSError, CorruptionError):
+            return False  # the pin says why
+        if identity is None:
+            return False
+        if identity == self._confirmed:
+            return True
+        if self._looking is None or self._looking[0] != identity:
+            self._looking = identity, self._compare(identity)
+        try:
+            for why in self._looking[1]:
+                if not why:
+                    return False
+                return self._refute(identity, why, _REPEAT_NS)
+        except OSError as error:
+            return self._refute(
+                identity, f"cannot be compared: {error}", _RETRY_NS)
+        self._looking, self._confirmed = None, identity
+        _log.info("a segment was compared with the archive segment=%d archive=%s",
+                  file.file_from_offset, self._directory)
+        return True
+
+    def _refute(self, identity: _Identity, why: str, after_ns: int) -> bool:
+        self._looking = None
+        self._refuted = _Refuted(identity, why, self._clock.monotonic_ns() + after_ns)
+        _log.warning("a segment is not archived as its manifest says segment=%d archive=%s cause=%s",
+                     identity.manifest.segment, self._directory, why)
+        return False
+
+    def _identity(self, file: LogFile) -> _Identity | None:
+        manifest = read_manifest(self._file_system, self._directory, file.file_from_offset)
+        if manifest is None:
+            return None
+        stats = [self._file_system.stat(f"{self._directory}/{one.path}") for one in manifest.files]
+        return _Identity(file.path, manifest, tuple((one.size, one.mtime_ms) for one in stats))
+
+    def _compare(self, identity: _Identity) -> Iterator[str]:
+        """Read the segment and its archived files. Yield an empty text after each ``STEP_BYTES``, and a text
+        for each difference."""
+        manifest = identity.manifest
+        read, crc = 0, 0
+        for part in self._parts(identity.path):
+            crc = isal_zlib.crc32(part, crc)
+            if (read := read + len(part)) % STEP_BYTES < len(part):
+                yield ""
+        if read != manifest.size or crc != manifest.crc32:
+            yield f"has another segment {manifest.segment}{_written_from(manifest)}"
+        for one in manifest.files:
+            digest = hashlib.sha256()
+            for part in self._parts(f"{self._directory}/{one.path}"):
+                digest.update(part)
+                if (read := read + len(part)) % STEP_BYTES < len(part):
+                    yield ""
+            if digest.hexdigest() != one.sha256:
+                yield f"has a damaged file {one.path}"
+
+    def _parts(self, path: str) -> Iterator[bytes]:
+        file = self._file_system.open(path)
+        try:
+            at = 0
+            while part := file.pread(_READ, at):
+                yield part
+                at += len(part)
+        finally:
+            file.close()
+
+    def _why_not(self, file: LogFile) -> str:
+        """Return why a file does not count as archived, by its manifest; empty when it does."""
+        name = f"{filenames.offset_to_file_name(file.file_from_offset)}.json"
+        try:
+            manifest = read_manifest(self._file_system, self._directory, file.file_from_offset)
+        except (OSError, CorruptionError) as error:
+            return f"has no manifest {name} that can be read: {error}"
+        if manifest is None:
+            return f"has no manifest {name}"
+        if not manifest.verified:
+            return f"has not verified {name}"
+        if manifest.size != file.size:
+            return (f"has another segment in {name}{_written_from(manifest)}: {manifest.size} bytes, "
+                    f"the log has {file.size}")
+        try:
+            head = read_file(self._file_system, file.path, HEAD_BYTES)
+        except OSError as error:
+            return f"cannot be compared with {file.path}: {error}"
+        if isal_zlib.crc32(head) != manifest.head_crc32:
+            return f"has another segment in {name}{_written_from(manifest)}"
+        if why := wrong_file(self._file_system, self._directory, manifest):
+            return f"lacks a file that {name} names: {why}"
+        return self._why_refuted(file, manifest)
+
+    def _why_refuted(self, file: LogFile, manifest: Manifest) -> str:
+        refuted = self._refuted
+        if refuted is None or refuted.identity.manifest.segment != manifest.segment:
+            return ""
+        if self._clock.monotonic_ns() >= refuted.retry_ns or self._identity(file) != refuted.identity:
+            self._refuted = None
+            return ""
+        return refuted.why
+
+
+def _written_from(manifest: Manifest) -> str:
+    return f", written from the store {manifest.store}" if manifest.store else ""

@@ -1,0 +1,353 @@
+"""Topics that release their messages by rules of their own, and topics that were purged.
+
+Owns ``config/tailrace-min-offsets.json``. A purge is durable before readers see it. Logical minimum offsets
+that a rule of a topic has moved are written at most once a minute: after a crash the first pass finds them
+again.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Final, final
+
+import numpy as np
+
+from tailrace.env.clock import Clock
+from tailrace.env.filesystem import FileSystem
+from tailrace.errors import StoreError
+from tailrace.formats import filenames
+from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.logs import get_logger
+from tailrace.model import BoundaryType
+from tailrace.node.config_manager import ConfigManager
+from tailrace.node.topic_config import TopicConfigManager
+from tailrace.store.consume_queue import ConsumeQueue
+from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.store.queue_search import first_at, message_from
+from tailrace.store.retention.min_offsets import (
+    DELETED,
+    LogicalMin,
+    decode_deleted,
+    decode_minima,
+    encode_minima,
+    is_deleted,
+    read_deleted,
+)
+from tailrace.store.retention.topic_rules import NOWHERE, TopicLimits, TopicNeeds, topic_limits
+
+__all__ = ["TopicRetention", "remove_deleted"]
+
+_log = get_logger(__name__)
+_WRITE_NS: Final = 60_000_000_000
+_LOOK: Final = 4096
+
+QueueKey = tuple[str, int]
+
+
+@final
+class _MinOffsets(ConfigManager[QueueKey, LogicalMin]):
+    """The state file: logical minima of all queues that have one, and deleted topics."""
+
+    def __init__(self, file_system: FileSystem, config_dir: str) -> None:
+        super().__init__(file_system, config_dir, filenames.MIN_OFFSETS)
+        self.table: dict[QueueKey, LogicalMin] = {}
+        self.deleted: dict[str, int] = {}
+
+    def _decode(self, value: dict[str, Any]) -> None:
+        self.table = decode_minima(value)
+        self.deleted = decode_deleted(value)
+
+    def _encode(self, table: dict[QueueKey, LogicalMin]) -> dict[str, Any]:
+        return {**encode_minima(self.table), DELETED: self.deleted}
+
+
+class _QueueBytes:
+    """Bytes of the records that the units of a queue name, from ``start`` up to ``end``."""
+
+    __slots__ = ("end", "start", "total")
+
+    def __init__(self) -> None:
+        self.start = self.end = self.total = 0
+
+    def first_within(self, queue: ConsumeQueue, limit: int) -> int:
+        """Return the first offset whose message and all later ones have at most ``limit`` bytes together.
+
+        The newest message always stays. Each unit is read twice: when it is added, and when it is dropped.
+        """
+        if not self.start <= queue.min_offset <= self.end <= queue.max_offset:
+            self._begin_at(queue.min_offset)
+        while self.start < queue.min_offset:
+            sizes = _sizes(queue, self.start)[: queue.min_offset - self.start]
+            if not len(sizes):  # their file is deleted
+                self._begin_at(queue.min_offset)
+                break
+            self.start += len(sizes)
+            self.total -= int(sizes.sum())
+        while self.end < queue.max_offset and len(sizes := _sizes(queue, self.end)):
+            self.end += len(sizes)
+            self.total += int(sizes.sum())
+        while self.total > limit and self.start < self.end - 1:
+            sizes = _sizes(queue, self.start)[: self.end - 1 - self.start]
+            if not len(sizes):
+                break
+            enough = np.flatnonzero(self.total - np.cumsum(sizes) <= limit)
+            count = int(enough[0]) + 1 if len(enough) else len(sizes)
+            self.start += count
+            self.total -= int(sizes[:count].sum())
+        return self.start
+
+    def _begin_at(self, offset: int) -> None:
+        self.start = self.end = offset
+        self.total = 0
+
+
+def _sizes(queue: ConsumeQueue, offset: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return the record sizes of some units from ``offset`` onwards; 0 for a unit without a message."""
+    data = queue.units(offset, _LOOK)
+    sizes = CQ_UNIT.view(data[: len(data) - len(data) % CQ_UNIT.size])["size"].astype(np.int64)
+    sizes[sizes == PRE_BLANK_SIZE] = 0
+    return sizes
+
+
+def remove_deleted(file_system: FileSystem, store: DefaultMessageStore) -> None:
+    """Remove queues of deleted topics that a rebuild from the log brought back, or that a crash left.
+
+    A topic that was created again keeps the queues that have messages since then.
+    """
+    places = read_deleted(file_system, store.root)
+    back = {
+        key for key, queue in store.queues.table.items() if key[0] in places
+        and ((last := queue.unit(queue.max_offset - 1)) is None or is_deleted(places, key[0], last))}
+    if back:
+        _log.warning("queues of deleted topics are removed topics=%s", sorted({key[0] for key in back}))
+        store.delete_queues(back)
+
+
+@final
+class TopicRetention:
+    """Moves logical minimum offsets and computes which part of the log topics need. Any thread may call."""
+
+    def __init__(
+        self, clock: Clock, file_system: FileSystem, store: DefaultMessageStore,
+        topics: TopicConfigManager,
+    ) -> None:
+        self._clock = clock
+        self._store = store
+        self._topics = topics
+        self._minima = _MinOffsets(file_system, f"{store.root}/{filenames.CONFIG}")
+        self._limits: dict[str, TopicLimits] = {}
+        self._limits_version = -1
+        self._bytes: dict[QueueKey, _QueueBytes] = {}
+        self._first: dict[QueueKey, tuple[int, int]] = {}
+        self._dirty = False
+        self._written_ns = clock.monotonic_ns()
+        self._lock = threading.RLock()
+
+    # -- life
+
+    def load(self) -> None:
+        """Load the logical minima that are still valid, and release messages that have expired since."""
+        self._minima.load()
+        for key, low in list(self._minima.table.items()):
+            queue = self._store.queues.table.get(key)
+            if queue is None:
+                del self._minima.table[key]
+                continue
+            # A queue that was started again, or lost its end, has younger messages at these offsets.
+            first = first_at(queue, queue.first_offset, low.phy_offset)
+            queue.logical_min_offset = min(low.offset, first)
+            if queue.logical_min_offset != low.offset:
+                _log.warning(
+                    "a queue is not the one that was purged topic=%s queue_id=%d logical_min=%d "
+                    "now=%d", *key, low.offset, queue.logical_min_offset)
+                self._minima.table[key] = low._replace(offset=queue.logical_min_offset)
+                self._dirty = True
+        self._drop_deleted()
+        self.run_pass()
+
+    def _drop_deleted(self) -> None:
+        """Forget deleted topics whose messages have left the log."""
+        low = self._store.min_phy_offset
+        gone = [topic for topic, place in self._minima.deleted.items() if 0 <= place <= low]
+        for topic in gone:
+            del self._minima.deleted[topic]
+            self._dirty = True
+
+    def close(self) -> None:
+        """Write changes that are not written yet."""
+        with self._lock:
+            self._write(force=True)
+
+    # -- rules
+
+    def step(self) -> None:
+        """Move the logical minima of topics with rules of their own."""
+        with self._lock:
+            self.run_pass()
+            self._drop_deleted()
+            self._write(force=False)
+
+    def run_pass(self) -> None:
+        """Move the logical minima of topics with rules of their own, without writing the file."""
+        limits = self._topic_limits()
+        if not limits:
+            return
+        for key, queue in list(self._store.queues.table.items()):
+            limit = limits.get(key[0])
+            if limit is not None and queue.min_offset < queue.max_offset:
+                offset = self._wanted(key, queue, limit)
+                if offset > queue.min_offset:
+                    self._minima.table[key] = self._minimum(queue, offset)
+                    queue.logical_min_offset = offset
+                    self._dirty = True
+
+    def _wanted(self, key: QueueKey, queue: ConsumeQueue, limit: TopicLimits) -> int:
+        low = queue.min_offset
+        if limit.keep_ms is not None and limit.keep_ms >= 0:
+            until_ms = self._clock.now_ms() - limit.keep_ms
+            first = queue.unit(low)
+            stored = self._store.reader.store_timestamp(first.phy_offset) if first else -1
+            if stored < until_ms:
+                low = self._store.reader.offset_by_time(*key, until_ms, BoundaryType.LOWER)
+        if limit.keep_bytes is not None:
+            counted = self._bytes.setdefault(key, _QueueBytes())
+            low = max(low, counted.first_within(queue, limit.keep_bytes))
+        return low
+
+    def _minimum(self, queue: ConsumeQueue, offset: int) -> LogicalMin:
+        """Return the logical minimum of a queue that releases its messages below ``offset``."""
+        unit = message_from(queue, queue.begin_of(offset))
+        return LogicalMin(
+            offset, unit.phy_offset if unit is not None else self._store.reput.reput_from_offset)
+
+    def _topic_limits(self) -> dict[str, TopicLimits]:
+        """Return the limits of the topics that have any. They are read again when a topic has changed."""
+        version = self._topics.data_version.counter
+        if version != self._limits_version:
+            found = {}
+            for config in self._topics.items():
+                try:
+                    limits = topic_limits(config.attributes)
+                except ValueError as error:
+                    _log.warning("attribute ignored topic=%s cause=%s", config.topic_name, error)
+                    continue
+                if limits != TopicLimits() and not self._topics.is_system_topic(config.topic_name):
+                    found[config.topic_name] = limits
+            self._limits, self._limits_version = found, version
+        return self._limits
+
+    def needs(self) -> TopicNeeds | None:
+        """Return which part of the log topics need; None if only ``fileReservedTime`` counts."""
+        limits = self._topic_limits()
+        if not limits and not self._minima.table:
+            return None
+        own_from, holder, default_from = NOWHERE, "", NOWHERE
+        for key, queue in list(self._store.queues.table.items()):
+            first = self._first_position(key, queue)
+            limit = limits.get(key[0])
+            if limit is None or limit.keep_ms is None:
+                default_from = min(default_from, first)
+            elif first < own_from:
+                own_from, holder = first, f"{key[0]} ({limit.rule})"
+        return TopicNeeds(own_from, holder, default_from)
+
+    def _first_position(self, key: QueueKey, queue: ConsumeQueue) -> int:
+        low = queue.min_offset
+        known = self._first.get(key)
+        if known is not None and known[0] == low and known[1] != NOWHERE:
+            return known[1]
+        unit = message_from(queue, low)
+        found = unit.phy_offset if unit is not None else NOWHERE
+        self._first[key] = low, found
+        return found
+
+    # -- by hand
+
+    def purge(
+        self, topic: str, queue_id: int | None = None, before_ms: int | None = None
+    ) -> dict[int, tuple[int, int]]:
+        """Release the messages of a topic, or those stored before a time; durable on return.
+
+        Return {queue id: (least offset before, least offset now)}. Raises StoreError for a system topic or
+        an unknown one, and OSError or FatalStorageError; then no message was released.
+        """
+        if self._topics.is_system_topic(topic):
+            raise StoreError(f"{topic} belongs to the broker, it is not purged")
+        queues = {
+            key: queue for key, queue in sorted(self._store.queues.table.items())
+            if key[0] == topic and queue_id in {None, key[1]}
+        }
+        if not queues and self._topics.select(topic) is None:
+            raise StoreError(f"there is no topic {topic}")
+        if not queues and queue_id is not None:
+            raise StoreError(f"{topic} has no messages in a queue {queue_id}")
+        self._store.sync_log()  # the log before a logical minimum must never be cut
+        with self._lock:
+            return self._purge(topic, queues, before_ms)
+
+    def _purge(
+        self, topic: str, queues: dict[QueueKey, ConsumeQueue], before_ms: int | None
+    ) -> dict[int, tuple[int, int]]:
+        old = self._minima.table
+        before = {key: queue.min_offset for key, queue in queues.items()}
+        made: dict[QueueKey, LogicalMin] = {}
+        for key, queue in queues.items():
+            offset = queue.max_offset if before_ms is None else (
+                self._store.reader.offset_by_time(*key, before_ms, BoundaryType.LOWER))
+            if offset > before[key]:
+                made[key] = self._minimum(queue, offset)
+        if made:
+            self._minima.table = {**old, **made}
+            try:
+                self._persist()
+            except BaseException:
+                self._minima.table = old
+                raise
+        for key, low in made.items():
+            queues[key].logical_min_offset = low.offset
+        found = {key[1]: (before[key], queue.min_offset) for key, queue in queues.items()}
+        _log.info("purged a topic topic=%s queues=%s", topic, found)
+        return found
+
+    def note_deleted(self, topics: set[str]) -> None:
+        """Note topics that are deleted next: messages that the log has of them now do not come back.
+
+        Raises OSError; then nothing is noted.
+        """
+        with self._lock:
+            self._note_deleted(topics)
+
+    def _note_deleted(self, topics: set[str]) -> None:
+        place = self._store.max_phy_offset
+        was = dict(self._minima.deleted), dict(self._minima.table)
+        self._minima.deleted.update(dict.fromkeys(topics, place))
+        for table in (self._minima.table, self._bytes, self._first):
+            for key in [key for key in table if key[0] in topics]:
+                del table[key]
+        try:
+            self._persist()
+        except BaseException:
+            self._minima.deleted, self._minima.table = was
+            raise
+
+    def _write(self, *, force: bool) -> None:
+        now = self._clock.monotonic_ns()
+        if not self._dirty or (not force and now - self._written_ns < _WRITE_NS):
+            return
+        self._written_ns = now
+        try:
+            self._persist()
+        except OSError as error:
+            _log.warning("cannot write logical minimum offsets file=%s cause=%s",
+                         self._minima.path, error)
+
+    def _persist(self) -> None:
+        version = self._minima.data_version
+        self._minima.data_version = version.copy()
+        self._minima.data_version.next(self._clock.now_ms())
+        try:
+            self._minima.persist()
+        except OSError:
+            self._minima.data_version = version
+            raise
+        self._dirty = False

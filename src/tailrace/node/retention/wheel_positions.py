@@ -1,0 +1,116 @@
+"""Positions of the messages of pending timers, found in the timer log.
+
+A unit is pending until its slot is delivered. Units are in the order of the CommitLog, except strays, which an
+open or a close has appended again. Strays are remembered, so a look for the oldest pending timer reads no
+unit twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, final
+
+import numpy as np
+
+from tailrace.formats.consumequeue import CQ_UNIT, PRE_BLANK_SIZE
+from tailrace.formats.timerlog import MAGIC_MASK, TIMER_UNIT
+from tailrace.store.default_message_store import DefaultMessageStore
+from tailrace.timer.properties import TIMER_TOPIC
+from tailrace.timer.timer_message_store import TimerMessageStore
+
+__all__ = ["WheelPositions"]
+
+_READ_UNITS: Final = 65_536
+_LOOK: Final = 4096
+
+Units = np.ndarray[Any, np.dtype[np.void]]
+
+
+@final
+class WheelPositions:
+    """Pending timers of one open store; one caller, the service that deletes."""
+
+    def __init__(self, store: DefaultMessageStore, timers: TimerMessageStore) -> None:
+        self._store = store
+        self._timers = timers
+        self._cursor = 0
+        """Units before this position of the timer log are delivered."""
+        self._seen_until = 0
+        self._highest = -1
+        self._strays: list[tuple[int, int]] = []
+        """Position of the message and time of the slot of units that are out of order."""
+
+    @property
+    def grain_ms(self) -> int:
+        """Largest precision, ms, by which slot times of messages were rounded down."""
+        return self._timers.state.grain_ms
+
+    def first_pending(self) -> int:
+        """Return the position of the message of the oldest pending timer, or -1."""
+        read_ms = self._timers.commit_read_time_ms
+        found = [next(self._not_enqueued(), -1), *self._stray_places(read_ms)]
+        for pos, units in self._units(self._cursor):
+            pending = np.flatnonzero(_slots(units) >= read_ms)
+            if len(pending):
+                self._cursor = pos + int(pending[0]) * TIMER_UNIT.size
+                found.append(int(units["phy_offset"][pending[0]]))
+                break
+            self._cursor = pos + len(units) * TIMER_UNIT.size
+        return min((place for place in found if place >= 0), default=-1)
+
+    def pending_between(self, low: int, high: int) -> Sequence[int]:
+        """Return the positions in [low, high), in order, with those of requests to delete."""
+        read_ms = self._timers.commit_read_time_ms
+        found = {place for place in self._stray_places(read_ms) if low <= place < high}
+        for _, units in self._units(self._cursor):
+            places = units["phy_offset"]
+            chosen = (_slots(units) >= read_ms) & (places >= low) & (places < high)
+            found.update(places[chosen].tolist())
+            if len(units) and int(places[-1]) >= high:
+                break
+        for place in self._not_enqueued():
+            if place >= high:
+                break
+            if place >= low:
+                found.add(place)
+        return sorted(found)
+
+    def _stray_places(self, read_ms: int) -> list[int]:
+        """Return the positions of messages of pending strays; examine the units added since the last call."""
+        for pos, units in self._units(self._seen_until):
+            places = units["phy_offset"].astype(np.int64)
+            before = np.maximum.accumulate(np.concatenate(([self._highest], places)))[:-1]
+            odd = np.flatnonzero(places < before)
+            self._strays += zip(places[odd].tolist(), _slots(units)[odd].tolist(), strict=True)
+            self._highest = max(self._highest, int(places.max()))
+            self._seen_until = pos + len(units) * TIMER_UNIT.size
+        self._strays = [stray for stray in self._strays if stray[1] >= read_ms]
+        return [place for place, _ in self._strays]
+
+    def _units(self, start: int) -> Iterator[tuple[int, Units]]:
+        """Yield (position, units) from a position of the timer log onwards, without blank units."""
+        for file in self._timers.timer_log.files.files:
+            at = max(start - file.file_from_offset, 0)
+            while at + TIMER_UNIT.size <= file.wrote_position:
+                data = file.read(at, _READ_UNITS * TIMER_UNIT.size)
+                units = TIMER_UNIT.view(data[: len(data) - len(data) % TIMER_UNIT.size])
+                good = (units["size"] == TIMER_UNIT.size) & (units["magic"] & ~MAGIC_MASK == 0)
+                count = len(units) if bool(good.all()) else int(np.argmin(good))
+                if not count:
+                    break
+                yield file.file_from_offset + at, units[:count]
+                at += count * TIMER_UNIT.size
+
+    def _not_enqueued(self) -> Iterator[int]:
+        """Yield the positions of messages of the timer queue that have no unit yet."""
+        queue = self._store.queues.get(TIMER_TOPIC, 0)
+        offset = max(self._timers.queue_offset, queue.min_offset) if queue is not None else 0
+        while queue is not None and (data := queue.units(offset, _LOOK)):
+            units = CQ_UNIT.view(data[: len(data) - len(data) % CQ_UNIT.size])
+            yield from units["phy_offset"][units["size"] != PRE_BLANK_SIZE].tolist()
+            offset += len(units)
+
+
+def _slots(units: Units) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return the slot times of units."""
+    return units["write_time_ms"].astype(np.int64) + units["delay_ms"].astype(np.int64)

@@ -1,0 +1,68 @@
+"""Who calls: what the metadata of a call says, and the connection over which the broker serves it."""
+
+from __future__ import annotations
+
+import ipaddress
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
+
+from tailrace.formats.remoting import LANGUAGE_CODES, LANGUAGE_OTHER
+from tailrace.proxy.limits import MAX_CLIENT_ID
+from tailrace.proxy.protocol import Code, GrpcError
+
+__all__ = ["Caller", "address_of", "caller_of", "metadata_of"]
+
+PEERS_MAX: Final = 1_024
+"""Addresses that are kept after they were read."""
+_LANGUAGES: Final = {"DOT_NET": "DOTNET", "GOLANG": "GO"}
+"""Names of clients that differ from those of the remoting protocol."""
+
+
+class Caller(NamedTuple):
+    """The client of a call."""
+
+    client_id: str
+    peer: tuple[str, int]
+    """Its address and port."""
+    language: int
+    version: str
+    """Of the client's library; empty if the client does not say it."""
+    user: str = ""
+    """The user that has proven itself; empty without `authenticationEnabled`."""
+
+
+def metadata_of(context: Any) -> dict[str, str]:
+    """Return the metadata of a call that is text."""
+    return {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
+
+
+def caller_of(metadata: dict[str, str], peer: tuple[str, int], user: str = "") -> Caller:
+    """Return the client of a call. Raises GrpcError if the call does not name it."""
+    client_id = metadata.get("x-mq-client-id", "").strip()
+    if not client_id:
+        raise GrpcError(Code.CLIENT_ID_REQUIRED, "client id cannot be empty: the metadata has no x-mq-client-id")
+    if len(client_id) > MAX_CLIENT_ID:
+        raise GrpcError(
+            Code.BAD_REQUEST, f"x-mq-client-id has {len(client_id)} characters, over the limit of {MAX_CLIENT_ID}")
+    language = metadata.get("x-mq-language", "").upper()
+    return Caller(
+        client_id, peer, LANGUAGE_CODES.get(_LANGUAGES.get(language, language), LANGUAGE_OTHER),
+        metadata.get("x-mq-client-version", ""), user)
+
+
+@lru_cache(PEERS_MAX)
+def address_of(peer: str) -> tuple[str, int]:
+    """Return host and port of an address as gRPC writes it, such as ``ipv4:127.0.0.1:81``."""
+    kind, _, place = peer.partition(":")
+    host, _, port = unquote(place).rpartition(":")
+    host = host.strip("[]").partition("%")[0]
+    if kind not in {"ipv4", "ipv6"} or not port.isdecimal():
+        return "127.0.0.1", 0  # a Unix socket
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return "127.0.0.1", 0
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+        address = address.ipv4_mapped
+    return str(address), int(port)

@@ -1,0 +1,208 @@
+"""Clients that have sent their settings: a connection to the broker, a stream for its commands, receipts.
+
+A client is known from its first settings until it says goodbye, or until it has sent no heartbeat for
+``channelExpiredTimeout``; the broker then closes its connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+from tailrace.env.clock import Clock
+from tailrace.formats import fastjson
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.logs import get_logger
+from tailrace.proxy import limits
+from tailrace.proxy.caller import Caller
+from tailrace.proxy.protocol import Code, GrpcError, definition, name_of, of_refusal
+from tailrace.proxy.receipts import ReceiptHandle
+from tailrace.remoting import Channel, InProcessConnection, RemotingServer
+
+__all__ = ["CONSUMERS", "Client", "Clients", "Renewed"]
+
+_log = get_logger(__name__)
+_Types = definition.ClientType
+CONSUMERS: Final = {_Types.PUSH_CONSUMER: "CONSUME_PASSIVELY", _Types.SIMPLE_CONSUMER: "CONSUME_ACTIVELY"}
+"""Types of consumers that are served, with RocketMQ's name for how they consume."""
+
+
+@dataclass(slots=True)
+class Renewed:
+    """A message that a push consumer works on; its receipt is renewed until then."""
+
+    handle: ReceiptHandle
+    """The latest one; the client may know an earlier one."""
+    topic: str
+    reconsume_times: int
+    since_ms: int
+    """When the message was received."""
+    times: int = 0
+    """How often the receipt was renewed."""
+    failures: int = 0
+    renewing: asyncio.Future[None] | None = None
+    """Done when the renewal ends that is under way."""
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """A client with settings. ``send`` puts a command on its Telemetry stream, if there is one."""
+
+    caller: Caller
+    settings: Any
+    connection: InProcessConnection
+    send: Callable[[Any], None] | None = None
+    renewed: dict[tuple[object, ...], Renewed] = field(default_factory=dict)
+    """By group, message id and place in its queue."""
+    has_stream: bool = True
+    """Whether it has sent its settings over a stream; else only its heartbeats say that it lives."""
+    subscriptions_at_ms: int = 0
+    """When its subscriptions changed last."""
+    fingerprint: int = 0
+    """Of its subscriptions."""
+
+    @property
+    def client_id(self) -> str:
+        """The name that it gives itself."""
+        return self.caller.client_id
+
+
+@final
+class Clients:
+    """The table of clients. ``on_request`` gets requests of the broker to a client."""
+
+    def __init__(
+        self, server: RemotingServer, clock: Clock, on_request: Callable[[Client, RemotingCommand], None]
+    ) -> None:
+        self._server = server
+        self._clock = clock
+        self._on_request = on_request
+        self._table: dict[str, Client] = {}
+        self._of_channel: dict[Channel, Client] = {}
+        self.on_forget: Callable[[Client], None] = lambda _: None
+        """Called for each client that is forgotten."""
+        broker_on_close = server.on_close
+
+        def closed(channel: Channel) -> None:
+            self._forget(channel)
+            if broker_on_close is not None:
+                broker_on_close(channel)
+
+        server.on_close = closed
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def all(self) -> list[Client]:
+        """Return all clients."""
+        return list(self._table.values())
+
+    def find(self, client_id: str) -> Client | None:
+        """Return a client, None if it has not sent its settings."""
+        return self._table.get(client_id)
+
+    def connect(self, caller: Caller) -> InProcessConnection:
+        """Return a new connection for one call."""
+        return InProcessConnection(self._server, caller.peer, language=caller.language)
+
+    async def take(self, caller: Caller, settings: Any, *, has_stream: bool = True) -> Client:
+        """Take over the settings of a client and register it in the broker. Raises GrpcError."""
+        client = self._table.get(caller.client_id)
+        if client is None:
+            if len(self._table) >= limits.MAX_CLIENTS:
+                raise GrpcError(Code.TOO_MANY_REQUESTS, f"{len(self._table)} clients are connected, the limit")
+            made: list[Client] = []
+            connection = InProcessConnection(
+                self._server, caller.peer, lambda request: self._on_request(made[0], request),
+                language=caller.language)
+            client = Client(caller, settings, connection)
+            made.append(client)
+            self._table[caller.client_id] = self._of_channel[client.connection.channel] = client
+        before, client.settings, client.has_stream = client.settings, settings, has_stream
+        try:
+            await self.register(client, with_subscriptions=True)
+        except GrpcError:
+            client.settings = before
+            if before is settings:
+                client.connection.close()
+            raise
+        return client
+
+    async def register(self, client: Client, *, with_subscriptions: bool = False) -> None:
+        """Send the broker a heartbeat for a client. Raises GrpcError."""
+        settings = client.settings
+        beat: dict[str, Any] = {"clientID": client.client_id}
+        if settings.HasField("publishing"):
+            # A check of a transaction goes to a producer of the group, which has the name of its topic.
+            groups = {name_of(topic) for topic in settings.publishing.topics} if client.send is not None else set()
+            beat["producerDataSet"] = [{"groupName": group} for group in sorted(groups)]
+        else:
+            beat |= self._consumer_data(client, with_subscriptions=with_subscriptions)
+        answer = await self._beat(client, beat)
+        if beat.get("withoutSub") and answer.ext.get("IS_SUB_CHANGE") == "true":
+            await self._beat(client, {**beat, "withoutSub": False})
+
+    async def _beat(self, client: Client, beat: dict[str, Any]) -> RemotingCommand:
+        answer = await client.connection.call(RequestCode.HEART_BEAT, {}, fastjson.dumps(beat))
+        if answer.code != ResponseCode.SUCCESS:
+            raise of_refusal(answer)
+        return answer
+
+    def _consumer_data(self, client: Client, *, with_subscriptions: bool) -> dict[str, Any]:
+        subscription = client.settings.subscription
+        wanted = [
+            (name_of(entry.topic), entry.expression.expression,
+             "SQL92" if entry.expression.type == definition.FilterType.SQL else "TAG")
+            for entry in subscription.subscriptions]
+        fingerprint = zlib.crc32(repr(sorted(wanted)).encode()) or 1
+        if fingerprint != client.fingerprint:
+            client.fingerprint, client.subscriptions_at_ms = fingerprint, self._clock.now_ms()
+        return {
+            "heartbeatFingerprint": fingerprint, "withoutSub": not with_subscriptions,
+            "consumerDataSet": [{
+                "groupName": name_of(subscription.group),
+                "consumeType": CONSUMERS.get(client.settings.client_type, "CONSUME_PASSIVELY"),
+                "messageModel": "CLUSTERING", "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+                "subscriptionDataSet": [
+                    {"topic": topic, "subString": expression or "*", "expressionType": kind,
+                     "subVersion": client.subscriptions_at_ms}
+                    for topic, expression, kind in wanted],
+            }],
+        }
+
+    async def remove(self, client: Client) -> None:
+        """Forget a client that says goodbye."""
+        settings, leave = client.settings, list[dict[str, str]]()
+        if settings.HasField("subscription"):
+            leave.append({"consumerGroup": name_of(settings.subscription.group)})
+        for topic in settings.publishing.topics:
+            leave.append({"producerGroup": name_of(topic)})
+        for names in leave:
+            if not client.connection.closed:
+                await client.connection.call(RequestCode.UNREGISTER_CLIENT, {"clientID": client.client_id, **names})
+        client.connection.close()
+
+    async def stream_ended(self, client: Client) -> None:
+        """Note that a client has no stream for commands any more; checks of transactions go to other producers."""
+        client.send = None
+        for topic in client.settings.publishing.topics:
+            if not client.connection.closed:
+                await client.connection.call(
+                    RequestCode.UNREGISTER_CLIENT,
+                    {"clientID": client.client_id, "producerGroup": name_of(topic)})
+
+    def close(self) -> None:
+        """Close the connections of all clients."""
+        for client in self.all():
+            client.connection.close()
+
+    def _forget(self, channel: Channel) -> None:
+        client = self._of_channel.pop(channel, None)
+        if client is not None:
+            del self._table[client.client_id]
+            _log.info("gRPC client forgotten client=%s peer=%s renewed=%d", client.client_id, channel.peer,
+                      len(client.renewed))
+            self.on_forget(client)

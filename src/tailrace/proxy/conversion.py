@@ -1,0 +1,111 @@
+"""Stored messages as messages of the protocol (GrpcConverter)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tailrace.config import whole_number
+from tailrace.errors import CorruptionError
+from tailrace.formats.commitlog import SysFlag, decompress_body
+from tailrace.logs import get_logger
+from tailrace.model import MessageExt
+from tailrace.node.topic_config import PRIORITY
+from tailrace.proxy.protocol import definition, resource, timestamp
+
+__all__ = ["SYSTEM_PROPERTIES", "message_type_of", "to_message"]
+
+_log = get_logger(__name__)
+_GZIP: Final = b"\x1f\x8b"
+PLAIN_MAX: Final = 32 << 20
+"""Bytes of a body that is decompressed here."""
+
+SYSTEM_PROPERTIES: Final = frozenset({
+    "1ST_POP_TIME", "ARRIVE_TIME", "BORN_TIMESTAMP", "BUYER_ID", "CLUSTER", "CONSUME_START_TIME", "CORRECTION_FLAG",
+    "CORRELATION_ID", "DELAY", "DLQ_ORIGIN_MESSAGE_ID", "DLQ_ORIGIN_TOPIC", "DUP_INFO", "EXTEND_UNIQ_INFO",
+    "INNER_MULTI_QUEUE_OFFSET", "INSTANCE_ID", "KEYS", "MAX_OFFSET", "MAX_RECONSUME_TIMES", "MIN_OFFSET", "MQ2_FLAG",
+    "MSG_REGION", "MSG_TYPE", "ORIGIN_GROUP", "ORIGIN_MESSAGE_ID", "PGROUP", "POP_CK", "POP_CK_OFFSET",
+    "PUSH_REPLY_TIME", "REAL_QID", "REAL_TOPIC", "RECONSUME_TIME", "REPLY_TO_CLIENT", "RETRY_TOPIC", "TAGS",
+    "TIMER_DELAY_LEVEL", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS", "TIMER_DEL_UNIQKEY",
+    "TIMER_DEQUEUE_MS", "TIMER_ENQUEUE_MS", "TIMER_OUT_MS", "TIMER_ROLL_TIMES", "TRACE_ON", "TRANSFER_FLAG",
+    "TRAN_MSG", "TRAN_PREPARED_QUEUE_OFFSET", "TTL", "UNIQ_KEY", "WAIT", "_SYS_MSG_PRIORITY_", "__BORNHOST",
+    "__CRC32#", "__LITE_TOPIC",
+})
+"""Properties that clients may not set and do not see as theirs (MessageConst.STRING_HASH_SET)."""
+_Types = definition.MessageType
+_DELAYS: Final = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
+
+
+def message_type_of(properties: Mapping[str, str]) -> Any:
+    """Return the type of a message: its properties decide, in this order (TopicMessageType)."""
+    if properties.get("TRAN_MSG", "").lower() == "true":
+        return _Types.TRANSACTION
+    if any(name in properties for name in _DELAYS):
+        return _Types.DELAY
+    if "__SHARDINGKEY" in properties:
+        return _Types.FIFO
+    if PRIORITY in properties:
+        return _Types.PRIORITY
+    if "__LITE_TOPIC" in properties:
+        return _Types.LITE
+    return _Types.NORMAL
+
+
+def to_message(message: MessageExt, topic: str, handle: str = "") -> Any:
+    """Return a stored message as clients get it; ``handle`` is its receipt handle, if it was received."""
+    properties = message.properties
+    body, encoding = _body_of(message)
+    system = definition.SystemProperties(
+        keys=properties["KEYS"].split(" ") if "KEYS" in properties else (),
+        message_id=properties.get("UNIQ_KEY") or message.msg_id,
+        body_digest=definition.Digest(
+            type=definition.DigestType.MD5,
+            checksum=hashlib.md5(body, usedforsecurity=False).hexdigest().upper()),
+        body_encoding=encoding,
+        message_type=message_type_of(properties),
+        born_timestamp=timestamp(message.born_timestamp),
+        born_host=properties.get("__BORNHOST", "").strip() or message.born_host[0],
+        store_timestamp=timestamp(message.store_timestamp),
+        store_host=f"{message.store_host[0]}:{message.store_host[1]}",
+        queue_id=message.queue_id, queue_offset=message.queue_offset, delivery_attempt=message.reconsume_times + 1)
+    if handle:
+        system.receipt_handle = handle
+    _set_optional(system, properties)
+    user = {name: value for name, value in properties.items() if name not in SYSTEM_PROPERTIES}
+    return definition.Message(topic=resource(topic), user_properties=user, system_properties=system, body=body)
+
+
+def _body_of(message: MessageExt) -> tuple[bytes, Any]:
+    """Return the body and its encoding.
+
+    Clients of gRPC read gzip only, so what a client of the remoting protocol compressed otherwise is sent plain.
+    """
+    if not message.sys_flag & SysFlag.COMPRESSED:
+        return message.body, definition.Encoding.IDENTITY
+    if not message.body.startswith(_GZIP):
+        try:
+            return decompress_body(message.body, message.sys_flag, PLAIN_MAX), definition.Encoding.IDENTITY
+        except CorruptionError as error:
+            _log.warning("body sent as it is stored topic=%s queue=%d offset=%d reason=%s", message.topic,
+                         message.queue_id, message.queue_offset, error)
+    return message.body, definition.Encoding.GZIP
+
+
+def _set_optional(system: Any, properties: Mapping[str, str]) -> None:
+    for name, field in (
+        ("TAGS", "tag"), ("__SHARDINGKEY", "message_group"), ("__LITE_TOPIC", "lite_topic"),
+        ("TRACE_CONTEXT", "trace_context"),
+    ):
+        value = properties.get(name)
+        if value is not None:
+            setattr(system, field, value)
+    deliver_ms = whole_number(properties.get("TIMER_DELIVER_MS", ""))
+    if deliver_ms is not None:
+        system.delivery_timestamp.CopyFrom(timestamp(deliver_ms))
+    priority = whole_number(properties.get(PRIORITY, ""))
+    if priority is not None and priority < 1 << 31:
+        system.priority = priority
+    topic, message_id = properties.get("DLQ_ORIGIN_TOPIC"), properties.get("DLQ_ORIGIN_MESSAGE_ID")
+    if topic is not None and message_id is not None:
+        system.dead_letter_queue.topic, system.dead_letter_queue.message_id = topic, message_id

@@ -1,0 +1,209 @@
+"""The entry of every call: who calls, which user has signed it, and may that user do what the call asks.
+
+The rules are those of RocketMQ's proxy (DefaultAuthenticationContextBuilder, DefaultAuthorizationContextBuilder). What
+a call then asks of the broker's processors goes over connections that only this package has, and is not checked again:
+a receipt names a retry topic that belongs to the endpoint's work, and not to the user's permissions.
+"""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple, final
+
+from tailrace.auth.accesses import Access, group_access, topic_access
+from tailrace.auth.check import AccessControl
+from tailrace.auth.model import User
+from tailrace.errors import RefusalError
+from tailrace.formats.requests.table import Action
+from tailrace.proxy.caller import Caller, address_of, caller_of, metadata_of
+from tailrace.proxy.clients import CONSUMERS, Client, Clients
+from tailrace.proxy.protocol import Code, GrpcError, name_of, service
+
+__all__ = ["Entry", "Proof", "proof_of"]
+
+SCHEME: Final = "MQv2-HMAC-SHA1"
+INCORRECT: Final = "authentication header is incorrect."
+_WHITE: Final = "".join(map(chr, range(0x21)))
+"""What Java's trim removes."""
+
+
+class Proof(NamedTuple):
+    """What a call says about its user."""
+
+    user: str = ""
+    content: bytes = b""
+    """What is signed: the value of ``x-mq-date-time``."""
+    signature: bytes | None = None
+
+
+def proof_of(metadata: dict[str, str]) -> Proof:
+    """Return what the header ``authorization`` says; empty without one. Raises ValueError with RocketMQ's words."""
+    header = metadata.get("authorization", "")
+    if not header:
+        return Proof()
+    signed = metadata.get("x-mq-date-time", "")
+    if not signed:
+        raise ValueError("datetime is null.")
+    scheme, found, rest = header.partition(" ")
+    if not found or scheme != SCHEME:
+        raise ValueError(INCORRECT)
+    user, signature = "", None
+    for item in rest.rstrip(",").split(","):
+        name, found, value = item.strip(_WHITE).partition("=")
+        if not found:
+            raise ValueError("authentication keyValues length is incorrect, actual length=1.")
+        if name == "Credential":
+            user = value.partition("/")[0]
+        elif name == "Signature":
+            try:
+                signature = binascii.unhexlify(value)
+            except ValueError:
+                raise ValueError("create authentication context error.") from None
+    return Proof(user, signed.encode(), signature)
+
+
+@final
+class Entry:
+    """Lets calls in. Without ``control`` there are no users, and every call may come in."""
+
+    def __init__(self, control: AccessControl | None, clients: Clients) -> None:
+        self._control = control
+        self._clients = clients
+
+    def caller(self, request: Any, context: Any) -> Caller:
+        """Return the client of a call.
+
+        Raises GrpcError: UNAUTHORIZED if no user has signed the call, FORBIDDEN if the user may not do it.
+        """
+        metadata, peer = metadata_of(context), address_of(context.peer())
+        control = self._control
+        if control is None:
+            return caller_of(metadata, peer)
+        call, address = type(request).__name__, peer[0]
+        user = self._prove(control, metadata, address, call)
+        caller = caller_of(metadata, peer, user.name)
+        client = self._clients.find(caller.client_id)
+        try:
+            if client is not None and client.caller.user != user.name:
+                # Or the user would get the commands of another one, with their messages.
+                raise control.refusal(
+                    address, call, "permission", user.name, f"client {caller.client_id} is one of another user")
+            self._authorize(control, user, address, call, request, client)
+        except RefusalError as error:
+            raise GrpcError(Code.FORBIDDEN, error.remark) from None
+        return caller
+
+    @staticmethod
+    def _prove(control: AccessControl, metadata: dict[str, str], address: str, call: str) -> User:
+        try:
+            try:
+                proof = proof_of(metadata)
+            except ValueError as error:
+                raise control.refusal(address, call, "request", "", str(error)) from None
+            return control.prove(address, call, *proof)
+        except RefusalError as error:
+            raise GrpcError(Code.UNAUTHORIZED, error.remark) from None
+
+    @staticmethod
+    def _authorize(
+        control: AccessControl, user: User, address: str, call: str, request: Any, client: Client | None
+    ) -> None:
+        if user.is_super:
+            return
+        try:
+            accesses = list(_ACCESSES[type(request)](request, client))
+        except ValueError as error:
+            raise control.refusal(address, call, "request", user.name, str(error)) from None
+        control.authorize(address, call, user, accesses)
+
+
+# --- what a call does to which topics and groups
+
+
+def _named(of: Any, what: str) -> str:
+    if not of.name.strip():
+        raise ValueError(f"{what} is null.")
+    return name_of(of)
+
+
+def _pub(topic: Any) -> Access:
+    return topic_access(_named(topic, "topic"), Action.PUB)
+
+
+def _sub(topic: Any) -> Access:
+    return topic_access(_named(topic, "topic"), Action.SUB)
+
+
+def _group(group: Any) -> Access:
+    return group_access(_named(group, "group"), Action.SUB)
+
+
+def _send(request: Any, _: Client | None) -> Iterator[Access]:
+    if not request.messages:
+        raise ValueError("message is null.")
+    yield _pub(request.messages[0].topic)  # the others are of the same one, or the call is refused
+
+
+def _pub_topic(request: Any, _: Client | None) -> Iterator[Access]:
+    yield _pub(request.topic)
+
+
+def _group_and_topic(request: Any, _: Client | None) -> Iterator[Access]:
+    yield _group(request.group)
+    yield _sub(request.topic)
+
+
+def _receive(request: Any, _: Client | None) -> Iterator[Access]:
+    if not request.HasField("message_queue"):
+        raise ValueError("messageQueue is null.")
+    yield _group(request.group)
+    yield _sub(request.message_queue.topic)
+
+
+def _heartbeat(request: Any, client: Client | None) -> Iterator[Access]:
+    if request.client_type in CONSUMERS or (client is not None and client.settings.HasField("subscription")):
+        yield _group(request.group)
+
+
+def _terminate(request: Any, _: Client | None) -> Iterator[Access]:
+    if request.group.name.strip():
+        yield _group(request.group)
+
+
+def _route(request: Any, _: Client | None) -> Iterator[Access]:
+    yield topic_access(_named(request.topic, "topic"), Action.PUB | Action.SUB)
+
+
+def _telemetry(request: Any, _: Client | None) -> Iterator[Access]:
+    if not request.HasField("settings"):
+        return
+    settings = request.settings
+    for topic in settings.publishing.topics:
+        yield _pub(topic)
+    if settings.HasField("subscription"):
+        yield _group(settings.subscription.group)
+        for entry in settings.subscription.subscriptions:
+            yield _sub(entry.topic)
+
+
+def _nothing(_request: Any, _client: Client | None) -> Iterator[Access]:
+    return iter(())
+
+
+_ACCESSES: Final[dict[type, Callable[[Any, Client | None], Iterator[Access]]]] = {
+    service.SendMessageRequest: _send,
+    service.RecallMessageRequest: _pub_topic,
+    service.EndTransactionRequest: _pub_topic,
+    service.HeartbeatRequest: _heartbeat,
+    service.ReceiveMessageRequest: _receive,
+    service.AckMessageRequest: _group_and_topic,
+    service.ForwardMessageToDeadLetterQueueRequest: _group_and_topic,
+    service.ChangeInvisibleDurationRequest: _group_and_topic,  # the proxy checks the group only
+    service.NotifyClientTerminationRequest: _terminate,
+    service.QueryRouteRequest: _route,
+    service.QueryAssignmentRequest: _group_and_topic,
+    service.TelemetryCommand: _telemetry,
+    service.SyncLiteSubscriptionRequest: _nothing,  # refused in any case
+}
+"""A call that is not here has no method."""

@@ -1,0 +1,53 @@
+"""Limits of the endpoint: those of RocketMQ's ProxyConfig with their defaults, and bounds of our own."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_MESSAGE_SIZE: Final = 4 << 20
+"""maxMessageSize: bytes of a body."""
+MAX_USER_PROPERTY_SIZE: Final = 16 << 10
+"""maxUserPropertySize: bytes of user properties, tag and keys together."""
+USER_PROPERTY_MAX_NUM: Final = 128
+MAX_MESSAGE_GROUP_SIZE: Final = 64
+"""maxMessageGroupSize: a message group has fewer bytes."""
+MAX_DELAY_TIME_MS: Final = 24 * 3_600_000
+MAX_TRANSACTION_RECOVERY_S: Final = 3_600
+DEFAULT_INVISIBLE_TIME_MS: Final = 60_000
+"""defaultInvisibleTimeMills: of messages that the endpoint renews."""
+MIN_INVISIBLE_TIME_FOR_RECV_MS: Final = 10_000
+MAX_INVISIBLE_TIME_MS: Final = 12 * 3_600_000
+MIN_LONG_POLLING_MS: Final = 5_000
+MAX_LONG_POLLING_MS: Final = 20_000
+RECEIVE_BATCH_SIZE: Final = 32
+PRODUCER_MAX_ATTEMPTS: Final = 3
+PRODUCER_BACKOFF_INITIAL_MS: Final = 10
+PRODUCER_BACKOFF_MAX_MS: Final = 1_000
+PRODUCER_BACKOFF_MULTIPLIER: Final = 2
+RENEW_AHEAD_MS: Final = 10_000
+"""renewAheadTimeMillis: a receipt is renewed when it has less than this left."""
+RENEW_PERIOD_S: Final = 5.0
+RENEW_MAX_TIME_MS: Final = 3 * 3_600_000
+"""renewMaxTimeMillis: after this a message goes back by the retry policy of its group."""
+RENEW_RETRY_TIMES: Final = 3
+NACK_INVISIBLE_TIME_MS: Final = 1_000
+"""Until a message comes back that could not be sent to the client."""
+CLIENT_IDLE_MS: Final = 120_000
+"""grpcClientIdleTimeMills: a connection without a call is closed."""
+
+# Bounds of our own; the proxy has none, or larger ones.
+MAX_REQUEST_BYTES: Final = 16 << 20
+"""Bytes of one request; the proxy takes 130 MiB. Above it the call fails with RESOURCE_EXHAUSTED."""
+MAX_CALLS: Final = 12_000
+"""Calls under way, streams included. Above it a call fails with RESOURCE_EXHAUSTED."""
+MAX_CLIENTS: Final = 10_000
+"""Clients that have sent their settings."""
+MAX_SETTINGS_BYTES: Final = 256 << 10
+"""Bytes of the settings of a client."""
+MAX_CLIENT_ID: Final = 1_024
+MAX_MESSAGES_OF_SEND: Final = 1_024
+MAX_ACK_ENTRIES: Final = 1_000
+MAX_RENEWED: Final = 20_000
+"""Messages of one client that are renewed; those above it come back after their invisible time."""
+MAX_TRANSACTIONS: Final = 16_384
+"""Half messages whose places are kept in memory, the latest ones; others are looked up in the log."""

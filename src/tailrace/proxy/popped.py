@@ -1,0 +1,95 @@
+"""What becomes of received messages: acknowledgements, another invisible time, dead letters."""
+
+from __future__ import annotations
+
+from typing import final
+
+from tailrace.broker.context import BrokerContext
+from tailrace.errors import CorruptionError
+from tailrace.formats.pop import real_topic
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.custom_header import CustomHeader
+from tailrace.formats.requests.message_headers import (
+    AckMessageRequestHeader,
+    ChangeInvisibleTimeRequestHeader,
+    ChangeInvisibleTimeResponseHeader,
+    ConsumerSendMsgBackRequestHeader,
+)
+from tailrace.proxy.caller import Caller
+from tailrace.proxy.calls import Calls
+from tailrace.proxy.protocol import Code, GrpcError, of_refusal
+from tailrace.proxy.receipts import ReceiptHandle
+
+__all__ = ["PoppedMessages"]
+
+_WRONG_RECEIPT = frozenset({
+    ResponseCode.NO_MESSAGE, ResponseCode.INVALID_PARAMETER, ResponseCode.MESSAGE_ILLEGAL})
+
+
+@final
+class PoppedMessages:
+    """Requests about one received message, by its receipt handle. All raise GrpcError."""
+
+    def __init__(self, broker: BrokerContext, calls: Calls) -> None:
+        self._broker = broker
+        self._calls = calls
+
+    def handle(self, text: str) -> ReceiptHandle:
+        """Read a receipt handle."""
+        return ReceiptHandle.decode(text, self._broker.config.broker_name)
+
+    async def ack(self, who: Caller, group: str, topic: str, handle: ReceiptHandle) -> None:
+        """Acknowledge a message."""
+        handle.check_time(self._broker.clock.now_ms())
+        receipt = handle.receipt
+        await self._call(who, RequestCode.ACK_MESSAGE, AckMessageRequestHeader(
+            group, real_topic(topic, group, receipt.flag), receipt.queue_id, receipt.encode(), receipt.queue_offset))
+
+    async def change(
+        self, who: Caller, group: str, topic: str, handle: ReceiptHandle, ms: int, *, suspend: bool = False
+    ) -> ReceiptHandle:
+        """Have a message delivered again after ``ms``, and return its new handle.
+
+        With ``suspend`` its next delivery is not counted as another attempt.
+        """
+        handle.check_time(self._broker.clock.now_ms())
+        receipt = handle.receipt
+        answer = await self._call(who, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ChangeInvisibleTimeRequestHeader(
+            group, real_topic(topic, group, receipt.flag), receipt.queue_id, receipt.encode(), receipt.queue_offset,
+            ms, suspend=suspend))
+        changed = answer.read(ChangeInvisibleTimeResponseHeader)
+        start = receipt.start_offset if receipt.is_order else receipt.queue_offset
+        return handle._replace(receipt=receipt._replace(
+            start_offset=start, pop_time=changed.pop_time, invisible_time=changed.invisible_time,
+            revive_queue_id=changed.revive_qid))
+
+    async def to_dead_letters(self, who: Caller, group: str, topic: str, message_id: str,
+                              handle: ReceiptHandle) -> None:
+        """Put a message among the dead letters of its group, and acknowledge it."""
+        handle.check_time(self._broker.clock.now_ms())
+        receipt, phy_offset = handle
+        if phy_offset < 0:
+            raise GrpcError(Code.INVALID_RECEIPT_HANDLE, "commit log offset is empty")
+        stored = real_topic(topic, group, receipt.flag)
+        try:
+            message = self._broker.store.look_message_by_offset(phy_offset)
+        except CorruptionError:
+            message = None
+        if message is None or (
+            (message.topic, message.queue_id, message.queue_offset) != (stored, receipt.queue_id, receipt.queue_offset)
+        ):
+            raise GrpcError(
+                Code.INVALID_RECEIPT_HANDLE, f"receipt_handle names position {phy_offset}, where its message is not")
+        await self._call(who, RequestCode.CONSUMER_SEND_MSG_BACK, ConsumerSendMsgBackRequestHeader(
+            phy_offset, group, -1, message_id, stored, max_reconsume_times=0))
+        await self.ack(who, group, topic, handle)
+
+    async def _call(self, who: Caller, code: RequestCode, header: CustomHeader) -> RemotingCommand:
+        answer = await self._calls.call(who, code, header)
+        if answer.code in _WRONG_RECEIPT:
+            raise GrpcError(Code.INVALID_RECEIPT_HANDLE, answer.remark or "the receipt handle is not one of a message")
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            raise GrpcError(Code.TOPIC_NOT_FOUND, answer.remark or "the topic does not exist")
+        if answer.code != ResponseCode.SUCCESS:
+            raise of_refusal(answer)
+        return answer

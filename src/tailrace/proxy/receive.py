@@ -1,0 +1,281 @@
+"""ReceiveMessage: messages for a time, with long polling (ReceiveMessageActivity)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple, final
+
+from tailrace.broker.client_manager import SubscriptionData
+from tailrace.broker.context import BrokerContext
+from tailrace.errors import RemotingError
+from tailrace.formats.commitlog import decode_message
+from tailrace.formats.pop import ExtraInfo, retry_flag
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.message_headers import (
+    PopMessageRequestHeader,
+    PopMessageResponseHeader,
+)
+from tailrace.logs import get_logger
+from tailrace.model import MessageExt
+from tailrace.proxy import limits
+from tailrace.proxy.caller import Caller
+from tailrace.proxy.calls import Calls
+from tailrace.proxy.clients import Client, Clients
+from tailrace.proxy.conversion import to_message
+from tailrace.proxy.popped import PoppedMessages
+from tailrace.proxy.protocol import (
+    OK,
+    Code,
+    GrpcError,
+    definition,
+    millis,
+    of_refusal,
+    service,
+    status,
+    timestamp,
+)
+from tailrace.proxy.receipts import ReceiptHandle
+from tailrace.proxy.renewal import Renewals
+from tailrace.proxy.settings import check_settings, filter_data, merged
+from tailrace.proxy.validation import check_group, check_invisible_time, check_topic
+
+__all__ = ["ReceiveMessageActivity"]
+
+_log = get_logger(__name__)
+RECEIPT: Final = "POP_CK"
+FIRST_POP_TIME: Final = "1ST_POP_TIME"
+ALL_QUEUES: Final = -1
+REQUEST_TIMEOUT_S: Final = 3
+"""Of a client that has not sent its settings."""
+FROM_END: Final = 1
+POLLING_TIME_SINCE: Final = "5.0.3"
+"""Clients before this version do not know ILLEGAL_POLLING_TIME."""
+_NOTHING: Final = frozenset({ResponseCode.PULL_NOT_FOUND, ResponseCode.POLLING_TIMEOUT})
+
+
+class _Popped(NamedTuple):
+    message: MessageExt
+    handle: ReceiptHandle
+
+
+@final
+class ReceiveMessageActivity:
+    """Pops for clients and streams what it gets."""
+
+    def __init__(
+        self, broker: BrokerContext, calls: Calls, clients: Clients, popped: PoppedMessages, renewals: Renewals
+    ) -> None:
+        self._broker = broker
+        self._calls = calls
+        self._clients = clients
+        self._popped = popped
+        self._renewals = renewals
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def receive(self, request: Any, context: Any, caller: Caller) -> None:
+        """Send a status, the messages, and the time. Raises GrpcError before anything was sent."""
+        client = self._clients.find(caller.client_id)
+        if client is None:
+            client = await self._took_from_request(caller, request)
+        settings = merged(self._broker, client.settings)
+        poll_ms = _poll_ms(request, context, settings, caller)
+        topic, group = check_topic(request.message_queue.topic), check_group(request.group)
+        invisible_ms = millis(request.invisible_duration)
+        if request.auto_renew:
+            invisible_ms = limits.DEFAULT_INVISIBLE_TIME_MS
+        else:
+            check_invisible_time(invisible_ms, limits.MIN_INVISIBLE_TIME_FOR_RECV_MS)
+        wanted = filter_data(topic, request.filter_expression)
+        self._check_queues(topic)
+        if request.batch_size <= 0:
+            raise GrpcError(Code.BAD_REQUEST, f"batch_size is {request.batch_size}, it must be 1 or more")
+        header = PopMessageRequestHeader(
+            group, topic, ALL_QUEUES, min(request.batch_size, limits.RECEIVE_BATCH_SIZE), invisible_ms, poll_ms,
+            self._broker.clock.now_ms(), FROM_END, wanted.expression_type, wanted.sub_string,
+            settings.subscription.fifo, request.attempt_id if request.HasField("attempt_id") else None)
+        answer = await self._pop(caller, header)
+        if answer.code == ResponseCode.POLLING_FULL:
+            await self._end(context, status(Code.TOO_MANY_REQUESTS, "polling full"))
+        elif answer.code in _NOTHING:
+            await self._end(context, status(Code.MESSAGE_NOT_FOUND, "no new message"))
+        elif answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED:
+            raise GrpcError(Code.ILLEGAL_FILTER_EXPRESSION, answer.remark or "the expression cannot be read")
+        elif answer.code != ResponseCode.SUCCESS:
+            raise of_refusal(answer)
+        else:
+            found = self._found(answer, topic)
+            kept = self._keep(client, group, topic, wanted, settings.backoff_policy.max_attempts, found)
+            await self._send(context, request, client, group, topic, kept)
+
+    async def _took_from_request(self, caller: Caller, request: Any) -> Client:
+        """Register a client that has sent no settings since the server started, with those that its request implies.
+
+        The Python client sends its settings again up to five minutes after it has connected again.
+        """
+        kind = definition.ClientType.PUSH_CONSUMER if request.auto_renew else definition.ClientType.SIMPLE_CONSUMER
+        settings = definition.Settings(client_type=kind)
+        settings.request_timeout.seconds = REQUEST_TIMEOUT_S
+        settings.subscription.group.CopyFrom(request.group)
+        settings.subscription.subscriptions.add(
+            topic=request.message_queue.topic, expression=request.filter_expression)
+        check_settings(self._broker, settings)
+        self._check_queues(check_topic(request.message_queue.topic))
+        return await self._clients.take(caller, settings, has_stream=False)
+
+    def _check_queues(self, topic: str) -> None:
+        config = self._broker.topics.select(topic)
+        if config is None:
+            raise GrpcError(Code.TOPIC_NOT_FOUND, f"topic {topic} does not exist")
+        if not config.readable or config.read_queue_nums <= 0:
+            raise GrpcError(Code.FORBIDDEN, "no readable queue")
+
+    async def _pop(self, caller: Caller, header: PopMessageRequestHeader) -> RemotingCommand:
+        """Pop over a connection of its own: once it closes, no message is handed out to a client that has gone."""
+        connection = self._clients.connect(caller)
+        future = connection.call(RequestCode.POP_MESSAGE, header.to_ext())
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                answer = future.result()  # it came in the same turn of the loop
+                if answer.code == ResponseCode.SUCCESS:
+                    self._later(self._give_back(
+                        caller, header.consumer_group, header.topic, self._found(answer, header.topic)))
+            raise
+        finally:
+            connection.close()
+
+    # -- what a pop has found
+
+    def _found(self, answer: RemotingCommand, topic: str) -> list[_Popped]:
+        """Return the messages of an answer with their receipts."""
+        header = answer.read(PopMessageResponseHeader)
+        starts, counts = _starts(header.start_offset_info), _counts(header.order_count_info)
+        broker_name = self._broker.config.broker_name
+        found = []
+        for record in _records(answer.body):
+            message = decode_message(record)
+            text = message.properties.get(RECEIPT)
+            if text is not None:
+                receipt = ExtraInfo.decode(text)
+            else:
+                flag, queue_id, offset = retry_flag(message.topic), message.queue_id, message.queue_offset
+                receipt = ExtraInfo(
+                    starts.setdefault((flag, queue_id), offset), header.pop_time, header.invisible_time,
+                    header.revive_qid, flag, broker_name, queue_id, offset)
+                count = counts.get((flag, f"qo{queue_id}%{offset}"), counts.get((flag, str(queue_id)), 0))
+                message.reconsume_times = count or message.reconsume_times
+            message.properties.setdefault(FIRST_POP_TIME, str(header.pop_time))
+            found.append(_Popped(message, ReceiptHandle(receipt, message.phy_offset)))
+        return found
+
+    def _keep(
+        self, client: Client, group: str, topic: str, wanted: SubscriptionData, max_attempts: int,
+        found: list[_Popped],
+    ) -> list[_Popped]:
+        """Return the messages that the client gets.
+
+        The broker compares hashes of tags, so a message with another tag is acknowledged here. One that was
+        delivered too often becomes a dead letter.
+        """
+        kept = []
+        for one in found:
+            message = one.message
+            if wanted.tags and message.tags not in wanted.tags:
+                self._later(self._popped.ack(client.caller, group, topic, one.handle))
+            elif message.reconsume_times >= max_attempts:
+                self._later(self._popped.to_dead_letters(client.caller, group, topic, _id_of(message), one.handle))
+            else:
+                kept.append(one)
+        return kept
+
+    def _later(self, work: Any) -> None:
+        async def run() -> None:
+            try:
+                await work
+            except (GrpcError, RemotingError) as error:
+                _log.warning("received message not settled, it comes again reason=%s", error)
+
+        task = self._broker.loop.create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- the stream
+
+    async def _send(
+        self, context: Any, request: Any, client: Client, group: str, topic: str, found: list[_Popped]
+    ) -> None:
+        if not found:
+            await self._end(context, status(Code.MESSAGE_NOT_FOUND, "no match message"))
+            return
+        sent = 0
+        try:
+            if client.connection.closed:
+                raise GrpcError(Code.MESSAGE_NOT_FOUND, f"The client [{client.client_id}] is disconnected.")
+            await context.write(service.ReceiveMessageResponse(status=OK))
+            for message, handle in found:
+                await context.write(service.ReceiveMessageResponse(
+                    message=to_message(message, topic, handle.encode())))
+                sent += 1
+                if request.auto_renew:
+                    self._renewals.add(client, group, topic, _id_of(message), handle, message.reconsume_times)
+        except BaseException:
+            self._later(self._give_back(client.caller, group, topic, found[sent:]))
+            raise
+        await self._end(context)
+
+    async def _give_back(self, who: Caller, group: str, topic: str, found: Iterable[_Popped]) -> None:
+        """Have messages delivered again soon that did not reach the client."""
+        for one in found:
+            await self._popped.change(
+                who, group, topic, one.handle, limits.NACK_INVISIBLE_TIME_MS, suspend=True)
+
+    async def _end(self, context: Any, said: Any = None) -> None:
+        if said is not None:
+            await context.write(service.ReceiveMessageResponse(status=said))
+        await context.write(service.ReceiveMessageResponse(
+            delivery_timestamp=timestamp(self._broker.clock.now_ms())))
+
+
+def _poll_ms(request: Any, context: Any, settings: Any, caller: Caller) -> int:
+    """Return for how long the broker may hold a request. Raises GrpcError if its deadline is too near."""
+    left_s = context.time_remaining()
+    left_ms = 1 << 31 if left_s is None else int(left_s * 1000)
+    if request.HasField("long_polling_timeout"):
+        poll_ms = millis(request.long_polling_timeout)
+    else:
+        poll_ms = left_ms - millis(settings.request_timeout) // 2
+    poll_ms = min(max(poll_ms, limits.MIN_LONG_POLLING_MS), limits.MAX_LONG_POLLING_MS)
+    if poll_ms <= left_ms:
+        return poll_ms
+    if left_ms >= limits.MIN_LONG_POLLING_MS:
+        return left_ms
+    old = not caller.version or caller.version < POLLING_TIME_SINCE
+    raise GrpcError(
+        Code.BAD_REQUEST if old else Code.ILLEGAL_POLLING_TIME,
+        "The deadline time remaining is not enough for polling, please check network condition")
+
+
+def _id_of(message: MessageExt) -> str:
+    return message.properties.get("UNIQ_KEY") or message.msg_id
+
+
+def _records(body: bytes) -> Iterable[bytes]:
+    at = 0
+    while at < len(body):
+        size = int.from_bytes(body[at : at + 4], "big")
+        yield body[at : at + size]
+        at += size
+
+
+def _starts(text: str | None) -> dict[tuple[str, int], int]:
+    """Return the first offset of each queue, by its retry flag and number."""
+    parts = [part.split(" ") for part in (text or "").split(";") if part]
+    return {(flag, int(queue_id)): int(start) for flag, queue_id, start in parts}
+
+
+def _counts(text: str | None) -> dict[tuple[str, str], int]:
+    """Return how often messages of an orderly pop were popped before, by retry flag and place."""
+    parts = [part.split(" ") for part in (text or "").split(";") if part]
+    return {(flag, place): int(count) for flag, place, count in parts}

@@ -1,0 +1,140 @@
+"""Receipts of push consumers, which the endpoint renews while the client works (DefaultReceiptHandleManager)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import final
+
+from tailrace.broker.context import BrokerContext
+from tailrace.errors import RemotingError
+from tailrace.logs import get_logger
+from tailrace.proxy import limits
+from tailrace.proxy.clients import Client, Clients, Renewed
+from tailrace.proxy.popped import PoppedMessages
+from tailrace.proxy.protocol import GrpcError
+from tailrace.proxy.receipts import ReceiptHandle
+from tailrace.proxy.settings import retry_delay_ms
+
+__all__ = ["Renewals"]
+
+_log = get_logger(__name__)
+TOGETHER = 200
+"""Receipts that are renewed together, before others have their turn."""
+
+
+@final
+class Renewals:
+    """Renews receipts of clients whose Telemetry stream is open, or that have not opened one yet."""
+
+    def __init__(self, broker: BrokerContext, clients: Clients, popped: PoppedMessages) -> None:
+        self._broker = broker
+        self._clients = clients
+        self._popped = popped
+        self._task: asyncio.Task[None] | None = None
+        self._giving: set[asyncio.Task[None]] = set()
+        clients.on_forget = self._forgotten
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = self._broker.loop.create_task(self._run())
+
+    async def stop(self) -> None:
+        """End; messages that are worked on come back soon."""
+        if self._task is not None:
+            self._task.cancel()
+        for client in self._clients.all():
+            await self.give_back(client)
+
+    def add(
+        self, client: Client, group: str, topic: str, message_id: str, handle: ReceiptHandle, reconsume_times: int
+    ) -> None:
+        """Renew the receipt of a message that a client has received, until `take`."""
+        if len(client.renewed) < limits.MAX_RENEWED:
+            client.renewed[_key(group, message_id, handle)] = Renewed(
+                handle, topic, reconsume_times, self._broker.clock.now_ms())
+
+    @staticmethod
+    async def take(client: Client | None, group: str, message_id: str, handle: ReceiptHandle) -> ReceiptHandle:
+        """Renew a receipt no more; return the latest one of the message, or ``handle``."""
+        found = None if client is None else client.renewed.pop(_key(group, message_id, handle), None)
+        return handle if found is None else await _latest(found)
+
+    async def give_back(self, client: Client) -> None:
+        """Have all messages that a client works on delivered again soon."""
+        renewed, client.renewed = client.renewed, {}
+        for key, one in renewed.items():
+            try:
+                handle = await _latest(one)
+                await self._popped.change(
+                    client.caller, str(key[0]), one.topic, handle, limits.NACK_INVISIBLE_TIME_MS)
+            except (GrpcError, RemotingError) as error:
+                _log.warning("message not given back, it comes after its invisible time group=%s topic=%s reason=%s",
+                             key[0], one.topic, error)
+
+    def _forgotten(self, client: Client) -> None:
+        """Give back what a client worked on that has vanished."""
+        if client.renewed:
+            task = self._broker.loop.create_task(self.give_back(client))
+            self._giving.add(task)
+            task.add_done_callback(self._giving.discard)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(limits.RENEW_PERIOD_S)
+            for client in self._clients.all():
+                if client.send is not None or not client.has_stream:
+                    await self._renew_all(client)
+
+    async def _renew_all(self, client: Client) -> None:
+        now = self._broker.clock.now_ms()
+        due = [
+            key for key, one in client.renewed.items()
+            if one.handle.receipt.pop_time + one.handle.receipt.invisible_time - now < limits.RENEW_AHEAD_MS]
+        for first in range(0, len(due), TOGETHER):
+            await asyncio.gather(*(self._renew(client, key, now) for key in due[first : first + TOGETHER]))
+
+    async def _renew(self, client: Client, key: tuple[object, ...], now: int) -> None:
+        one = client.renewed.get(key)
+        if one is None:
+            return
+        one.renewing = self._broker.loop.create_future()
+        try:
+            await self._change(client, key, one, now)
+        finally:
+            one.renewing.set_result(None)
+            one.renewing = None
+
+    async def _change(self, client: Client, key: tuple[object, ...], one: Renewed, now: int) -> None:
+        group, ms = str(key[0]), limits.DEFAULT_INVISIBLE_TIME_MS
+        last = now - one.since_ms >= limits.RENEW_MAX_TIME_MS
+        if last:
+            config = self._broker.groups.select(group)
+            if config is None:
+                del client.renewed[key]
+                return
+            ms = retry_delay_ms(config, one.reconsume_times)
+        before = one.handle
+        try:
+            made = await self._popped.change(client.caller, group, one.topic, before, ms)
+        except (GrpcError, RemotingError) as error:
+            one.failures += 1
+            last = one.failures > limits.RENEW_RETRY_TIMES or isinstance(error, GrpcError)
+            _log.warning("receipt not renewed group=%s topic=%s queue=%d offset=%d reason=%s", group, one.topic,
+                         before.receipt.queue_id, before.receipt.queue_offset, error)
+        else:
+            one.handle, one.failures = made, 0
+            one.times += 1
+        if last:
+            client.renewed.pop(key, None)
+
+
+async def _latest(one: Renewed) -> ReceiptHandle:
+    """Return the handle of a message, after a renewal that is under way: that ends the handle before."""
+    if one.renewing is not None:
+        await asyncio.shield(one.renewing)
+    return one.handle
+
+
+def _key(group: str, message_id: str, handle: ReceiptHandle) -> tuple[object, ...]:
+    receipt = handle.receipt
+    return group, message_id, receipt.flag, receipt.queue_id, receipt.queue_offset

@@ -1,0 +1,275 @@
+"""SendMessage and RecallMessage."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, final
+
+from tailrace.broker.context import BrokerContext
+from tailrace.formats.commitlog import SysFlag, decode_message_id, java_string_hash
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.message_headers import (
+    RecallMessageRequestHeader,
+    SendMessageRequestHeaderV2,
+)
+from tailrace.kernels.properties import encode_properties
+from tailrace.node.topic_config import (
+    AUTO_CREATE_TOPIC_KEY_TOPIC,
+    DLQ_GROUP_TOPIC_PREFIX,
+    PRIORITY,
+    RETRY_GROUP_TOPIC_PREFIX,
+)
+from tailrace.proxy import limits
+from tailrace.proxy.caller import Caller
+from tailrace.proxy.calls import Calls
+from tailrace.proxy.conversion import SYSTEM_PROPERTIES, message_type_of
+from tailrace.proxy.protocol import (
+    OK,
+    Code,
+    GrpcError,
+    definition,
+    millis,
+    of_refusal,
+    overall,
+    service,
+    status,
+)
+from tailrace.proxy.transactions import HalfPlaces
+from tailrace.proxy.validation import (
+    check_key,
+    check_message_group,
+    check_tag,
+    check_topic,
+    has_control_character,
+)
+
+__all__ = ["SendMessageActivity", "consistent_hash"]
+
+_Types = definition.MessageType
+_NOT_DURABLE: Final = {
+    ResponseCode.FLUSH_DISK_TIMEOUT: (Code.MASTER_PERSISTENCE_TIMEOUT, "FLUSH_DISK_TIMEOUT"),
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: (Code.SLAVE_PERSISTENCE_TIMEOUT, "FLUSH_SLAVE_TIMEOUT"),
+    ResponseCode.SLAVE_NOT_AVAILABLE: (Code.HA_NOT_AVAILABLE, "SLAVE_NOT_AVAILABLE"),
+}
+ANY_QUEUE: Final = -1
+"""The broker takes its queues in turn."""
+DEFAULT_QUEUES: Final = 4
+
+
+def consistent_hash(value: int, buckets: int) -> int:
+    """Return the bucket of a number, as Guava's Hashing.consistentHash: few numbers move when buckets are added."""
+    state, found = value & _MASK, 0
+    while True:
+        state = (2862933555777941757 * state + 1) & _MASK
+        step = (found + 1) / (((state >> 33) + 1) / _TWO_31)
+        if step >= buckets:
+            return found
+        found = int(step)
+
+
+_MASK: Final = (1 << 64) - 1
+_TWO_31: Final = float(1 << 31)
+
+
+@final
+class SendMessageActivity:
+    """Checks messages and has the broker store them."""
+
+    def __init__(self, broker: BrokerContext, calls: Calls, places: HalfPlaces) -> None:
+        self._broker = broker
+        self._calls = calls
+        self._places = places
+
+    async def send(self, request: Any, caller: Caller) -> Any:
+        """Store the messages of a request, which are of one topic. Each has an entry in the response."""
+        messages = request.messages
+        if not messages:
+            raise GrpcError(Code.MESSAGE_CORRUPTED, "no message to send")
+        if len(messages) > limits.MAX_MESSAGES_OF_SEND:
+            raise GrpcError(
+                Code.BAD_REQUEST,
+                f"messages has {len(messages)} entries, over the limit of {limits.MAX_MESSAGES_OF_SEND}")
+        topic = check_topic(messages[0].topic)
+        if any(message.topic != messages[0].topic for message in messages):
+            raise GrpcError(Code.MESSAGE_CORRUPTED, "topic in message is not same")
+        made = [self._made(caller, topic, message) for message in messages]
+        queue_id = self._queue(topic, messages[0].system_properties.message_group) if len(messages) == 1 else ANY_QUEUE
+        if len(made) == 1:
+            return self._response([await self._store(caller, topic, queue_id, *made[0])])
+        entries = await asyncio.gather(
+            *(self._store_or_say_why(caller, topic, queue_id, *one) for one in made))
+        return self._response(entries)
+
+    @staticmethod
+    def _response(entries: list[Any]) -> Any:
+        return service.SendMessageResponse(
+            status=overall({entry.status.code for entry in entries}, "send status is empty"), entries=entries)
+
+    def _queue(self, topic: str, message_group: str) -> int:
+        """Return the queue of a message group; any queue for a message without one. Raises GrpcError."""
+        config = self._broker.topics.select(topic)
+        if config is None or not config.writable or config.write_queue_nums <= 0:
+            raise GrpcError(Code.FORBIDDEN, "no writable queue")
+        if not message_group:
+            return ANY_QUEUE
+        return consistent_hash(java_string_hash(message_group), config.write_queue_nums)
+
+    def _made(self, caller: Caller, topic: str, message: Any) -> tuple[Any, dict[str, str]]:
+        """Return a message and the properties that it is stored with. Raises GrpcError."""
+        self._check_body(message.body)
+        properties = self._properties(caller, topic, message)
+        self._check_type(topic, properties)
+        return message, properties
+
+    def _check_body(self, body: bytes) -> None:
+        if not body:
+            raise GrpcError(Code.MESSAGE_BODY_EMPTY, "message body cannot be empty")
+        most = self._broker.store.config.max_message_size
+        if len(body) > most:
+            raise GrpcError(Code.MESSAGE_BODY_TOO_LARGE, f"message body cannot exceed the max {most}")
+
+    def _check_type(self, topic: str, properties: dict[str, str]) -> None:
+        if topic.startswith((RETRY_GROUP_TOPIC_PREFIX, DLQ_GROUP_TOPIC_PREFIX)):
+            return
+        config = self._broker.topics.select(topic)
+        wanted = "UNSPECIFIED" if config is None else config.attributes.get("message.type", "NORMAL")
+        found = _Types.Name(message_type_of(properties))
+        if wanted not in {found, "MIXED"}:
+            raise GrpcError(
+                Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+                f"TopicMessageType validate failed, the expected type is {wanted}, but actual type is {found}")
+
+    def _properties(self, caller: Caller, topic: str, message: Any) -> dict[str, str]:
+        system = message.system_properties
+        properties = _user_properties(message)
+        if system.tag:
+            properties["TAGS"] = system.tag
+        if system.keys:
+            properties["KEYS"] = " ".join(system.keys)
+        if not system.message_id.strip():
+            raise GrpcError(Code.ILLEGAL_MESSAGE_ID, "message id cannot be empty")
+        properties["UNIQ_KEY"] = system.message_id
+        if system.message_type == _Types.TRANSACTION:
+            properties["TRAN_MSG"] = "true"
+            if system.HasField("orphaned_transaction_recovery_duration"):
+                seconds = system.orphaned_transaction_recovery_duration.seconds
+                if seconds > limits.MAX_TRANSACTION_RECOVERY_S:
+                    raise GrpcError(
+                        Code.BAD_REQUEST, "the max transaction recovery time of message is too large, max is "
+                        f"{limits.MAX_TRANSACTION_RECOVERY_S}")
+                properties["CHECK_IMMUNITY_TIME_IN_SECONDS"] = str(max(0, seconds))
+        if system.HasField("delivery_timestamp"):
+            deliver_ms = millis(system.delivery_timestamp)
+            if deliver_ms - self._broker.clock.now_ms() > limits.MAX_DELAY_TIME_MS:
+                raise GrpcError(
+                    Code.ILLEGAL_DELIVERY_TIME,
+                    f"the max delay time of message is too large, max is {limits.MAX_DELAY_TIME_MS}")
+            properties["TIMER_DELIVER_MS"] = str(deliver_ms)
+        if system.HasField("priority"):
+            if system.priority < 0:
+                raise GrpcError(Code.BAD_REQUEST, f"priority is {system.priority}, it may not be below 0")
+            properties[PRIORITY] = str(system.priority)
+        properties["RECONSUME_TIME"] = str(system.delivery_attempt)
+        # Checks of transactions ask the producers of this group.
+        properties["PGROUP"] = topic
+        if system.message_group:
+            check_message_group(system.message_group)
+            properties["__SHARDINGKEY"] = system.message_group
+        if system.lite_topic:
+            raise GrpcError(Code.ILLEGAL_LITE_TOPIC, "lite_topic is set, and this broker has no topics of type LITE")
+        if system.trace_context:
+            properties["TRACE_CONTEXT"] = system.trace_context
+        properties["__BORNHOST"] = system.born_host.strip() or caller.peer[0]
+        if system.HasField("born_timestamp"):
+            properties["BORN_TIMESTAMP"] = str(millis(system.born_timestamp))
+        _check_separators(properties, ("UNIQ_KEY", "message_id"), ("TRACE_CONTEXT", "trace_context"),
+                          ("__BORNHOST", "born_host"))
+        return properties
+
+    async def _store_or_say_why(
+        self, caller: Caller, topic: str, queue_id: int, message: Any, properties: dict[str, str]
+    ) -> Any:
+        try:
+            return await self._store(caller, topic, queue_id, message, properties)
+        except GrpcError as error:
+            return service.SendResultEntry(status=status(error.code, error.message))
+
+    async def _store(
+        self, caller: Caller, topic: str, queue_id: int, message: Any, properties: dict[str, str]
+    ) -> Any:
+        """Return the entry of a message. Raises GrpcError if the broker refuses it."""
+        system = message.system_properties
+        is_half = system.message_type == _Types.TRANSACTION
+        sys_flag = SysFlag.COMPRESSED if system.body_encoding == definition.Encoding.GZIP else 0
+        born_ms = millis(system.born_timestamp) if system.HasField("born_timestamp") else self._broker.clock.now_ms()
+        header = SendMessageRequestHeaderV2(
+            topic, topic, AUTO_CREATE_TOPIC_KEY_TOPIC, DEFAULT_QUEUES, queue_id,
+            sys_flag | SysFlag.TRANSACTION_PREPARED if is_half else sys_flag, born_ms, 0,
+            encode_properties(properties).decode(), 0)
+        answer = await self._calls.call(caller, RequestCode.SEND_MESSAGE_V2, header, message.body)
+        if answer.code != ResponseCode.SUCCESS:
+            return self._not_stored(answer)
+        ext = answer.ext
+        transaction_id = ext.get("transactionId", "")
+        if is_half:
+            _, phy_offset = decode_message_id(ext["msgId"])
+            self._places.put(topic, transaction_id, int(ext["queueOffset"]), phy_offset)
+        return service.SendResultEntry(
+            status=OK, message_id=system.message_id, transaction_id=transaction_id,
+            offset=int(ext["queueOffset"]), recall_handle=ext.get("recallHandle", ""))
+
+    @staticmethod
+    def _not_stored(answer: RemotingCommand) -> Any:
+        for code, (found, name) in _NOT_DURABLE.items():
+            if answer.code == code:
+                return service.SendResultEntry(status=status(found, f"send message failed, sendStatus={name}"))
+        raise of_refusal(answer)
+
+    async def recall(self, request: Any, caller: Caller) -> Any:
+        """Take a delayed message back."""
+        topic = check_topic(request.topic)
+        self._check_type(topic, {"TIMER_DELIVER_MS": ""})
+        answer = await self._calls.call(
+            caller, RequestCode.RECALL_MESSAGE, RecallMessageRequestHeader(topic, request.recall_handle))
+        if answer.code != ResponseCode.SUCCESS:
+            raise of_refusal(answer)
+        return service.RecallMessageResponse(status=OK, message_id=answer.ext["msgId"])
+
+
+def _user_properties(message: Any) -> dict[str, str]:
+    """Return the properties that a user set. Raises GrpcError for them, the tag or the keys."""
+    properties = dict(message.user_properties)
+    if len(properties) > limits.USER_PROPERTY_MAX_NUM:
+        raise GrpcError(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE, f"too many user properties, max is {limits.USER_PROPERTY_MAX_NUM}")
+    size = 0
+    for name, value in properties.items():
+        if name in SYSTEM_PROPERTIES:
+            raise GrpcError(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"property is used by system: {name}")
+        if has_control_character(name):
+            raise GrpcError(
+                Code.ILLEGAL_MESSAGE_PROPERTY_KEY, "the key of property cannot contain control character")
+        if has_control_character(value):
+            raise GrpcError(
+                Code.ILLEGAL_MESSAGE_PROPERTY_KEY, "the value of property cannot contain control character")
+        size += len(name.encode()) + len(value.encode())
+    system = message.system_properties
+    check_tag(system.tag)
+    size += len(system.tag.encode())
+    for key in system.keys:
+        check_key(key)
+        size += len(key.encode())
+    if size > limits.MAX_USER_PROPERTY_SIZE:
+        raise GrpcError(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"the total size of user property is too large, max is {limits.MAX_USER_PROPERTY_SIZE}")
+    return properties
+
+
+def _check_separators(properties: dict[str, str], *fields: tuple[str, str]) -> None:
+    """Refuse values that would end a stored property early and begin another one."""
+    for name, field in fields:
+        if has_control_character(properties.get(name, "")):
+            raise GrpcError(
+                Code.ILLEGAL_MESSAGE_ID if name == "UNIQ_KEY" else Code.BAD_REQUEST,
+                f"{field} cannot contain control character")

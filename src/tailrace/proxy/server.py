@@ -1,0 +1,238 @@
+"""The gRPC server: one method for each call of MessagingService, in the event loop of the broker.
+
+    listener = GrpcListener("127.0.0.1", 8081) # the port is taken, calls wait
+    server = GrpcServer(controller)
+    await server.serve_on(listener)
+    ...
+    await server.stop()                        # before the controller stops
+
+A call that fails is answered with a status in its response, as clients expect. Errors of gRPC itself are
+those of bad streams, unknown methods and exceeded bounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, final
+
+import grpc
+
+from tailrace.broker.controller import BrokerController
+from tailrace.env.processes import listener_of
+from tailrace.errors import RemotingConnectError
+from tailrace.formats.remoting import RemotingCommand
+from tailrace.logs import get_logger
+from tailrace.proxy import limits
+from tailrace.proxy.acks import AckActivity
+from tailrace.proxy.caller import Caller
+from tailrace.proxy.calls import Calls
+from tailrace.proxy.clients import Client, Clients
+from tailrace.proxy.entry import Entry
+from tailrace.proxy.popped import PoppedMessages
+from tailrace.proxy.protocol import CODE_NAMES, Code, GrpcError, service, status, timestamp
+from tailrace.proxy.receive import ReceiveMessageActivity
+from tailrace.proxy.renewal import Renewals
+from tailrace.proxy.routes import RouteActivity
+from tailrace.proxy.send import SendMessageActivity
+from tailrace.proxy.telemetry import TelemetryActivity
+from tailrace.proxy.transactions import EndTransactionActivity, HalfPlaces
+
+__all__ = ["GrpcListener", "GrpcServer"]
+
+_log = get_logger(__name__)
+
+SERVICE: Final = "apache.rocketmq.v2.MessagingService"
+GRACE_S: Final = 0.5
+"""For how long a stop waits for calls that are under way."""
+GIVE_BACK_S: Final = 2.0
+_OPTIONS: Final = (
+    ("grpc.so_reuseport", 0),  # or a second server would take the same port unnoticed
+    ("grpc.max_receive_message_length", limits.MAX_REQUEST_BYTES),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_connection_idle_ms", limits.CLIENT_IDLE_MS),
+    # A connection whose client has vanished is noticed, with its Telemetry stream.
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.max_metadata_size", 32 << 10),
+    # Without these a burst of more than 1,000 calls has some of them cancelled at random.
+    ("grpc.server.max_pending_requests", limits.MAX_CALLS),
+    ("grpc.server.max_pending_requests_hard_limit", limits.MAX_CALLS),
+)
+_Unary = Callable[[Any, Caller], Awaitable[Any]]
+_Method = Callable[[Any, Any], Awaitable[Any]]
+_WORD: Final = re.compile(r"(?<!^)(?=[A-Z])")
+
+
+@final
+class GrpcListener:
+    """A port of gRPC, taken before the store is open. Raises OSError if it cannot be taken."""
+
+    def __init__(self, host: str, port: int, credentials: Any = None) -> None:
+        """Listen, with TLS if there are credentials; port 0 picks one."""
+        self.server = grpc.aio.server(options=_OPTIONS, maximum_concurrent_rpcs=limits.MAX_CALLS)
+        self.host = host
+        self.tls = credentials is not None
+        place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            self.port: int = (
+                self.server.add_insecure_port(place) if credentials is None
+                else self.server.add_secure_port(place, credentials))
+        except RuntimeError as error:
+            raise OSError(errno.EADDRINUSE, f"cannot listen on --grpc {place}: {_reason(port)}") from error
+
+    @property
+    def address(self) -> str:
+        """``host:port`` that clients connect to."""
+        return f"{self.host}:{self.port}"
+
+    async def close(self) -> None:
+        """Give the port back."""
+        await self.server.stop(None)
+
+
+def _reason(port: int) -> str:
+    """Say why a port cannot be taken; gRPC writes the cause to stderr only."""
+    holder = listener_of(port) if port else None
+    if holder:
+        return f"process {holder[0]} ({holder[1]}) listens there"
+    return "the address is taken, or not one of this machine"
+
+
+@final
+class GrpcServer:
+    """Serves clients of RocketMQ 5 with the processors of a broker."""
+
+    def __init__(self, controller: BrokerController) -> None:
+        broker = self._broker = controller.broker
+        self.host, self.port = "", 0
+        self._latency = broker.rpc_latency
+        self._listener: GrpcListener | None = None
+        clients = self._clients = Clients(
+            controller.in_process(), broker.clock, self._to_client)
+        access = controller.access
+        self._entry = Entry(
+            access.control if access.config.authentication_enabled else None, clients)
+        calls = Calls(clients)
+        places = HalfPlaces(broker)
+        popped = PoppedMessages(broker, calls)
+        self._renewals = Renewals(broker, clients, popped)
+        self._telemetry = TelemetryActivity(broker, self._entry, clients, self._renewals, places)
+        self._routes = RouteActivity(broker, lambda: (self.host, self.port))
+        self._sends = SendMessageActivity(broker, calls, places)
+        self._receives = ReceiveMessageActivity(broker, calls, clients, popped, self._renewals)
+        self._acks = AckActivity(clients, popped, self._renewals)
+        self._ends = EndTransactionActivity(calls, places)
+
+    async def serve_on(self, listener: GrpcListener) -> None:
+        """Serve the calls that come to a port."""
+        self.host, self.port = listener.host, listener.port
+        listener.server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, self._methods()),))
+        await listener.server.start()
+        self._listener = listener
+        self._renewals.start()
+        self._latency.clients = lambda: len(self._clients)
+        _log.info("gRPC endpoint started address=%s tls=%s", listener.address, listener.tls)
+
+    async def stop(self) -> None:
+        """Take no more calls, end those under way, and have messages delivered again that clients work on."""
+        if self._listener is None:
+            return
+        listener, self._listener = self._listener, None
+        await listener.server.stop(GRACE_S)
+        try:
+            await asyncio.wait_for(self._renewals.stop(), GIVE_BACK_S)
+        except TimeoutError:
+            pass  # the rest comes after its invisible time
+        self._clients.close()
+        self._latency.clients = None
+
+    def _to_client(self, client: Client, request: RemotingCommand) -> None:
+        self._telemetry.request_of_broker(client, request)
+
+    def _methods(self) -> dict[str, Any]:
+        unary: dict[str, _Unary] = {
+            "QueryRoute": self._routes.route, "Heartbeat": self._telemetry.heartbeat,
+            "SendMessage": self._sends.send, "QueryAssignment": self._routes.assignment,
+            "AckMessage": self._acks.ack, "ForwardMessageToDeadLetterQueue": self._acks.forward,
+            "EndTransaction": self._ends.end, "NotifyClientTermination": self._telemetry.terminate,
+            "ChangeInvisibleDuration": self._acks.change, "RecallMessage": self._sends.recall,
+            "SyncLiteSubscription": _no_lite_topics,
+        }
+        methods = {
+            name: grpc.unary_unary_rpc_method_handler(
+                self._unary(name, serve), *_codecs(name)) for name, serve in unary.items()}
+        methods["ReceiveMessage"] = grpc.unary_stream_rpc_method_handler(
+            self._receive, *_codecs("ReceiveMessage"))
+        methods["Telemetry"] = grpc.stream_stream_rpc_method_handler(
+            self._telemetry.telemetry, service.TelemetryCommand.FromString,
+            service.TelemetryCommand.SerializeToString)
+        # PullMessage, UpdateOffset, GetOffset and QueryOffset have no method: gRPC answers UNIMPLEMENTED, as
+        # RocketMQ's proxy does.
+        return methods
+
+    def _unary(self, name: str, serve: _Unary) -> _Method:
+        response_class, metric = getattr(service, f"{name}Response"), _metric_name(name)
+
+        async def call(request: Any, context: Any) -> Any:
+            begun_ns = self._broker.clock.monotonic_ns()
+            try:
+                response = await serve(request, self._entry.caller(request, context))
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # noqa: BLE001 - the outermost step of a call: log, answer
+                response = response_class(status=await self._failed(name, error, context))
+            self._observe(metric, response.status.code, begun_ns)
+            return response
+
+        return call
+
+    async def _receive(self, request: Any, context: Any) -> None:
+        begun_ns, code = self._broker.clock.monotonic_ns(), Code.OK
+        try:
+            await self._receives.receive(request, context, self._entry.caller(request, context))
+        except (asyncio.CancelledError, grpc.aio.AbortError):
+            raise
+        except grpc.aio.BaseError:  # the client has gone in the middle of a write
+            return
+        except Exception as error:  # noqa: BLE001 - the outermost step of a call: log, answer
+            found = await self._failed("ReceiveMessage", error, context)
+            code = found.code
+            await context.write(service.ReceiveMessageResponse(status=found))
+            await context.write(service.ReceiveMessageResponse(
+                delivery_timestamp=timestamp(self._broker.clock.now_ms())))
+        self._observe(_RECEIVE, code, begun_ns)
+
+    async def _failed(self, name: str, error: Exception, context: Any) -> Any:
+        if isinstance(error, GrpcError):
+            return status(error.code, error.message)
+        if isinstance(error, RemotingConnectError):  # the server stops
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the server stops")
+        _log.warning("gRPC call failed method=%s peer=%s reason=%r", name, context.peer(), error, exc_info=True)
+        return status(Code.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
+
+    def _observe(self, name: str, code: int, begun_ns: int) -> None:
+        took_ms = (self._broker.clock.monotonic_ns() - begun_ns) / 1e6
+        self._latency.observe(name, _STATUSES[code], took_ms)
+
+
+_RECEIVE: Final = "receive_message"
+_STATUSES: Final = {code: name.lower() for code, name in CODE_NAMES.items()}
+"""Names of statuses as metrics have them."""
+
+
+def _metric_name(method: str) -> str:
+    return _WORD.sub("_", method).lower()
+
+
+def _codecs(name: str) -> tuple[Any, Any]:
+    return getattr(service, f"{name}Request").FromString, getattr(service, f"{name}Response").SerializeToString
+
+
+async def _no_lite_topics(request: Any, caller: Caller) -> Any:
+    raise GrpcError(Code.UNSUPPORTED, "this broker has no topics of type LITE")

@@ -1,0 +1,237 @@
+"""Telemetry: the stream over which a client sends its settings and gets commands of the broker (ClientActivity)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final, final
+
+import grpc
+
+from tailrace.broker.context import BrokerContext
+from tailrace.errors import CorruptionError, RemotingConnectError
+from tailrace.formats import fastjson
+from tailrace.formats.commitlog import decode_message
+from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
+from tailrace.formats.requests.message_headers import CheckTransactionStateRequestHeader
+from tailrace.logs import get_logger
+from tailrace.proxy.caller import Caller
+from tailrace.proxy.clients import Client, Clients
+from tailrace.proxy.conversion import to_message
+from tailrace.proxy.entry import Entry
+from tailrace.proxy.protocol import OK, Code, GrpcError, definition, name_of, service, status
+from tailrace.proxy.renewal import Renewals
+from tailrace.proxy.settings import check_settings, merged
+from tailrace.proxy.transactions import HalfPlaces
+from tailrace.proxy.validation import check_group
+
+__all__ = ["TelemetryActivity"]
+
+_log = get_logger(__name__)
+
+COMMANDS_MAX: Final = 1_000
+"""Commands that wait for a client that does not read them. The broker sends lost ones again, or has their time out."""
+CLOSE_S: Final = 1.0
+ASKED_MAX: Final = 100
+"""Commands of one client whose answers are awaited."""
+_Types = definition.ClientType
+_RESULTS: Final = {
+    Code.OK: "CR_SUCCESS", Code.FAILED_TO_CONSUME_MESSAGE: "CR_LATER", Code.MESSAGE_CORRUPTED: "CR_RETURN_NULL"}
+
+
+@final
+class TelemetryActivity:
+    """Serves Telemetry, Heartbeat and NotifyClientTermination."""
+
+    def __init__(
+        self, broker: BrokerContext, entry: Entry, clients: Clients, renewals: Renewals, places: HalfPlaces
+    ) -> None:
+        self._broker = broker
+        self._entry = entry
+        self._clients = clients
+        self._renewals = renewals
+        self._places = places
+        self._asked: dict[tuple[str, str], RemotingCommand] = {}
+        """Requests of the broker by client and nonce, in the order in which they came."""
+        self._nonce = 0
+
+    # -- calls
+
+    async def heartbeat(self, request: Any, caller: Caller) -> Any:
+        """Note that a client is alive."""
+        client = self._known(caller)
+        if client.settings.HasField("subscription"):
+            group = check_group(request.group)
+            own = name_of(client.settings.subscription.group)
+            if group != own:
+                raise GrpcError(
+                    Code.ILLEGAL_CONSUMER_GROUP, f"group is {group}, and the client's settings are of {own}")
+        await self._clients.register(client)
+        return service.HeartbeatResponse(status=OK)
+
+    async def terminate(self, request: Any, caller: Caller) -> Any:
+        """Forget a client; messages that it has not consumed are delivered again soon."""
+        client = self._known(caller)
+        if client.settings.HasField("subscription"):
+            check_group(request.group)
+        await self._renewals.give_back(client)
+        await self._clients.remove(client)
+        return service.NotifyClientTerminationResponse(status=OK)
+
+    def _known(self, caller: Caller) -> Client:
+        client = self._clients.find(caller.client_id)
+        if client is None:
+            raise GrpcError(Code.UNRECOGNIZED_CLIENT_TYPE, "cannot find client settings for this client")
+        return client
+
+    # -- the stream
+
+    async def telemetry(self, requests: Any, context: Any) -> None:
+        """Take settings and results, send commands, until the client ends the stream."""
+        stream = _Stream(context)
+        client: Client | None = None
+        try:
+            async for command in requests:
+                try:
+                    caller = self._entry.caller(command, context)
+                except GrpcError as error:
+                    await context.write(service.TelemetryCommand(status=status(error.code, error.message)))
+                    return
+                match command.WhichOneof("command"):
+                    case "settings":
+                        client = await self._take(caller, command.settings, stream)
+                    case "verify_message_result":
+                        self._verified(caller.client_id, command)
+                    case "thread_stack_trace":
+                        self._stack(caller.client_id, command)
+        except GrpcError as error:
+            await self._refuse(context, error)
+        except grpc.aio.AbortError:
+            raise
+        except grpc.aio.BaseError as error:  # in the middle of a read or a write
+            _log.info("gRPC stream ended peer=%s reason=%r", context.peer(), error)
+        finally:
+            await stream.close()
+            if client is not None and client.send == stream.send:
+                await self._clients.stream_ended(client)
+
+    @staticmethod
+    async def _refuse(context: Any, error: GrpcError) -> None:
+        bad = Code.BAD_REQUEST <= error.code < Code.INTERNAL_ERROR
+        try:
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT if bad else grpc.StatusCode.INTERNAL,
+                f"process client telemetryCommand failed. {error.message}")
+        except (grpc.aio.UsageError, grpc.aio.InternalError):  # the client has gone
+            return
+
+    async def _take(self, caller: Any, settings: Any, stream: _Stream) -> Client:
+        check_settings(self._broker, settings)
+        known = self._clients.find(caller.client_id)
+        if known is not None:
+            known.send = stream.send
+        client = await self._clients.take(caller, settings)
+        if client.send is None:
+            client.send = stream.send
+            if settings.HasField("publishing"):
+                await self._clients.register(client)
+        stream.send(service.TelemetryCommand(status=OK, settings=merged(self._broker, settings)))
+        return client
+
+    # -- requests of the broker
+
+    def request_of_broker(self, client: Client, request: RemotingCommand) -> None:
+        """Pass a request on to a client; what the protocol has no command for is answered or dropped."""
+        try:
+            command = self._command(client, request)
+        except CorruptionError as error:
+            _log.warning("request of the broker not passed on client=%s code=%d reason=%s", client.client_id,
+                         request.code, error)
+            return
+        if command is not None and client.send is not None:
+            client.send(command)
+        elif not request.is_oneway:
+            client.connection.reply(request, request.answer(
+                ResponseCode.SYSTEM_ERROR,
+                f"client {client.client_id} uses gRPC and " + (
+                    "has no open stream" if command is not None else f"has no answer to request {request.code}")))
+
+    def _command(self, client: Client, request: RemotingCommand) -> Any:
+        match request.code:
+            case RequestCode.CHECK_TRANSACTION_STATE:
+                header = request.read(CheckTransactionStateRequestHeader)
+                half = decode_message(request.body)
+                transaction_id = header.transaction_id or half.unique_key or ""
+                self._places.put(
+                    half.topic, transaction_id, header.tran_state_table_offset, header.commit_log_offset)
+                return service.TelemetryCommand(
+                    recover_orphaned_transaction_command=service.RecoverOrphanedTransactionCommand(
+                        message=to_message(half, half.topic), transaction_id=transaction_id))
+            case RequestCode.CONSUME_MESSAGE_DIRECTLY:
+                message = decode_message(request.body)
+                return service.TelemetryCommand(verify_message_command=service.VerifyMessageCommand(
+                    nonce=self._ask(client, request), message=to_message(message, message.topic)))
+            case RequestCode.GET_CONSUMER_RUNNING_INFO if request.ext.get("jstackEnable", "").lower() == "true":
+                return service.TelemetryCommand(
+                    print_thread_stack_trace_command=service.PrintThreadStackTraceCommand(
+                        nonce=self._ask(client, request)))
+        return None
+
+    def _ask(self, client: Client, request: RemotingCommand) -> str:
+        """Note a request whose answer comes over the stream; return its nonce."""
+        mine = [key for key in self._asked if key[0] == client.client_id]
+        for key in mine[: max(0, len(mine) - ASKED_MAX + 1)]:
+            del self._asked[key]
+        self._nonce += 1
+        self._asked[client.client_id, str(self._nonce)] = request
+        return str(self._nonce)
+
+    def _verified(self, client_id: str, command: Any) -> None:
+        result = _RESULTS.get(command.status.code, "CR_THROW_EXCEPTION")
+        self._reply(client_id, command.verify_message_result.nonce, {
+            "autoCommit": True, "consumeResult": result, "order": False, "remark": "from gRPC client",
+            "spentTimeMills": 0})
+
+    def _stack(self, client_id: str, command: Any) -> None:
+        self._reply(client_id, command.thread_stack_trace.nonce, {
+            "jstack": command.thread_stack_trace.thread_stack_trace, "mqTable": {}, "properties": {},
+            "statusTable": {}, "subscriptionSet": []})
+
+    def _reply(self, client_id: str, nonce: str, body: dict[str, Any]) -> None:
+        request, client = self._asked.pop((client_id, nonce), None), self._clients.find(client_id)
+        if request is not None and client is not None:
+            client.connection.reply(request, request.answer(body=fastjson.dumps(body)))
+
+
+@final
+class _Stream:
+    """Commands for one client, written one after the other."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self._commands: asyncio.Queue[Any] = asyncio.Queue(COMMANDS_MAX)
+        self._writes = self._closed = False
+        self._task = asyncio.create_task(self._write())
+
+    def send(self, command: Any) -> None:
+        """Put a command at the end of those that wait; it is dropped if there are too many."""
+        try:
+            self._commands.put_nowait(command)
+        except asyncio.QueueFull:
+            _log.warning("gRPC command dropped, the client does not read peer=%s", self._context.peer())
+
+    async def close(self) -> None:
+        """Write no more; wait a little for a write under way, beside which gRPC cannot end the stream."""
+        if not self._writes:
+            self._task.cancel()
+        self._closed = True
+        await asyncio.wait({self._task}, timeout=CLOSE_S)
+
+    async def _write(self) -> None:
+        try:
+            while not self._closed:
+                command = await self._commands.get()
+                self._writes = True
+                await self._context.write(command)
+                self._writes = False
+        except (asyncio.CancelledError, grpc.RpcError, grpc.aio.BaseError, RemotingConnectError):
+            return

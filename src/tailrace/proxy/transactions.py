@@ -1,0 +1,94 @@
+"""EndTransaction, and where half messages are."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any, Final, NamedTuple, final
+
+from tailrace.broker.context import BrokerContext
+from tailrace.broker.transactions.half_messages import HALF_TOPIC, REAL_TOPIC
+from tailrace.formats.commitlog import SysFlag
+from tailrace.formats.remoting import RequestCode, ResponseCode
+from tailrace.formats.requests.message_headers import EndTransactionRequestHeader
+from tailrace.proxy import limits
+from tailrace.proxy.caller import Caller
+from tailrace.proxy.calls import Calls
+from tailrace.proxy.protocol import OK, Code, GrpcError, definition, of_refusal, service
+from tailrace.proxy.validation import check_topic
+
+__all__ = ["EndTransactionActivity", "HalfPlaces"]
+
+_Resolution = definition.TransactionResolution
+_ENDS: Final = {
+    _Resolution.COMMIT: SysFlag.TRANSACTION_COMMIT, _Resolution.ROLLBACK: SysFlag.TRANSACTION_ROLLBACK}
+COPIES_MAX: Final = 64
+
+
+class _Place(NamedTuple):
+    queue_offset: int
+    phy_offset: int
+
+
+@final
+class HalfPlaces:
+    """Places of half messages by topic and transaction id, the latest ones; the others are in the index."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        self._broker = broker
+        self._places: OrderedDict[tuple[str, str], _Place] = OrderedDict()
+
+    def put(self, topic: str, transaction_id: str, queue_offset: int, phy_offset: int) -> None:
+        """Note where a half message is."""
+        self._places[topic, transaction_id] = _Place(queue_offset, phy_offset)
+        self._places.move_to_end((topic, transaction_id))
+        if len(self._places) > limits.MAX_TRANSACTIONS:
+            self._places.popitem(last=False)
+
+    async def find(self, topic: str, transaction_id: str) -> _Place | None:
+        """Return where a half message is; None if it does not exist."""
+        place = self._places.get((topic, transaction_id))
+        if place is not None or not self._broker.store.config.message_index_enable:
+            return place
+        return await self._broker.loop.run_in_executor(None, self._look_up, topic, transaction_id)
+
+    def drop(self, topic: str, transaction_id: str) -> None:
+        """Forget a half message that is settled."""
+        self._places.pop((topic, transaction_id), None)
+
+    def _look_up(self, topic: str, transaction_id: str) -> _Place | None:
+        found = [
+            half for half in self._broker.store.query_message(HALF_TOPIC, transaction_id, COPIES_MAX)
+            if half.unique_key == transaction_id and half.properties.get(REAL_TOPIC) == topic]
+        latest = max(found, key=lambda half: half.queue_offset, default=None)
+        return None if latest is None else _Place(latest.queue_offset, latest.phy_offset)
+
+
+@final
+class EndTransactionActivity:
+    """Commits and rolls back."""
+
+    def __init__(self, calls: Calls, places: HalfPlaces) -> None:
+        self._calls = calls
+        self._places = places
+
+    async def end(self, request: Any, caller: Caller) -> Any:
+        """Settle a half message; an unknown resolution leaves it pending."""
+        topic, transaction_id = check_topic(request.topic), request.transaction_id
+        if not transaction_id.strip():
+            raise GrpcError(Code.INVALID_TRANSACTION_ID, "transaction id cannot be empty")
+        place = await self._places.find(topic, transaction_id)
+        if place is None:
+            raise GrpcError(
+                Code.INTERNAL_SERVER_ERROR,
+                f"cannot found transaction data: there is no half message {transaction_id[:100]} of topic {topic}")
+        commit_or_rollback = _ENDS.get(request.resolution)
+        if commit_or_rollback is None:
+            return service.EndTransactionResponse(status=OK)
+        answer = await self._calls.call(caller, RequestCode.END_TRANSACTION, EndTransactionRequestHeader(
+            topic, place.queue_offset, place.phy_offset, commit_or_rollback, request.message_id, topic,
+            from_transaction_check=request.source == definition.TransactionSource.SOURCE_SERVER_CHECK,
+            transaction_id=transaction_id))
+        if answer.code != ResponseCode.SUCCESS:
+            raise of_refusal(answer)
+        self._places.drop(topic, transaction_id)
+        return service.EndTransactionResponse(status=OK)

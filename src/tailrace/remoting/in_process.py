@@ -1,0 +1,140 @@
+"""Connections without a socket: a server of another protocol calls the processors of a broker.
+
+A caller has a `Channel` as a client of the remoting protocol has, so processors, tables of clients and
+limits see no difference. Frames that the channel writes are answers, which end a call, or requests of the
+broker, which go to ``on_request``. Everything runs in the thread of the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, final
+
+from tailrace.errors import RemotingConnectError
+from tailrace.formats.remoting import (
+    LANGUAGE_OTHER,
+    RESPONSE_FLAG,
+    RemotingCommand,
+    SerializeType,
+    decode_frame,
+    encode,
+)
+from tailrace.remoting.server import Channel, RemotingServer
+
+__all__ = ["InProcessConnection"]
+
+
+@final
+class InProcessConnection:
+    """Calls the processors of ``server``, which does not listen, for a client at ``peer`` (host and port).
+
+    ``on_request`` gets requests of the broker to the client; `reply` answers them.
+    """
+
+    def __init__(
+        self, server: RemotingServer, peer: tuple[str, int],
+        on_request: Callable[[RemotingCommand], None] | None = None, *, language: int = LANGUAGE_OTHER,
+    ) -> None:
+        self._loop = server.loop
+        self._language = language
+        self._on_request = on_request
+        self._opaque = 0
+        self._waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
+        self.channel = Channel(server)
+        self.channel.connection_made(_Transport(peer, self._written, self._lost))
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection has been closed, by either side."""
+        return self.channel.closed
+
+    def call(self, code: int, ext: dict[str, str], body: bytes = b"") -> asyncio.Future[RemotingCommand]:
+        """Serve a request. The future fails with RemotingConnectError if the connection closes before."""
+        self._opaque += 1
+        future = self._loop.create_future()
+        if self.channel.closed:
+            future.set_exception(RemotingConnectError(self.channel.peer, "connection closed"))
+            return future
+        request = RemotingCommand(
+            code, ext, body, opaque=self._opaque, language=self._language, serialize_type=SerializeType.ROCKETMQ)
+        self._waiting[self._opaque] = future
+        self.channel.last_active = self._loop.time()
+        answer = self.channel.serve(request)
+        if answer is not None:
+            self._written(answer)
+        return future
+
+    def reply(self, request: RemotingCommand, answer: RemotingCommand) -> None:
+        """Answer a request of the broker."""
+        answer.opaque, answer.flag = request.opaque, RESPONSE_FLAG
+        if not self.channel.closed:
+            self.channel.data_received(encode(answer))
+
+    def close(self) -> None:
+        """Close the connection; requests that wait in the broker are dropped."""
+        self.channel.abort()
+
+    def _written(self, data: bytes) -> None:
+        pos = 0
+        while pos < len(data):
+            command, pos = decode_frame(data, pos, len(data))
+            assert command is not None, "a channel writes whole frames"
+            if command.is_response:
+                future = self._waiting.pop(command.opaque, None)
+                if future is not None and not future.done():
+                    future.set_result(command)
+            elif self._on_request is not None:
+                self._on_request(command)
+
+    def _lost(self) -> None:
+        self.channel.connection_lost(None)
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(RemotingConnectError(self.channel.peer, "connection closed"))
+                future.exception()  # a caller that has gone does not ask for it
+
+
+@final
+class _Transport(asyncio.Transport):
+    """Hands over what a channel writes; its reader is always ready."""
+
+    __slots__ = ("_closing", "_lost", "_peer", "_written")
+
+    def __init__(self, peer: tuple[str, int], written: Callable[[bytes], None], lost: Callable[[], None]) -> None:
+        super().__init__()
+        self._peer: Final = peer
+        self._written = written
+        self._lost = lost
+        self._closing = False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._peer if name == "peername" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Do nothing: there is no buffer."""
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if not self._closing:
+            self._written(bytes(data))
+
+    def pause_reading(self) -> None:
+        """Do nothing: calls come one by one."""
+
+    def resume_reading(self) -> None:
+        """Do nothing, as above."""
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def close(self) -> None:
+        if not self._closing:
+            self._closing = True
+            self._lost()
+
+    def abort(self) -> None:
+        self.close()

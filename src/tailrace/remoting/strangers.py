@@ -1,0 +1,85 @@
+"""What clients may take before a user has proven itself on their connection.
+
+A stranger may send a request of at most ``frame_max`` bytes, has ``timeout_s`` seconds, and an address has at most
+``connections_max`` such connections. One `Strangers` is shared by the servers of a process. Everything runs in the
+thread of the event loop.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, Protocol, TypeVar, final
+
+from tailrace.errors import RemotingFrameError
+from tailrace.remoting.limits import TOO_MANY, Connection, ServerLimits
+
+__all__ = ["Stranger", "Strangers", "admit"]
+
+
+class Stranger(Connection, Protocol):
+    """A connection that may have no user yet."""
+
+    authenticated: bool
+    """Whether a user has proven itself."""
+    peer_ip: str
+    closed: bool
+
+
+S = TypeVar("S", bound=Stranger)
+
+
+@final
+class Strangers(Generic[S]):
+    """Connections without a user, by address, in the order in which they came."""
+
+    def __init__(self, frame_max: int, timeout_s: float, connections_max: int) -> None:
+        self._frame_max = frame_max
+        self.timeout_s = timeout_s
+        self._connections_max = connections_max
+        self._by_address: dict[str, dict[S, float]] = {}
+
+    def check_frame(self, length: int) -> None:
+        """Raise RemotingFrameError if a stranger may not send a request of this many bytes."""
+        if length > self._frame_max:
+            raise RemotingFrameError(
+                f"frame of {length} bytes before a user has proven itself, over the limit of {self._frame_max}")
+
+    def opened(self, connection: S, now: float) -> bool:
+        """Take a new connection; False if its address has too many."""
+        found = self._by_address.setdefault(connection.peer_ip, {})
+        if len(found) >= self._connections_max:
+            self._forget(connection.peer_ip)
+            found = self._by_address.setdefault(connection.peer_ip, {})
+        found[connection] = now
+        return len(found) <= self._connections_max
+
+    def lost(self, connection: S) -> None:
+        """Forget a connection."""
+        found = self._by_address.get(connection.peer_ip, {})
+        found.pop(connection, None)
+        if not found:
+            self._by_address.pop(connection.peer_ip, None)
+
+    def late(self, now: float) -> list[S]:
+        """Return the connections whose time is over; those with a user are forgotten."""
+        found = []
+        for address in list(self._by_address):
+            self._forget(address)
+            for connection, since in self._by_address.get(address, {}).items():
+                if now - since < self.timeout_s:
+                    break
+                found.append(connection)
+        return found
+
+    def _forget(self, address: str) -> None:
+        kept = {
+            c: since for c, since in self._by_address[address].items() if not (c.authenticated or c.closed)}
+        if kept:
+            self._by_address[address] = kept
+        else:
+            del self._by_address[address]
+
+
+def admit(connection: S, limits: ServerLimits, strangers: Strangers[S] | None, now: float) -> None:
+    """Count a new connection, without ``strangers`` by ``limits`` only; close one for which there is no room."""
+    if limits.opened(connection, now) and strangers is not None and not strangers.opened(connection, now):
+        limits.close(connection, TOO_MANY, now)

@@ -1,0 +1,93 @@
+"""New certificates without a restart: the files are looked at every two seconds.
+
+When their bytes have changed, new handshakes use them; open connections go on. Files that cannot be used, such
+as a certificate whose key is not there yet, leave the old certificate in place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ssl
+from typing import Final, final
+
+from tailrace.env.filesystem import FileSystem
+from tailrace.env.whole_files import read_file
+from tailrace.errors import ConfigError
+from tailrace.logs import get_logger
+from tailrace.remoting.entrance import Entrance
+from tailrace.remoting.tls import server_context
+from tailrace.tls_settings import TlsConfig
+
+__all__ = ["TlsReload"]
+
+_log = get_logger(__name__)
+
+PERIOD_S: Final = 2.0
+FILE_MAX: Final = 1 << 20
+"""Bytes of a file that are looked at."""
+
+
+@final
+class TlsReload:
+    """Gives ``entrance`` its context and renews it, between ``start`` and ``stop``."""
+
+    def __init__(
+        self, config: TlsConfig, entrance: Entrance, file_system: FileSystem, period_s: float = PERIOD_S
+    ) -> None:
+        """Load the certificate. Raises ConfigError."""
+        self._config = config
+        self._entrance = entrance
+        self._file_system = file_system
+        self._period_s = period_s
+        self._paths = [] if config.test_mode else [
+            path for path in (config.cert_path, config.key_path, config.trust_cert_path) if path]
+        self._task: asyncio.Task[None] | None = None
+        self._seen = self._look()
+        entrance.context = server_context(config)
+        if config.test_mode and entrance.context is not None:
+            _log.warning("the certificate is made by the server reason=tls.test.mode.enable")
+        if entrance.context is not None:
+            _log.info("tls is set up mode=%s certificate=%s client_auth=%s", config.mode,
+                      "made" if config.test_mode else config.cert_path, config.need_client_auth)
+
+    def start(self) -> None:
+        """Watch the files, in the running loop."""
+        if self._paths and self._entrance.context is not None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """End it."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._period_s)
+            if (context := await loop.run_in_executor(None, self._changed)) is not None:
+                self._entrance.context = context
+
+    def _changed(self) -> ssl.SSLContext | None:
+        """Return a new context if the files have changed and can be used."""
+        now = self._look()
+        if now == self._seen:
+            return None
+        self._seen = now
+        try:
+            made = server_context(self._config)
+        except ConfigError as error:
+            _log.error("certificate cannot be loaded again certificate=%s reason=%s", self._config.cert_path, error)
+            return None
+        _log.info("certificate loaded again certificate=%s", self._config.cert_path)
+        return made
+
+    def _look(self) -> list[bytes]:
+        found = []
+        for path in self._paths:
+            try:
+                found.append(hashlib.sha256(read_file(self._file_system, path, FILE_MAX)).digest())
+            except OSError:
+                found.append(b"")
+        return found

@@ -1,0 +1,200 @@
+"""A store and its archive as one directory: messages that are deleted from the log come from the archive.
+
+Each position is read from exactly one of them: from the log if it is in the first file or later, from the
+archive if it is before. A queue starts at the first offset that log or archive has. For a topic that was
+deleted and created again, only the newer topic counts.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, final
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace.env.filesystem import FileSystem, OsFileSystem
+from tailrace.errors import CorruptionError
+from tailrace.formats.consumequeue import CqUnit
+from tailrace.logs import get_logger
+from tailrace.spark.archive.layout import MESSAGE
+from tailrace.spark.archive.parquet_file import groups_with_topic, opened
+from tailrace.store.archive_manifest import (
+    BrokenLink,
+    Manifest,
+    QueueRange,
+    broken_link,
+    list_manifests,
+    read_manifest,
+)
+from tailrace.store.directory import QueueView, StoreDirectory
+from tailrace.store.queue_search import first_kept
+
+__all__ = ["ArchivedDirectory", "ArchivedQueue", "open_archived"]
+
+_log = get_logger(__name__)
+_FOREVER: Final = (1 << 63) - 1
+Key = tuple[str, int]
+
+
+@dataclass(slots=True)
+class ArchivedQueue(QueueView):
+    """A queue that starts in the archive. ``units`` returns only units of messages in the log."""
+
+    archive: str = ""
+    file_system: FileSystem = field(default_factory=OsFileSystem)
+    live_min_offset: int = 0
+    archived: list[tuple[Manifest, QueueRange]] = field(default_factory=list)
+
+    def offset_by_time(self, timestamp: int) -> int | None:
+        """Return the first archived offset stored at ``timestamp`` or later, or None if all are older."""
+        for manifest, one in self.archived:
+            if one.max_store_timestamp >= timestamp:
+                offsets, times = self._columns(manifest, "storeTimestamp")
+                found = np.flatnonzero(times // 1000 >= timestamp)
+                return int(offsets[found[0]]) if len(found) else one.end
+        return None
+
+    def offset_by_position(self, phy_offset: int) -> int | None:
+        """Return the first archived offset whose position is ``phy_offset`` or later, or None."""
+        for manifest, one in self.archived:
+            if one.last >= phy_offset:
+                offsets, places = self._columns(manifest, "commitLogOffset")
+                found = np.flatnonzero(places >= phy_offset)
+                return int(offsets[found[0]]) if len(found) else one.end
+        return None
+
+    def _columns(self, manifest: Manifest, name: str) -> tuple[Any, Any]:
+        """Return (offsets, values of a column) of the messages of this queue in a segment, by offset."""
+        wanted = (
+            (pa.compute.field("kind") == MESSAGE) & (pa.compute.field("topic") == self.topic)
+            & (pa.compute.field("queueId") == self.queue_id))
+        columns = list(dict.fromkeys(("kind", "topic", "queueId", "queueOffset", name)))
+        none = np.empty(0, dtype=np.int64)
+        parts: list[tuple[Any, Any]] = [(none, none)]
+        for file in manifest.files:
+            with opened(self.file_system, f"{self.archive}/{file.path}", file) as found:
+                for group in groups_with_topic(found, [self.topic]):
+                    rows = found.read_row_group(group, columns=columns).filter(wanted)
+                    parts.append((
+                        rows["queueOffset"].to_numpy(), rows[name].cast(pa.int64()).to_numpy()))
+        offsets = np.concatenate([one for one, _ in parts])
+        order = np.argsort(offsets, kind="stable")
+        return offsets[order], np.concatenate([one for _, one in parts])[order]
+
+
+@final
+class ArchivedDirectory:
+    """Has the reading methods of ``StoreDirectory``: ``live`` is the store, ``manifests`` the archive before it."""
+
+    def __init__(
+        self, live: StoreDirectory, archive: str, manifests: list[Manifest], file_system: FileSystem,
+        missing: BrokenLink | None = None,
+    ) -> None:
+        self.missing = missing
+        """The first manifest that is missing although another one names it."""
+        self.live, self.archive, self.manifests = live, archive, manifests
+        self.path = live.path
+        self._bases = [one.segment for one in manifests]
+        self._queues = _merge(live, archive, manifests, file_system)
+
+    def queues(self) -> list[QueueView]:
+        """Return every queue of log and archive, by topic and number."""
+        return [self._queues[key] for key in sorted(self._queues)]
+
+    def read(self, phy_offset: int, n: int) -> bytes:
+        """Return bytes of the log; the archive is not read."""
+        return self.live.read(phy_offset, n)
+
+    def store_time(self, unit: CqUnit) -> int | None:
+        """Return the store time of a message in the log, as ``StoreDirectory.store_time`` does."""
+        return self.live.store_time(unit)
+
+    def hole_between(self, first: int, until: int) -> bool:
+        """Return True if a part of [first, until) is neither in the archive nor in the log."""
+        start = self.live.min_phy_offset if self.live.log_files else _FOREVER
+        at = first
+        for one in self.manifests[max(bisect_left(self._bases, first + 1) - 1, 0) :]:
+            if one.segment > at or at >= until:
+                break
+            at = max(at, one.until)
+        return at < min(until, start) and at < until
+
+
+def open_archived(
+    live: StoreDirectory, archive: str, file_system: FileSystem | None = None
+) -> ArchivedDirectory:
+    """Return the directory of a store and its archive.
+
+    The archive is listed after the store, so a file that retention deletes in between is in one of them.
+    Raises CorruptionError if a manifest is damaged, does not fit the log, or is not the one that another
+    manifest names.
+    """
+    file_system = file_system or OsFileSystem()
+    least = live.min_phy_offset if live.log_files else _FOREVER
+    found: list[Manifest] = []
+    known: list[Manifest] = []
+    for segment in list_manifests(file_system, archive):
+        if segment >= least:
+            break
+        manifest = read_manifest(file_system, archive, segment)
+        if manifest is None:
+            continue
+        known.append(manifest)
+        if not manifest.verified:
+            continue
+        if manifest.until > least:
+            raise CorruptionError(
+                f"{archive} is not of {live.path}: its segment {segment} ends at {manifest.until}, "
+                f"where the log has begun at {least}")
+        found.append(manifest)
+    broken = broken_link(known)
+    if broken is not None and broken.exchanged:
+        raise CorruptionError(f"{archive}: {broken}; restore it from a copy")
+    if old := [one.segment for one in known if not one.protected]:
+        _log.warning(
+            "an archive has manifests without a checksum archive=%s manifests=%d first=%d", archive,
+            len(old), old[0])
+    return ArchivedDirectory(live, archive, found, file_system, broken)
+
+
+def _merge(
+    live: StoreDirectory, archive: str, manifests: list[Manifest], file_system: FileSystem
+) -> Mapping[Key, QueueView]:
+    there: dict[Key, QueueView] = {}
+    for queue in live.queues():
+        kept = queue
+        if queue.purged_until:  # this table also shows messages that the topic has released
+            kept = replace(
+                queue, min_offset=first_kept(queue, live.min_phy_offset), purged_until=0)
+        there[queue.topic, queue.queue_id] = kept
+    ranges: dict[Key, list[tuple[Manifest, QueueRange]]] = {}
+    for manifest in manifests:
+        for one in manifest.queues:
+            ranges.setdefault((one.topic, one.queue_id), []).append((manifest, one))
+    for key, own in ranges.items():
+        present = there.get(key)
+        if present is not None and present.is_batch:
+            continue  # no archive has messages of it
+        least = _FOREVER if present is None else present.min_offset
+        used: list[tuple[Manifest, QueueRange]] = []
+        for manifest, one in reversed(own):
+            if one.end > least:
+                _log.info("offsets of an older topic of the same name are left out topic=%s queue_id=%d "
+                          "until=%d", one.topic, one.queue_id, one.end)
+                break
+            used.insert(0, (manifest, one))
+            least = one.start
+        if not used:
+            continue
+        end = used[-1][1].end
+        made = ArchivedQueue(
+            *key, min_offset=least, max_offset=end, archive=archive,
+            file_system=file_system, live_min_offset=end, archived=used)
+        if present is not None:
+            made.max_offset, made.live_min_offset = present.max_offset, present.min_offset
+            made.files = present.files
+        there[key] = made
+    return there

@@ -1,0 +1,406 @@
+"""Archives the sealed segments of a store: this module plans and publishes, tasks write.
+
+A segment is sealed when a later segment has records and the queues have a unit for a message after it.
+A segment is published in steps, and a kill may interrupt any of them: files that no manifest names are
+removed from the directories of the segment; its new files are renamed there, durably; the manifest is
+renamed into place. Before the last step readers and retention see nothing of the segment, afterwards all
+of it. A segment that was not published is archived again under the same names. Before a segment is archived
+again because a file of it is missing or damaged, its manifest is removed.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Self, final
+
+import numpy as np
+
+from tailrace.config import StoreConfig
+from tailrace.env.clock import Clock, SystemClock
+from tailrace.env.filesystem import FileSystem, OsFileSystem
+from tailrace.errors import ConfigError, CorruptionError, StoreError, StoreLockedError
+from tailrace.formats.consumequeue import PRE_BLANK_SIZE
+from tailrace.logs import get_logger
+from tailrace.spark.archive.layout import LOCK, STAGING, segment_names, staging_path
+from tailrace.spark.archive.queue_units import named_in, units_between
+from tailrace.spark.archive.task import SegmentResult, SegmentTask, run_task, write_segment
+from tailrace.store.archive_manifest import (
+    HEAD_BYTES,
+    MANIFESTS,
+    Manifest,
+    ManifestLink,
+    broken_link,
+    list_manifests,
+    manifest_path,
+    read_manifest,
+    write_manifest,
+    wrong_file,
+)
+from tailrace.store.directory import DirectoryState, FileView, QueueView, StoreDirectory
+from tailrace.store.queue_types import BATCH_CQ, QUEUE_TYPE
+
+__all__ = ["ArchiveJob", "ArchiveOptions", "Runner", "archive_store", "check_places",
+           "local_runner", "spark_runner"]
+
+_log = get_logger(__name__)
+Runner = Callable[[Sequence[SegmentTask]], Iterable[SegmentResult]]
+_LEAST_PIECE: Final = 1 << 16
+_MOST_PIECE: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveOptions:
+    """A file holds ``piece_bytes`` of the log; ``at_once`` segments are written at a time."""
+
+    piece_bytes: int = 64 << 20
+    at_once: int = 2
+    verify: bool = True
+
+    def check(self) -> None:
+        """Raise ConfigError for values that cannot work."""
+        if not _LEAST_PIECE <= self.piece_bytes <= _MOST_PIECE:
+            raise ConfigError(
+                f"piece_bytes={self.piece_bytes} is not between {_LEAST_PIECE} and {_MOST_PIECE}")
+        if self.at_once < 1:
+            raise ConfigError(f"at_once={self.at_once} is not at least 1")
+
+
+def check_places(store: str, archive: str) -> None:
+    """Raise ConfigError if the archive would lie inside its own store."""
+    if Path(archive).resolve().is_relative_to(Path(store).resolve()):
+        raise ConfigError(f"the archive {archive} must not be inside the store {store}")
+
+
+def local_runner(file_system: FileSystem) -> Runner:
+    """Run tasks one after the other in this process."""
+    return lambda tasks: (write_segment(task, file_system, "local") for task in tasks)
+
+
+def spark_runner(spark: Any) -> Runner:
+    """Run a Spark task for each segment. Executors must see store and archive by the same paths."""
+    return lambda tasks: (
+        spark.sparkContext.parallelize(tasks, len(tasks)).map(run_task).collect())
+
+
+@final
+class ArchiveJob:
+    """Writes one archive; ``step`` archives the segments that were sealed since the last step.
+
+    Raises NotAStoreError if the directory is not a store, StoreLockedError while another job writes the
+    archive.
+    """
+
+    def __init__(
+        self, store: str, archive: str, run: Runner, *, options: ArchiveOptions | None = None,
+        config: StoreConfig | None = None, clock: Clock | None = None,
+        file_system: FileSystem | None = None, progress: Callable[[Manifest], None] | None = None,
+    ) -> None:
+        self._store, self._archive = str(Path(store).absolute()), str(Path(archive).absolute())
+        self._run = run
+        self._options = options or ArchiveOptions()
+        self._options.check()
+        self._config = config
+        self._clock = clock or SystemClock()
+        self._file_system = file_system or OsFileSystem()
+        self._progress = progress
+        check_places(self._store, self._archive)
+        self._sealed_until = -1
+        self._new_files: list[str] = []
+        self.gone: list[int] = []
+        """Segments that retention deleted before they were archived."""
+        self.skipped = 0
+        """Segments that were in the archive already."""
+        self.checked = 0
+        """Segments that ``verify`` has read again and found right."""
+        opened = StoreDirectory(self._store, config=config, file_system=self._file_system)
+        _refuse_batch_queues(opened)
+        self._log_paths = opened.log_paths.all
+        for name in (self._archive, f"{self._archive}/{MANIFESTS}"):
+            self._file_system.makedirs(name)
+        lock = self._file_system.lock(f"{self._archive}/{LOCK}")
+        if lock is None:
+            raise StoreLockedError(self._archive, "another archive job")
+        self._lock = lock
+        try:
+            self._remove_tree(f"{self._archive}/{STAGING}")
+        except BaseException:
+            lock.release()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let another job write the archive."""
+        self._lock.release()
+
+    def step(self) -> list[Manifest]:
+        """Archive every sealed segment that is not in the archive. Return what was published.
+
+        Raises StoreError if a segment could not be archived, after the others were published, or if the
+        archive holds segments of another store.
+        """
+        names = [name for path in self._log_paths for name in self._file_system.list(path)]
+        if names == self._new_files:
+            return []  # a segment is sealed when the log goes on in a new one
+        directory = StoreDirectory(
+            self._store, config=self._config, file_system=self._file_system)
+        _refuse_batch_queues(directory)
+        sealed = sealed_segments(directory)
+        waiting: list[tuple[FileView, Manifest | None]] = []
+        self.skipped = 0
+        for file in sealed:
+            published = read_manifest(self._file_system, self._archive, file.file_from_offset)
+            if published is None:
+                waiting.append((file, None))
+                continue
+            self._check_is_of(published, file)
+            if why := wrong_file(self._file_system, self._archive, published):
+                _log.warning("a segment is archived again segment=%d cause=%s", published.segment, why)
+                waiting.append((file, None))
+            elif published.verified or not self._options.verify:
+                self.skipped += 1
+            else:
+                waiting.append((file, published))
+        made, problems = self._run_tasks(directory, waiting)
+        if problems:
+            raise StoreError("; ".join(problems))
+        if len(sealed) >= len(directory.log_files) - 1:
+            self._new_files = names
+        return made
+
+    def verify(self, *, accept_missing: bool = False) -> list[Manifest]:
+        """Read every archived segment again and compare it with its checksums.
+
+        A damaged segment is archived again if the log still has it. Manifests of version 1 whose segment is
+        intact are written again, with checksums and links. With ``accept_missing`` the archive is from then
+        on valid without the manifests that are missing. Return what was archived again. Raises StoreError
+        that names every segment which stays damaged or missing.
+        """
+        self.checked = 0
+        broken: dict[int, str] = {}
+        found: list[Manifest] = []
+        for segment in list_manifests(self._file_system, self._archive):
+            try:
+                manifest = read_manifest(self._file_system, self._archive, segment)
+            except CorruptionError as error:
+                broken[segment] = str(error)
+            else:
+                found += [manifest] if manifest is not None else []
+        directory = StoreDirectory(self._store, config=self._config, file_system=self._file_system)
+        in_log = {file.file_from_offset: file for file in sealed_segments(directory)}
+        for manifest in found:
+            if manifest.segment in in_log:
+                self._check_is_of(manifest, in_log[manifest.segment])
+        for first in range(0, len(found), self._options.at_once):
+            for result in self._run([
+                self._resting(one) for one in found[first : first + self._options.at_once]]):
+                if result.manifest is None:
+                    broken[result.task_segment] = result.problem
+                    continue
+                self.checked += 1
+                if result.manifest != next(one for one in found if one.segment == result.task_segment):
+                    self._write(result.manifest)
+        for segment, why in broken.items():
+            _log.warning("a segment of the archive is damaged segment=%d cause=%s", segment, why)
+        made, problems = self._run_tasks(
+            directory, [(in_log[one], None) for one in sorted(broken) if one in in_log])
+        problems += [
+            f"segment {one}: {why}; the log does not have the segment any more"
+            for one, why in sorted(broken.items()) if one not in in_log]
+        problems += self._mend_links(accept_missing=accept_missing)
+        if problems:
+            raise StoreError("; ".join(problems))
+        return made
+
+    def _run_tasks(
+        self, directory: StoreDirectory, waiting: Sequence[tuple[FileView, Manifest | None]]
+    ) -> tuple[list[Manifest], list[str]]:
+        """Archive or compare segments. Return what was published, and the problems."""
+        made: list[Manifest] = []
+        problems: list[str] = []
+        for first in range(0, len(waiting), self._options.at_once):
+            tasks = self._tasks(directory, waiting[first : first + self._options.at_once])
+            for result in self._run(tasks):
+                self._finish(result, made, problems)
+        return made, problems
+
+    # -- planning
+
+    def _check_is_of(self, published: Manifest, file: FileView) -> None:
+        """Raise StoreError if a manifest is of a segment of another store."""
+        head = file.read(0, HEAD_BYTES)
+        if published.size != file.size or (head and zlib.crc32(head) != published.head_crc32):
+            written = f", it was written from {published.store}" if published.store else ""
+            raise StoreError(
+                f"{self._archive} holds another segment {file.file_from_offset} than "
+                f"{self._store}{written}: an archive is for one store")
+
+    def _resting(self, manifest: Manifest) -> SegmentTask:
+        """Return a task that reads an archived segment without the log."""
+        return SegmentTask(
+            self._store, self._config, self._archive, "", manifest.segment, manifest.size, (), (),
+            self._options.piece_bytes, verify=True, published=manifest)
+
+    def _tasks(
+        self, directory: StoreDirectory, files: Sequence[tuple[FileView, Manifest | None]]
+    ) -> list[SegmentTask]:
+        start = files[0][0].file_from_offset
+        until = files[-1][0].file_from_offset + files[-1][0].size
+        units = units_between(directory, start, until)
+        tasks = []
+        for file, published in files:
+            wanted, named = named_in(units, file.file_from_offset, file.size)
+            tasks.append(SegmentTask(
+                self._store, self._config, self._archive, file.path, file.file_from_offset, file.size,
+                tuple(wanted), tuple(np.bincount(named[:, 2], minlength=len(wanted)).tolist()),
+                self._options.piece_bytes, self._options.verify, published))
+        return tasks
+
+    # -- publishing
+
+    def _finish(self, result: SegmentResult, made: list[Manifest], problems: list[str]) -> None:
+        if result.gone:
+            self.gone.append(result.task_segment)
+            _log.warning("a segment was deleted before it was archived segment=%d", result.task_segment)
+        elif result.manifest is None:
+            problems.append(f"segment {result.task_segment}: {result.problem}")
+        else:
+            manifest = replace(result.manifest, archived_at=self._clock.now_ms())
+            self._publish(manifest, result.staged)
+            made.append(manifest)
+            if self._progress is not None:
+                self._progress(manifest)
+
+    def _publish(self, manifest: Manifest, staged: Sequence[str]) -> None:
+        if staged:
+            old = self._readable(manifest.segment)
+            manifest = replace(manifest, before=old.before if old is not None else None)
+            self._remove_manifest(manifest.segment)
+            self._remove_unpublished(manifest.segment)
+        places = set()
+        for source, file in zip(staged, manifest.files, strict=False):
+            target = f"{self._archive}/{file.path}"
+            place = target.rpartition("/")[0]
+            if place not in places:
+                self._file_system.makedirs(place)
+                places.add(place)
+            self._file_system.rename(source, target)
+        for place in sorted(places):
+            self._file_system.sync_dir(place)
+        self._write(manifest)
+        self._remove_tree(staging_path(self._archive, manifest.segment))
+        _log.info("archived a segment segment=%d messages=%d files=%d verified=%s", manifest.segment,
+                  manifest.messages, len(manifest.files), manifest.verified)
+
+    def _write(self, manifest: Manifest) -> None:
+        """Write a manifest with its link, and the link of the manifest after it."""
+        there = list_manifests(self._file_system, self._archive)
+        earlier = [one for one in there if one < manifest.segment]
+        before = manifest.before
+        # The link to a missing manifest is kept, because nothing else says that it is missing.
+        if before is None or before.segment in there:
+            before = self._link_to(earlier[-1]) if earlier else None
+        write_manifest(self._file_system, self._archive, replace(manifest, before=before))
+        link = ManifestLink(manifest.segment, manifest.sha256)
+        later = [one for one in there if one > manifest.segment]
+        if later:
+            following = self._readable(later[0])
+            if following is not None and following.protected and following.before != link and (
+                following.before is None or following.before.segment in {*earlier, manifest.segment}
+            ):
+                write_manifest(self._file_system, self._archive, replace(following, before=link))
+
+    def _readable(self, segment: int) -> Manifest | None:
+        try:
+            return read_manifest(self._file_system, self._archive, segment)
+        except CorruptionError:
+            return None
+
+    def _link_to(self, segment: int) -> ManifestLink:
+        """Return a link to a manifest, without a checksum if the manifest cannot be read."""
+        manifest = self._readable(segment)
+        return ManifestLink(segment, "" if manifest is None else manifest.sha256)
+
+    def _mend_links(self, *, accept_missing: bool) -> list[str]:
+        """Write links that are missing after a kill. Return the names of missing manifests."""
+        found = [
+            one for segment in list_manifests(self._file_system, self._archive)
+            if (one := self._readable(segment)) is not None]
+        there = {one.segment for one in found}
+        for number, one in enumerate(found):
+            link = None if number == 0 else ManifestLink(
+                found[number - 1].segment, found[number - 1].sha256)
+            missing = one.before is not None and one.before.segment not in there
+            if one.protected and one.before != link and (accept_missing or not missing):
+                found[number] = replace(one, before=link)
+                write_manifest(self._file_system, self._archive, found[number])
+        why = broken_link(found)
+        return [] if why is None else [
+            (f"{self._archive}: {why}: restore it from a copy, or go on without it with "
+            "--accept-missing")]
+
+    def _remove_manifest(self, segment: int) -> None:
+        path = manifest_path(self._archive, segment)
+        if self._file_system.exists(path):
+            self._file_system.remove(path)
+            self._file_system.sync_dir(path.rpartition("/")[0])
+
+    def _remove_unpublished(self, segment: int) -> None:
+        """Remove files of a segment without a manifest: an earlier attempt was interrupted."""
+        for day in self._file_system.list(self._archive):
+            for name in segment_names(segment) if day.startswith("dt=") else ():
+                if self._file_system.exists(f"{self._archive}/{day}/{name}"):
+                    self._remove_tree(f"{self._archive}/{day}/{name}")
+
+    def _remove_tree(self, path: str) -> None:
+        if not self._file_system.exists(path):
+            return
+        for name in self._file_system.list(path):
+            child = f"{path}/{name}"
+            if self._file_system.stat(child).is_dir:
+                self._remove_tree(child)
+            else:
+                self._file_system.remove(child)
+        self._file_system.rmdir(path)
+
+
+def sealed_segments(directory: StoreDirectory) -> list[FileView]:
+    """Return the files of the log that do not change any more and whose messages all have queue units."""
+    named = directory.max_phy_offset
+    if directory.state in {DirectoryState.LIVE, DirectoryState.LIVE_JAVA}:
+        # Dispatch follows the order of the log: if a message after the segment has a unit, all of the segment have.
+        named = max((_last_position(queue) for queue in directory.queues()), default=-1)
+    return [
+        file for file in directory.log_files
+        if file.file_from_offset + file.size <= min(directory.max_phy_offset, named)
+    ]
+
+
+def _refuse_batch_queues(directory: StoreDirectory) -> None:
+    """Raise ConfigError for a store with batch queues: an archive has a row for each record, not for each message."""
+    if topics := sorted({queue.topic for queue in directory.queues() if queue.is_batch}):
+        raise ConfigError(
+            f"topic {topics[0]} is one of {QUEUE_TYPE}={BATCH_CQ}, a store with such topics cannot be archived")
+
+
+def _last_position(queue: QueueView) -> int:
+    unit = queue.last_unit()
+    return -1 if unit is None or unit.size == PRE_BLANK_SIZE else unit.phy_offset
+
+
+def archive_store(
+    spark: Any, store: str, archive: str, *, options: ArchiveOptions | None = None,
+    config: StoreConfig | None = None, progress: Callable[[Manifest], None] | None = None,
+) -> list[Manifest]:
+    """Archive the sealed segments that are not in the archive. Return what was published. See ``ArchiveJob``."""
+    with ArchiveJob(
+        store, archive, spark_runner(spark), options=options, config=config, progress=progress
+    ) as job:
+        return job.step()

@@ -1,0 +1,98 @@
+"""Paths of an archive, and the columns of its Parquet files.
+
+    dt=YYYY-MM-DD/segment=p<20 digits>/part-NNNNN.parquet   rows by UTC day of their store time
+    _manifests/<20 digits>.json                             one per segment; only files that it names count
+    _staging/<20 digits>/<attempt>/                         files of attempts that are not published
+    _lock                                                   held by the job that writes
+
+The ``p`` (position) makes ``segment`` a string to every reader of partitioned directories. Digits
+alone, as archives had before, are an integer to Spark as long as no segment is past 2 GiB, then a long.
+
+Spark and other readers of Parquet directories ignore names that begin with an underscore.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tailrace.arrow.schema import COLUMN_NAMES, arrow_schema
+from tailrace.formats.filenames import offset_to_file_name
+
+__all__ = [
+    "ARCHIVE_SCHEMA", "BLANK", "DAMAGED", "LOCK", "MESSAGE", "RAW_COLUMNS", "RECORD",
+    "ROW_GROUP", "ROW_GROUP_BYTES", "SOURCE_COLUMNS", "STAGING", "part_path", "segment_names",
+    "staging_path", "write_options",
+]
+
+STAGING: Final = "_staging"
+LOCK: Final = "_lock"
+
+MESSAGE: Final = "message"
+"""A record that a queue unit names; these are the rows of the source."""
+RECORD: Final = "record"
+"""A whole record without a unit, such as a half message of a transaction."""
+DAMAGED: Final = "damaged"
+"""Bytes that are not a valid record."""
+BLANK: Final = "blank"
+"""Bytes after the last record of a segment."""
+
+SOURCE_COLUMNS: Final = tuple(name for name in COLUMN_NAMES if name != "store")
+RAW_COLUMNS: Final = ("rawBornHost", "rawStoreHost", "rawProperties", "raw")
+ARCHIVE_SCHEMA: Final = pa.schema([
+    pa.field("kind", pa.string()),
+    *arrow_schema(SOURCE_COLUMNS),
+    pa.field("magic", pa.int32()),
+    *(pa.field(name, pa.binary()) for name in RAW_COLUMNS),
+])
+"""The columns of the source, and columns that are needed to restore the bytes of a record. ``raw`` holds bytes
+unchanged, up to the last one that is not zero: those of damage, and those of a record whose columns are not
+enough to restore it."""
+
+_REPEATED: Final = (
+    "kind", "topic", "tags", "queueId", "bornHost", "storeHost", "flag", "sysFlag", "magic",
+    "reconsumeTimes", "preparedTransactionOffset", "rawBornHost", "rawStoreHost",
+    "properties.key_value.key",
+)
+_COMPARED: Final = (
+    "kind", "topic", "queueId", "queueOffset", "commitLogOffset", "uniqKey", "tags",
+    "bornTimestamp", "storeTimestamp", "deliverAt",
+)
+ROW_GROUP: Final = 1 << 16
+"""Rows of a row group at most."""
+ROW_GROUP_BYTES: Final = 16 << 20
+"""Bytes of the log in a row group: memory of this size is used again and stays in the cache longer."""
+
+
+def staging_path(archive: str, file_from_offset: int) -> str:
+    """Return the directory in which attempts at a segment write."""
+    return f"{archive}/{STAGING}/{offset_to_file_name(file_from_offset)}"
+
+
+def segment_names(file_from_offset: int) -> tuple[str, str]:
+    """Return the names of a segment's directory below a day: the present form, then the older form."""
+    name = offset_to_file_name(file_from_offset)
+    return f"segment=p{name}", f"segment={name}"
+
+
+def part_path(day: str, file_from_offset: int, number: int) -> str:
+    """Return the path of a published file, below the archive."""
+    return f"dt={day}/{segment_names(file_from_offset)[0]}/part-{number:05d}.parquet"
+
+
+def write_options(rows: int) -> dict[str, Any]:
+    """Return how Parquet files are written: zstd, statistics of columns used in filters, bloom filters on keys.
+
+    ``rows`` is the largest number of rows in a row group.
+    """
+    bloom = {"ndv": max(rows, 1), "fpp": 0.01}
+    place = ARCHIVE_SCHEMA.get_field_index
+    return {
+        "compression": "zstd", "compression_level": 1,
+        "use_dictionary": list(_REPEATED), "write_statistics": list(_COMPARED),
+        "bloom_filter_options": {"uniqKey": bloom, "keys.list.element": bloom},
+        "sorting_columns": [
+            pq.SortingColumn(place(name)) for name in ("topic", "queueId", "queueOffset")],
+    }

@@ -1,0 +1,61 @@
+"""Archived segments as CommitLog files again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tailrace.env.filesystem import FileSystem, OsFileSystem
+from tailrace.errors import StoreError
+from tailrace.formats import filenames
+from tailrace.spark.archive.verification import restored
+from tailrace.store.archive_manifest import broken_link, list_manifests, read_manifest
+
+__all__ = ["restore_segments"]
+
+
+def restore_segments(
+    archive: str, store: str, first: int, until: int, file_system: FileSystem | None = None
+) -> Iterator[dict[str, Any]]:
+    """Write the segments that start in [first, until). Yield one report per segment.
+
+    A file gets its name after its checksum was compared. Raises StoreError if there is no segment to write
+    or one between two others is missing, CorruptionError for a file that has changed.
+    """
+    file_system = file_system or OsFileSystem()
+    chosen = [
+        segment for segment in list_manifests(file_system, archive) if first <= segment < until]
+    if not list_manifests(file_system, archive):
+        raise StoreError(f"{archive} is no archive: it has no manifests")
+    if not chosen:
+        raise StoreError(f"{archive} has no segment between {first} and {until}")
+    found = [(segment, read_manifest(file_system, archive, segment)) for segment in chosen]
+    expected = chosen[0]
+    for segment, manifest in found:
+        if segment != expected or manifest is None:
+            raise StoreError(
+                f"{archive} lacks the segment at {expected}: restore only segments before or after it")
+        expected = manifest.until
+    broken = broken_link([manifest for _, manifest in found if manifest is not None])
+    if broken is not None and first <= broken.segment < until:
+        raise StoreError(
+            f"{archive}: {broken}; restore it from a copy, or begin with --from {chosen[0]}")
+    directory = f"{store}/{filenames.COMMITLOG}"
+    file_system.makedirs(directory)
+    for segment, manifest in found:
+        assert manifest is not None
+        name = filenames.offset_to_file_name(segment)
+        made = f"{directory}/.{name}.new"
+        file = file_system.open(made, writable=True, create=True)
+        try:
+            at = 0
+            for part in restored(file_system, archive, manifest):
+                file.pwrite(part, at)
+                at += len(part)
+            file.sync_data()
+        finally:
+            file.close()
+        file_system.rename(made, f"{directory}/{name}")
+        file_system.sync_dir(directory)
+        yield {"file": name, "bytes": manifest.size, "sha256": manifest.sha256,
+               "records": manifest.records}

@@ -1,0 +1,206 @@
+"""Converts records to rows of the archive, and rows back to the bytes of the records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace.arrow.columns import Columns, Rows, gather
+from tailrace.formats.commitlog import MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2, SysFlag
+from tailrace.kernels import column_records, record
+from tailrace.spark.archive.layout import (
+    ARCHIVE_SCHEMA,
+    MESSAGE,
+    RECORD,
+    SOURCE_COLUMNS,
+)
+from tailrace.spark.buffers import BufferPool, Scratch
+
+__all__ = ["ENCODED_COLUMNS", "Piece", "RawRange", "bytes_of", "days_of",
+           "first_difference", "raw_table_of", "table_of"]
+
+_V6: Final = {
+    "rawBornHost": (record.C_BORN_HOST_POS, int(SysFlag.BORNHOST_V6)),
+    "rawStoreHost": (record.C_STORE_HOST_POS, int(SysFlag.STOREHOST_V6)),
+}
+_NUMBERS: Final = {
+    "commitLogOffset": column_records.N_PHY, "storeSize": column_records.N_SIZE,
+    "bodyCRC": column_records.N_BODY_CRC, "queueId": column_records.N_QUEUE_ID,
+    "flag": column_records.N_FLAG, "queueOffset": column_records.N_QUEUE_OFFSET,
+    "sysFlag": column_records.N_SYS_FLAG, "reconsumeTimes": column_records.N_RECONSUME_TIMES,
+    "preparedTransactionOffset": column_records.N_PREPARED,
+}
+_TIMES: Final = {
+    "bornTimestamp": column_records.N_BORN_TIMESTAMP,
+    "storeTimestamp": column_records.N_STORE_TIMESTAMP,
+}
+_PARTS: Final = ("rawBornHost", "rawStoreHost", "body", "topic", "rawProperties")
+ENCODED_COLUMNS: Final = (*_NUMBERS, *_TIMES, *_PARTS, "magic", "raw")
+"""What ``bytes_of`` needs."""
+_MAGICS: Final = {
+    magic - (1 << 32): magic for magic in (MESSAGE_MAGIC_V1, MESSAGE_MAGIC_V2)}
+_BLOCK: Final = 1 << 18
+_DAY_MS: Final = 86_400_000
+_LAST_DAY: Final = 2_932_896  # 9999-12-31
+
+
+@dataclass(frozen=True, slots=True)
+class RawRange:
+    """Bytes of the log that are not a valid record."""
+
+    start: int
+    end: int
+    kind: str
+    reason: str
+
+
+def first_difference(one: memoryview, other: bytes | memoryview) -> int:
+    """Return the index of the first difference of two buffers of one length, or -1 if they are equal."""
+    left, right = np.frombuffer(one, dtype=np.uint8), np.frombuffer(other, dtype=np.uint8)
+    for at in range(0, len(right), _BLOCK):
+        differ = left[at : at + _BLOCK] != right[at : at + _BLOCK]
+        if differ.any():
+            return at + int(np.argmax(differ))
+    return -1
+
+
+@dataclass(slots=True)
+class Piece:
+    """A part of a segment that starts at ``base``: the rows of its records, which point into ``data``."""
+
+    base: int
+    data: memoryview
+    rows: Rows
+    raw: list[RawRange] = field(default_factory=list)
+
+
+def days_of(rows: Rows, before: int) -> Rows:
+    """The UTC day, counted from 1970, of each row; a time outside of 1970 to 9999 counts as ``before``."""
+    days = rows[:, record.C_STORE_TIMESTAMP] // _DAY_MS
+    return np.where((days >= 0) & (days <= _LAST_DAY), days, before)
+
+
+def _magics(piece: Piece, rows: Rows) -> pa.Array:
+    data = np.frombuffer(piece.data, dtype=np.uint8)
+    at = rows[:, record.C_PHY] - piece.base + 4
+    made = np.zeros(len(rows), dtype=np.uint32)
+    for number in range(4):
+        made = (made << np.uint32(8)) | data[at + number]
+    return pa.array(made.view(np.int32))
+
+
+def _hosts(piece: Piece, rows: Rows, at: int, v6: int, rooms: BufferPool) -> pa.Array:
+    places = np.empty((len(rows), 2), dtype=np.int64)
+    places[:, 0] = rows[:, at]
+    places[:, 1] = np.where(rows[:, record.C_SYS_FLAG] & v6, 20, 8)
+    return gather(piece.data, places, 0, 1, rooms)
+
+
+def table_of(
+    piece: Piece, order: Rows, messages: np.ndarray[Any, np.dtype[np.bool_]], scratch: Scratch,
+    rooms: BufferPool,
+) -> pa.Table:
+    """Return a table of the records of a piece whose numbers are in ``order``, in that order.
+
+    A record that cannot be restored from its columns keeps its bytes in ``raw``.
+    """
+    rows = np.ascontiguousarray(piece.rows[order])
+    made = Columns(piece.data, rows, "", "stored", rooms)
+    kinds = pa.array([RECORD, MESSAGE])
+    columns: dict[str, pa.Array] = {
+        "kind": kinds.take(pa.array(messages[order].astype(np.int8))),
+        "magic": _magics(piece, rows),
+        "rawProperties": gather(
+            piece.data, rows, record.C_PROPS_POS, record.C_PROPS_LEN, rooms),
+        "raw": pa.nulls(len(rows), pa.binary()),
+    }
+    for name, (at, v6) in _V6.items():
+        columns[name] = _hosts(piece, rows, at, v6, rooms)
+    for name in SOURCE_COLUMNS:
+        columns[name] = made.make(name, ARCHIVE_SCHEMA.field(name).type)
+    table = pa.table([columns[name] for name in ARCHIVE_SCHEMA.names], schema=ARCHIVE_SCHEMA)
+    return _keep_odd_records(piece, rows, table, scratch)
+
+
+def _keep_odd_records(piece: Piece, rows: Rows, table: pa.Table, scratch: Scratch) -> pa.Table:
+    out = scratch.room(len(piece.data))
+    fits = _encode(table, piece.base, out)[1]
+    starts, sizes = rows[:, record.C_PHY] - piece.base, rows[:, record.C_SIZE].copy()
+    odd = np.empty(len(rows), dtype=np.uint8)
+    column_records.differing_rows(out, piece.data, starts, sizes, odd)
+    odd |= fits == 0  # bytes that were not written may be equal by chance, left over from an earlier piece
+    if not odd.any():
+        return table
+    raw = pa.array([
+        bytes(piece.data[start : start + size]) if is_odd else None
+        for start, size, is_odd in zip(starts.tolist(), sizes.tolist(), odd.tolist(), strict=True)
+    ], pa.binary())
+    return table.set_column(ARCHIVE_SCHEMA.get_field_index("raw"), ARCHIVE_SCHEMA.field("raw"), raw)
+
+
+def raw_table_of(piece: Piece) -> pa.Table:
+    """Return a table of the bytes of a piece that are not a valid record."""
+    parts = [
+        bytes(piece.data[one.start - piece.base : one.end - piece.base]) for one in piece.raw]
+    known: dict[str, pa.Array] = {
+        "kind": pa.array([one.kind for one in piece.raw], pa.string()),
+        "commitLogOffset": pa.array([one.start for one in piece.raw], pa.int64()),
+        "storeSize": pa.array([one.end - one.start for one in piece.raw], pa.int32()),
+        "raw": pa.array([part.rstrip(b"\0") for part in parts], pa.binary()),
+    }
+    return pa.table([
+        known[one.name] if one.name in known else pa.nulls(len(piece.raw), one.type)
+        for one in ARCHIVE_SCHEMA
+    ], schema=ARCHIVE_SCHEMA)
+
+
+def _part(table: pa.Table, name: str) -> tuple[Any, Any]:
+    """Return offsets and bytes of a column of variable length."""
+    found = table[name].combine_chunks()
+    array = found.chunk(0) if isinstance(found, pa.ChunkedArray) else found
+    _, offsets, data = array.buffers()
+    if offsets is None or not len(array):
+        return np.zeros(len(array) + 1, dtype=np.int32), b""
+    view = np.frombuffer(offsets, dtype=np.int32)[array.offset : array.offset + len(array) + 1]
+    return view, b"" if data is None else memoryview(data).cast("B")
+
+
+def _encode(table: pa.Table, base: int, out: memoryview) -> tuple[Rows, Any]:
+    """Write records at their positions. Return their numbers, and 1 for each that was written."""
+    numbers = np.zeros((table.num_rows, column_records.NUMBERS), dtype=np.int64)
+    for name, place in _NUMBERS.items():
+        numbers[:, place] = table[name].fill_null(0).to_numpy()
+    for name, place in _TIMES.items():
+        numbers[:, place] = table[name].cast(pa.int64()).fill_null(0).to_numpy() // 1000
+    magics = table["magic"].fill_null(0).to_numpy()
+    for signed, magic in _MAGICS.items():
+        numbers[magics == signed, column_records.N_MAGIC] = magic
+    fits = np.empty(table.num_rows, dtype=np.uint8)
+    born, store, body, topic, properties = (_part(table, name) for name in _PARTS)
+    column_records.encode_rows(
+        numbers, *born, *store, *body, *topic, *properties, base, out, fits)
+    return numbers, fits
+
+
+def bytes_of(table: pa.Table, base: int, out: memoryview) -> int:
+    """Write the records of a table at their positions; ``out[0]`` is at ``base``. Return the number of bytes.
+
+    Rows that do not fit are left out: the comparison with the log finds that.
+    """
+    if not table.num_rows:
+        return 0
+    numbers, fits = _encode(table, base, out)
+    sizes = numbers[:, column_records.N_SIZE]
+    raw = table["raw"]
+    kept = np.flatnonzero(raw.is_valid().to_numpy()) if raw.null_count < len(raw) else np.empty(0, dtype=np.int64)
+    fits[kept] = 0  # their bytes take the place of what was written
+    written = int(sizes[fits == 1].sum())
+    for n in kept:
+        at, size, data = int(numbers[n, column_records.N_PHY]) - base, int(sizes[n]), raw[int(n)].as_py()
+        if 0 <= at <= len(out) - size and len(data) <= size:
+            out[at : at + size] = data.ljust(size, b"\0")
+            written += size
+    return written

@@ -1,0 +1,374 @@
+"""The work of a task on a segment: read it once, write its files to staging, compare them.
+
+Nothing here publishes. A task that is run twice, or killed, leaves files under ``_staging`` that no
+manifest names. The files are compared with the same bytes in memory that were checked and hashed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from isal import isal_zlib
+
+from tailrace.arrow.columns import Rows
+from tailrace.config import StoreConfig
+from tailrace.env.entropy import SystemEntropy
+from tailrace.env.filesystem import File, FileSystem, OsFileSystem
+from tailrace.env.read_ahead import in_background
+from tailrace.errors import CorruptionError, StoreError
+from tailrace.kernels import record
+from tailrace.spark.archive.layout import (
+    ARCHIVE_SCHEMA,
+    ROW_GROUP,
+    ROW_GROUP_BYTES,
+    part_path,
+    staging_path,
+    write_options,
+)
+from tailrace.spark.archive.pieces import pieces_of, read_into
+from tailrace.spark.archive.queue_units import named_in, units_between
+from tailrace.spark.archive.rows import Piece, days_of, raw_table_of, table_of
+from tailrace.spark.archive.verification import checked, compare
+from tailrace.spark.buffers import BufferPool, Scratch
+from tailrace.spark.offset_ranges import OffsetRange, RowFilter
+from tailrace.store.archive_manifest import (
+    HEAD_BYTES,
+    ArchivedFile,
+    FilePart,
+    LostMessage,
+    Manifest,
+    QueueRange,
+)
+from tailrace.store.directory import StoreDirectory
+
+__all__ = ["SegmentResult", "SegmentTask", "run_task", "write_segment"]
+
+_WRITE: Final = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTask:
+    """A sealed segment, and what queues name in it: ``counts`` messages of each in ``wanted``."""
+
+    store: str
+    config: StoreConfig | None
+    archive: str
+    path: str
+    segment: int
+    size: int
+    wanted: tuple[OffsetRange, ...]
+    counts: tuple[int, ...]
+    piece_bytes: int
+    verify: bool
+    published: Manifest | None = None
+    """Its manifest when the files are there and only to be compared: with the segment at ``path``,
+    or, if that is empty, with the manifest's checksums."""
+
+
+@dataclass(slots=True)
+class SegmentResult:
+    """A manifest that is not published yet; ``staged`` has the path of each of its files.
+
+    Without a manifest, ``problem`` is the reason; ``gone`` means that retention has deleted the segment.
+    """
+
+    task_segment: int
+    manifest: Manifest | None = None
+    staged: list[str] = field(default_factory=list)
+    problem: str = ""
+    gone: bool = False
+
+
+class _Segment:
+    """A file of the log that stays open."""
+
+    def __init__(self, file: File, task: SegmentTask) -> None:
+        self.path, self.file_from_offset, self.size = task.path, task.segment, task.size
+        self._file = file
+
+    def read(self, at: int, n: int) -> bytes:
+        return self._file.pread(n, at)
+
+    def read_into(self, room: memoryview, at: int) -> int:
+        return self._file.pread_into(room, at)
+
+
+class _Sink(io.RawIOBase):
+    """A file that is written from start to end, in long writes, with checksums of the file and its parts."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._waiting = bytearray()
+        self._sha = hashlib.sha256()
+        self._crc = 0
+        self.size = 0
+        self.parts: list[FilePart] = []
+        file.truncate(0)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._waiting += data
+        self._crc = isal_zlib.crc32(data, self._crc)
+        if len(self._waiting) >= _WRITE:
+            self._write_waiting()
+        return len(data)
+
+    def _write_waiting(self) -> None:
+        if self._waiting:
+            self._sha.update(self._waiting)
+            self._file.pwrite(self._waiting, self.size)
+            self.size += len(self._waiting)
+            self._waiting.clear()
+
+    def end_part(self) -> None:
+        """End a part: bytes that are written afterwards belong to the next part."""
+        self.parts.append(FilePart(self.size + len(self._waiting), self._crc))
+        self._crc = 0
+
+    def finish(self) -> str:
+        """End the last part and make the file durable; return its SHA-256."""
+        self.end_part()
+        self._write_waiting()
+        self._file.sync_data()
+        return self._sha.hexdigest()
+
+
+class _Writer:
+    """Files and figures of a segment."""
+
+    def __init__(
+        self, file_system: FileSystem, task: SegmentTask, attempt: str, head: bytes
+    ) -> None:
+        self._file_system = file_system
+        self._task = task
+        self._filter = RowFilter(list(task.wanted))
+        self._directory = f"{staging_path(task.archive, task.segment)}/{attempt}"
+        self._day = 0
+        self._scratch, self._read, self._rooms = Scratch(), Scratch(), BufferPool()
+        self._sha = hashlib.sha256()
+        self._crc = 0
+        self._head = isal_zlib.crc32(head)
+        self._records = self._messages = self._raw = 0
+        self._times: dict[int, tuple[int, int]] = {}
+        self._span: tuple[int, int] | None = None
+        self._found: list[Rows] = []
+        self._reasons: list[tuple[int, int, str]] = []
+        self.files: list[ArchivedFile] = []
+        self.staged: list[str] = []
+        file_system.makedirs(self._directory)
+
+    def take(self, piece: Piece) -> None:
+        """Write a piece. Another thread computes checksums in the meantime, so one segment uses two cores."""
+        wait = in_background(lambda: self._add_to_checksums(piece.data))
+        try:
+            self._write_rows(piece)
+        finally:
+            wait()
+
+    def _add_to_checksums(self, data: memoryview) -> None:
+        self._sha.update(data)
+        self._crc = isal_zlib.crc32(data, self._crc)
+
+    def _write_rows(self, piece: Piece) -> None:
+        task = self._task
+        messages = self._filter.mask(piece.rows)
+        self._count(piece, messages)
+        if self._day == 0 and len(piece.rows):
+            self._day = int(days_of(piece.rows[:1], 0)[0])
+        days = days_of(piece.rows, self._day)
+        order = _order(piece, days)
+        # Raw rows come last and belong to the last day that was seen.
+        if len(days):
+            self._day = int(days.max())
+        of_rows = np.append(days[order], np.full(len(piece.raw), self._day))
+        bounds = [0, *(np.flatnonzero(of_rows[1:] != of_rows[:-1]) + 1).tolist(), len(of_rows)]
+        first = len(self.files)
+        paths = [
+            self._write(piece, order[low:high], messages, int(of_rows[low]), raw=high > len(order))
+            for low, high in itertools.pairwise(bounds)
+        ]
+        if task.verify:
+            compare(
+                self._file_system, list(zip(paths, self.files[first:], strict=True)), piece.base,
+                piece.data, self._scratch, self._read)
+
+    def _count(self, piece: Piece, messages: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> None:
+        rows = piece.rows[messages]
+        self._records += len(piece.rows)
+        self._messages += len(rows)
+        self._raw += len(piece.raw)
+        self._found.append(rows[:, record.C_PHY].copy())
+        self._reasons += [(one.start, one.end, one.reason) for one in piece.raw]
+        times = piece.rows[:, record.C_STORE_TIMESTAMP]
+        if len(times):
+            low, high = int(times.min()), int(times.max())
+            self._span = (low, high) if self._span is None else (
+                min(low, self._span[0]), max(high, self._span[1]))
+        for name in np.unique(rows[:, record.C_QUEUE_HASH]).tolist():
+            own = rows[rows[:, record.C_QUEUE_HASH] == name][:, record.C_STORE_TIMESTAMP]
+            low, high = self._times.get(name, (int(own.min()), int(own.max())))
+            self._times[name] = min(low, int(own.min())), max(high, int(own.max()))
+
+    def _write(
+        self, piece: Piece, order: Rows, messages: np.ndarray[tuple[int], np.dtype[np.bool_]], day: int,
+        *, raw: bool,
+    ) -> str:
+        number = len(self.files)
+        path = f"{self._directory}/part-{number:05d}.parquet"
+        groups = list(_row_groups(piece, order))
+        most = max([len(group) for group in groups], default=1)
+        file = self._file_system.open(path, writable=True, create=True)
+        try:
+            sink = _Sink(file)
+            with pq.ParquetWriter(
+                pa.PythonFile(sink, "w"), ARCHIVE_SCHEMA, **write_options(most)
+            ) as writer:
+                for group in groups:
+                    writer.write_table(table_of(piece, group, messages, self._scratch, self._rooms))
+                    sink.end_part()
+                if raw:
+                    writer.write_table(raw_table_of(piece))
+                    sink.end_part()
+            sha256 = sink.finish()
+        finally:
+            file.close()
+        self.files.append(ArchivedFile(
+            part_path(str(np.datetime64(day, "D")), self._task.segment, number), sink.size, sha256,
+            len(order) + (len(piece.raw) if raw else 0), piece.base, piece.base + len(piece.data),
+            tuple(sink.parts)))
+        self.staged.append(path)
+        return path
+
+    def manifest(self) -> Manifest:
+        """Return the manifest of what was written."""
+        task = self._task
+        self._file_system.sync_dir(self._directory)
+        first, last = self._span or (0, 0)
+        return Manifest(
+            segment=task.segment, size=task.size, crc32=self._crc, sha256=self._sha.hexdigest(),
+            head_crc32=self._head, records=self._records, messages=self._messages,
+            raw_rows=self._raw, min_store_timestamp=first, max_store_timestamp=last,
+            queues=tuple(self._queues()), files=tuple(self.files), damaged=tuple(self._damaged()),
+            verified=task.verify, store=task.store)
+
+    def _queues(self) -> list[QueueRange]:
+        found = []
+        for one, count in zip(self._task.wanted, self._task.counts, strict=True):
+            low, high = self._times.get(self._filter.hash_of(one), (0, 0))
+            found.append(QueueRange(
+                one.topic, one.queue_id, one.start, one.end, count, one.first, one.last, low, high))
+        return found
+
+    def _damaged(self) -> list[LostMessage]:
+        """Return messages that queue units name and that are missing. Queues are read only if any is missing."""
+        task = self._task
+        if self._messages == sum(task.counts):
+            return []
+        directory = StoreDirectory(task.store, config=task.config, file_system=self._file_system)
+        units = units_between(directory, task.segment, task.segment + task.size)
+        wanted, named = named_in(units, task.segment, task.size)
+        missing = named[~np.isin(named[:, 0], np.concatenate(self._found))]
+        if len(missing) + self._messages != sum(task.counts):
+            raise StoreError(
+                f"{self._messages} of {sum(task.counts)} messages are whole, and the queues do not name "
+                f"the others any more")
+        found = []
+        for position, offset, number in missing[np.argsort(missing[:, 0])].tolist():
+            one = wanted[number]
+            reason = next(
+                (why for low, high, why in self._reasons if low <= position < high),
+                "another record is there")
+            found.append(LostMessage(one.topic, one.queue_id, offset, position, reason))
+        return found
+
+
+def _row_groups(piece: Piece, order: Rows) -> Iterator[Rows]:
+    """Yield groups of consecutive rows that are short enough for a row group."""
+    ends = np.cumsum(piece.rows[order, record.C_SIZE])
+    low = 0
+    while low < len(order):
+        before = int(ends[low - 1]) if low else 0
+        high = int(np.searchsorted(ends, before + ROW_GROUP_BYTES, side="right"))
+        high = min(max(high, low + 1), low + ROW_GROUP)
+        yield order[low:high]
+        low = high
+
+
+def _order(piece: Piece, days: Rows) -> Rows:
+    """Return the order of rows by day, topic, queue and offset."""
+    rows = piece.rows
+    names, firsts, place = np.unique(
+        rows[:, record.C_QUEUE_HASH], return_index=True, return_inverse=True)
+    keys = []
+    for number, row in enumerate(firsts.tolist()):
+        at = int(rows[row, record.C_TOPIC_POS])
+        topic = bytes(piece.data[at : at + int(rows[row, record.C_TOPIC_LEN])])
+        keys.append((topic, int(rows[row, record.C_QUEUE_ID]), number))
+    rank = np.empty(len(names), dtype=np.int64)
+    for at, (_, _, number) in enumerate(sorted(keys)):
+        rank[number] = at
+    return np.lexsort((
+        rows[:, record.C_PHY], rows[:, record.C_QUEUE_OFFSET], rank[place.reshape(-1)], days))
+
+
+def write_segment(task: SegmentTask, file_system: FileSystem, attempt: str) -> SegmentResult:
+    """Write or compare the files of a segment. A problem of store or archive is returned, not raised."""
+    result = SegmentResult(task.segment)
+    if not task.path and task.published is not None:
+        try:
+            result.manifest = checked(file_system, task.archive, task.published)
+        except (StoreError, OSError) as error:
+            result.problem = f"{type(error).__name__}: {error}"
+        return result
+    try:
+        opened = file_system.open(task.path)
+    except FileNotFoundError:
+        result.gone = True
+        return result
+    try:
+        segment = _Segment(opened, task)
+        if task.published is not None:
+            _compare_published(task, task.published, segment, file_system)
+            result.manifest = task.published.as_verified()
+            return result
+        writer = _Writer(file_system, task, attempt, segment.read(0, HEAD_BYTES))
+        for piece in pieces_of(segment, task.piece_bytes):
+            writer.take(piece)
+        result.manifest, result.staged = writer.manifest(), writer.staged
+    except FileNotFoundError as error:
+        result.gone = str(error) == task.path
+        result.problem = "" if result.gone else str(error)
+    except (StoreError, OSError, pa.ArrowException) as error:
+        result.problem = f"{type(error).__name__}: {error}"
+    finally:
+        opened.close()
+    return result
+
+
+def _compare_published(
+    task: SegmentTask, manifest: Manifest, segment: _Segment, file_system: FileSystem
+) -> None:
+    scratch, segment_bytes, read = Scratch(), Scratch(), Scratch()
+    for start, end in sorted({(one.start, one.end) for one in manifest.files}):
+        data = read_into(segment, start - task.segment, end - start, segment_bytes)
+        compare(
+            file_system,
+            [(f"{task.archive}/{one.path}", one) for one in manifest.files if one.start == start],
+            start, data, scratch, read)
+    if sum({one.start: one.end - one.start for one in manifest.files}.values()) != task.size:
+        raise CorruptionError(f"the files of segment {task.segment} do not cover it")
+
+
+def run_task(task: SegmentTask) -> SegmentResult:
+    """Write or compare a segment in a Spark worker. Every attempt has its own directory in staging."""
+    return write_segment(task, OsFileSystem(), f"{SystemEntropy().u64():016x}")

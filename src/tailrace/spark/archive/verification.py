@@ -1,0 +1,103 @@
+"""Verification of archived files: they are read back, and every byte of the log is compared."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from tailrace.env.filesystem import FileSystem
+from tailrace.env.whole_files import read_file
+from tailrace.errors import ChecksumMismatchError, CorruptionError
+from tailrace.spark.archive.parquet_file import opened, parts_of
+from tailrace.spark.archive.rows import ENCODED_COLUMNS, bytes_of, first_difference
+from tailrace.spark.buffers import Scratch
+from tailrace.store.archive_manifest import VERSION, ArchivedFile, Manifest
+
+__all__ = ["checked", "compare", "restored"]
+
+Named = tuple[str, ArchivedFile]
+"""Path of a file, which may be in staging yet, and the file's entry in the manifest."""
+
+
+def _bytes_in(
+    file_system: FileSystem, files: Sequence[Named], start: int, end: int, scratch: Scratch,
+    read: Scratch,
+) -> tuple[memoryview, int]:
+    out = scratch.take(end - start)
+    written = 0
+    for path, file in files:
+        with opened(file_system, path, file, read) as found:
+            for group in range(found.num_row_groups):
+                table = found.read_row_group(group, columns=list(ENCODED_COLUMNS), use_threads=False)
+                written += bytes_of(table, start, out)
+    return out, written
+
+
+def compare(
+    file_system: FileSystem, files: Sequence[Named], start: int, data: memoryview, scratch: Scratch,
+    read: Scratch,
+) -> None:
+    """Raise CorruptionError unless the files together give ``data``, which is at ``start`` in the log."""
+    out, written = _bytes_in(file_system, files, start, start + len(data), scratch, read)
+    paths = [path for path, _ in files]
+    if written != len(data):
+        raise CorruptionError(
+            f"{', '.join(paths)}: {written} bytes of the log instead of {len(data)}",
+            phy_offset=start)
+    if (differ := first_difference(out, data)) >= 0:
+        raise CorruptionError(
+            f"{', '.join(paths)} do not give the bytes of the log back",
+            phy_offset=start + differ)
+
+
+def _groups(files: Sequence[ArchivedFile]) -> Iterator[tuple[int, int, list[ArchivedFile]]]:
+    """Files by the piece of the log that they are from together."""
+    pieces = sorted({(one.start, one.end) for one in files})
+    for start, end in pieces:
+        yield start, end, [one for one in files if (one.start, one.end) == (start, end)]
+
+
+def restored(file_system: FileSystem, archive: str, manifest: Manifest) -> Iterator[bytes]:
+    """Yield the bytes of an archived segment, piece by piece.
+
+    Raises CorruptionError if a file, or the whole segment, differs from its manifest.
+    """
+    total = hashlib.sha256()
+    position = manifest.segment
+    scratch, read = Scratch(), Scratch()
+    for start, end, files in _groups(manifest.files):
+        if start != position:
+            raise CorruptionError(f"{archive}: no file of the manifest has this place",
+                                  phy_offset=position)
+        out, written = _bytes_in(
+            file_system, [(f"{archive}/{one.path}", one) for one in files], start, end, scratch, read)
+        if written != end - start:
+            raise CorruptionError(f"{archive}: {written} bytes of the log instead of {end - start}",
+                                  phy_offset=start)
+        total.update(out)
+        position = end
+        yield bytes(out)
+    if position != manifest.until or total.hexdigest() != manifest.sha256:
+        raise ChecksumMismatchError(
+            f"{archive}: the segment at {manifest.segment} is not what its manifest says",
+            expected=manifest.sha256, actual=total.hexdigest())
+
+
+def checked(file_system: FileSystem, archive: str, manifest: Manifest) -> Manifest:
+    """Read an archived segment without the log; return its manifest, verified and with all parts.
+
+    Raises CorruptionError when a file or the segment is not what the manifest says.
+    """
+    for _ in restored(file_system, archive, manifest):
+        pass
+    files = []
+    for one in manifest.files:
+        path = f"{archive}/{one.path}"
+        data = read_file(file_system, path, one.size)  # which was compared; it may be a large file
+        if (actual := hashlib.sha256(data).hexdigest()) != one.sha256:
+            raise ChecksumMismatchError(
+                "a file of the archive is not what its manifest says", path=path,
+                expected=one.sha256, actual=actual)
+        files.append(one if one.parts else replace(one, parts=parts_of(data, path)))
+    return replace(manifest, files=tuple(files), verified=True, version=VERSION)

@@ -1,0 +1,1 @@
+"""The sink: rows are staged by tasks and published to a broker once."""

@@ -1,0 +1,240 @@
+"""Commits a batch of a stream: makes its manifest durable, sends it, marks it as sent.
+
+Below the checkpoint:
+
+    tailrace-sink/<batch>.json       which staged files the batch is, in order, and where queues ended
+    tailrace-sink/staged/<batch>/    rows, written by tasks
+
+The steps, of which a kill may interrupt any: tasks stage rows; the manifest gets its name; messages are sent;
+the manifest is marked; staged files are removed. A batch that is run again finds the manifest and uses the
+files in it, not the files that tasks have staged this time, so numbers mean the same messages. It then searches
+the log for the last message that the earlier try has sent. A batch whose manifest is marked is not sent again.
+
+One process at a time sends for a checkpoint (``_lock``), because the Python process that sends for a driver
+goes on for a while after the JVM of the driver is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+import orjson
+import pyarrow as pa
+
+from tailrace.env.filesystem import FileSystem
+from tailrace.env.whole_files import read_if_there, replace_file
+from tailrace.errors import CorruptionError, StoreError, StoreLockedError
+from tailrace.formats.filenames import is_number
+from tailrace.spark.sink.options import WriteOptions
+from tailrace.spark.sink.publish import TXN, Numbered, Publisher, Sleep, Starts, publish
+from tailrace.spark.sink.rows import STAGED_SCHEMA, messages_of, staged
+
+__all__ = ["BatchManifest", "StagedFile", "checkpoint_of", "commit_batch", "discard", "query_of", "stage"]
+
+_DIRECTORY: Final = "tailrace-sink"
+_KEPT: Final = 100
+_LOCK_WAIT_S: Final = 0.25
+_LOCK_TRIES: Final = 240
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """Rows that one task wrote; ``path`` is below the checkpoint."""
+
+    path: str
+    partition: int
+    rows: int
+    sha256: str
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchManifest:
+    """What a batch is: numbers count through its files in their order."""
+
+    query: str
+    batch: int
+    files: tuple[StagedFile, ...]
+    starts: Starts = field(default_factory=dict)
+    sent: bool = False
+
+
+def stage(
+    file_system: FileSystem, options: WriteOptions, batch: int, partition: int, attempt: str,
+    rows: Iterator[pa.RecordBatch],
+) -> StagedFile:
+    """Write the rows of a task. Raises MessageIllegalError for a row that is not a valid message."""
+    sink = pa.BufferOutputStream()
+    count, topics = 0, set()
+    with pa.ipc.new_file(sink, STAGED_SCHEMA) as writer:
+        for one in rows:
+            made = staged(one, options.topic)
+            topics.update(made.column(0).unique().to_pylist())
+            writer.write_batch(made)
+            count += made.num_rows
+    data = sink.getvalue().to_pybytes()
+    path = f"{_DIRECTORY}/staged/{batch}/part-{partition:05d}-{attempt}.arrow"
+    target = f"{options.checkpoint}/{path}"
+    file_system.makedirs(target.rpartition("/")[0])
+    replace_file(file_system, target, data)
+    return StagedFile(
+        path, partition, count, hashlib.sha256(data).hexdigest(), tuple(sorted(topics)))
+
+
+def discard(file_system: FileSystem, options: WriteOptions, files: Sequence[StagedFile], batch: int) -> None:
+    """Remove files that tasks staged for a batch that failed, except the files in its manifest."""
+    known = _load(file_system, options.checkpoint, batch)
+    kept = {one.path for one in known.files} if known is not None else set()
+    for one in files:
+        path = f"{options.checkpoint}/{one.path}"
+        if one.path not in kept and file_system.exists(path):
+            file_system.remove(path)
+
+
+def query_of(file_system: FileSystem, checkpoint: str) -> str:
+    """The id of the query, which Spark keeps in its checkpoint."""
+    data = read_if_there(file_system, f"{checkpoint}/metadata")
+    try:
+        return str(orjson.loads(data or b"")["id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{checkpoint}/metadata does not name the query: {error}") from error
+
+
+def checkpoint_of(file_system: FileSystem, root: str, query: str) -> str:
+    """Return the checkpoint of a query below the directory that a setting of Spark names for all.
+
+    Spark names it by the query's name or by random digits; its file ``metadata`` has the id.
+    """
+    for name in file_system.list(root):
+        try:
+            if query_of(file_system, f"{root}/{name}") == query:
+                return f"{root}/{name}"
+        except (StoreError, OSError):
+            continue  # the checkpoint of no query, or of one that is just being made
+    raise StoreError(
+        f"no checkpoint below {root} is of query {query}: give the stream the option "
+        "checkpointLocation")
+
+
+def _manifest_path(checkpoint: str, batch: int) -> str:
+    return f"{checkpoint}/{_DIRECTORY}/{batch}.json"
+
+
+def _load(file_system: FileSystem, checkpoint: str, batch: int) -> BatchManifest | None:
+    path = _manifest_path(checkpoint, batch)
+    data = read_if_there(file_system, path)
+    if data is None:
+        return None
+    try:
+        found: dict[str, Any] = orjson.loads(data)
+        files = tuple(
+            StagedFile(**{**one, "topics": tuple(one["topics"])}) for one in found["files"])
+        return BatchManifest(**{**found, "files": files})
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptionError(f"{path} is no manifest of a batch: {error}") from error
+
+
+def _save(file_system: FileSystem, checkpoint: str, manifest: BatchManifest) -> None:
+    file_system.makedirs(f"{checkpoint}/{_DIRECTORY}")
+    replace_file(file_system, _manifest_path(checkpoint, manifest.batch), orjson.dumps(asdict(manifest)))
+
+
+def commit_batch(
+    file_system: FileSystem, options: WriteOptions, batch: int, files: Sequence[StagedFile],
+    sleep: Sleep, *, connect: Callable[[WriteOptions, Sleep], Publisher] = Publisher,
+) -> int:
+    """Send a batch exactly once. Return the number of messages that this call sent.
+
+    Waits up to a minute while another process sends for the same checkpoint. Raises RemotingError or
+    StoreError; the next call for the batch continues where this one ended.
+    """
+    with _alone(file_system, options.checkpoint, sleep):
+        return _commit(file_system, options, batch, files, sleep, connect)
+
+
+@contextlib.contextmanager
+def _alone(file_system: FileSystem, checkpoint: str, sleep: Sleep) -> Iterator[None]:
+    """Hold the lock of the one sender of a query: a sender whose driver was killed may run for a while."""
+    file_system.makedirs(f"{checkpoint}/{_DIRECTORY}")
+    path = f"{checkpoint}/{_DIRECTORY}/_lock"
+    for _ in range(_LOCK_TRIES):
+        lock = file_system.lock(path)
+        if lock is not None:
+            break
+        sleep(_LOCK_WAIT_S)
+    else:
+        raise StoreLockedError(checkpoint, "a sender that is still at work on it")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _commit(
+    file_system: FileSystem, options: WriteOptions, batch: int, files: Sequence[StagedFile],
+    sleep: Sleep, connect: Callable[[WriteOptions, Sleep], Publisher],
+) -> int:
+    checkpoint = options.checkpoint
+    query = query_of(file_system, checkpoint)
+    manifest = _load(file_system, checkpoint, batch)
+    begun = manifest is not None
+    if manifest is None:
+        ordered = tuple(sorted(files, key=lambda one: one.partition))
+        starts: Starts = {}
+        if topics := sorted({topic for one in ordered for topic in one.topics}):
+            with connect(options, sleep) as publisher:
+                starts = publisher.starts(topics)
+        manifest = BatchManifest(query, batch, ordered, starts, sent=not topics)
+        _save(file_system, checkpoint, manifest)
+    elif manifest.query != query:
+        raise StoreError(
+            f"{checkpoint} has staged rows of query {manifest.query}, but is of query {query}")
+    sent = 0
+    if not manifest.sent:
+        prefix = f"{query}/{batch}/"
+        sent = publish(
+            options, lambda first: _numbered(file_system, checkpoint, manifest, prefix, first),
+            prefix, manifest.starts, sleep, begun=begun, connect=connect)
+        _save(file_system, checkpoint, replace(manifest, sent=True))
+    _clean(file_system, checkpoint, batch)
+    return sent
+
+
+def _numbered(
+    file_system: FileSystem, checkpoint: str, manifest: BatchManifest, prefix: str, first: int
+) -> Iterator[Numbered]:
+    """Yield the messages of a batch from a number onwards, each with its property."""
+    number = 0
+    for one in manifest.files:
+        if number + one.rows <= first:
+            number += one.rows
+            continue
+        path = f"{checkpoint}/{one.path}"
+        data = read_if_there(file_system, path)
+        if data is None or hashlib.sha256(data).hexdigest() != one.sha256:
+            raise CorruptionError("staged rows are not what the batch's manifest says", path=path)
+        with pa.ipc.open_file(pa.BufferReader(data)) as reader:
+            for place in range(reader.num_record_batches):
+                for message, queue_id in messages_of(reader.get_batch(place)):
+                    if number >= first:
+                        named = {**message.properties, TXN: f"{prefix}{number}"}
+                        yield number, replace(message, properties=named), queue_id
+                    number += 1
+
+
+def _clean(file_system: FileSystem, checkpoint: str, batch: int) -> None:
+    """Remove staged rows up to a batch that was sent, and manifests that no later run needs."""
+    root = f"{checkpoint}/{_DIRECTORY}"
+    for name in file_system.list(f"{root}/staged"):
+        if is_number(name) and int(name) <= batch:
+            for child in file_system.list(f"{root}/staged/{name}"):
+                file_system.remove(f"{root}/staged/{name}/{child}")
+            file_system.rmdir(f"{root}/staged/{name}")
+    for name in file_system.list(root):
+        stem, _, suffix = name.rpartition(".")
+        if suffix == "json" and is_number(stem) and int(stem) <= batch - _KEPT:
+            file_system.remove(f"{root}/{name}")

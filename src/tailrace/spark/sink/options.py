@@ -1,0 +1,145 @@
+"""Options of writing to a broker, and the columns that are written. All problems are reported together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from tailrace.config import whole_number
+from tailrace.errors import ConfigError
+from tailrace.remoting.tls import TlsOptions, client_context, tls_options
+from tailrace.spark.local_path import local_path
+
+__all__ = ["WriteOptions", "local_checkpoint", "parse_write_options"]
+
+_NAMES: Final = ("broker", "namesrv", "topic", "group", "checkpointLocation", "timeoutMs", "credentials")
+_TLS: Final = {
+    "tlsTrustCertPath": "trust_cert_path", "tlsCertPath": "cert_path", "tlsKeyPath": "key_path",
+    "tlsAuthServer": "auth_server", "tlsCheckServerName": "check_server_name",
+}
+"""Members of TlsOptions. A key with a password is not possible: options are shown in plans and logs."""
+_OF_SPARK: Final = frozenset({"queryname", "path", "outputmode"})
+_WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
+_COLUMNS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
+    "topic": (StringType,), "tags": (StringType,), "keys": (ArrayType, StringType),
+    "properties": (MapType,), "body": (BinaryType, StringType),
+    "deliverAt": (TimestampType, LongType), "queueId": _WHOLE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """Where messages go. ``topic`` is for rows without one.
+
+    ``checkpoint`` is empty for a batch, and for a stream whose checkpoint is named by the setting
+    ``spark.sql.streaming.checkpointLocation``: ``writers`` finds that one.
+    """
+
+    broker: str
+    namesrv: str
+    topic: str
+    group: str
+    timeout_ms: int
+    checkpoint: str
+    tls: TlsOptions | None = None
+    credentials: str = ""
+    """Path of a file on the driver with the user that signs; empty: the one of the environment."""
+
+
+def local_checkpoint(text: str, problems: list[str]) -> str:
+    """Return the path of a checkpoint; adds a problem for one where rows cannot be staged."""
+    found: list[str] = []
+    checkpoint = local_path("checkpointLocation", text, found).rstrip("/")
+    if found:
+        found = [f"{found[0]}, because rows are staged there as files"]
+    elif checkpoint and not Path(checkpoint).is_absolute():
+        found = [f"checkpointLocation={checkpoint} is not an absolute path"]
+    problems += found
+    return checkpoint
+
+
+def _check_columns(schema: StructType, topic: str, problems: list[str]) -> None:
+    for field in schema.fields:
+        wanted = _COLUMNS.get(field.name)
+        if wanted is None:
+            problems.append(f"column {field.name} is not written: known are {', '.join(_COLUMNS)}")
+        elif not isinstance(field.dataType, wanted) or (
+            isinstance(field.dataType, ArrayType)
+            and not isinstance(field.dataType.elementType, StringType)
+        ) or (
+            isinstance(field.dataType, MapType)
+            and not (isinstance(field.dataType.keyType, StringType)
+                     and isinstance(field.dataType.valueType, StringType))
+        ):
+            problems.append(f"column {field.name} cannot be {field.dataType.simpleString()}")
+    names = set(schema.fieldNames())
+    if "body" not in names:
+        problems.append("there is no column body")
+    if "topic" not in names and not topic:
+        problems.append("there is no column topic and no option topic")
+
+
+def parse_write_options(
+    options: Mapping[str, str], schema: StructType, *, stream: bool, overwrite: bool
+) -> WriteOptions:
+    """Options from their text; raises ConfigError with every problem."""
+    texts = {name.lower(): value for name, value in options.items()}
+    known = {name.lower() for name in (*_NAMES, "tls", *_TLS)}
+    problems = [
+        f"unknown option {name}" for name in sorted(set(texts) - known - _OF_SPARK)]
+    if overwrite:
+        problems.append("messages can only be appended: say mode('append')")
+    if texts.get("path"):
+        problems.append("messages are written to a broker: say option broker or namesrv, no path")
+    if bool(texts.get("broker")) == bool(texts.get("namesrv")):
+        problems.append("say one of the options broker and namesrv, as HOST:PORT")
+    timeout = texts.get("timeoutms", "3000")
+    if not whole_number(timeout):
+        problems.append(f"timeoutMs={timeout} is not a whole number of at least 1")
+        timeout = "3000"
+    tls = _tls_in(texts, problems)
+    checkpoint = ""
+    if stream:
+        checkpoint = local_checkpoint(texts.get("checkpointlocation", ""), problems)
+    topic = texts.get("topic", "")
+    _check_columns(schema, topic, problems)
+    if problems:
+        raise ConfigError(*problems)
+    return WriteOptions(
+        texts.get("broker", ""), texts.get("namesrv", ""), topic,
+        texts.get("group", "tailrace-spark"), int(timeout), checkpoint, tls, texts.get("credentials", ""))
+
+
+def _tls_in(texts: Mapping[str, str], problems: list[str]) -> TlsOptions | None:
+    """Return how to use TLS by the options tls and tls..., None for not at all."""
+    said = {member: texts[name.lower()] for name, member in _TLS.items() if name.lower() in texts}
+    switch = texts.get("tls", "false").lower()
+    if switch not in {"true", "false"}:
+        problems.append(f"tls={switch} is neither true nor false")
+    elif switch == "false" and said:
+        problems.append("options tlsTrustCertPath and the like need tls=true")
+    elif switch == "true":
+        try:
+            made = tls_options(said, "options tls...")
+            client_context(made)
+        except ConfigError as error:
+            problems += error.problems
+        else:
+            return made
+    return None

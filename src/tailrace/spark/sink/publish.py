@@ -1,0 +1,203 @@
+"""Sends messages to a broker in order, one request at a time, and finds where an earlier try ended.
+
+Every message of a stream has the property ``TAILRACE_TXN`` = query/batch/number. A request is sent after the
+one before it was answered, so the log holds the numbers from 0 to the last one that was stored, without a hole.
+A try that starts after the last number in the log sends no message twice. A message that waits for its time is
+in the timer queue, so both places are searched.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, Protocol, Self
+
+from tailrace.client import Producer, PullConsumer
+from tailrace.client.routes import MessageQueue
+from tailrace.errors import RemotingCommandError, RemotingError
+from tailrace.formats.remoting import ResponseCode
+from tailrace.logs import get_logger
+from tailrace.model import Message, MessageExt
+from tailrace.spark.sink.options import WriteOptions
+
+__all__ = ["TXN", "Numbered", "Publisher", "Request", "Sleep", "Starts", "publish", "requests_of"]
+
+_log = get_logger(__name__)
+TXN: Final = "TAILRACE_TXN"
+TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
+_ROWS: Final = 64
+_BYTES: Final = 1 << 20
+_PULL: Final = 256
+_TRIES: Final = 600
+_WAIT_S: Final = 0.05
+_SENDS: Final = 5
+_PASSING: Final = frozenset({
+    ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY})
+Starts = dict[str, dict[str, int]]
+"""Ends of queues before anything was sent: {topic: {"broker/queueId": offset}}."""
+Numbered = tuple[int, Message, int | None]
+
+
+class Sleep(Protocol):
+    """A function that waits for a number of seconds."""
+
+    def __call__(self, seconds: float, /) -> object:
+        """Wait."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Request:
+    """Messages of one topic and queue that are sent together; the first one has the number ``first``."""
+
+    first: int
+    messages: tuple[Message, ...]
+    queue_id: int | None
+
+
+def requests_of(numbered: Iterable[Numbered]) -> Iterator[Request]:
+    """Group messages into requests, in their order. A message with a delivery time is sent alone."""
+    held: list[Message] = []
+    first, size = 0, 0
+    where: tuple[str, int | None, bool] | None = None
+    for number, message, queue_id in numbered:
+        place = message.topic, queue_id, message.deliver_at is not None
+        length = len(message.body) + 512
+        if held and (place != where or place[2] or len(held) == _ROWS or size + length > _BYTES):
+            yield Request(first, tuple(held), where[1] if where else None)
+            held, size = [], 0
+        if not held:
+            first, where = number, place
+        held.append(message)
+        size += length
+    if held:
+        yield Request(first, tuple(held), where[1] if where else None)
+
+
+class Publisher:
+    """A producer and a consumer of one broker or cluster; use it as a context manager."""
+
+    def __init__(self, options: WriteOptions, sleep: Sleep) -> None:
+        self._sleep = sleep
+        # No retries: a request without an answer may have been stored.
+        self._producer = Producer(
+            namesrv=options.namesrv, broker=options.broker, group=options.group, timeout_ms=options.timeout_ms,
+            retries=0, tls=options.tls or False, credentials=options.credentials)
+        try:
+            self._consumer = PullConsumer(
+                namesrv=options.namesrv, broker=options.broker, group=options.group,
+                timeout_ms=options.timeout_ms, tls=options.tls or False, credentials=options.credentials)
+        except BaseException:
+            self._producer.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+        self._producer.close()
+
+    def send(self, request: Request) -> None:
+        """Send a request and wait until it is stored; raises RemotingError."""
+        if len(request.messages) > 1:
+            self._producer.send_batch(request.messages, queue_id=request.queue_id)
+        else:
+            self._producer.send(request.messages[0], queue_id=request.queue_id)
+
+    def starts(self, topics: Sequence[str]) -> Starts:
+        """Return the present ends of the queues of some topics and of the timer queue."""
+        return {
+            topic: {
+                f"{queue.broker_name}/{queue.queue_id}": self._consumer.max_offset(queue)
+                for queue in self._queues(topic)
+            }
+            for topic in (*topics, TIMER_TOPIC)
+        }
+
+    def last_number(self, prefix: str, starts: Starts) -> int:
+        """Return the greatest number of a batch in the queues after ``starts``, or -1."""
+        found = -1
+        for topic, ends in starts.items():
+            self._wait_dispatched(topic)
+            for queue in self._queues(topic):
+                at = ends.get(f"{queue.broker_name}/{queue.queue_id}", 0)
+                for message in self._messages(queue, at):
+                    name = message.properties.get(TXN, "")
+                    if name.startswith(prefix):
+                        found = max(found, int(name.removeprefix(prefix)))
+        return found
+
+    def _queues(self, topic: str) -> list[MessageQueue]:
+        try:
+            return self._consumer.queues(topic)
+        except RemotingCommandError as error:
+            if error.code == ResponseCode.TOPIC_NOT_EXIST:
+                return []
+            raise
+
+    def _wait_dispatched(self, topic: str) -> None:
+        """Wait until the queues name everything that is stored."""
+        if not self._queues(topic):
+            return
+        for _ in range(_TRIES):
+            figures = self._consumer.runtime_info(topic)
+            if all(int(one.get("dispatchBehindBytes", 0)) <= 0 for one in figures.values()):
+                return
+            self._sleep(_WAIT_S)
+        raise RemotingError(f"the queues of {topic} are still not written to the end of the log")
+
+    def _messages(self, queue: MessageQueue, offset: int) -> Iterator[MessageExt]:
+        end = self._consumer.max_offset(queue)
+        while offset < end:
+            found = self._consumer.pull(queue, offset, max_count=_PULL)
+            yield from found.messages
+            if found.next_begin_offset <= offset:
+                return
+            offset = found.next_begin_offset
+
+
+def publish(
+    options: WriteOptions, numbered: Callable[[int], Iterable[Numbered]], prefix: str,
+    starts: Starts, sleep: Sleep, *, begun: bool,
+    connect: Callable[[WriteOptions, Sleep], Publisher] = Publisher,
+) -> int:
+    """Send the messages of a batch that the log does not have. Return the number of messages sent.
+
+    ``numbered`` returns messages from a number onwards. ``begun`` is True if an earlier try may have sent
+    some. Raises RemotingError if the broker cannot be reached or refuses a message; a further try then loses
+    and doubles nothing.
+    """
+    with connect(options, sleep) as publisher:
+        first = publisher.last_number(prefix, starts) + 1 if begun else 0
+        if first:
+            _log.info("goes on with a batch txn=%s first=%d", prefix, first)
+        sent = 0
+        for request in requests_of(numbered(first)):
+            _send_surely(publisher, request, options, prefix, starts, sleep)
+            sent += len(request.messages)
+        return sent
+
+
+def _send_surely(
+    publisher: Publisher, request: Request, options: WriteOptions, prefix: str, starts: Starts,
+    sleep: Sleep,
+) -> None:
+    """Send a request. Without an answer, or if the broker is busy, search the log before sending it again."""
+    last = request.first + len(request.messages) - 1
+    for tries in range(1, _SENDS + 1):
+        try:
+            publisher.send(request)
+            return
+        except RemotingError as error:
+            refused = isinstance(error, RemotingCommandError) and error.code not in _PASSING
+            if refused or tries == _SENDS:
+                raise
+            sleep(options.timeout_ms * tries / 1000)
+            known = publisher.last_number(prefix, starts)
+            if known >= last:
+                return
+            if known >= request.first:
+                raise  # only a part is stored: the next try of the batch starts after that part
+            _log.warning(
+                "sends a request again txn=%s first=%d cause=%s", prefix, request.first, error)

@@ -1,0 +1,242 @@
+"""Archived messages as rows of the source: planned by manifests, read from Parquet in tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from tailrace.arrow.columns import MAX_BODY
+from tailrace.arrow.schema import arrow_schema
+from tailrace.env.filesystem import FileSystem, OsFileSystem
+from tailrace.errors import CorruptionError, DataLossError
+from tailrace.formats.commitlog import SysFlag, decompress_body
+from tailrace.logs import get_logger
+from tailrace.spark.archive.directory import ArchivedDirectory, ArchivedQueue
+from tailrace.spark.archive.layout import MESSAGE
+from tailrace.spark.archive.parquet_file import groups_with_topic, opened
+from tailrace.spark.offset_ranges import OffsetRange
+from tailrace.spark.source.damaged_records import report_damaged
+from tailrace.spark.source.options import ReadOptions
+from tailrace.store.archive_manifest import ArchivedFile, LostMessage, Manifest, read_manifest
+from tailrace.store.directory import QueueView
+
+__all__ = ["ArchiveTask", "plan_archive", "read_archive", "task_for_vanished"]
+
+_log = get_logger(__name__)
+_BATCH_ROWS: Final = 1 << 14
+_FOUND: Final = ("kind", "topic", "queueId", "queueOffset", "commitLogOffset")
+Ranges = dict[tuple[str, str, int], tuple[int, int]]
+
+
+class ArchiveTask(InputPartition):
+    """Messages to read from some files of one archived segment, with positions in [start, end)."""
+
+    def __init__(
+        self, label: str, archive: str, files: Sequence[ArchivedFile], span: tuple[int, int],
+        wanted: Sequence[OffsetRange], damaged: Sequence[LostMessage],
+    ) -> None:
+        super().__init__(span)
+        self.label, self.archive = label, archive
+        self.files, self.wanted, self.damaged = tuple(files), tuple(wanted), tuple(damaged)
+        self.start, self.end = span
+
+
+def plan_archive(
+    label: str, directory: ArchivedDirectory, ranges: Ranges, options: ReadOptions
+) -> list[ArchiveTask]:
+    """Return tasks for messages before the log. Raises DataLossError for messages that neither log nor archive has."""
+    wanted: dict[int, list[OffsetRange]] = {}
+    for queue in directory.queues():
+        start, end = ranges.get((label, queue.topic, queue.queue_id), (0, 0))
+        if start >= end:
+            continue
+        if 0 < start <= queue.min_offset:
+            _check_start(directory, queue, options)
+        if not isinstance(queue, ArchivedQueue):
+            continue
+        _check_holes(label, directory, queue, (start, end), options)
+        for manifest, one in queue.archived:
+            low, high = max(start, one.start), min(end, one.end)
+            if low < high:
+                wanted.setdefault(manifest.segment, []).append(
+                    OffsetRange(queue.topic, queue.queue_id, low, high, one.first, one.last))
+    return [
+        task for manifest in directory.manifests if manifest.segment in wanted
+        for task in _tasks_of(
+            label, directory.archive, manifest, wanted[manifest.segment], options,
+            (manifest.segment, manifest.until))
+    ]
+
+
+def _check_start(directory: ArchivedDirectory, queue: QueueView, options: ReadOptions) -> None:
+    """Report a missing manifest that may have had messages before the first one of a queue."""
+    missing = directory.missing
+    if missing is None or (
+        isinstance(queue, ArchivedQueue) and queue.archived[0][1].first < missing.segment
+    ):
+        return
+    if options.fail_on_data_loss:
+        raise CorruptionError(
+            f"{directory.archive}: {missing}; messages of {queue.topic} queue {queue.queue_id} before "
+            f"offset {queue.min_offset} may be in it: restore it from a copy, or read what is left "
+            "with failOnDataLoss=false")
+    _log.warning("a manifest of the archive is missing archive=%s topic=%s queue_id=%d cause=%s",
+                 directory.archive, queue.topic, queue.queue_id, missing)
+
+
+def _check_holes(
+    label: str, directory: ArchivedDirectory, queue: ArchivedQueue, asked: tuple[int, int],
+    options: ReadOptions,
+) -> None:
+    ends = [(one.end, one.last, one.start, one.first) for _, one in queue.archived]
+    live = (0, 0, queue.live_min_offset, directory.live.min_phy_offset)
+    for (end, last, _, _), (_, _, start, first) in zip(ends, [*ends[1:], live], strict=True):
+        low, high = max(end, asked[0]), min(start, asked[1])
+        if low >= high or not directory.hole_between(last, first):
+            continue
+        if options.fail_on_data_loss:
+            raise DataLossError(queue.topic, queue.queue_id, low, high)
+        _log.warning(
+            "data lost store=%s topic=%s queue_id=%d from=%d until=%d skipped=%d", label,
+            queue.topic, queue.queue_id, low, high, high - low)
+
+
+def _tasks_of(
+    label: str, archive: str, manifest: Manifest, wanted: Sequence[OffsetRange], options: ReadOptions,
+    span: tuple[int, int],
+) -> list[ArchiveTask]:
+    """A segment's files in groups of about ``splitBytes`` of the log each."""
+    tasks: list[ArchiveTask] = []
+    group: list[ArchivedFile] = []
+    low = span[0]
+    pieces = sorted({(one.start, one.end) for one in manifest.files})
+    for number, (start, end) in enumerate(pieces):
+        if end <= span[0] or start >= span[1]:
+            continue
+        group += [one for one in manifest.files if one.start == start]
+        following = pieces[number + 1][1] if number + 1 < len(pieces) else None
+        if following is None or following - low > options.split_bytes or end >= span[1]:
+            bounds = (low, min(end, span[1]))
+            own = [one for one in wanted if one.first < bounds[1] and bounds[0] <= one.last]
+            if own:
+                tasks.append(ArchiveTask(
+                    label, archive, group, bounds, own, _lost(manifest, own, bounds)))
+            group, low = [], end
+    return tasks
+
+
+def _lost(
+    manifest: Manifest, wanted: Sequence[OffsetRange], span: tuple[int, int]
+) -> list[LostMessage]:
+    by_queue = {(one.topic, one.queue_id): one for one in wanted}
+    found = []
+    for lost in manifest.damaged:
+        one = by_queue.get((lost.topic, lost.queue_id))
+        if one is not None and one.start <= lost.queue_offset < one.end and (
+            span[0] <= lost.position < span[1]
+        ):
+            found.append(lost)
+    return found
+
+
+def task_for_vanished(
+    label: str, archive: str, segment: int, span: tuple[int, int], wanted: Sequence[OffsetRange],
+    options: ReadOptions,
+) -> ArchiveTask | None:
+    """Return a task for a file of the log that was deleted since planning; None if it is not archived."""
+    manifest = read_manifest(OsFileSystem(), archive, segment)
+    if manifest is None or not manifest.verified:
+        return None
+    whole = _tasks_of(
+        label, archive, manifest, wanted, replace(options, split_bytes=1 << 62), span)
+    return whole[0] if whole else ArchiveTask(label, archive, (), span, (), ())
+
+
+def read_archive(
+    task: ArchiveTask, options: ReadOptions, file_system: FileSystem | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Arrow batches of a task, in the source's columns.
+
+    Raises CorruptionError for a file that is not what its manifest says, and in mode FAILFAST for
+    a message that was damaged when it was archived.
+    """
+    file_system = file_system or OsFileSystem()
+    schema = arrow_schema(options.columns)
+    needed = set(_FOUND) | {name for name in schema.names if name not in {"store", "damaged"}}
+    if options.body == "decoded" and "body" in schema.names:
+        needed.add("sysFlag")
+    if options.body == "none":
+        needed.discard("body")
+    for file in task.files:
+        for table in _tables(task, file, sorted(needed), file_system):
+            kept = table.filter(pa.array(_mask(table, task)))
+            if kept.num_rows:
+                yield from _shown(kept, schema, task, options).to_batches(_BATCH_ROWS)
+    if task.damaged:
+        bad = [(one.position, one.reason) for one in task.damaged]
+        yield from report_damaged(task.label, task.archive, bad, options)
+
+
+def _tables(
+    task: ArchiveTask, file: ArchivedFile, columns: list[str], file_system: FileSystem
+) -> Iterator[pa.Table]:
+    """Yield the row groups of a file that may have rows of one of the topics."""
+    with opened(file_system, f"{task.archive}/{file.path}", file) as found:
+        for group in groups_with_topic(found, [one.topic for one in task.wanted]):
+            yield found.read_row_group(group, columns=columns)
+
+
+def _mask(table: pa.Table, task: ArchiveTask) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return True for each row that is a message to read."""
+    topics = table["topic"].combine_chunks()
+    topics = (topics.chunk(0) if isinstance(topics, pa.ChunkedArray) else topics).dictionary_encode()
+    names = topics.dictionary.to_pylist()
+    codes = topics.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    queues = table["queueId"].fill_null(0).to_numpy().astype(np.int64)
+    keys, place = np.unique((codes << 32) | (queues & 0xFFFFFFFF), return_inverse=True)
+    by_queue = {(one.topic, one.queue_id): one for one in task.wanted}
+    bounds = np.zeros((len(keys), 4), dtype=np.int64)
+    for number, key in enumerate(keys.tolist()):
+        queue_id = (key & 0xFFFFFFFF) - ((key & 0x80000000) << 1)
+        one = by_queue.get((names[key >> 32], queue_id)) if key >= 0 else None
+        if one is not None:
+            bounds[number] = one.start, one.end, max(one.first, task.start), min(one.last + 1, task.end)
+    own = bounds[place.reshape(-1)]
+    offset = table["queueOffset"].fill_null(-1).to_numpy()
+    phy = table["commitLogOffset"].to_numpy()
+    message = pa.compute.equal(table["kind"], MESSAGE).to_numpy()
+    return np.asarray(
+        message & (offset >= own[:, 0]) & (offset < own[:, 1]) & (phy >= own[:, 2]) & (phy < own[:, 3]))
+
+
+def _shown(table: pa.Table, schema: pa.Schema, task: ArchiveTask, options: ReadOptions) -> pa.Table:
+    columns = []
+    for one in schema:
+        if one.name == "store":
+            columns.append(pa.repeat(pa.scalar(task.label, one.type), table.num_rows))
+        elif one.name == "damaged" or (one.name == "body" and options.body == "none"):
+            columns.append(pa.nulls(table.num_rows, one.type))
+        elif one.name == "body" and options.body == "decoded":
+            columns.append(_decoded(table))
+        else:
+            columns.append(table[one.name].cast(one.type))
+    return pa.table(columns, schema=schema)
+
+
+def _decoded(table: pa.Table) -> Any:
+    flags = table["sysFlag"].to_numpy()
+    if not (flags & SysFlag.COMPRESSED).any():
+        return table["body"]
+    found = []
+    for body, flag, place in zip(
+        table["body"].to_pylist(), flags.tolist(), table["commitLogOffset"].to_pylist(), strict=True):
+        try:
+            found.append(decompress_body(body, flag, MAX_BODY))
+        except CorruptionError as error:
+            raise CorruptionError(str(error), phy_offset=place) from error
+    return pa.array(found, pa.binary())

@@ -1,0 +1,357 @@
+"""Options of the data source: parsed and checked as a whole before a query starts.
+
+Names, values and precedence are those of Spark's Kafka source: a timestamp counts before offsets
+by timestamp, these before offsets. Names are read in any case.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from tailrace.config import StoreConfig, parse_properties, whole_number
+from tailrace.errors import ConfigError
+from tailrace.formats import filenames
+from tailrace.spark.local_path import local_path
+
+__all__ = ["BODY_FORMS", "MODES", "Position", "ReadOptions", "parse_options"]
+
+BODY_FORMS: Final = ("stored", "decoded", "none")
+MODES: Final = ("FAILFAST", "PERMISSIVE", "DROPMALFORMED")
+EARLIEST: Final = -2
+LATEST: Final = -1
+_STRATEGIES: Final = ("latest", "error")  # many queues of a store are idle, so not Kafka's order
+_FOREVER: Final = (1 << 63) - 1
+BATCH_ONLY: Final = (
+    "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "endingCommitLogOffset",
+)
+STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_UNITS_MS: Final = {
+    "ms": 1, "": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_NAMES: Final = (
+    "path", "paths", "topic", "subscribe", "assign", "subscribePattern", "queueId",
+    "startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy", "startingCommitLogOffset", *BATCH_ONLY, *STREAM_ONLY,
+    "columns", "body", "store", "config", "splitBytes", "minPartitions", "failOnDataLoss", "mode",
+    "fallback", "archive", "pushFilters",
+)
+_KNOWN: Final = frozenset(name.lower() for name in _NAMES)
+_OF_CATALOG: Final = "provider"  # only a table of Spark's catalog has it, when it is made
+
+_NO_TABLES: Final = (
+    "Spark 4.3 gives a Python data source none of the options of a table of its catalog when the "
+    "table is read, so CREATE TABLE ... USING tailrace cannot work; say "
+    "CREATE TEMPORARY VIEW name USING tailrace OPTIONS (path 'DIRECTORY')")
+
+Table = Mapping[str, Mapping[int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a read starts or ends in each queue.
+
+    ``by`` is earliest, latest, offsets, timestamp (one for all, ms) or timestamps (one per queue).
+    """
+
+    by: str
+    table: Table = field(default_factory=dict)
+    timestamp: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """What to read. Ends are exclusive; times are store times in ms."""
+
+    roots: tuple[tuple[str, str], ...]  # (label, path)
+    topics: frozenset[str] = frozenset()
+    assigned: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    topic_pattern: str = ""
+    queue_id: int = -1
+    start: Position = Position("")  # the kind of query chooses
+    end: Position = Position("latest")
+    starting_strategy: str = "latest"
+    starting_commit_log_offset: int = 0
+    ending_commit_log_offset: int = _FOREVER
+    columns: tuple[str, ...] = ()  # never empty when parsed
+    body: str = "stored"
+    config_file: str = ""
+    split_bytes: int = 64 << 20
+    min_partitions: int = 1
+    max_offsets_per_trigger: int = 0
+    min_offsets_per_trigger: int = 0
+    max_trigger_delay_ms: int = 15 * 60_000
+    fail_on_data_loss: bool = True
+    mode: str = "FAILFAST"
+    push_filters: bool = False
+    archives: tuple[str, ...] = ()  # one a root, or none
+    given: frozenset[str] = frozenset()
+
+    def archive_of(self, label: str) -> str:
+        """Return the archive of a store; empty if no archive is read."""
+        places = dict(zip((name for name, _ in self.roots), self.archives, strict=False))
+        return places.get(label, "")
+
+    def wants(self, topic: str, queue_id: int) -> bool:
+        """Whether a queue is read."""
+        if self.queue_id >= 0 and queue_id != self.queue_id:
+            return False
+        if self.assigned:
+            return queue_id in self.assigned.get(topic, ())
+        if self.topics:
+            return topic in self.topics
+        return not self.topic_pattern or re.fullmatch(self.topic_pattern, topic) is not None
+
+    def named_topics(self) -> frozenset[str]:
+        """Topics that must exist."""
+        return self.topics | frozenset(self.assigned)
+
+    def store_config(self) -> StoreConfig:
+        """Settings of the ``config`` file."""
+        if not self.config_file:
+            return StoreConfig()
+        return StoreConfig.from_properties(
+            parse_properties(Path(self.config_file).read_text("utf-8")))
+
+    def refuse(self, names: tuple[str, ...], why: str) -> None:
+        """Raise ConfigError when an option was given that this kind of query does not have."""
+        if wrong := [name for name in names if name.lower() in self.given]:
+            raise ConfigError(*(f"{name} {why}" for name in wrong))
+
+
+class _Values:
+    """Texts of options and the problems found in them."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.texts = {name.lower(): value for name, value in options.items()}
+        unknown = sorted(set(self.texts) - _KNOWN)
+        self.problems = [f"unknown option {name}" for name in unknown]
+        if _OF_CATALOG in self.texts:
+            self.problems = [_NO_TABLES]
+
+    def text(self, name: str, default: str = "") -> str:
+        return self.texts.get(name.lower(), default)
+
+    def has(self, name: str) -> bool:
+        return name.lower() in self.texts
+
+    def number(self, name: str, default: int, low: int = 0) -> int:
+        text = self.texts.get(name.lower())
+        if text is None:
+            return default
+        number = whole_number(text)
+        if number is None or not low <= number <= _FOREVER:
+            self.problems.append(f"{name}={text} is not a whole number of at least {low}")
+            return default
+        return number
+
+    def duration_ms(self, name: str, default: int) -> int:
+        """A time as Spark writes it, such as 90s or 15m; milliseconds without a unit."""
+        text = self.texts.get(name.lower())
+        if text is None:
+            return default
+        found = re.fullmatch(r"([0-9]{1,15}) *([a-z]*)", text.strip().lower())
+        if found is None or found[2] not in _UNITS_MS:
+            self.problems.append(f"{name}={text} is not a time such as 90s or 15m")
+            return default
+        return int(found[1]) * _UNITS_MS[found[2]]
+
+    def choice(self, name: str, allowed: tuple[str, ...]) -> str:
+        """One of some words, in any case; the first is the default."""
+        text = self.text(name, allowed[0])
+        for word in allowed:
+            if word.lower() == text.lower():
+                return word
+        self.problems.append(f"{name}={text} is not one of {', '.join(allowed)}")
+        return allowed[0]
+
+    def table(self, name: str, lowest: int, words: str = "") -> Table:
+        """``{"topic": {"queueId": number}}``."""
+        text = self.text(name)
+        try:
+            found = orjson.loads(text)
+            made = {
+                topic: {_whole(queue): _whole(value) for queue, value in queues.items()}
+                for topic, queues in found.items()
+            }
+            if min((v for q in made.values() for v in q.values()), default=0) < lowest or any(
+                queue < 0 for queues in made.values() for queue in queues):
+                raise ValueError(text)
+        except (ValueError, AttributeError, TypeError):
+            self.problems.append(
+                f'{name}={text} is not {words}JSON like {{"topic": {{"0": 23}}}}')
+            return {}
+        return made
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool | float):
+        raise TypeError(value)
+    return int(value)
+
+
+def _start(values: _Values) -> Position:
+    if values.has("startingTimestamp"):
+        return Position("timestamp", timestamp=values.number("startingTimestamp", 0))
+    if values.has("startingOffsetsByTimestamp"):
+        return Position("timestamps", values.table("startingOffsetsByTimestamp", 0))
+    text = values.text("startingOffsets")
+    if text.lower() in {"", "earliest", "latest"}:
+        return Position(text.lower())
+    return Position("offsets", values.table("startingOffsets", EARLIEST, "earliest, latest or "))
+
+
+def _end(values: _Values) -> Position:
+    if values.has("endingTimestamp"):
+        return Position("timestamp", timestamp=values.number("endingTimestamp", 0))
+    if values.has("endingOffsetsByTimestamp"):
+        return Position("timestamps", values.table("endingOffsetsByTimestamp", 0))
+    text = values.text("endingOffsets", "latest")
+    if text.lower() == "latest":
+        return Position("latest")
+    return Position("offsets", values.table("endingOffsets", LATEST, "latest or "))
+
+
+def _assigned(values: _Values) -> dict[str, frozenset[int]]:
+    text = values.text("assign")
+    if not text:
+        return {}
+    try:
+        found = orjson.loads(text)
+        made = {topic: frozenset(map(_whole, queues)) for topic, queues in found.items()}
+        if not made or any(queue < 0 for queues in made.values() for queue in queues):
+            raise ValueError(text)
+    except (ValueError, AttributeError, TypeError):
+        values.problems.append(f'assign={text} is not JSON like {{"topic": [0, 1]}}')
+        return {}
+    return made
+
+
+def _pattern(values: _Values) -> str:
+    pattern = values.text("subscribePattern")
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        values.problems.append(f"subscribePattern={pattern} is no regular expression: {error}")
+        return ""
+    return pattern
+
+
+def _roots(values: _Values) -> tuple[tuple[str, str], ...]:
+    """Store directories and their labels; ``paths`` is what Spark makes of a list to ``load``."""
+    try:
+        paths = [str(path) for path in orjson.loads(values.text("paths", "[]"))]
+    except (ValueError, TypeError):
+        values.problems.append(f"paths={values.text('paths')} is no JSON list")
+        paths = []
+    if values.text("path"):
+        paths.insert(0, values.text("path"))
+    paths = [local_path("path", path, values.problems) for path in paths]
+    if not paths:
+        values.problems.append(f"no path: say load(DIRECTORY). For SQL: {_NO_TABLES}")
+    labels = [name.strip() for name in values.text("store").split(",") if name.strip()]
+    labels = labels or [Path(path).name for path in paths]
+    if len(labels) != len(paths) or len(set(labels)) != len(labels):
+        values.problems.append(
+            f"{len(paths)} stores need as many different labels, not {','.join(labels)}: say store=")
+        return ()
+    for path in paths:
+        # Only a local look: executors may see what the driver does not, but planning reads here.
+        # With a config file the CommitLog may lie elsewhere, which planning finds out.
+        if not values.text("config") and not Path(path, filenames.COMMITLOG).is_dir():
+            values.problems.append(f"{path} is not a store directory: it has no commitlog")
+    return tuple(zip(labels, paths, strict=True))
+
+
+def _archives(values: _Values, count: int) -> tuple[str, ...]:
+    """Archives, in the order of the stores."""
+    chosen = values.choice("fallback", ("none", "archive"))
+    paths = tuple(
+        local_path("archive", path.strip(), values.problems)
+        for path in values.text("archive").split(",") if path.strip())
+    if (chosen == "archive") != bool(paths):
+        values.problems.append("fallback=archive and archive=DIRECTORY go together")
+    elif paths and count and len(paths) != count:
+        values.problems.append(f"{count} stores need as many archives, not {len(paths)}")
+    for path in paths:
+        if not Path(path, "_manifests").is_dir():
+            values.problems.append(f"archive={path} is no archive: it has no _manifests")
+    return paths
+
+
+def _columns(values: _Values, known: tuple[str, ...]) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in values.text("columns").split(",") if name.strip())
+    if unknown := [name for name in names if name not in known]:
+        values.problems.append(f"columns={','.join(unknown)}: known are {', '.join(known)}")
+    if len(set(names)) != len(names):
+        values.problems.append(f"columns={','.join(names)} names one twice")
+    return names or known
+
+
+def _flag(values: _Values, name: str, *, default: bool = True) -> bool:
+    words = ("true", "false") if default else ("false", "true")
+    return values.choice(name, words) == "true"
+
+
+def _least(values: _Values) -> int:
+    """Return the number of messages for which a batch of a stream waits."""
+    least = values.number("minOffsetsPerTrigger", 0, 1)
+    most = whole_number(values.text("maxOffsetsPerTrigger"))
+    if least and most and most < least:
+        values.problems.append(
+            f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}")
+    if values.has("maxTriggerDelay") and not values.has("minOffsetsPerTrigger"):
+        values.problems.append("maxTriggerDelay goes with minOffsetsPerTrigger")
+    return least
+
+
+def parse_options(
+    options: Mapping[str, str], column_names: Callable[[str], tuple[str, ...]]
+) -> ReadOptions:
+    """Options from their text; raises ConfigError with every problem.
+
+    ``column_names`` gives the columns of a mode.
+    """
+    values = _Values(options)
+    ways = ("topic", "subscribe", "assign", "subscribePattern")
+    if len(chosen := [name for name in ways if values.text(name)]) > 1:
+        values.problems.append(
+            f"only one of {', '.join(ways[:-1])} and {ways[-1]}, not {', '.join(chosen)}")
+    topics = values.text("topic") or values.text("subscribe")
+    mode = values.choice("mode", MODES)
+    config_file = local_path("config", values.text("config"), values.problems)
+    if config_file and not Path(config_file).is_file():
+        values.problems.append(f"config={config_file} is not a file")
+    roots = _roots(values)
+    made = ReadOptions(
+        roots=roots,
+        topics=frozenset(name.strip() for name in topics.split(",") if name.strip()),
+        assigned=_assigned(values),
+        topic_pattern=_pattern(values),
+        queue_id=values.number("queueId", -1),
+        start=_start(values),
+        end=_end(values),
+        starting_strategy=values.choice("startingOffsetsByTimestampStrategy", _STRATEGIES),
+        starting_commit_log_offset=values.number("startingCommitLogOffset", 0),
+        ending_commit_log_offset=values.number("endingCommitLogOffset", _FOREVER),
+        columns=_columns(values, column_names(mode)),
+        body=values.choice("body", BODY_FORMS),
+        config_file=config_file,
+        split_bytes=values.number("splitBytes", 64 << 20, 1),
+        min_partitions=values.number("minPartitions", 1, 1),
+        max_offsets_per_trigger=values.number("maxOffsetsPerTrigger", 0, 1),
+        min_offsets_per_trigger=_least(values),
+        max_trigger_delay_ms=values.duration_ms("maxTriggerDelay", 15 * 60_000),
+        fail_on_data_loss=_flag(values, "failOnDataLoss"),
+        mode=mode,
+        push_filters=_flag(values, "pushFilters", default=False),
+        archives=_archives(values, len(roots)),
+        given=frozenset(values.texts),
+    )
+    if values.problems:
+        raise ConfigError(*values.problems)
+    return made

@@ -1,0 +1,106 @@
+"""The streaming reader: offsets of queues in the checkpoint, one look at the stores a batch.
+
+A batch ends at the last synced position at most, so an end that was reported never moves back. A batch reads
+exactly the offsets in the checkpoint, so a batch that is run again gives the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from tailrace.env.clock import Clock, SystemClock
+from tailrace.spark.source.offsets import (
+    from_json,
+    open_directories,
+    share,
+    starts,
+    stream_ranges,
+    tips,
+    to_json,
+)
+from tailrace.spark.source.options import BATCH_ONLY, ReadOptions
+from tailrace.spark.source.scan import plan_tasks, read_task
+
+__all__ = ["TailraceStreamReader"]
+
+
+class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Batches of messages by offsets of queues.
+
+    The constructor never raises, because Spark would report another error instead.
+    """
+
+    def __init__(self, options: ReadOptions, clock: Clock | None = None) -> None:
+        self._options = options
+        self._clock = clock or SystemClock()
+        self._last_batch_ns: int | None = None
+        self._labels = tuple(label for label, _ in options.roots)
+        self._target: dict[str, Any] | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - this and the following names are Spark's
+        """Where a new query starts."""
+        return to_json(starts(open_directories(self._options), self._options), self._labels)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """``maxOffsetsPerTrigger`` messages a batch, else all there are."""
+        self._options.refuse(BATCH_ONLY, "is for batch queries")
+        limit = self._options.max_offsets_per_trigger
+        return ReadMaxRows(limit) if limit else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the end of a query that reads what is there now."""
+        self._target = self.reportLatestOffset()
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        """The end of every queue, for the query's progress."""
+        return to_json(tips(open_directories(self._options), self._options), self._labels)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """The end of the next batch; ``start`` itself when it is to wait for more."""
+        first = from_json(start, self._labels)
+        target = self._target if self._target is not None else self.reportLatestOffset()
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        end = share(first, from_json(target, self._labels), most, self._options)
+        waiting = sum(stop - first.get(key, 0) for key, stop in end.items())
+        return start if self._is_too_early(waiting) else to_json(end, self._labels)
+
+    def _is_too_early(self, waiting: int) -> bool:
+        """Whether fewer messages wait than a batch should have, and the delay is not over.
+
+        The first batch of a query does not wait, and none does that reads what is there now.
+        """
+        now = self._clock.monotonic_ns()
+        least, last = self._options.min_offsets_per_trigger, self._last_batch_ns
+        if self._target is None and waiting < least and last is not None and (
+            now - last < self._options.max_trigger_delay_ms * 1_000_000
+        ):
+            return True
+        if waiting:
+            self._last_batch_ns = now
+        return False
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Ranges of the logs for the offsets from ``start`` up to ``end``."""
+        first, last = from_json(start, self._labels), from_json(end, self._labels)
+        if first == last:
+            return []
+        directories = open_directories(self._options)
+        ranges = stream_ranges(directories, first, last, self._options)
+        return [
+            task for label, directory in directories.items()
+            for task in plan_tasks(label, directory, ranges, self._options)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Arrow batches of one range."""
+        yield from read_task(partition, self._options)

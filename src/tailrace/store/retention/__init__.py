@@ -1,0 +1,37 @@
+"""Retention: which CommitLog files are deleted, and the services that delete them.
+
+Rules, pure functions over facts:
+    rules         a verdict for each file: deleted, or why it stays
+    topic_rules   how long topics keep their messages
+    disk_state    how full the disks are, and what follows
+
+Protocol of those that still need old messages (timers, groups, the archive):
+    pins          a pin keeps every file from a position of the log onwards
+
+Actions:
+    disk_check, clean_commit_log, clean_consume_queue, trash   the services
+    forced_deletions                                           a list of files deleted before their time
+    min_offsets                                                state file of logical minimum offsets
+    deletion                                                   the services of one store, composed
+"""
+
+from __future__ import annotations
+
+from tailrace.store.retention.pins import Pin, PinKind, PinPolicy, PinSource, pin_policies
+from tailrace.store.retention.rules import (
+    MANUAL_DELETE_TIMES,
+    Rule,
+    SegmentFacts,
+    SegmentVerdict,
+    Trigger,
+    explain,
+    is_time_to_delete,
+    segment_time,
+    select_deletable,
+)
+
+__all__ = [
+    "MANUAL_DELETE_TIMES", "Pin", "PinKind", "PinPolicy", "PinSource", "Rule", "SegmentFacts",
+    "SegmentVerdict", "Trigger", "explain", "is_time_to_delete", "pin_policies", "segment_time",
+    "select_deletable",
+]

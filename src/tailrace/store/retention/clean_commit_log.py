@@ -1,0 +1,345 @@
+"""Deletes CommitLog files, oldest first (RocketMQ's CleanCommitLogService).
+
+Invariants, for a kill or a power loss anywhere:
+  D1  Only the oldest file is deleted, one at a time. Its name is durably removed before the next file
+      is touched.
+  D2  The least offset moves after the name is removed and before the bytes are freed.
+  D3  A file that cannot be renamed stays in the list, and no file after it is deleted.
+  D4  No new reader gets a file that will be deleted; readers that hold it keep its bytes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Final, final
+
+from tailrace.config import StoreConfig
+from tailrace.env.clock import Clock
+from tailrace.env.filesystem import FileSystem
+from tailrace.errors import DiskFullError
+from tailrace.logs import get_logger
+from tailrace.segments import MappedFile
+from tailrace.store.commit_log import CommitLog
+from tailrace.store.retention.disk_check import DiskCheckService
+from tailrace.store.retention.forced_deletions import ForcedDeletions
+from tailrace.store.retention.pins import Pin, PinKind, PinSource, pin_policies
+from tailrace.store.retention.rules import (
+    MANUAL_DELETE_TIMES,
+    Rule,
+    SegmentFacts,
+    SegmentVerdict,
+    Trigger,
+    explain,
+    is_time_to_delete,
+    segment_time,
+)
+from tailrace.store.retention.topic_rules import TopicNeeds
+from tailrace.store.retention.trash import Trash
+from tailrace.store.running_flags import RunningFlags
+
+__all__ = ["CleanCommitLogService"]
+
+_log = get_logger(__name__)
+_MS: Final = 1_000_000
+_HOUR_MS: Final = 3_600_000
+
+
+@final
+class CleanCommitLogService:
+    """Makes a pass at the start and at each ``cleanResourceInterval``. A step deletes one file.
+
+    A Java broker makes its first pass after a minute, so one that is restarted more often deletes nothing.
+
+    ``store_timestamp`` returns the store time of the record at a position, or -1. ``dispatched_until``
+    returns the position up to which records are dispatched; if its argument is a position, it syncs the
+    queues first when that helps to reach the position. ``count_messages`` returns the messages by topic
+    between two positions.
+    """
+
+    def __init__(
+        self, clock: Clock, file_system: FileSystem, config: StoreConfig, commit_log: CommitLog,
+        flags: RunningFlags, trash: Trash, disk: DiskCheckService, store_timestamp: Callable[[int], int],
+        dispatched_until: Callable[[int], int], count_messages: Callable[[int, int], dict[str, int]],
+        forced_deletions: ForcedDeletions,
+    ) -> None:
+        self._clock = clock
+        self._file_system = file_system
+        self._config = config
+        self._log = commit_log
+        self._flags = flags
+        self._trash = trash
+        self._disk = disk
+        self._store_timestamp = store_timestamp
+        self._dispatched_until = dispatched_until
+        self._count_messages = count_messages
+        self._forced_deletions = forced_deletions
+        self._policies = pin_policies(config)
+        self._lock = threading.Lock()
+        now = clock.monotonic_ns()
+        self._next_pass_ns = now
+        self._last_redelete_ns = now
+        self._trigger = Trigger()
+        self._left = 0
+        self._deleted_in_pass = 0
+        self._warned = ""
+        self._hanged: SegmentVerdict | None = None
+        """Reason why the first file must be deleted although readers still hold it."""
+        self.pin_sources: list[PinSource] = []
+        self.topic_needs: Callable[[], TopicNeeds | None] = lambda: None
+        """Returns the part of the log that topics with rules of their own need."""
+        self.archive_confirms: Callable[[MappedFile], bool] = lambda _: True
+        """Compares a part of the oldest file with the archive; returns True when all of it is compared."""
+        self._comparing = False
+        self.rewrite_timers: Callable[[int, int], tuple[int, int]] | None = None
+        """Copies the pending timers between two positions to the end of the log. Returns how many were
+        copied and how many are lost."""
+        self.lost_timers = 0
+        self._rescued = (-1, 0, 0)
+        """(first position of the last file whose timers were copied, timers copied, timers lost)."""
+        self.manual_times = 0
+        self.deleted_files = 0
+        self.forced_files = 0
+        self.forced_messages = 0
+        self.deleted_bytes = 0
+        self.fruitless_passes = 0
+
+    # -- asked from outside
+
+    def execute_delete_files_manually(self) -> None:
+        """Make the next 20 passes delete expired files at any hour (request 329).
+
+        The first of these passes starts with the next step.
+        """
+        self.manual_times = MANUAL_DELETE_TIMES
+        self._next_pass_ns = min(self._next_pass_ns, self._clock.monotonic_ns())
+        _log.info("expired files are deleted by hand passes=%d", self.manual_times)
+
+    def verdicts(self, trigger: Trigger | None = None, most: int | None = None) -> list[SegmentVerdict]:
+        """Return the verdicts of a pass made now, for the ``most`` oldest files or for all."""
+        files = self._log.queue.files
+        trigger = trigger or self.trigger()
+        return explain(
+            self._facts(files if most is None else files[:most]), now_ms=self._clock.now_ms(),
+            reserved_hours=self._config.file_reserved_time, clean_at_once=trigger.clean_at_once,
+            pins=self._pins(), policies=self._policies, topics=self.topic_needs())
+
+    def trigger(self) -> Trigger:
+        """Return the present reasons for a pass."""
+        verdict, config = self._disk.verdict, self._config
+        now = datetime.fromtimestamp(self._clock.now_ms() / 1000)  # noqa: DTZ006 - local hours
+        return Trigger(
+            is_time_to_delete(config.delete_when, now.hour), verdict.clean, self.manual_times > 0,
+            verdict.clean_immediately and config.clean_file_forcibly_enable)
+
+    def run_pass(self, *, manual: bool = False) -> int:
+        """Make one whole pass without pauses, for tools. Return the number of deleted files."""
+        with self._lock:
+            self._begin_pass(manual=manual)
+            while self._left:
+                self._pass_step()
+                self._trash.empty()
+            return self._deleted_in_pass
+
+    # -- the service
+
+    def step(self) -> bool:
+        """Start a pass when it is time; delete at most one file. Return True to be run again without a wait."""
+        with self._lock:
+            now = self._clock.monotonic_ns()
+            if not self._left and now >= self._next_pass_ns:
+                self._next_pass_ns = now + self._config.clean_resource_interval * _MS
+                self._roll_by_age()
+                self._begin_pass()
+            if self._left:
+                again = self._pass_step()
+                pause = self._config.delete_commit_log_files_interval and not (
+                    self._comparing and (self._trigger.clean_at_once or self._trigger.manual))
+                return again and not pause
+            self._redelete_hanged_file(now)
+            return False
+
+    def _begin_pass(self, *, manual: bool = False) -> None:
+        self._disk.check()
+        self._trigger = self.trigger()._replace(manual=manual or self.manual_times > 0)
+        self._deleted_in_pass = 0
+        self._left = self._config.delete_file_batch_max if self._trigger.any else 0
+        if self.manual_times:
+            self.manual_times -= 1
+        if self._left:
+            _log.debug("look for files to delete trigger=%s", self._trigger)
+
+    def _roll_by_age(self) -> None:
+        """Roll the last file if its first message is old, so that the messages of a quiet store expire, too."""
+        files = self._log.queue.files
+        if not self._config.commit_log_roll_time or not files or not self._flags.is_writeable():
+            return
+        latest_ms = self._clock.now_ms() - round(self._config.commit_log_roll_time * _HOUR_MS)
+        if files[-1].wrote_position and 0 < self._store_timestamp(
+            files[-1].file_from_offset
+        ) <= latest_ms:
+            try:
+                if self._log.roll(files[-1]):
+                    _log.info("ended a file by its age file=%s", files[-1].path)
+            except (DiskFullError, OSError) as error:
+                _log.warning("cannot end a file by its age file=%s cause=%s", files[-1].path, error)
+
+    def _pass_step(self) -> bool:
+        """Delete the oldest file if its rule allows that, or compare a part of it with the archive first.
+
+        Return True if the pass continues; the pass ends when the file stays.
+        """
+        self._comparing = False
+        if self._trigger.clean_at_once and self._trash.draining_bytes:
+            return False  # the files in the trash may free enough space
+        if self._trigger.clean_at_once and self._deleted_in_pass:
+            self._trigger = self._trigger._replace(
+                clean_at_once=self._disk.check().clean_immediately)
+        found = self.verdicts(self._trigger, 2)
+        if found and not found[0].facts.dispatched and found[0].rule in {
+            Rule.NOT_DISPATCHED, Rule.FORCED
+        }:  # sync the queues only now, when that allows a file to be deleted
+            self._dispatched_until(found[0].facts.until)
+            found = self.verdicts(self._trigger, 2)
+        if not found or not found[0].rule.deletable:
+            self._end_pass(found[0] if found else None)
+            return False
+        verdict = found[0]
+        self._disk.blocked = ""
+        if not any(pin.kind is PinKind.ARCHIVE for pin in verdict.pins) and (
+            not self.archive_confirms(self._log.queue.files[0])
+        ):
+            self._comparing = True  # the next step continues, or finds the pin that a difference has set
+            return True
+        if not self._delete(self._log.queue.files[0], verdict):
+            self._end_pass(verdict)
+            return False
+        self._deleted_in_pass += 1
+        self._left -= 1
+        if not self._left:
+            self._end_pass(None)
+        return True
+
+    def _end_pass(self, kept: SegmentVerdict | None) -> None:
+        self._left = 0
+        refused = kept is not None and kept.rule is Rule.REFUSED
+        self._disk.blocked = _held(kept) if kept is not None and refused else ""
+        if self._deleted_in_pass or not self._trigger.space:
+            self._warned = ""
+            return
+        self.fruitless_passes += 1
+        why = "there is no file" if kept is None else (
+            f"{kept.facts.path} stays, {kept.rule.value}"
+            + (f": {_held(kept)}" if kept.rule in {Rule.PINNED, Rule.REFUSED} else ""))
+        if why != self._warned:
+            self._warned = why
+            _log.warning("space is short and nothing was deleted reason=%s cause=%s",
+                         self._disk.verdict.reason, why)
+
+    def _delete(self, file: MappedFile, verdict: SegmentVerdict | None) -> bool:
+        """Delete the oldest file. Return False if it must stay for now."""
+        now_ms = self._clock.monotonic_ns() // _MS
+        if verdict is not None and verdict.forced:
+            self._rescue_timers(file)
+        if (file.leased or not file.available) and not file.retire(
+            now_ms, self._config.destroy_maped_file_interval_forcibly
+        ):
+            _log.warning("a file to delete is being read file=%s", file.path)
+            self._hanged = verdict
+            return False
+        path, directory = file.path, file.path.rpartition("/")[0]
+        forced = verdict is not None and verdict.forced
+        until = file.file_from_offset + file.size
+        lost = self._count_messages(file.file_from_offset, until) if forced else {}
+        try:
+            self._trash.take(file)
+        except OSError as error:
+            _log.warning("cannot delete a file file=%s cause=%s", path, error)
+            return False
+        self._log.queue.drop_head(file)
+        file.close()
+        self._trash.add(file, directory)
+        self.deleted_files += 1
+        self.deleted_bytes += file.size
+        if verdict is not None and verdict.forced:
+            self._tell_forced(path, verdict, lost)
+        else:
+            _log.info("deleted an expired file file=%s min_phy_offset=%d", path, self._log.min_offset)
+        return True
+
+    def _rescue_timers(self, file: MappedFile) -> None:
+        """Write pending timers again before their file is deleted; once, even if readers hold the file."""
+        start = file.file_from_offset
+        if self.rewrite_timers is not None and self._rescued[0] != start:
+            self._rescued = start, *self.rewrite_timers(start, start + file.size)
+
+    def _tell_forced(self, path: str, verdict: SegmentVerdict, lost: dict[str, int]) -> None:
+        """Count, log and record a file that was deleted before it expired."""
+        _, rewritten, lost_timers = self._rescued
+        if self._rescued[0] != verdict.facts.file_from_offset:
+            rewritten = lost_timers = 0
+        self.forced_files += 1
+        self.forced_messages += sum(lost.values())
+        self.lost_timers += lost_timers
+        reason, pins = self._disk.verdict.reason, _held(verdict)
+        _log.warning(
+            "deleted before its time file=%s expires_ms=%d reason=%s pins=%s lost=%s "
+            "timers_rewritten=%d timers_lost=%d", path, verdict.expires_ms, reason,
+            pins or "none", lost, rewritten, lost_timers)
+        self._forced_deletions.note({
+            "time": self._clock.now_ms(), "file": path.rpartition("/")[2],
+            "expires": verdict.expires_ms, "reason": reason, "pins": pins, "messages": lost,
+            "timersRewritten": rewritten, "timersLost": lost_timers})
+
+    def _redelete_hanged_file(self, now_ns: int) -> None:
+        """Retry at intervals to delete a first file that readers still hold."""
+        if now_ns - self._last_redelete_ns < self._config.redelete_hanged_file_interval * _MS:
+            return
+        self._last_redelete_ns = now_ns
+        files = self._log.queue.files
+        if len(files) > 1 and not files[0].available:
+            self._delete(files[0], self._hanged)
+
+    # -- facts
+
+    def _facts(self, files: tuple[MappedFile, ...]) -> list[SegmentFacts]:
+        now_ms = self._clock.now_ms()
+        flushed, dispatched = self._log.queue.flushed_where, self._dispatched_until(-1)
+        found = []
+        for file, following in zip(files, (*files[1:], None), strict=False):
+            stored = self._store_timestamp(following.file_from_offset) if following else -1
+            time_ms, source = segment_time(
+                self._config.expire_by, stored, self._mtime_ms(file, now_ms), now_ms)
+            until = file.file_from_offset + file.size
+            found.append(SegmentFacts(
+                file.path, file.file_from_offset, file.size, time_ms, source, until <= flushed,
+                until <= dispatched))
+        return found
+
+    def _mtime_ms(self, file: MappedFile, now_ms: int) -> int:
+        try:
+            return self._file_system.stat(file.path).mtime_ms
+        except OSError:
+            return now_ms  # its age is unknown, so it stays
+
+    def _pins(self) -> list[Pin]:
+        return [pin for source in self.pin_sources for pin in source()]
+
+    def stats(self) -> dict[str, Any]:
+        """Return the counters, for operators and metrics."""
+        files = self._log.queue.files
+        return {
+            "deletedFiles": self.deleted_files, "forcedDeletedFiles": self.forced_files,
+            "forcedDeletedMessages": self.forced_messages,
+            "forcedDeletedTimers": self.lost_timers, "deletedBytes": self.deleted_bytes,
+            "fruitlessCleanPasses": self.fruitless_passes,
+            "trashBytes": self._trash.total_bytes, "trashFailures": self._trash.failures,
+            "manualDeletePassesLeft": self.manual_times,
+            "hangedFile": "" if not files or files[0].available else files[0].path,
+        }
+
+
+def _held(verdict: SegmentVerdict) -> str:
+    """Return the pins of a file as text."""
+    return ", ".join(f"{pin.kind.value} {pin.holder} from {pin.phy_offset}" for pin in verdict.pins)

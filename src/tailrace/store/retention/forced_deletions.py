@@ -1,0 +1,60 @@
+"""Files that were deleted before they expired: ``tailrace/forced-deletions.jsonl``, one JSON object per line.
+
+The file is for operators and is not needed to open a store. The newest lines are kept. If the disk has no
+room for a line, only the log has it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, final
+
+import orjson
+
+from tailrace.env.filesystem import FileSystem
+from tailrace.env.whole_files import open_hint, read_hint
+from tailrace.formats.filenames import FORCED_DELETIONS
+from tailrace.logs import get_logger
+
+__all__ = ["ForcedDeletions"]
+
+_log = get_logger(__name__)
+_MOST_LINES: Final = 200
+
+
+@final
+class ForcedDeletions:
+    """The list of one store directory. There is one writer."""
+
+    def __init__(self, file_system: FileSystem, root: str) -> None:
+        self._file_system = file_system
+        self._path = f"{root}/{FORCED_DELETIONS}"
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return every line that can be read, oldest first."""
+        found = []
+        for line in self._lines():
+            try:
+                entry = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                continue
+            if isinstance(entry, dict):
+                found.append(entry)
+        return found
+
+    def _lines(self) -> list[bytes]:
+        return (read_hint(self._file_system, self._path) or b"").splitlines()
+
+    def note(self, entry: dict[str, Any]) -> None:
+        """Add a line; remove the oldest if there are too many."""
+        try:
+            lines = [*self._lines()[1 - _MOST_LINES :], orjson.dumps(entry)]
+            self._file_system.makedirs(self._path.rpartition("/")[0])
+            file = open_hint(self._file_system, self._path)
+            try:
+                data = b"\n".join(lines) + b"\n"
+                file.pwrite(data, 0)
+                file.truncate(len(data))
+            finally:
+                file.close()
+        except OSError as error:
+            _log.warning("a forced deletion is not on record file=%s cause=%s", self._path, error)

@@ -1,0 +1,194 @@
+"""Which CommitLog files may be deleted, and why the others stay: facts in, a verdict per file out.
+
+A pass is triggered by the hour (``deleteWhen``), by the disks (``store.retention.disk_state``) or by hand.
+It takes the files in order, oldest first. It deletes expired files, or any file if deletion is forced
+(``clean_at_once``), and ends at the first file that stays. The last file always stays. Rules, the first
+match decides:
+
+    the last file                                    kept: the log is written there
+    after a file that stays                          kept: only the oldest file is ever deleted
+    not flushed yet                                  kept
+    expired or released, not dispatched, not forced  kept: its queues would lack messages
+    expired, no pin                                  deletable
+    no topic needs a message of it, no pin           deletable: the topics have released all of them
+    a topic keeps its messages longer                kept, as if it had not expired
+    expired, pinned, not forced                      kept: pins win over age
+    forced, pinned, policy refuse-writes             kept: puts are refused instead
+    forced                                           deletable; counted as forced if the file had
+                                                     not expired or is pinned
+    otherwise                                        kept: not expired
+
+Nothing here reads a clock or a disk.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from tailrace.store.retention.pins import Pin, PinKind, PinPolicy
+from tailrace.store.retention.topic_rules import TopicNeeds
+
+__all__ = [
+    "MANUAL_DELETE_TIMES", "Rule", "SegmentFacts", "SegmentVerdict", "Trigger", "explain",
+    "is_time_to_delete", "segment_time", "select_deletable",
+]
+
+MANUAL_DELETE_TIMES: Final = 20
+"""Number of passes that one request by hand starts."""
+_HOUR_MS: Final = 3_600_000
+
+
+class Rule(enum.Enum):
+    """Why a file is deletable or stays."""
+
+    LAST_FILE = "it is the last file"
+    BEHIND_KEPT = "an older file stays"
+    NOT_FLUSHED = "it is not flushed yet"
+    NOT_DISPATCHED = "its queues are not written yet"
+    EXPIRED = "it expired"
+    RELEASED = "no topic keeps a message of it"
+    KEPT_BY_TOPIC = "a topic keeps its messages longer"
+    PINNED = "it expired and is pinned"
+    REFUSED = "it is pinned by what must not be lost"
+    FORCED = "space is short"
+    NOT_EXPIRED = "it has not expired"
+
+    @property
+    def deletable(self) -> bool:
+        """Return True if a file under this rule may be deleted."""
+        return self in {Rule.EXPIRED, Rule.RELEASED, Rule.FORCED}
+
+
+class Trigger(NamedTuple):
+    """Why a pass is made."""
+
+    time_up: bool = False
+    space: bool = False
+    manual: bool = False
+    clean_at_once: bool = False
+    """Files are deleted before they expire (forced)."""
+
+    @property
+    def any(self) -> bool:
+        """Return True if there is a reason for a pass."""
+        return self.time_up or self.space or self.manual
+
+
+class SegmentFacts(NamedTuple):
+    """A CommitLog file as a pass sees it; ``time_ms`` is when its last message was stored."""
+
+    path: str
+    file_from_offset: int
+    size: int
+    time_ms: int
+    time_source: str
+    flushed: bool = True
+    dispatched: bool = True
+
+    @property
+    def until(self) -> int:
+        """Position after its last byte."""
+        return self.file_from_offset + self.size
+
+
+class SegmentVerdict(NamedTuple):
+    """What a pass does with a file."""
+
+    facts: SegmentFacts
+    rule: Rule
+    expires_ms: int
+    pins: tuple[Pin, ...] = ()
+    forced: bool = False
+    """The file is deleted although it has not expired or is pinned."""
+
+
+def is_time_to_delete(delete_when: str, hour: int) -> bool:
+    """Return True if ``hour`` of the local day is in ``delete_when``, hours separated by ``;``."""
+    return any(int(listed) == hour for listed in delete_when.split(";"))
+
+
+def segment_time(
+    expire_by: str, next_store_timestamp_ms: int, mtime_ms: int, now_ms: int
+) -> tuple[int, str]:
+    """Return (upper bound of the store time of the last message of a file, source of that time).
+
+    The bound is the store time of the first message after the file: no scan is needed, and a copied file
+    does not become younger. The modification time of the file is used instead if ``expire_by`` says so, if
+    no message follows the file, or if the store time is in the future because the clock was wrong once.
+    """
+    if expire_by == "storeTimestamp" and 0 < next_store_timestamp_ms <= now_ms:
+        return next_store_timestamp_ms, "storeTimestamp"
+    return mtime_ms, "mtime"
+
+
+def explain(
+    segments: Sequence[SegmentFacts],
+    *,
+    now_ms: int,
+    reserved_hours: float,
+    clean_at_once: bool,
+    pins: Sequence[Pin] = (),
+    policies: Mapping[PinKind, PinPolicy],
+    topics: TopicNeeds | None = None,
+) -> list[SegmentVerdict]:
+    """Return the verdict for each file, oldest first, as a pass would find it at ``now_ms``.
+
+    Pass no ``topics`` if no topic has a rule of its own.
+    """
+    found: list[SegmentVerdict] = []
+    kept = False
+    for number, facts in enumerate(segments):
+        expires_ms = facts.time_ms + round(reserved_hours * _HOUR_MS)
+        held_by = tuple(pin for pin in pins if pin.phy_offset < facts.until)
+        rule = _rule(
+            facts, last=number == len(segments) - 1, kept=kept,
+            age=_age(facts, expired=now_ms >= expires_ms, topics=topics), pinned=bool(held_by),
+            clean_at_once=clean_at_once,
+            refused=any(policies[pin.kind] is PinPolicy.REFUSE_WRITES for pin in held_by))
+        kept = kept or not rule.deletable
+        found.append(SegmentVerdict(facts, rule, expires_ms, held_by, rule is Rule.FORCED))
+    return found
+
+
+def _age(facts: SegmentFacts, *, expired: bool, topics: TopicNeeds | None) -> Rule:
+    """Return the rule by age alone: EXPIRED, RELEASED, KEPT_BY_TOPIC or NOT_EXPIRED."""
+    if topics is not None and topics.own_from < facts.until:
+        return Rule.KEPT_BY_TOPIC if expired else Rule.NOT_EXPIRED
+    if expired:
+        return Rule.EXPIRED
+    released = topics is not None and topics.default_from >= facts.until
+    return Rule.RELEASED if released else Rule.NOT_EXPIRED
+
+
+def _rule(
+    facts: SegmentFacts, *, last: bool, kept: bool, age: Rule, pinned: bool,
+    clean_at_once: bool, refused: bool,
+) -> Rule:
+    """Return the rule for a file by the table in the head of this module."""
+    if last:
+        return Rule.LAST_FILE
+    if kept:
+        return Rule.BEHIND_KEPT
+    if not facts.flushed:
+        return Rule.NOT_FLUSHED
+    if age.deletable and not pinned and (facts.dispatched or not clean_at_once):
+        return age if facts.dispatched else Rule.NOT_DISPATCHED
+    if not clean_at_once:
+        return Rule.PINNED if age.deletable else age
+    return Rule.REFUSED if refused else Rule.FORCED
+
+
+def select_deletable(
+    verdicts: Sequence[SegmentVerdict], batch_max: int
+) -> tuple[list[SegmentVerdict], SegmentVerdict | None]:
+    """Return the files that one pass deletes, and the first that stays (None if ``batch_max`` ends the pass)."""
+    going: list[SegmentVerdict] = []
+    for verdict in verdicts:
+        if not verdict.rule.deletable:
+            return going, verdict
+        if len(going) == batch_max:
+            return going, None
+        going.append(verdict)
+    return going, None

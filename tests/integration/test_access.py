@@ -1,0 +1,180 @@
+"""`tailrace serve` with access control, and the commands that manage it, as real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tailrace import Message
+from tailrace.client import Credentials, Producer, PullConsumer, PushConsumer
+from tailrace.errors import RemotingCommandError
+
+pytestmark = pytest.mark.integration
+TAILRACE = (sys.executable, "-m", "tailrace.cli")
+
+
+def run(*arguments, env=None, code=0):
+    done = subprocess.run(
+        [*TAILRACE, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False,
+        env={**os.environ, **(env or {})})
+    assert done.returncode == code, done.stdout + done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()] if code == 0 else done.stderr + done.stdout
+
+
+class Server:
+    def __init__(self, place, *options):
+        self.log = place / "serve.log"
+        with open(self.log, "a") as log:
+            self.process = subprocess.Popen(
+                [*TAILRACE, "serve", str(place / "s"), "--listen", "127.0.0.1:0", "--namesrv-listen", "127.0.0.1:0",
+                 *map(str, options)], stdout=subprocess.PIPE, stderr=log, text=True)
+        ready = self.process.stdout.readline().split()
+        assert ready[:1] == ["ready"], self.log.read_text()
+        self.broker, self.namesrv = (part.partition("=")[2] for part in ready[1:3])
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        assert self.process.wait(60) == 0
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def place(tmp_path):
+    for name in ("root", "ann"):
+        (tmp_path / f"{name}.password").write_text(f"{name}-secret\n")
+        file = tmp_path / f"{name}.credentials"
+        file.write_text(f"accessKey: {name}\nsecretKey: {name}-secret\n")
+        file.chmod(0o600)
+    return tmp_path
+
+
+def test_from_nothing_to_two_users(place):
+    first = ("--user", "root", "--password-file", place / "root.password")
+    root = {"TAILRACE_CREDENTIALS": str(place / "root.credentials")}
+    ann = Credentials("ann", "ann-secret")
+    store = place / "s"
+    with Server(place, *first) as server:
+        assert "username cannot be null" in run("topic", "list", store, code=1)
+        assert "code 16" in run("send", store, "--topic", "orders", "x", code=1)
+        (added,) = run("acl", "user", "add", store, "ann", "--password-file", place / "ann.password", env=root)
+        assert added == {"user": "ann", "type": "Normal", "status": "enable"}
+        run("--credentials", place / "root.credentials", "topic", "create", store, "orders")
+        for resource, actions in (("Topic:orders", "Pub,Sub,Get"), ("Group:stock", "Sub")):
+            run("acl", "allow", store, "ann", "--on", resource, "--action", actions, env=root)
+        assert run("acl", "test", store, "ann", "--on", "Topic:orders", "--action", "Pub", env=root)[0]["by"] == (
+            "Allow Pub,Sub,Get on Topic:orders (Custom)")
+        denied = run("acl", "test", store, "ann", "--on", "Topic:orders", "--action", "Delete", env=root, code=1)
+        assert '"verdict":"denied","by":"no matched policies."' in denied
+        use(server, ann)
+        connections = place / "connections.toml"
+        connections.write_text(f'[shop]\nnamesrv = "{server.namesrv}"\ncredentials = "ann.credentials"\n')
+        sent = run("send", "--connection", "shop", "--topic", "orders", "by hand",
+                   env={"TAILRACE_CONNECTIONS": str(connections)})
+        assert sent[0]["status"] == "SEND_OK"
+        run("acl", "user", "update", store, "ann", "--status", "disable", env=root)
+        with Producer(broker=server.broker, credentials=ann) as producer, pytest.raises(
+            RemotingCommandError, match="User:ann is disabled"
+        ):
+            producer.send(Message(topic="orders", body=b"x"))
+    log = server.log.read_text()
+    assert "access denied user='ann'" in log
+    assert "-secret" not in log
+    # The directory without its server, and again with it.
+    assert [one["status"] for one in run("acl", "user", "list", store)] == ["disable", "enable"]
+    run("acl", "user", "update", store, "ann", "--status", "enable")
+    run("acl", "deny", store, "ann", "--on", "Topic:orders")
+    assert [(e["decision"], e["resource"]) for e in run("acl", "list", store)] == [
+        ("Deny", "Topic:orders"), ("Allow", "Group:stock")]
+    with (Server(place, *first) as server, Producer(broker=server.broker, credentials=ann) as producer,
+          pytest.raises(RemotingCommandError, match="the decision is deny")):
+        producer.send(Message(topic="orders", body=b"x"))
+    run("acl", "remove", store, "ann", "--on", "Topic:orders", "--yes")
+    run("acl", "user", "remove", store, "ann", "--yes")
+    assert run("acl", "list", store) == []
+
+
+def use(server, credentials):
+    """Send, pull and consume with a user, and what another topic answers."""
+    with Producer(namesrv=server.namesrv, credentials=credentials) as producer:
+        for number in range(4):
+            producer.send(Message(topic="orders", body=b"%d" % number))
+        producer.send_batch([Message(topic="orders", body=b"4"), Message(topic="orders", body=b"5")])
+        with pytest.raises(RemotingCommandError, match="has no permission to access Topic:other") as refused:
+            producer.send(Message(topic="other", body=b"x"))
+        assert refused.value.code == 16
+    with PullConsumer(namesrv=server.namesrv, group="stock", credentials=credentials) as consumer:
+        assert sorted(m.body for m in consumer.messages("orders", start="first", follow=False)) == [
+            b"0", b"1", b"2", b"3", b"4", b"5"]
+    with PullConsumer(namesrv=server.namesrv, group="other", credentials=credentials) as consumer, pytest.raises(
+        RemotingCommandError, match="Group:other"
+    ):
+        next(iter(consumer.messages("orders", start="first", follow=False)))
+    got = []
+    with PushConsumer("stock", got.append, namesrv=server.namesrv, topics="orders", start="first",
+                      credentials=credentials) as consumer:
+        _until(lambda: len(got) >= 6)
+    assert consumer
+
+
+def _until(done):
+    until = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_an_import_of_4x(place):
+    pytest.importorskip("yaml", reason="PyYAML, the extra acl, is not installed")
+    (place / "s" / "config").mkdir(parents=True)
+    (place / "plain_acl.yml").write_text(
+        "globalWhiteRemoteAddresses:\n- 10.0.0.*\naccounts:\n- accessKey: ann\n  secretKey: '12345678'\n"
+        "  admin: false\n  defaultTopicPerm: DENY\n  topicPerms:\n  - orders=PUB|SUB\n"
+        "- {accessKey: root, secretKey: abc, admin: true}\n")
+    command = "acl", "import", place / "s", place / "plain_acl.yml"
+    assert [(one["user"], one["type"], one["entries"], one["done"]) for one in run(*command)] == [
+        ("ann", "Normal", 2, "imported"), ("root", "Super", 0, "imported")]
+    assert [one["done"] for one in run(*command)] == ["left as it is"] * 2
+    assert [(e["policy"], e["decision"], e["resource"]) for e in run("acl", "list", place / "s")] == [
+        ("Custom", "Allow", "Topic:orders"), ("Default", "Deny", "Topic:*")]
+    (place / "plain_acl.yml").write_text("accounts:\n- accessKey: [\n")
+    assert "plain_acl.yml is not YAML" in run(*command, code=1)
+
+
+@pytest.mark.parametrize(("options", "said"), [
+    (["--user", "root"], "--user and --password-file are given together"),
+    (["--user", "root", "--password-file", "none"], "none: No such file"),
+    (["--user", "a b", "--password-file", "root.password"], "username"),
+    (["--config", "acl.conf"], "import its users with `tailrace acl import plain_acl.yml`"),
+    (["--config", "off.conf", "--user", "root", "--password-file", "root.password"], "says authorizationEnabled=false"),
+    (["--config", "on.conf"], "there is no super user"),
+])
+def test_starts_that_would_not_be_what_they_say(place, options, said, monkeypatch):
+    (place / "acl.conf").write_text("aclEnable=true\n")
+    (place / "off.conf").write_text("authorizationEnabled=false\n")
+    (place / "on.conf").write_text("authenticationEnabled=true\n")
+    monkeypatch.chdir(place)
+    done = subprocess.run(
+        [*TAILRACE, "serve", "new", "--listen", "127.0.0.1:0", "--namesrv-listen", "127.0.0.1:0", *options],
+        capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode in {1, 2}, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_backup_and_a_restore_keep_users_private(place):
+    run("send", place / "s", "--create", "--topic", "t", "x")
+    run("acl", "user", "add", place / "s", "ann", "--password-file", place / "ann.password")
+    run("backup", place / "s", place / "backup", "--json")
+    run("restore", place / "backup", place / "again", "--json")
+    assert [one["user"] for one in run("acl", "user", "list", place / "again")] == ["ann"]
+    found = [path for path in place.rglob("*tailrace-users.json*") if path.parts[-3] != "s"]
+    assert len(found) == 2
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in found)

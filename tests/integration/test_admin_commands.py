@@ -1,0 +1,106 @@
+"""The commands for topics, groups and brokers against a running server, and on the directory it leaves."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import pytest
+
+from tailrace.cli import main
+from tailrace.client import Producer, PullConsumer
+from tailrace.model import Message
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Run a command here; its exit code, its JSON lines, and what it printed to stderr."""
+    monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.1:1")
+
+    def run(*arguments, stdin=b""):
+        monkeypatch.setattr(sys, "argv", ["tailrace", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        return ended.value.code or 0, [json.loads(line) for line in printed.out.splitlines()], printed.err
+
+    monkeypatch.setattr("tailrace.cli.app.stop_at_signals", lambda: None)
+    return run
+
+
+def test_topics_and_groups_over_the_wire_and_in_the_directory(run, tailrace_broker, tmp_path, monkeypatch):
+    server, path = tailrace_broker, tailrace_broker.store_path
+    (tmp_path / "c.toml").write_text(f'default = "here"\n[here]\nnamesrv = "{server.namesrv}"\n')
+    monkeypatch.setenv("TAILRACE_CONNECTIONS", str(tmp_path / "c.toml"))
+    monkeypatch.delenv("NAMESRV_ADDR")
+
+    # send: lines of stdin, a file, the default connection
+    code, sent, _ = run("topic", "create", "orders", "--queues", "1")
+    assert code == 0
+    code, sent, _ = run("send", "-", "--lines", "--topic", "orders", "--key", "k", stdin=b"a\nb\r\n\xff\n")
+    assert [line["queueOffset"] for line in sent] == [0, 1, 2]
+    (tmp_path / "body").write_bytes(b"x\ny")
+    assert run("send", path, "--topic", "orders", "--file", tmp_path / "body", "--tags", "t")[0] == 0
+
+    # topics
+    with Producer(namesrv=server.namesrv, group="g") as producer:
+        producer.send(Message(topic="other", body=b"o"))
+    for words in ((), ("--broker", server.broker), ("--namesrv", server.namesrv)):
+        assert {"orders", "other"} <= {line["topicName"] for line in run("topic", "list", *words)[1]}
+    [queue] = run("topic", "stats", "orders")[1]
+    assert (queue["messages"], queue["minOffset"], queue["maxOffset"]) == (4, 0, 4)
+    assert queue["lastUpdateTime"][:2] == "20"
+    for command in (("topic", "stats", "ordres"), ("topic", "delete", "ordres", "--yes"),
+                    ("tail", "--topic", "ordres")):
+        code, _, err = run(*command)
+        assert (code, err) == (1, f"tailrace: {server.namesrv} has no topic ordres; is orders meant?\n")
+    assert [line["body"] for line in run("tail", "--topic", "orders", "--from", "first", "--tags", "t || u",
+                                         "--no-follow")[1]] == ["x\ny"]
+
+    # groups
+    with PullConsumer(namesrv=server.namesrv, group="stock") as consumer:
+        consumer.commit(consumer.queues("orders")[0], 3)
+    assert {"group": "stock", "topics": ["orders"], "queues": 1, "lag": 1} in run("group", "list")[1]
+    assert run("group", "show", "stok")[2] == f"tailrace: {server.namesrv} has no group stok; is stock meant?\n"
+    [line] = run("group", "show", "stock")[1]
+    assert (line["queue"]["consumerOffset"], line["queue"]["lag"]) == (3, 1)
+    for to, offset in (("first", 0), ("last", 4), ("time:9999999999999", 4), ("2001-01-01T00:00", 0)):
+        [line] = run("group", "reset", "stock", "--topic", "orders", "--to", to, "--yes")[1]
+        assert line["offset"] == offset
+    [line] = run("group", "reset", path, "stock", "--topic", "orders", "--to", "2", "--queue", "0", "--yes")[1]
+    assert line["offset"] == 2
+
+    # brokers
+    [line] = run("broker", "status")[1]
+    assert (line["broker"], line["brokerActive"]) == (server.broker, "true")
+
+    # purge, and what the directory says without a server
+    assert run("topic", "purge", "other")[1][0]["topic"] == "other"
+    assert run("topic", "delete", "other", "--yes")[1] == [{"deleted": "other", "by": [server.broker]}]
+    assert "other" not in {line["topicName"] for line in run("topic", "list")[1]}
+    server.stop()
+    code, _, err = run("group", "delete", path, "stock", "--yes")
+    assert (code, err.startswith(f"tailrace: no server has {path} open: ")) == (1, True)
+    assert [line for line in run("group", "list", path)[1] if line["group"] == "stock"] == [
+        {"group": "stock", "topics": ["orders"], "queues": 1, "lag": 2}]
+    assert run("group", "show", path, "stock")[1][0]["queue"]["lag"] == 2
+    assert run("topic", "stats", path, "orders")[1][0]["messages"] == 4
+    assert run("query", path, "--topic", "orders", "--key", "k", "--body")[1][0]["message"]["body"] == "a"
+    assert run("topic", "delete", path, "orders", "--yes")[1] == [{"deleted": "orders", "by": [str(path)]}]
+    assert run("topic", "stats", path, "orders")[0] == 1
+    assert [line["lag"] for line in run("group", "list", path)[1] if line["group"] == "stock"] in ([], [0])
+
+
+def test_a_group_is_deleted_with_its_offsets_or_without(run, tailrace_broker):
+    where = ("--broker", tailrace_broker.broker)
+    run("send", *where, "--topic", "orders", "x")
+    for keep in (("--keep-offsets",), ()):
+        with PullConsumer(broker=tailrace_broker.broker, group="stock") as consumer:
+            consumer.commit(consumer.queues("orders")[0], 0)
+        assert run("group", "delete", *where, "stock", "--yes", *keep)[1][0]["deleted"] == "stock"
+        left = {line["group"]: line["queues"] for line in run("group", "list", *where)[1]}
+        assert left.get("stock", 0) == 0

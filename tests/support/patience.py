@@ -1,0 +1,14 @@
+"""Waiting for what other threads, tasks and processes do; a busy machine may be ten times slower than an idle one."""
+
+import time
+
+PATIENCE_S = 90
+"""What passes waits for less; only a fault takes this time."""
+
+
+def until(condition, seconds=PATIENCE_S):
+    """Wait until ``condition()`` is true."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"it did not come true in {seconds} s"
+        time.sleep(0.02)

@@ -1,0 +1,231 @@
+"""Signatures that are wrong, missing, cut off or replayed; white lists; the log and the counters; changes."""
+
+import base64
+import hashlib
+import hmac
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.auth.accesses import Accesses
+from tailrace.auth.check import LOG_PERIOD_NS, AccessControl
+from tailrace.auth.model import User, acl_of
+from tailrace.auth.signature import Credentials, Signer, sign
+from tailrace.auth_settings import AuthConfig
+from tailrace.errors import ConfigError, RefusalError
+from tailrace.formats.remoting import MQ_VERSION, RemotingCommand, RequestCode
+from tailrace.formats.requests.table import REQUESTS, Action, Role
+from tailrace.testing import SimClock
+
+ANN = Credentials("ann", "pässword")
+SEND = {"a": "g", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "0", "h": "0"}
+STATEFUL = "org.apache.rocketmq.auth.authentication.strategy.StatefulAuthenticationStrategy"
+
+
+class Peer:
+    def __init__(self, ip="127.0.0.1"):
+        self.peer_ip = ip
+        self.authenticated = False
+
+
+class World:
+    def __init__(self, **settings):
+        self.clock = SimClock()
+        self.users = {"ann": User("ann", ANN.secret_key), "root": User("root", "r", is_super=True)}
+        self.acls = {"ann": acl_of({"subject": "User:ann", "policies": [{"entries": [
+            {"resource": "Topic:orders", "actions": ["Pub"], "decision": "Allow"}]}]})}
+        self.control = AccessControl(
+            self.clock, AuthConfig(**{"authentication_enabled": True, "authorization_enabled": True, **settings}),
+            "DefaultCluster", self.users.get, self.acls.get)
+
+    def remark(self, ext=None, body=b"body", *, code=310, peer=None, version=MQ_VERSION, by=None):
+        ext = dict(SEND if ext is None else ext)
+        if by is not None:
+            ext = sign(ext, body, by, version)
+        try:
+            self.control.check(peer or Peer(), RemotingCommand(code, ext, body, version=version))
+        except RefusalError as refusal:
+            assert refusal.code == 16
+            return refusal.remark
+        return ""
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def test_a_signature_is_that_of_the_reference():
+    """AclUtils: values in the order of their names, the body after them, HmacSHA1, Base64."""
+    ext = {"topic": "t", "AccessKey": "ann", "group": "g", "Signature": "not signed itself"}
+    mac = hmac.new("pässword".encode(), b"anngtBODY", hashlib.sha1)
+    assert Signer("pässword").signature(ext, b"BODY", MQ_VERSION) == base64.b64encode(mac.digest())
+    old, signer = {**ext, "_UNIQUE_KEY_QUERY": "true"}, Signer("k")
+    assert signer.signature(old, b"", 399) == signer.signature(ext, b"", 399)
+    assert signer.signature(old, b"", 400) != signer.signature(ext, b"", 400)
+
+
+@given(st.text(min_size=1), st.dictionaries(st.text(), st.text(), max_size=5), st.binary(max_size=200))
+def test_a_signature_is_a_plain_hmac_of_sorted_values(secret, ext, body):
+    values = [value for name, value in sorted(ext.items()) if name != "Signature"]
+    mac = hmac.new(secret.encode("utf-8", "surrogatepass"), digestmod=hashlib.sha1)
+    mac.update("".join(values).encode("utf-8", "surrogatepass") + body)
+    assert Signer(secret).signature(ext, body, MQ_VERSION) == base64.b64encode(mac.digest())
+
+
+def test_a_signed_request_is_served_and_its_peer_is_known(world):
+    peer = Peer()
+    assert world.remark(by=ANN, peer=peer) == ""
+    assert peer.authenticated
+
+
+def test_signatures_that_prove_nothing(world):
+    good = sign(SEND, b"body", ANN, MQ_VERSION)
+    cases = [
+        {**good, "Signature": ""}, {k: v for k, v in good.items() if k != "Signature"},
+        {**good, "Signature": good["Signature"][:-1]}, {**good, "Signature": good["Signature"] + "="},
+        {**good, "Signature": good["Signature"].lower()}, {**good, "Signature": "\ud800"},
+        {**good, "b": "other"}, {**good, "more": "x"}, sign(SEND, b"body", Credentials("ann", "wrong"), MQ_VERSION),
+        {**good, "AccessKey": "root"},
+    ]
+    for ext in cases:
+        peer = Peer()
+        assert world.remark(ext, peer=peer) == "check signature failed."
+        assert not peer.authenticated
+    assert world.remark(good, b"bodY") == "check signature failed."
+    assert world.remark(good, b"") == "check signature failed."
+    assert world.remark({**good, "AccessKey": ""}) == "username cannot be null."
+    assert world.remark({**good, "AccessKey": "nobody"}) == "User:nobody is not found."
+    assert world.control.denied == {
+        "signature": 12, "missing": 1, "user": 1, "disabled": 0, "permission": 0, "request": 0}
+
+
+def test_a_replayed_request_is_served_again_as_by_the_reference(world):
+    """The signature has neither time nor number: TLS keeps others from recording requests."""
+    replayed = sign(SEND, b"body", ANN, MQ_VERSION)
+    assert [world.remark(replayed), world.remark(replayed, peer=Peer("10.0.0.9"))] == ["", ""]
+
+
+def test_requests_that_the_white_list_excuses():
+    world = World(authentication_whitelist="310, 11", authorization_whitelist="310,28")
+    assert world.remark() == ""
+    assert world.remark({}, code=11).startswith("Authorization failed.")
+    assert world.remark({"topic": "x", "consumerGroup": "g", "AccessKey": "root"}, code=11) == "check signature failed."
+    assert world.remark({}, code=28) == "username cannot be null."
+    assert world.remark({}, code=28, by=ANN) == ""
+    assert "no permission" in world.remark({}, code=26, by=ANN)
+
+
+def test_with_authentication_alone_every_user_may_do_everything():
+    world = World(authorization_enabled=False)
+    assert world.remark({"topic": "secret"}, code=215, by=ANN) == ""
+    assert world.remark({"topic": "secret"}, code=215) == "username cannot be null."
+
+
+def test_a_change_counts_for_the_next_request(world):
+    assert world.remark(by=ANN) == ""
+    world.acls.clear()
+    world.control.changed()
+    assert world.remark(by=ANN).endswith("no matched policies.")
+    world.users["ann"] = User("ann", ANN.secret_key, enabled=False)
+    world.control.changed()
+    assert world.remark(by=ANN) == "User:ann is disabled."
+    del world.users["ann"]
+    world.control.changed()
+    assert world.remark(by=ANN) == "User:ann is not found."
+
+
+def test_stateful_checks_the_signature_once_for_a_connection_and_user():
+    world = World(authentication_strategy=STATEFUL, stateful_authentication_cache_expired_second=60)
+    peer, wrong = Peer(), Credentials("ann", "wrong")
+    assert world.remark(by=wrong, peer=peer) == "check signature failed."
+    assert world.remark(by=ANN, peer=peer) == ""
+    assert world.remark(by=wrong, peer=peer) == ""
+    assert world.remark(by=wrong, peer=Peer()) == "check signature failed."
+    assert world.remark(by=Credentials("root", "x"), peer=peer) == "check signature failed."
+    world.clock.advance(61_000)
+    assert world.remark(by=wrong, peer=peer) == "check signature failed."
+    assert world.remark(by=ANN, peer=peer) == ""
+    world.control.changed()
+    assert world.remark(by=wrong, peer=peer) == "check signature failed."
+
+
+def test_the_log_names_the_user_and_no_secret_once_in_ten_seconds(world, caplog):
+    for _ in range(5):
+        world.remark(by=Credentials("ann", "wrong-password"))
+    world.remark({"topic": "t\nx"}, code=215, by=ANN)
+    world.clock.advance(LOG_PERIOD_NS // 1_000_000)
+    world.remark(by=Credentials("ann", "wrong-password"))
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 3
+    assert lines[0].startswith("access denied user='ann' address=127.0.0.1 code=310")
+    assert "action=Delete resource='Topic:t" in lines[1]
+    assert "reason=no matched policies." in lines[1]
+    assert "\n" not in lines[1]
+    assert lines[2].endswith("more=4")
+    for secret in ("wrong-password", ANN.secret_key, sign(SEND, b"body", ANN, MQ_VERSION)["Signature"]):
+        assert secret not in "".join(lines)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"consumerDataSet":5}', b'{"consumerDataSet":[5]}',
+                                  b'{"consumerDataSet":[{}]}', b'{"consumerDataSet":[{"groupName":null}]}'])
+def test_a_body_that_does_not_say_what_it_is_for_is_refused(world, body):
+    assert world.remark({}, body, code=34, by=ANN) == "parse authorization context error."
+    assert world.remark({}, body, code=34, by=Credentials("root", "r")) == ""  # its processor says what is wrong
+
+
+def test_every_request_says_who_may_send_it():
+    """A request without a resource would be open to every user."""
+    for code, row in REQUESTS.items():
+        if row.role is Role.CLIENT:
+            continue
+        assert row.action, code.name
+        assert row.resource, code.name
+        assert bool(row.named) == (row.resource.name != "CLUSTER") or row.named.startswith("Cluster:"), code.name
+        for part in row.named.split():
+            kind, _, field = part.partition(":")
+            if field and row.header is not None:
+                names = row.header.__struct_encode_fields__
+                assert field.rstrip("~=?;,") in names, (code.name, part)
+                assert kind.upper() in str(row.resource), code.name
+
+
+def test_a_request_that_names_nothing_is_about_the_cluster():
+    accesses = Accesses("C")
+    for code in (RequestCode.VIEW_MESSAGE_BY_ID, RequestCode.GET_BROKER_CONFIG, RequestCode.GET_ALL_TOPIC_CONFIG):
+        found = accesses.of(RemotingCommand(code, {}))
+        assert [(one.kind, one.name) for one in found] == [("Cluster", "C")]
+    assert accesses.of(RemotingCommand(99_999, {})) == [("Cluster", "C", Action.UPDATE)]
+    assert accesses.of(RemotingCommand(RequestCode.END_TRANSACTION, {})) == []  # as old producers send it
+
+
+def test_replies_need_no_permission_for_the_topic_of_replies_alone():
+    accesses = Accesses("C")
+    reply = RequestCode.SEND_REPLY_MESSAGE_V2
+    assert accesses.of(RemotingCommand(reply, {"b": "C_REPLY_TOPIC"})) == []
+    assert accesses.of(RemotingCommand(reply, {"b": "orders"})) == [("Topic", "orders", Action.PUB)]
+
+
+@pytest.mark.parametrize(("values", "part"), [
+    ({"authorizationEnabled": "true"}, "needs authenticationEnabled=true"),
+    ({"authenticationWhitelist": "10,x"}, "authenticationWhitelist has x"),
+    ({"authorizationWhitelist": "-1"}, "authorizationWhitelist has -1"),
+    ({"initAuthenticationUser": "root:hidden"}, "initAuthenticationUser is not {"),
+    ({"initAuthenticationUser": '{"username":"root"}'}, "initAuthenticationUser is not {"),
+    ({"innerClientAuthenticationCredentials": '["hidden"]'}, "innerClientAuthenticationCredentials is not {"),
+    ({"authenticationStrategy": "com.example.Mine"}, "authenticationStrategy=com.example.Mine is not one of"),
+    ({"authorizationProvider": "com.example.Mine"}, "is not one of"),
+    ({"authenticationMetadataProvider": "com.example.Ldap"}, "is not one of"),
+])
+def test_settings_that_cannot_be_honoured(values, part):
+    with pytest.raises(ConfigError) as caught:
+        AuthConfig.from_properties(values)
+    assert part in str(caught.value)
+    assert "hidden" not in str(caught.value)
+
+
+def test_settings_do_not_show_secrets():
+    made = AuthConfig(init_authentication_user='{"username":"root","password":"secret"}')
+    assert "secret" not in repr(made)
+    assert made.first_user() == ("root", "secret")

@@ -1,0 +1,294 @@
+"""Users and permissions of a running broker: requests 3001 to 3010, the two files, and limits for strangers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import os
+
+import pytest
+
+from tailrace.auth.signature import Credentials
+from tailrace.auth_settings import AuthConfig
+from tailrace.broker import BrokerController
+from tailrace.config import BrokerConfig
+from tailrace.env.clock import SystemClock
+from tailrace.env.filesystem import OsFileSystem
+from tailrace.errors import ConfigError, RemotingError, StoreError
+from tailrace.formats import fastjson
+from tailrace.formats.remoting import RequestCode as Code
+from tailrace.remoting.client import RemotingClient
+
+ROOT = Credentials("root", "root-secret")
+ANN = Credentials("ann", "ann-secret")
+FIRST = json.dumps({"username": "root", "password": "root-secret"})
+ENTRY = {"resource": "Topic:orders", "actions": ["Pub"], "decision": "Allow"}
+
+
+class Admin:
+    """Requests of one user to a broker."""
+
+    def __init__(self, controller, credentials=ROOT):
+        self.address, self.namesrv = controller.broker_address, controller.namesrv_address
+        self.client = RemotingClient(credentials=credentials)
+
+    async def ask(self, code, body=None, **ext):
+        return await self.client.invoke(
+            self.address, code, {name: str(v) for name, v in ext.items()},
+            b"" if body is None else fastjson.dumps(body))
+
+    async def codes(self, *requests):
+        found = []
+        for code, body, ext in requests:
+            answer = await self.ask(code, body, **ext)
+            found.append((answer.code, answer.remark))
+        return found
+
+
+@contextlib.asynccontextmanager
+async def running(path, kit, *, files=None, **settings):
+    store = kit.FakeStore(path, clock=SystemClock())
+    controller = BrokerController(store, BrokerConfig(), file_system=files, auth_config=AuthConfig(**{
+        "authentication_enabled": True, "authorization_enabled": True, "init_authentication_user": FIRST, **settings}))
+    await controller.start(("127.0.0.1", 0), ("127.0.0.1", 0))
+    try:
+        yield controller
+    finally:
+        await controller.stop()
+
+
+@contextlib.asynccontextmanager
+async def asking(controller, credentials=ROOT):
+    admin = Admin(controller, credentials)
+    try:
+        yield admin
+    finally:
+        await admin.client.close()
+
+
+def acl(*entries):
+    return {"subject": "User:ann", "policies": [{"policyType": "Custom", "entries": [*entries]}]}
+
+
+def listed(answer):
+    return json.loads(answer.body) if answer.body else []
+
+
+def test_users_and_permissions_live_in_two_private_files(tmp_path, kit):
+    async def scenario():
+        async with running(tmp_path, kit) as controller, asking(controller) as root:
+            assert await root.codes(
+                (Code.AUTH_CREATE_USER, {"password": "ann-secret"}, {"username": "ann"}),
+                (Code.AUTH_CREATE_ACL, acl(ENTRY), {"subject": "User:ann"}),
+                (Code.AUTH_UPDATE_ACL, acl({**ENTRY, "resource": "*", "actions": ["Get"]}), {"subject": "User:ann"}),
+            ) == [(0, None)] * 3
+            shown = listed(await root.ask(Code.AUTH_LIST_USER))
+            assert {one["username"]: one["password"] for one in shown} == {"ann": "ann-secret", "root": "root-secret"}
+            assert json.loads((await root.ask(Code.AUTH_GET_USER, username="ann")).body)["userType"] == "Normal"
+            settings = (await root.ask(Code.GET_BROKER_CONFIG)).body
+            assert b"initAuthenticationUser=********" in settings
+            assert b"secret" not in settings
+            async with asking(controller, ANN) as ann:  # a user with Get on everything sees no password
+                users = listed(await ann.ask(Code.AUTH_LIST_USER))
+                assert [sorted(one) for one in users] == [["userStatus", "userType", "username"]] * 2
+                answer = await ann.client.invoke(ann.namesrv, Code.GET_ROUTEINFO_BY_TOPIC, {"topic": "orders"})
+                assert answer.code == 17
+        config = tmp_path / "config"
+        for name in ("tailrace-users.json", "tailrace-users.json.bak", "tailrace-acls.json"):
+            assert os.stat(config / name).st_mode & 0o777 == 0o600, name
+        async with running(tmp_path, kit) as controller, asking(controller) as root:
+            (found,) = listed(await root.ask(Code.AUTH_LIST_ACL))
+            assert [e["resource"] for e in found["policies"][0]["entries"]] == ["Topic:orders", "*"]
+
+    asyncio.run(scenario())
+
+
+def test_what_cannot_be_is_refused_with_the_codes_of_the_reference(tmp_path, kit):
+    async def scenario():
+        async with running(tmp_path, kit) as controller, asking(controller) as root:
+            await root.codes(
+                (Code.AUTH_CREATE_USER, {"password": "ann-secret"}, {"username": "ann"}),
+                (Code.AUTH_CREATE_ACL, acl({**ENTRY, "resource": "Cluster:*", "actions": ["All"]}), {}))
+            assert await root.codes(
+                (Code.AUTH_CREATE_USER, {"password": "x"}, {"username": "ann"}),
+                (Code.AUTH_CREATE_USER, {"password": "x"}, {}),
+                (Code.AUTH_CREATE_USER, {}, {"username": "eve"}),
+                (Code.AUTH_UPDATE_USER, {"password": "x"}, {"username": "eve"}),
+                (Code.AUTH_DELETE_USER, None, {"username": "eve"}),
+                (Code.AUTH_GET_USER, None, {"username": "eve"}),
+                (Code.AUTH_CREATE_ACL, acl(ENTRY) | {"subject": "User:eve"}, {}),
+                (Code.AUTH_GET_ACL, None, {"subject": "User:eve"}),
+                (Code.AUTH_DELETE_ACL, None, {"subject": "User:root"}),
+                (Code.AUTH_CREATE_ACL, acl({**ENTRY, "actions": ["Any"]}), {}),
+                (Code.AUTH_CREATE_ACL, {"policies": []}, {"subject": "User:ann"}),
+            ) == [
+                (16, "The user is existed"), (29, "The username is blank"), (16, "password can not be blank"),
+                (16, "The user is not exist"), (0, None), (0, None), (16, "The subject of User:eve is not exist."),
+                (16, "The subject is not exist."), (16, "The acl is not exist."), (16, "The actions can not be Any."),
+                (16, "The policies is empty.")]
+            # The reference takes a resource that it cannot read for none, and deletes everything.
+            answer = await root.ask(Code.AUTH_DELETE_ACL, subject="User:ann", resource="Queue:x")
+            assert (answer.code, "resource type 'Queue'" in answer.remark) == (16, True)
+            assert len(listed(await root.ask(Code.AUTH_LIST_ACL))) == 1
+            for body in (b"", b"[]", b"{", b"5"):
+                answer = await root.client.invoke(root.address, Code.AUTH_CREATE_ACL, {"subject": "User:ann"}, body)
+                assert (answer.code, "MessageIllegalError: body" in answer.remark) == (1, True)
+            only = "The super user can only be"
+            async with asking(controller, ANN) as ann:  # who may manage users, without being a super user
+                assert await ann.codes(
+                    (Code.AUTH_CREATE_USER, {"password": "x", "userType": "Super"}, {"username": "eve"}),
+                    (Code.AUTH_UPDATE_USER, {"userType": "Super"}, {"username": "ann"}),
+                    (Code.AUTH_UPDATE_USER, {"password": "x"}, {"username": "root"}),
+                    (Code.AUTH_DELETE_USER, None, {"username": "root"}),
+                ) == [(1, f"{only} create by super user"), (1, f"{only} update by super user"),
+                      (16, f"{only} update by super user"), (16, f"{only} update by super user")]
+            assert await root.codes((Code.AUTH_DELETE_USER, None, {"username": "ann"})) == [(0, None)]
+            assert not listed(await root.ask(Code.AUTH_LIST_ACL))
+            async with asking(controller, ANN) as ann:
+                assert await ann.codes((Code.AUTH_LIST_USER, None, {})) == [(16, "User:ann is not found.")]
+
+    asyncio.run(scenario())
+
+
+class FullDisk(OsFileSystem):
+    """A file system in which no file of users can be renamed once ``full`` is set."""
+
+    full = False
+
+    def rename(self, old, new):
+        if self.full and "tailrace-" in new:
+            raise OSError(errno.ENOSPC, "No space left on device", new)
+        super().rename(old, new)
+
+
+def test_a_change_that_cannot_be_written_does_not_count(tmp_path, kit):
+    async def scenario():
+        files = FullDisk()
+        async with running(tmp_path, kit, files=files) as controller, asking(controller) as root:
+            await root.ask(Code.AUTH_CREATE_USER, {"password": "ann-secret"}, username="ann")
+            files.full = True
+            answer = await root.ask(Code.AUTH_UPDATE_USER, {"password": "another"}, username="ann")
+            assert (answer.code, "No space left" in answer.remark) == (1, True)
+            assert (await root.ask(Code.AUTH_DELETE_USER, username="ann")).code == 1
+            async with asking(controller, ANN) as ann:
+                assert (await ann.ask(Code.GET_BROKER_CONFIG)).remark.endswith("no matched policies.")
+            files.full = False
+            assert (await root.ask(Code.AUTH_DELETE_USER, username="ann")).code == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("name", "text", "part"), [
+    ("users", "{", "is not JSON"), ("users", "[]", "has no list users"), ("users", "", "is not JSON"),
+    ("users", '{"users":[{"username":"a","password":"x"},{"username":"b"}]}', "users[1]: password can not be blank"),
+    ("users", '{"users":[{"username":"a","password":"x"},{"username":"a","password":"x"}]}', "a is there twice"),
+    ("users", '{"users":[5]}', "users[0]: not an object"),
+    ("acls", json.dumps({"acls": [acl({**ENTRY, "actions": ["Fly"]})]}), "acls[0]: The action 'Fly'"),
+])
+def test_a_file_with_an_error_stops_the_start_and_is_named(tmp_path, kit, name, text, part):
+    path = tmp_path / "config" / f"tailrace-{name}.json"
+    path.parent.mkdir()
+    path.write_text(text)
+    path.with_suffix(".json.bak").write_text(json.dumps({name: []}))
+
+    async def scenario():
+        async with running(tmp_path, kit):
+            pass
+
+    with pytest.raises(StoreError) as caught:
+        asyncio.run(scenario())
+    assert f"{path} " in str(caught.value)
+    assert part in str(caught.value)
+
+
+def test_a_crash_between_two_renames_leaves_the_backup(tmp_path, kit):
+    config = tmp_path / "config"
+
+    async def scenario():
+        async with running(tmp_path, kit) as controller, asking(controller) as root:
+            await root.ask(Code.AUTH_CREATE_USER, {"password": "x"}, username="ann")
+        os.rename(config / "tailrace-users.json", config / "tailrace-users.json.bak")
+        async with running(tmp_path, kit) as controller, asking(controller) as root:
+            assert len(listed(await root.ask(Code.AUTH_LIST_USER))) == 2
+
+    asyncio.run(scenario())
+
+
+def test_without_a_super_user_nothing_starts(tmp_path, kit):
+    async def scenario():
+        async with running(tmp_path, kit, init_authentication_user=""):
+            pass
+
+    with pytest.raises(ConfigError, match="there is no super user: say `serve --user"):
+        asyncio.run(scenario())
+
+
+def test_without_authentication_users_can_be_prepared_and_no_password_is_shown(tmp_path, kit):
+    async def scenario():
+        off = {"authentication_enabled": False, "authorization_enabled": False}
+        async with running(tmp_path, kit, **off) as controller, asking(controller, None) as anybody:
+            assert (await anybody.ask(Code.AUTH_CREATE_USER, {"password": "x"}, username="ann")).code == 0
+            assert b"password" not in (await anybody.ask(Code.AUTH_LIST_USER)).body
+
+    asyncio.run(scenario())
+
+
+# --- strangers
+
+
+def test_a_stranger_may_send_little_and_a_user_more(tmp_path, kit):
+    async def scenario():
+        async with running(tmp_path, kit, unauthenticated_frame_max_bytes=8192) as controller:
+            async with asking(controller, None) as stranger:
+                answer = await stranger.client.invoke(stranger.address, 310, {"b": "t"}, bytes(4000))
+                assert answer.code == 16
+                with pytest.raises(RemotingError, match="was closed"):
+                    await stranger.client.invoke(stranger.address, 310, {"b": "t"}, bytes(9000))
+            async with asking(controller) as root:
+                assert (await root.ask(Code.GET_BROKER_CONFIG)).code == 0
+                answer = await root.client.invoke(root.address, 99, {}, bytes(9000))
+                assert answer.code == 3
+
+    asyncio.run(scenario())
+
+
+def test_a_stranger_is_closed_after_its_time_and_a_user_is_not(tmp_path, kit):
+    async def scenario():
+        async with running(tmp_path, kit, unauthenticated_timeout_seconds=1) as controller, asking(controller) as root:
+            assert (await root.ask(Code.GET_BROKER_CONFIG)).code == 0
+            host, port = controller.broker_address.rsplit(":", 1)
+            reader, writer = await asyncio.open_connection(host, int(port))
+            assert await asyncio.wait_for(reader.read(), 20) == b""
+            writer.close()
+            connection = root.client._connections[root.address]
+            assert (await root.ask(Code.GET_BROKER_CONFIG)).code == 0
+            assert root.client._connections[root.address] is connection
+
+    asyncio.run(scenario())
+
+
+def test_an_address_has_few_connections_without_a_user(tmp_path, kit):
+    async def scenario():
+        async with running(tmp_path, kit, unauthenticated_connections_max=3) as controller, asking(controller) as root:
+            assert (await root.ask(Code.GET_BROKER_CONFIG)).code == 0
+            host, port = controller.broker_address.rsplit(":", 1)
+            open_ones = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
+            reader, writer = await asyncio.open_connection(host, int(port))
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(), 20) == b""
+            async with asking(controller) as another:  # until one of the strangers has gone
+                with pytest.raises(RemotingError):
+                    await another.ask(Code.GET_BROKER_CONFIG)
+            for _, one in [*open_ones, (reader, writer)]:
+                one.close()
+            async with asyncio.timeout(20):
+                while True:
+                    async with asking(controller) as another:
+                        with contextlib.suppress(RemotingError):
+                            assert (await another.ask(Code.GET_BROKER_CONFIG)).code == 0
+                            return
+                    await asyncio.sleep(0.02)
+
+    asyncio.run(scenario())

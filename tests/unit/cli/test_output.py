@@ -1,0 +1,218 @@
+"""What commands print: on a terminal of any width, in a pipe, in an odd locale."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from fcntl import ioctl
+
+import pytest
+
+from tailrace.cli.log_output import JsonFormatter
+from tailrace.cli.output import Progress, camel, local_time
+from tailrace.logs import get_logger
+from tailrace.model import Message
+from tailrace.node.message_store import MessageStore
+from tailrace.testing import SimClock
+
+RUN = [sys.executable, "-c", "from tailrace.cli import main; main()"]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cli") / "store"
+    with MessageStore.open(path) as opened:
+        opened.put(Message(topic="orders", body="42 äpfel\x1b[31m".encode(), tags="new", keys=["k"]))
+        opened.put(Message(topic="orders", body=b"\xff\xfe", tags="paid", keys=["k"]))
+    return path
+
+
+def on_terminal(*arguments, columns=80):
+    """Run a command with a pseudo-terminal as stdout and stderr; return its exit code and text."""
+    leader, follower = pty.openpty()
+    ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    process = subprocess.Popen(
+        [*RUN, *map(str, arguments)], stdin=follower, stdout=follower, stderr=follower,
+        env={k: v for k, v in os.environ.items() if k not in {"COLUMNS", "LINES"}} | {"TERM": "xterm"})
+    os.close(follower)
+    text = b""
+    while True:
+        try:
+            part = os.read(leader, 65536)
+        except OSError:  # EIO: the last writer has closed it
+            break
+        if not part:
+            break
+        text += part
+    os.close(leader)
+    return process.wait(30), text.decode().replace("\r\n", "\n")
+
+
+def piped(*arguments, **environment):
+    return subprocess.run(
+        [*RUN, *map(str, arguments)], capture_output=True, timeout=60, check=False,
+        env=os.environ | environment)
+
+
+@pytest.mark.parametrize("columns", [80, 20])
+def test_a_terminal_gets_tables_and_no_escape_of_a_message(store, columns):
+    code, text = on_terminal("query", store, "--topic", "orders", "--key", "k", "--body", columns=columns)
+    assert code == 0
+    assert not text.startswith("{")
+    assert "\x1b[31m" not in text
+    if columns == 80:
+        assert "queue" in text.splitlines()[0]
+    else:
+        assert all(len(line) <= columns for line in text.splitlines())
+
+
+def test_a_tail_on_a_terminal_is_a_line_a_message_cut_to_the_width(store):
+    code, text = on_terminal("tail", store, "--topic", "orders", "--from", "first", "--max", "2", columns=60)
+    first, second = text.splitlines()
+    assert code == 0
+    assert first[24:].startswith(" 0:0  tags=new  keys=k  42 äpfel\\x1b")
+    assert len(first) <= 60
+    assert second.endswith("tags=paid  keys=k  //4=")
+
+
+@pytest.mark.parametrize("command", [
+    ("topic", "list"), ("disk-usage",), ("timers",), ("verify",), ("group", "list"),
+    ("query", "--topic", "orders", "--key", "k")])
+def test_json_is_the_same_on_a_terminal_with_json_and_in_a_pipe(store, command):
+    words = (*command[:2], store) if command[0] in {"topic", "group"} else (command[0], store, *command[1:])
+    code, text = on_terminal(*words, "--json")
+    done = piped(*words)
+    assert (code, done.returncode, done.stderr) == (0, 0, b"")
+    assert text == done.stdout.decode()
+    for line in text.splitlines():
+        assert all("_" not in name for name in json.loads(line))
+
+
+def test_tags_choose_and_bodies_are_text_or_base64(store):
+    done = piped("tail", store, "--topic", "orders", "--from", "first", "--tags", "paid", "--max", "1")
+    line = json.loads(done.stdout)
+    assert (line["bodyBase64"], line["properties"]["TAGS"]) == ("//4=", "paid")
+    assert line["storeTime"] == local_time(line["storeTimestamp"])
+    lines = map(json.loads, piped("dump", store, "--body").stdout.splitlines())
+    found = [line["message"] for line in lines if "message" in line]
+    assert [message.get("body") for message in found] == ["42 äpfel\x1b[31m", None]
+
+
+def test_a_locale_without_a_character_prints_its_code(store):
+    code, text = on_terminal("topic", "stats", store, "orders")
+    assert code == 0
+    done = piped("tail", store, "--topic", "ördrs", "--no-follow", PYTHONIOENCODING="ascii")
+    assert (done.returncode, b"Traceback" in done.stderr) == (1, False)
+    assert b"has no topic \\xf6rdrs; is orders meant?" in done.stderr
+
+
+def test_a_reader_that_has_gone_is_no_error(store):
+    reader, writer = os.pipe()
+    process = subprocess.Popen([*RUN, "dump", store], stdout=writer, stderr=subprocess.PIPE)
+    os.close(reader)
+    os.close(writer)
+    assert process.communicate(timeout=30)[1] == b""
+    assert process.returncode in {0, 1}
+
+
+def test_work_of_two_seconds_shows_a_bar_on_a_terminal_only(monkeypatch):
+    clock, bars = SimClock(), []
+    monkeypatch.setattr("tailrace.cli.output._new_bar", lambda: bars.append(Bar()) or bars[-1])
+    for on in (False, True):
+        monkeypatch.setattr("sys.stderr", Terminal(on))
+        with Progress("verify", clock) as progress:
+            progress(0.1)
+            assert not bars
+            clock.advance(2_001)
+            progress(0.5)
+            progress(1.5)
+    assert [bar.done for bar in bars] == [[0.5, 1.0, "stopped"]]
+
+
+class Terminal:
+    def __init__(self, is_terminal):
+        self.isatty = lambda: is_terminal
+
+
+class Bar:
+    def __init__(self):
+        self.done, self.task_ids = [], []
+
+    def add_task(self, what, total):
+        self.task_ids.append(what)
+
+    def start(self):
+        pass
+
+    def update(self, task, completed):
+        self.done.append(completed)
+
+    def stop(self):
+        self.done.append("stopped")
+
+
+def test_names_and_times_have_one_spelling():
+    assert camel("allocated_bytes") == "allocatedBytes"
+    assert local_time(0)[:4] in {"1969", "1970"}
+    assert local_time(1 << 62) == ""
+
+
+def test_a_log_line_as_json_has_the_values_by_their_keys():
+    logger, lines = get_logger("tailrace.test_output"), []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(handler.format(record))
+    handler.setFormatter(JsonFormatter())
+    logger.addHandler(handler)
+    try:
+        logger.warning("broker stopped broker=%s lag=%d", 'a"\n', 7)
+        logger.warning("100 % done")
+        try:
+            raise OSError("gone")
+        except OSError:
+            logger.exception("it failed cause=%r", OSError(5, "x"))
+    finally:
+        logger.removeHandler(handler)
+    first, second, third = map(json.loads, lines)
+    assert (first["event"], first["broker"], first["lag"], first["level"]) == ("broker stopped", 'a"\\n', 7, "warning")
+    assert second["event"] == "100 % done"
+    assert "OSError: gone" in third["traceback"]
+
+
+def test_a_log_line_of_another_package_has_its_traceback_as_json():
+    try:
+        raise OSError("gone")
+    except OSError:
+        record = logging.LogRecord("asyncio", logging.ERROR, "", 1, "Task exception", None, sys.exc_info())
+    line = json.loads(JsonFormatter().format(record))
+    assert line["event"] == "Task exception"
+    assert "OSError: gone" in line["traceback"]
+
+
+def test_a_library_logs_nothing_unless_it_is_asked_to(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", "import tailrace.logs; tailrace.logs.get_logger('tailrace.x').warning('hello')"],
+        capture_output=True, timeout=60, check=True)
+    assert done.stderr == b""
+
+
+def test_interpreted_kernels_are_said_and_the_version_says_which(store):
+    assert b"(kernels " in piped("--version").stdout
+    done = piped("--version", TAILRACE_INTERPRETED="1")
+    assert b"(kernels interpreted, CPython 3." in done.stdout
+    code = ("import tailrace.kernels as k; k.compiled = lambda: False\n"
+            "from tailrace.cli import main; main()")
+    said = subprocess.run(
+        [sys.executable, "-c", code, "verify", store], capture_output=True, timeout=60, check=True,
+        env={k: v for k, v in os.environ.items() if k != "TAILRACE_INTERPRETED"})
+    assert said.stderr.startswith(b"tailrace: the kernels run interpreted: ")
+
+
+def test_the_shell_completes_commands():
+    done = piped(_TAILRACE_COMPLETE="complete_bash", COMP_WORDS="tailrace topic st", COMP_CWORD="2")
+    assert done.stdout.split() == [b"stats"]

@@ -1,0 +1,104 @@
+"""Files of ``deploy/``: dashboards and rules name metrics that exist, the unit and the image commands that exist."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tailrace.env.supervisor import notify_supervisor
+from tailrace.metrics import BASE_LABELS, METRICS, MetricKind
+
+DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
+
+
+def expressions():
+    board = json.loads((DEPLOY / "grafana" / "tailrace.json").read_text())
+    found = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    rules = (DEPLOY / "prometheus" / "alerts.yaml").read_text()
+    return found + re.findall(r"^ +expr: (.*)$", rules, re.MULTILINE)
+
+
+def exposed():
+    """Names of samples, with their labels."""
+    found = {}
+    for metric in METRICS:
+        suffixes = ("_bucket", "_sum", "_count") if metric.kind is MetricKind.HISTOGRAM else ("",)
+        for suffix in suffixes:
+            found[metric.exposed + suffix] = {*BASE_LABELS, *metric.labels, "le" if suffix == "_bucket" else ""}
+    return found
+
+
+@pytest.mark.parametrize("expression", expressions())
+def test_dashboards_and_rules_use_metrics_and_labels_that_exist(expression):
+    known = exposed()
+    names = set(re.findall(r"\b(?:tailrace|rocketmq)_\w+", expression))
+    assert names <= set(known)
+    assert names
+    labels = {label for group in re.findall(r"by \(([^)]*)\)", expression) for label in group.split(", ")}
+    labels |= {name for group in re.findall(r"\{([^}]*)\}", expression) for name in re.findall(r"(\w+)=", group)}
+    assert labels <= set().union(*(known[name] for name in names))
+
+
+def test_every_rule_says_what_to_do_and_how_grave_it_is():
+    rules = (DEPLOY / "prometheus" / "alerts.yaml").read_text().split("- alert: ")[1:]
+    assert len(rules) > 8
+    for rule in rules:
+        assert re.search(r"severity: (critical|warning)", rule), rule
+        assert re.search(r'summary: ".{30,}"', rule), rule
+        for label in re.findall(r"\$labels\.(\w+)", rule):
+            names = re.findall(r"\b(?:tailrace|rocketmq)_\w+", rule.partition("expr: ")[2].splitlines()[0])
+            assert any(label in exposed()[name] for name in names), rule
+
+
+def commands():
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str
+    unit.read(DEPLOY / "tailrace.service")
+    yield unit["Service"]["ExecStart"].split()
+    text = (DEPLOY / "Containerfile").read_text().replace("\\\n", "")
+    yield json.loads(re.search(r"^ENTRYPOINT (.*)$", text, re.MULTILINE)[1])
+
+
+@pytest.mark.parametrize("command", [*commands()])
+def test_the_unit_and_the_image_start_serve_with_options_that_it_has(command):
+    assert command[0].endswith("/bin/tailrace")
+    assert command[1] == "serve"
+    shown = subprocess.run(
+        [sys.executable, "-m", "tailrace.cli", "serve", "--help"], capture_output=True, text=True, timeout=60,
+        check=True, env=os.environ | {"COLUMNS": "200"}).stdout
+    assert [word for word in command if word.startswith("--") and word not in shown] == []
+
+
+def test_the_image_is_not_run_by_root_and_is_asked_how_it_is():
+    text = (DEPLOY / "Containerfile").read_text()
+    assert re.search(r"^USER tailrace$", text, re.MULTILINE)
+    assert "/ready" in text.partition("HEALTHCHECK")[2]
+
+
+@pytest.mark.parametrize(("state", "status", "sent"), [
+    ("READY=1", "serving", "READY=1\nSTATUS=serving"), ("STOPPING=1", "", "STOPPING=1"),
+    ("EXTEND", "a\nb", "EXTEND_TIMEOUT_USEC=60000000\nSTATUS=a b"),
+])
+def test_a_service_manager_is_notified(state, status, sent, tmp_path, monkeypatch):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        assert notify_supervisor(state, status)
+        assert manager.recv(4096).decode() == sent
+
+
+def test_without_a_service_manager_nothing_is_sent_and_one_that_has_gone_is_logged(tmp_path, monkeypatch, caplog):
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    assert not notify_supervisor("READY=1")
+    assert not caplog.records
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
+    assert not notify_supervisor("READY=1")
+    assert "the service manager was not notified" in caplog.text

@@ -1,0 +1,189 @@
+"""Who may call: the header, the user, and what each call needs."""
+
+import hashlib
+import hmac
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("rocketmq.grpc_protocol")
+
+from tailrace.auth.check import AccessControl
+from tailrace.auth.model import acl_of, user_of
+from tailrace.auth_settings import AuthConfig
+from tailrace.env.clock import SystemClock
+from tailrace.proxy.caller import address_of
+from tailrace.proxy.entry import Entry, proof_of
+from tailrace.proxy.protocol import Code, GrpcError, definition, service
+
+TIME = "20261123T120000Z"
+USERS = {
+    user.name: user for user in (
+        user_of({"username": "admin", "password": "12345678", "userType": "Super"}),
+        user_of({"username": "shop", "password": "secret-shop"}),
+        user_of({"username": "gone", "password": "secret-gone", "userStatus": "disable"}))}
+ACL = acl_of({"policies": [{"entries": [
+    {"resource": "Topic:orders", "actions": ["Pub"], "decision": "Allow", "sourceIps": ["10.0.0.0/8"]},
+    {"resource": "Topic:bills", "actions": ["Sub"], "decision": "Allow"},
+    {"resource": "Group:readers", "actions": ["Sub"], "decision": "Allow"}]}]}, "User:shop")
+
+
+def signature(password, text=TIME):
+    return hmac.new(password.encode(), text.encode(), hashlib.sha1).hexdigest().upper()
+
+
+def header(user="shop", password="secret-shop"):
+    return (f"MQv2-HMAC-SHA1 Credential={user}/region/RocketMQ, SignedHeaders=x-mq-date-time, "
+            f"Signature={signature(password)}")
+
+
+class Calls:
+    """An entry with users; calls it as gRPC does."""
+
+    def __init__(self, **clients):
+        config = AuthConfig(authentication_enabled=True, authorization_enabled=True)
+        self.control = AccessControl(
+            SystemClock(), config, "DefaultCluster", USERS.get, {"shop": ACL}.get)
+        self._entry = Entry(self.control, SimpleNamespace(find=clients.get))
+
+    def __call__(self, request, authorization, time=TIME, client="one", peer="ipv4:10.1.1.1:9"):
+        metadata = {"x-mq-client-id": client, "x-mq-date-time": time, "authorization": authorization}
+        context = SimpleNamespace(
+            invocation_metadata=lambda: [pair for pair in metadata.items() if pair[1] is not None],
+            peer=lambda: peer)
+        return self._entry.caller(request, context)
+
+    def refusal(self, request, authorization, **fields):
+        with pytest.raises(GrpcError) as told:
+            self(request, authorization, **fields)
+        return told.value.code, told.value.message
+
+
+@pytest.fixture
+def calls():
+    return Calls()
+
+
+def topic(name):
+    return definition.Resource(name=name)
+
+
+def sent(name):
+    return service.SendMessageRequest(messages=[definition.Message(topic=topic(name))])
+
+
+def test_the_header_is_read_as_clients_write_it():
+    for text in (signature("secret-shop"), signature("secret-shop").lower()):
+        found = proof_of({
+            "authorization": f"MQv2-HMAC-SHA1 Credential=shop/r/s, SignedHeaders=x-mq-date-time, Signature={text}",
+            "x-mq-date-time": TIME})
+        assert found == ("shop", TIME.encode(), bytes.fromhex(text))
+    assert proof_of({}) == ("", b"", None)
+
+
+@pytest.mark.parametrize(("authorization", "time", "message", "reason"), [
+    (None, TIME, "username cannot be null.", "missing"),
+    ("MQv2-HMAC-SHA1 Credential=, SignedHeaders=x-mq-date-time, Signature=00", TIME, "username cannot be null.",
+     "missing"),
+    (header(), None, "datetime is null.", "request"),
+    ("MQv2-HMAC-SHA1", TIME, "authentication header is incorrect.", "request"),
+    (header().replace("SHA1", "MD5"), TIME, "authentication header is incorrect.", "request"),
+    ("MQv2-HMAC-SHA1 Credential=shop, Sign", TIME, "authentication keyValues length is incorrect, actual length=1.",
+     "request"),
+    (header()[:-1], TIME, "create authentication context error.", "request"),
+    (header()[:-2], TIME, "check signature failed.", "signature"),
+    ("MQv2-HMAC-SHA1 Credential=shop", TIME, "check signature failed.", "signature"),
+    (header(password="other"), TIME, "check signature failed.", "signature"),
+    (header(), "20261123T120001Z", "check signature failed.", "signature"),
+    (header("nobody"), TIME, "User:nobody is not found.", "user"),
+    (header("gone", "secret-gone"), TIME, "User:gone is disabled.", "disabled"),
+])
+def test_a_call_that_no_user_has_signed_is_unauthorized(calls, authorization, time, message, reason):
+    assert calls.refusal(sent("orders"), authorization, time=time) == (Code.UNAUTHORIZED, message)
+    assert calls.control.denied[reason] == 1
+    assert sum(calls.control.denied.values()) == 1
+
+
+def test_the_user_is_checked_before_the_client_id(calls):
+    assert calls.refusal(sent("orders"), None, client=None)[0] == Code.UNAUTHORIZED
+    assert calls.refusal(sent("orders"), header(), client=None)[0] == Code.CLIENT_ID_REQUIRED
+
+
+def test_a_user_does_what_its_permissions_allow_from_where_they_allow_it(calls):
+    for _ in range(2):
+        assert calls(sent("orders"), header()).user == "shop"
+        assert calls.refusal(sent("orders"), header(), peer="ipv4:11.1.1.1:9") == (
+            Code.FORBIDDEN, "User:shop has no permission to access Topic:orders from 11.1.1.1, no matched policies.")
+    assert calls(sent("any"), header("admin", "12345678"), peer="ipv6:%5B::1%5D:9").user == "admin"
+
+
+def subscription(group, *topics):
+    return service.TelemetryCommand(settings=definition.Settings(subscription=definition.Subscription(
+        group=topic(group), subscriptions=[definition.SubscriptionEntry(topic=topic(name)) for name in topics])))
+
+
+def group_and_topic(kind, group, name):
+    return kind(group=topic(group), topic=topic(name))
+
+
+CONSUMER = definition.ClientType.SIMPLE_CONSUMER
+QUEUE = definition.MessageQueue
+
+
+@pytest.mark.parametrize(("allowed", "denied"), [
+    ([sent("orders")], [sent("bills"), sent(""), service.SendMessageRequest()]),
+    *(([kind(topic=topic("orders"))], [kind(topic=topic("bills"))])
+      for kind in (service.RecallMessageRequest, service.EndTransactionRequest)),
+    *(([group_and_topic(kind, "readers", "bills")],
+       [group_and_topic(kind, "readers", "orders"), group_and_topic(kind, "others", "bills")])
+      for kind in (service.AckMessageRequest, service.ForwardMessageToDeadLetterQueueRequest,
+                   service.ChangeInvisibleDurationRequest, service.QueryAssignmentRequest)),
+    ([service.ReceiveMessageRequest(group=topic("readers"), message_queue=QUEUE(topic=topic("bills")))],
+     [service.ReceiveMessageRequest(group=topic("readers")),
+      service.ReceiveMessageRequest(group=topic("others"), message_queue=QUEUE(topic=topic("bills"))),
+      service.ReceiveMessageRequest(group=topic("readers"), message_queue=QUEUE(topic=topic("orders")))]),
+    ([service.QueryRouteRequest(topic=topic("orders")), service.QueryRouteRequest(topic=topic("bills"))],
+     [service.QueryRouteRequest(topic=topic("others")), service.QueryRouteRequest()]),
+    ([service.HeartbeatRequest(), service.HeartbeatRequest(client_type=CONSUMER, group=topic("readers"))],
+     [service.HeartbeatRequest(client_type=CONSUMER), service.HeartbeatRequest(
+         client_type=CONSUMER, group=topic("others"))]),
+    ([service.NotifyClientTerminationRequest(), service.NotifyClientTerminationRequest(group=topic("readers"))],
+     [service.NotifyClientTerminationRequest(group=topic("others"))]),
+    ([service.TelemetryCommand(), subscription("readers", "bills"), service.TelemetryCommand(
+        settings=definition.Settings(publishing=definition.Publishing(topics=[topic("orders")])))],
+     [subscription("readers", "bills", "orders"), subscription("others"), service.TelemetryCommand(
+         settings=definition.Settings(publishing=definition.Publishing(topics=[topic("orders"), topic("bills")])))]),
+], ids=lambda requests: type(requests[0]).__name__)
+def test_each_call_needs_what_it_needs_with_the_proxy(calls, allowed, denied):
+    for request in allowed:
+        assert calls(request, header()).user == "shop"
+    for request in denied:
+        assert calls.refusal(request, header())[0] == Code.FORBIDDEN
+
+
+def test_a_namespace_is_a_part_of_the_name(calls):
+    request = sent("orders")
+    request.messages[0].topic.resource_namespace = "other"
+    assert calls.refusal(request, header())[0] == Code.FORBIDDEN
+
+
+def test_a_client_is_the_one_of_its_user():
+    settings = definition.Settings(subscription=definition.Subscription(group=topic("readers")))
+    calls = Calls(one=SimpleNamespace(caller=SimpleNamespace(user="shop"), settings=settings))
+    assert calls(sent("orders"), header()).user == "shop"
+    assert calls.refusal(service.HeartbeatRequest(), header())[0] == Code.FORBIDDEN  # it says that it is a producer
+    assert calls.refusal(sent("orders"), header("admin", "12345678")) == (
+        Code.FORBIDDEN, "client one is one of another user")
+
+
+def test_every_call_of_the_service_has_a_rule():
+    from tailrace.proxy.entry import _ACCESSES
+    methods = service.DESCRIPTOR.services_by_name["MessagingService"].methods
+    missing = {method.input_type.name for method in methods} - {kind.__name__ for kind in _ACCESSES}
+    assert missing == {"PullMessageRequest", "UpdateOffsetRequest", "GetOffsetRequest", "QueryOffsetRequest"}
+
+
+def test_an_address_is_the_one_that_permissions_name():
+    assert address_of("ipv6:%5B::ffff:10.1.1.1%5D:81") == ("10.1.1.1", 81)
+    assert address_of("ipv6:%5B2001:DB8:0::1%5D:81") == ("2001:db8::1", 81)
+    assert address_of("ipv4:10.1.1.1:81") == ("10.1.1.1", 81)

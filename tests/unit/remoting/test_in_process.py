@@ -1,0 +1,74 @@
+"""Connections without a socket."""
+
+import asyncio
+
+import pytest
+
+from tailrace.errors import RefusalError, RemotingConnectError
+from tailrace.formats.remoting import RemotingCommand
+from tailrace.remoting import InProcessConnection, RemotingServer
+
+LATER, NOW, REFUSED = 1, 2, 3
+
+
+def served(test):
+    def run():
+        async def go():
+            server = RemotingServer()
+            server.loop = asyncio.get_running_loop()
+            held = []
+            server.register(lambda channel, request: held.append((channel, request)), LATER)
+            server.register(lambda channel, request: request.answer(ext={"peer": channel.peer}), NOW)
+
+            def refuse(channel, request):
+                raise RefusalError(16, "no")
+
+            server.register(refuse, REFUSED)
+            await test(server, held)
+
+        asyncio.run(go())
+
+    return run
+
+
+@served
+async def test_answers_come_now_later_or_as_a_refusal(server, held):
+    connection = InProcessConnection(server, ("10.0.0.1", 5))
+    assert (await connection.call(NOW, {})).ext == {"peer": "10.0.0.1:5"}
+    assert (await connection.call(REFUSED, {})).code == 16
+    assert (await connection.call(99, {})).code == 3
+    waiting = [connection.call(LATER, {"n": str(n)}) for n in range(2)]
+    assert not any(future.done() for future in waiting)
+    for channel, request in reversed(held):
+        channel.answer(request, request.answer(ext=request.ext, body=b"b" * 70_000))
+    answers = [await future for future in waiting]
+    assert [answer.ext["n"] for answer in answers] == ["0", "1"]
+    assert answers[0].body == b"b" * 70_000
+
+
+@served
+async def test_a_request_of_the_broker_is_answered(server, held):
+    asked = []
+    connection = InProcessConnection(server, ("10.0.0.1", 5), asked.append)
+    answer = asyncio.create_task(connection.channel.request(RemotingCommand(307, {"a": "b"}, b"body"), 10_000))
+    while not asked:
+        await asyncio.sleep(0)
+    assert (asked[0].code, asked[0].ext, asked[0].body) == (307, {"a": "b"}, b"body")
+    connection.reply(asked[0], asked[0].answer(body=b"stack"))
+    assert (await answer).body == b"stack"
+
+
+@served
+async def test_a_closed_connection_fails_what_waits_and_is_forgotten(server, held):
+    gone = []
+    server.on_close = gone.append
+    connection = InProcessConnection(server, ("10.0.0.1", 5))
+    future = connection.call(LATER, {})
+    connection.close()
+    assert gone == [connection.channel]
+    assert connection.closed
+    assert server.channels == set()
+    for failed in (future, connection.call(NOW, {})):
+        with pytest.raises(RemotingConnectError):
+            await failed
+    held[0][0].answer(held[0][1], held[0][1].answer())  # an answer that comes too late

@@ -1,0 +1,294 @@
+"""A stream's batch is in the log once, wherever the driver dies, and a bad row is refused before it."""
+
+import datetime as dt
+import json
+import time
+
+import pytest
+from patience import until
+
+from tailrace.client import PullConsumer
+from tailrace.env.filesystem import OsFileSystem
+from tailrace.errors import (
+    ConfigError,
+    CorruptionError,
+    MessageIllegalError,
+    RemotingCommandError,
+    RemotingError,
+    StoreLockedError,
+)
+from tailrace.formats.remoting import ResponseCode
+from tailrace.pytest_plugin import TailraceBroker
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from tailrace.spark.sink.commit import commit_batch, discard, stage
+from tailrace.spark.sink.options import parse_write_options
+from tailrace.spark.sink.publish import TXN, Publisher
+
+FILES = OsFileSystem()
+QUERY = "1f0e"
+pytestmark = pytest.mark.slow  # a broker
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    running = TailraceBroker(tmp_path_factory.mktemp("sink") / "store")
+    running.start()
+    yield running
+    running.stop()
+
+
+def schema(text):
+    """A schema of plain columns, without a session."""
+    kinds = {
+        "string": StringType(), "binary": BinaryType(), "int": IntegerType(), "long": LongType(),
+        "array<int>": ArrayType(IntegerType())}
+    return StructType([
+        StructField(name, kinds[kind]) for name, kind in map(str.split, text.split(", "))])
+
+
+def options(broker, checkpoint, **more):
+    (checkpoint / "metadata").parent.mkdir(parents=True, exist_ok=True)
+    (checkpoint / "metadata").write_text(json.dumps({"id": QUERY}))
+    return parse_write_options(
+        {"broker": broker.broker, "checkpointLocation": str(checkpoint), **more},
+        schema("topic string, body binary"), stream=True, overwrite=False)
+
+
+def rows(topic, first, until, **more):
+    return [{"topic": topic, "body": b"%d" % n, **more} for n in range(first, until)]
+
+
+def batch_of(found):
+    return pa.RecordBatch.from_pylist(found)
+
+
+def staged(made, batch, parts, attempt="0"):
+    return [
+        stage(FILES, made, batch, n, attempt, iter([batch_of(part)])) for n, part in enumerate(parts)]
+
+
+def stored(broker, topic):
+    """Bodies by the number in the property, in the order of each queue."""
+    found = []
+    with PullConsumer(broker=broker.broker) as consumer:
+        for queue in consumer.queues(topic):
+            until(lambda: int(next(iter(consumer.runtime_info(topic).values()))["dispatchBehindBytes"]) == 0)
+            numbers = []
+            at = 0
+            while at < consumer.max_offset(queue):
+                got = consumer.pull(queue, at, max_count=200)
+                for message in got.messages:
+                    query, batch, number = message.properties[TXN].split("/")
+                    assert query == QUERY
+                    numbers.append((int(batch), int(number)))
+                    found.append((int(batch), int(number), int(message.body)))
+                at = got.next_begin_offset
+            assert numbers == sorted(numbers)
+    return sorted(found)
+
+
+def wait(seconds):
+    time.sleep(min(seconds, 0.05))
+
+
+def test_a_kill_at_any_step_leaves_each_message_once(broker, tmp_path, killed):
+    class Dying(Publisher):
+        left = 0
+
+        def send(self, request):
+            if Dying.left == 0:
+                raise killed.Killed
+            Dying.left -= 1
+            super().send(request)
+            if Dying.left == 0:
+                raise killed.Killed
+
+    def attempt(name, file_system, sends):
+        made = options(broker, tmp_path / name)
+        parts = staged(made, 7, [rows(name, 0, 100), [], rows(name, 100, 150)][::2])
+        Dying.left = sends
+        died = False
+        try:
+            commit_batch(file_system, made, 7, parts, wait, connect=Dying)
+        except killed.Killed:
+            died = True
+        again = staged(made, 7, [rows(name, 0, 60), rows(name, 60, 150)], "1")  # other tasks this time
+        commit_batch(FILES, made, 7, again, wait)
+        assert stored(broker, name) == [(7, n, n) for n in range(150)], name
+        assert commit_batch(FILES, made, 7, staged(made, 7, [rows(name, 0, 3)]), wait) == 0
+        assert not (tmp_path / name / "tailrace-sink" / "staged" / "7").exists()
+        return died
+
+    probe = killed.KilledFileSystem(10**9)
+    assert not attempt("whole", probe, 10**9)
+    for at in range(probe.done):
+        assert attempt(f"files{at}", killed.KilledFileSystem(at), 10**9)
+    for sends in range(4):
+        assert attempt(f"sends{sends}", FILES, sends)
+
+
+def test_a_batch_waits_for_a_sender_that_is_still_at_work(broker, tmp_path):
+    made = options(broker, tmp_path / "alone")
+    parts = staged(made, 7, [rows("alone", 0, 50)])
+    (tmp_path / "alone" / "tailrace-sink").mkdir(exist_ok=True)
+    lock = FILES.lock(str(tmp_path / "alone" / "tailrace-sink" / "_lock"))
+    waits = []
+
+    def wait_and_let_go(seconds):
+        waits.append(seconds)
+        if len(waits) == 250:
+            lock.release()
+
+    with pytest.raises(StoreLockedError, match="still at work"):
+        commit_batch(FILES, made, 7, parts, wait_and_let_go)
+    assert 50 < sum(waits) < 70
+    assert commit_batch(FILES, made, 7, parts, wait_and_let_go) == 50
+    assert len(waits) == 250
+    assert stored(broker, "alone") == [(7, n, n) for n in range(50)]
+
+
+def test_an_answer_that_is_lost_doubles_nothing(broker, tmp_path):
+    class Deaf(Publisher):
+        lost = busy = 0
+
+        def send(self, request):
+            if request.first == 128 and Deaf.busy < 2:
+                Deaf.busy += 1
+                raise RemotingCommandError(ResponseCode.SYSTEM_BUSY, "later")
+            if request.first != 64 or Deaf.lost != 1:
+                super().send(request)
+            if request.first in {0, 64} and Deaf.lost < 2:
+                Deaf.lost += 1
+                raise RemotingError("no answer")
+
+    made = options(broker, tmp_path / "c")
+    parts = staged(made, 0, [rows("deaf", 0, 150)])
+    commit_batch(FILES, made, 0, parts, wait, connect=Deaf)
+    assert (Deaf.lost, Deaf.busy) == (2, 2)  # one was stored, one was not
+    assert stored(broker, "deaf") == [(0, n, n) for n in range(150)]
+
+
+def test_a_refusal_ends_the_batch(broker, tmp_path):
+    class Refused(Publisher):
+        def send(self, request):
+            raise RemotingCommandError(ResponseCode.MESSAGE_ILLEGAL, "too long")
+
+    made = options(broker, tmp_path / "c")
+    parts = staged(made, 0, [rows("refused", 0, 3)])
+    with pytest.raises(RemotingCommandError, match="too long"):
+        commit_batch(FILES, made, 0, parts, wait, connect=Refused)
+    assert commit_batch(FILES, made, 0, parts, wait) == 3
+    assert stored(broker, "refused") == [(0, n, n) for n in range(3)]
+
+
+def test_messages_for_later_are_not_sent_again(broker, tmp_path, killed):
+    class Dying(Publisher):
+        sent = 0
+
+        def send(self, request):
+            super().send(request)
+            Dying.sent += 1
+            if Dying.sent == 3:
+                raise killed.Killed
+
+    made = options(broker, tmp_path / "c")
+    due = int(time.time() * 1000) + 2500
+    parts = staged(made, 1, [rows("later", 0, 5, deliverAt=due)])
+    with pytest.raises(killed.Killed):
+        commit_batch(FILES, made, 1, parts, wait, connect=Dying)
+    assert commit_batch(FILES, made, 1, parts, wait) == 2
+    with PullConsumer(broker=broker.broker) as consumer:
+        until(lambda: sum(map(consumer.max_offset, consumer.queues("later"))) >= 5)
+        assert time.time() * 1000 >= due
+        time.sleep(0.5)
+    assert sorted(stored(broker, "later")) == [(1, n, n) for n in range(5)]
+
+
+def test_columns_become_a_message(broker, tmp_path):
+    made = options(broker, tmp_path / "c", topic="whole-message")
+    batch = pa.RecordBatch.from_arrays([
+        pa.array([None, "other"]), pa.array(["text", "x"]),
+        pa.array(["T", None]), pa.array(["a b", None]),
+        pa.array([[("p", "1")], None], pa.map_(pa.string(), pa.string())),
+        pa.array([2, None], pa.int64()),
+        pa.array([None, dt.datetime(2020, 1, 1, tzinfo=dt.UTC)],
+                 pa.timestamp("us", tz="UTC")),
+    ], names=["topic", "body", "tags", "keys", "properties", "queueId", "deliverAt"])
+    file = stage(FILES, made, 0, 0, "0", iter([batch]))
+    assert (file.rows, file.topics) == (2, ("other", "whole-message"))
+    commit_batch(FILES, made, 0, [file], wait)
+    with PullConsumer(broker=broker.broker) as consumer:
+        message, = consumer.messages("whole-message", follow=False)
+    assert (message.body, message.tags, list(message.keys), message.queue_id) == (
+        b"text", "T", ["a", "b"], 2)
+    assert message.properties["p"] == "1"
+
+
+def test_a_row_that_is_no_message_is_refused_by_its_task(broker, tmp_path):
+    made = options(broker, tmp_path / "c")
+    for row, match in (
+        ({"topic": None, "body": b""}, "topic: is null"), ({"topic": "t", "body": None}, "body: is null"),
+        ({"topic": "t", "body": b""}, "or empty"),
+        ({"topic": "t", "body": b"b", "properties": [("a", "\x01")]}, "properties"),
+        ({"topic": "t", "body": b"b", "queueId": -1}, "queueId"),
+        ({"topic": "t", "body": b"b", "keys": ["a b"]}, "keys"),
+    ):
+        table = pa.RecordBatch.from_pylist([row], schema=pa.schema([
+            (name, kind) for name, kind in {
+                "topic": pa.string(), "body": pa.binary(), "queueId": pa.int32(),
+                "keys": pa.list_(pa.string()), "properties": pa.map_(pa.string(), pa.string()),
+            }.items() if name in row]))
+        with pytest.raises(MessageIllegalError, match=match):
+            stage(FILES, made, 0, 0, "0", iter([table]))
+
+
+def test_what_an_abort_may_remove(broker, tmp_path, killed):
+    class Dying(Publisher):
+        def send(self, request):
+            raise killed.Killed
+
+    made = options(broker, tmp_path / "c")
+    parts = staged(made, 0, [rows("aborted", 0, 3)])
+    discard(FILES, made, parts, 0)
+    assert not list((tmp_path / "c").rglob("*.arrow"))
+    parts = staged(made, 0, [rows("aborted", 0, 3)])
+    with pytest.raises(killed.Killed):
+        commit_batch(FILES, made, 0, parts, wait, connect=Dying)
+    discard(FILES, made, parts, 0)
+    part, = (tmp_path / "c").rglob("*.arrow")
+    part.write_bytes(part.read_bytes()[:-1])
+    with pytest.raises(CorruptionError, match="staged rows"):
+        commit_batch(FILES, made, 0, parts, wait)
+
+
+@pytest.mark.parametrize(("given", "columns", "match"), [
+    ({}, "body binary", "say one of the options broker and namesrv"),
+    ({"broker": "a:1", "namesrv": "b:2"}, "topic string, body binary", "say one of the options"),
+    ({"broker": "a:1", "tpic": "x"}, "topic string, body binary", "unknown option tpic"),
+    ({"broker": "a:1"}, "body binary", "no column topic and no option topic"),
+    ({"broker": "a:1", "topic": "t"}, "topic string", "no column body"),
+    ({"broker": "a:1"}, "topic string, body int", "column body cannot be int"),
+    ({"broker": "a:1"}, "topic string, body binary, queueOffset long", "column queueOffset is not written"),
+    ({"broker": "a:1"}, "topic string, body binary, keys array<int>", "column keys cannot be"),
+    ({"broker": "a:1", "checkpointLocation": "hdfs://x/y"}, "topic string, body binary", "staged there as files"),
+    ({"broker": "a:1", "timeoutMs": "0"}, "topic string, body binary", "timeoutMs=0"),
+    ({"broker": "a:1", "path": "/x"}, "topic string, body binary", "no path"),
+])
+def test_bad_options_are_named(given, columns, match):
+    with pytest.raises(ConfigError, match=match):
+        parse_write_options(given, schema(columns), stream=True, overwrite=False)
+    with pytest.raises(ConfigError, match="only be appended"):
+        parse_write_options(given, schema(columns), stream=False, overwrite=True)

@@ -1,0 +1,147 @@
+"""Options and splits need no Spark."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from tailrace.errors import ConfigError
+from tailrace.spark.source.options import parse_options
+from tailrace.spark.source.planning import plan_splits
+
+
+def names(mode):
+    return ("topic", "body", "damaged") if mode == "PERMISSIVE" else ("topic", "body")
+
+
+@pytest.fixture
+def root(tmp_path):
+    (tmp_path / "name" / "commitlog").mkdir(parents=True)
+    return str(tmp_path / "name")
+
+
+def test_names_are_read_in_any_case(root):
+    found = parse_options(
+        {"PATH": root, "Topic": "a, b", "startingoffsets": '{"a": {"0": 5}}',
+         "endingOffsets": "LATEST", "Columns": "body"}, names)
+    assert found.topics == found.named_topics() == {"a", "b"}
+    assert (found.start.by, found.start.table) == ("offsets", {"a": {0: 5}})
+    assert found.end.by == "latest"
+    assert (found.columns, found.roots) == (("body",), (("name", root),))
+    assert found.wants("a", 3)
+    assert not found.wants("c", 0)
+
+
+def test_every_problem_is_named_at_once():
+    with pytest.raises(ConfigError) as caught:
+        parse_options(
+            {"colums": "x", "columns": "nope", "body": "raw", "topic": "a", "subscribePattern": "(",
+             "startingOffsets": "soon", "queueId": "-1", "splitBytes": "0"}, names)
+    for word in ("colums", "nope", "raw", "subscribePattern", "startingOffsets", "queueId",
+                 "splitBytes", "path"):
+        assert word in str(caught.value), word
+    assert len(caught.value.problems) == 9
+
+
+@pytest.mark.parametrize(("given", "by", "timestamp", "table"), [
+    ({}, "", 0, {}),
+    ({"startingOffsets": "Earliest"}, "earliest", 0, {}),
+    ({"startingOffsets": "latest"}, "latest", 0, {}),
+    ({"startingOffsets": '{"a": {"0": -2, "1": -1}}'}, "offsets", 0, {"a": {0: -2, 1: -1}}),
+    ({"startingOffsets": "latest", "startingOffsetsByTimestamp": '{"a": {"3": 9}}'},
+     "timestamps", 0, {"a": {3: 9}}),
+    ({"startingOffsets": "latest", "startingOffsetsByTimestamp": '{"a": {"3": 9}}',
+      "startingTimestamp": "77"}, "timestamp", 77, {}),
+])
+def test_where_a_read_starts_by_precedence(root, given, by, timestamp, table):
+    found = parse_options({"path": root, **given}, names).start
+    assert (found.by, found.timestamp, found.table) == (by, timestamp, table)
+
+
+@pytest.mark.parametrize(("given", "by", "timestamp", "table"), [
+    ({}, "latest", 0, {}),
+    ({"endingOffsets": '{"a": {"0": -1}}'}, "offsets", 0, {"a": {0: -1}}),
+    ({"endingOffsets": "latest", "endingOffsetsByTimestamp": '{"a": {"3": 9}}'},
+     "timestamps", 0, {"a": {3: 9}}),
+    ({"endingOffsetsByTimestamp": '{"a": {"3": 9}}', "endingTimestamp": "78"},
+     "timestamp", 78, {}),
+])
+def test_where_a_read_ends_by_precedence(root, given, by, timestamp, table):
+    found = parse_options({"path": root, **given}, names).end
+    assert (found.by, found.timestamp, found.table) == (by, timestamp, table)
+
+
+@pytest.mark.parametrize(("given", "problem"), [
+    ({"topic": "a", "assign": '{"a": [0]}'}, "only one of topic, subscribe, assign and"),
+    ({"assign": "a"}, "assign=a is not JSON"),
+    ({"assign": '{"a": [-1]}'}, "is not JSON"),
+    ({"assign": '{"a": 0}'}, "is not JSON"),
+    ({"subscribePattern": "["}, "is no regular expression"),
+    ({"startingOffsets": '{"a": {"0": -3}}'}, "startingOffsets="),
+    ({"startingOffsets": '{"a": {"0": 1.5}}'}, "startingOffsets="),
+    ({"startingOffsets": '{"a": {"0": true}}'}, "startingOffsets="),
+    ({"startingOffsets": '{"a": {"-1": 0}}'}, "startingOffsets="),
+    ({"startingOffsets": "[]"}, "neither|not earliest, latest or JSON"),
+    ({"endingOffsets": "earliest"}, "not latest or JSON"),
+    ({"endingOffsets": '{"a": {"0": -2}}'}, "endingOffsets="),
+    ({"startingTimestamp": "-1"}, "not a whole number"),
+    ({"startingTimestamp": "²"}, "not a whole number"),
+    ({"startingTimestamp": str(1 << 63)}, "not a whole number"),
+    ({"startingOffsetsByTimestamp": '{"a": {"0": -1}}'}, "startingOffsetsByTimestamp="),
+    ({"startingOffsetsByTimestampStrategy": "soon"}, "not one of latest, error"),
+    ({"maxOffsetsPerTrigger": "0"}, "at least 1"),
+    ({"minOffsetsPerTrigger": "0"}, "at least 1"),
+    ({"minOffsetsPerTrigger": "6", "maxOffsetsPerTrigger": "5"}, "is more than maxOffsetsPerTrigger=5"),
+    ({"minOffsetsPerTrigger": "6", "maxTriggerDelay": "soon"}, "is not a time such as 90s or 15m"),
+    ({"maxTriggerDelay": "1m"}, "goes with minOffsetsPerTrigger"),
+    ({"minPartitions": "0"}, "at least 1"),
+    ({"failOnDataLoss": "maybe"}, "not one of true, false"),
+    ({"mode": "lenient"}, "not one of FAILFAST, PERMISSIVE, DROPMALFORMED"),
+    ({"columns": "damaged"}, "columns=damaged"),
+    ({"columns": "body,body"}, "names one twice"),
+    ({"config": "/nowhere"}, "is not a file"),
+    ({"paths": '["/nowhere/x"]'}, "/nowhere/x is not a store directory"),
+    ({"store": "a,b"}, "1 stores need as many different labels"),
+])
+def test_what_cannot_work_is_refused(root, given, problem):
+    with pytest.raises(ConfigError, match=problem) as caught:
+        parse_options({"path": root, **given}, names)
+    assert len(caught.value.problems) == 1
+
+
+def test_assigned_queues_alone_are_read(root):
+    found = parse_options({"path": root, "assign": '{"a": [0, 2], "b": [1]}'}, names)
+    assert [found.wants(*queue) for queue in (("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1))] == [
+        True, False, True, False, True]
+
+
+def test_options_of_the_other_kind_of_query_are_refused(root):
+    found = parse_options({"path": root, "MAXOFFSETSPERTRIGGER": "5"}, names)
+    with pytest.raises(ConfigError, match="maxOffsetsPerTrigger is for streams"):
+        found.refuse(("maxOffsetsPerTrigger",), "is for streams")
+
+
+@pytest.mark.parametrize(
+    ("positions", "until", "split", "least", "want"),
+    [
+        ([], 0, 10, 1, []),
+        ([0], 5, 10, 4, [(0, 5)]),
+        ([0, 10, 20, 30], 40, 20, 1, [(0, 20), (20, 40)]),
+        ([100, 110, 120, 130], 140, 1000, 2, [(100, 120), (120, 140)]),
+        ([0, 1000], 1010, 100, 1, [(0, 1000), (1000, 1010)]),
+    ],
+)
+def test_splits(positions, until, split, least, want):
+    assert plan_splits(np.array(positions, dtype=np.int64), until, split, least) == want
+
+
+def test_splits_never_drop_nor_overlap():
+    random = np.random.default_rng(7)
+    for _ in range(200):
+        positions = np.unique(random.integers(0, 10_000, random.integers(1, 300)))
+        until = int(positions[-1]) + int(random.integers(1, 50))
+        splits = plan_splits(
+            positions, until, int(random.integers(1, 3000)), int(random.integers(1, 9)))
+        assert splits[0][0] == positions[0]
+        assert splits[-1][1] == until
+        assert all(a[1] == b[0] for a, b in itertools.pairwise(splits))

@@ -1,0 +1,166 @@
+"""Pages that list log lines, metrics, settings or figures are complete and right; the page runner finds differences."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from page_runner import Command, agrees, blocks, commands
+
+from tailrace import metrics
+from tailrace.auth_settings import AuthConfig
+from tailrace.cli.serve_settings import take_settings
+from tailrace.config import (
+    BrokerConfig,
+    NameServerConfig,
+    StoreConfig,
+    option_name,
+    parse_properties,
+)
+from tailrace.events import EVENTS
+from tailrace.tls_settings import TLS_NAMES
+
+ROOT = Path(__file__).parents[2]
+HOW_TO = ROOT / "docs" / "how-to"
+
+
+def quoted(text: str) -> list[str]:
+    return [" ".join(found.split()) for found in re.findall(r"`([^`]+)`", text)]
+
+
+def test_every_line_of_level_warning_and_above_is_in_operate_once() -> None:
+    """A new event needs its phrase in docs/how-to/operate.md, below what an operator should do."""
+    listed = quoted((HOW_TO / "operate.md").read_text().partition("## Log lines, by what to do")[2])
+    wanted = {event.phrase for event in EVENTS if event.level not in {"info", "debug"}}
+    assert {phrase: listed.count(phrase) for phrase in wanted} == dict.fromkeys(wanted, 1)
+
+
+def test_alerts_name_metrics_that_exist_and_operate_shows_them() -> None:
+    rules = (ROOT / "docs" / "examples" / "alerts.yml").read_text()
+    page = (HOW_TO / "operate.md").read_text()
+    named = set(re.findall(r"\b(?:tailrace|rocketmq)_[a-z_]+", " ".join(re.findall(r"expr:(.*(?:\n {10}.*)*)", rules))))
+    exposed = {metric.exposed for metric in metrics.METRICS}
+    assert len(named) > 12
+    for name in named:
+        base = re.sub(r"_(count|bucket)$", "", name)
+        assert {name, base} & exposed, name
+        assert base in page, name
+
+
+def test_settings_by_task_are_settings() -> None:
+    page = (HOW_TO / "configure.md").read_text()
+    known = {option_name(field) for config in (StoreConfig, BrokerConfig, NameServerConfig, AuthConfig)
+             for field in dataclasses.fields(config)} | TLS_NAMES
+    for block in blocks(page):
+        if block.language == "properties":
+            values = parse_properties(block.text)
+            assert values
+            assert set(values) <= known
+            take_settings(values)
+    for found in quoted(page):
+        name, equals, _ = found.partition("=")
+        if equals and re.fullmatch(r"[a-z]+[A-Z]\w+", name):
+            assert name in known, found
+
+
+def test_figures_of_the_comparison_are_those_of_the_benchmark_report() -> None:
+    table = (ROOT / "docs" / "compared.md").read_text().partition("## Speed")[2]
+    report = (ROOT / "docs" / "performance.md").read_text()
+    rows = re.findall(r"^\| [^|]+ \| ([\d.,]+) \| ([\d.,]+) \|$", table, re.MULTILINE)
+    assert len(rows) == 6
+    for theirs, ours in rows:
+        assert re.search(rf"\| {re.escape(theirs)} \| {re.escape(ours)} \|", report), (theirs, ours)
+
+
+def anchors(text: str) -> set[str]:
+    """Return the anchors of the headings of a document, as a site makes them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
+
+
+def test_links_to_headings_lead_to_one() -> None:
+    """`make docs` finds dead links, too; this needs no package."""
+    assert anchors("# RocketMQ's names\n```\n# no\n```\n## 4. Serve `it`\n") == {"rocketmqs-names", "4-serve-it"}
+    dead = []
+    for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", path.read_text()):
+            if "://" not in target and anchor not in anchors((path.parent / target if target else path).read_text()):
+                dead.append(f"{path}: {target}#{anchor}")
+    assert not dead
+
+
+def swallowed_lists(text: str) -> list[str]:
+    """Return the first line of each list that has no blank line before it: a site shows it as a paragraph."""
+    found, before, fenced = [], [], False
+    for line in text.splitlines():
+        if line.startswith("```"):
+            fenced, before = not fenced, [line]
+        elif not fenced:
+            item = re.match(r"(- |\d+\. )", line)
+            if item and before and not any(re.match(r"(- |\d+\. )", other) for other in before):
+                found.append(line)
+            before = [*before, line] if line.strip() else []
+    return found
+
+
+def test_lists_are_lists() -> None:
+    assert swallowed_lists("a\n- b\n") == ["- b"]
+    assert swallowed_lists("```\na\n```\n1. b\n") == ["1. b"]
+    assert swallowed_lists("a\n\n- b\n  c\n- d\n\n```\n- e\n```\n") == []
+    assert not {str(path): found for path in (ROOT / "docs").rglob("*.md")
+                if (found := swallowed_lists(path.read_text()))}
+
+
+def pictures():
+    spec = importlib.util.spec_from_file_location("gen_pictures", ROOT / "tools" / "gen_pictures.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_pictures_are_current_and_say_what_they_show() -> None:
+    drawing, found = pictures(), sorted((ROOT / "docs" / "pictures").glob("*.toml"))
+    assert len(found) >= 4
+    for path in found:
+        drawn, problems = drawing.draw(tomllib.loads(path.read_text()), path.name)
+        assert problems == []
+        assert path.with_suffix(".svg").read_text() == drawn
+        assert "prefers-color-scheme: dark" in drawn
+        assert re.search(r'role="img" aria-labelledby="title description">\n  <title id="title">.+</title>\n'
+                         r'  <desc id="description">.{100,}</desc>', drawn)
+        assert not re.search(r"(href|src|url)\s*[=(]\s*[\"']?(?!#)\w", drawn)
+
+
+@pytest.mark.parametrize(("box", "problem"), [
+    ({"text": ["a text that is far too wide for its box"]}, "is too wide"),
+    ({"text": ["a", "b", "c"]}, "3 lines are too high"),
+    ({"at": [80, 0]}, "leaves the picture"),
+    ({"at": [20, 10]}, "overlaps"),
+])
+def test_a_drawing_that_does_not_fit_is_refused(box: dict, problem: str) -> None:
+    good = {"name": "a", "at": [0, 0], "size": [50, 30], "kind": "code", "text": ["a"]}
+    source = {
+        "title": "t", "description": "d", "size": [100, 60],
+        "box": [good, {**good, "name": "b", "at": [50, 30], **box}], "arrow": [{"from": "a", "to": "b"}]}
+    assert any(problem in found for found in pictures().draw(source, "x")[1])
+
+
+def test_commands_of_a_block_and_what_they_print() -> None:
+    assert commands("$ cat > f <<'END'\na=1\n$ no\nEND\n$ b \\\n  c\nprinted\nmore\n$ d\n") == [
+        Command("cat > f <<'END'\na=1\n$ no\nEND", ""), Command("b \\\n  c", "printed\nmore"), Command("d", "")]
+
+
+@pytest.mark.parametrize(("shown", "printed", "same"), [
+    ("a 1\nb", "a 1\nb\n", True), ("a 1", "a 2", False), ("a ... c", "a b c", True), ("a\n...", "a\nb\nc", True),
+    ("a\n...\nd", "a\nb\nc\nd", True), ("a\n...", "a", True), ("a\n...", "b", False), ("", "", True),
+    ("", "Traceback", False), ("a.c", "abc", False), ("at 127.0.0.1:9876", "at 127.0.0.1:40123", True),
+    ("ms=12 x", "ms=0 x", True), ("count=12", "count=13", False), ("1795417523311", "1700000000000", True),
+])
+def test_what_a_page_shows_is_compared(shown: str, printed: str, same: bool) -> None:
+    assert agrees(shown, printed) is same
