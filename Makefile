@@ -54,7 +54,7 @@ docs: $(VENV)/.docs  ## The site of docs/ in build/site, its API reference inclu
 	@echo "open build/site/index.html"
 
 test: $(VENV)/.installed  ## All tests except those of make long, a worker a processor; those of bytes once more with interpreted kernels
-	$(PY) -m pytest -n auto --dist loadfile
+	$(PY) -m pytest -n auto --dist loadfile || { [ $$? = 1 ] && $(PY) tools/try_again.py; }
 	TAILRACE_INTERPRETED=1 $(PY) -m pytest -n auto --dist loadfile \
 		$(addprefix tests/unit/,formats kernels spark store timer)
 

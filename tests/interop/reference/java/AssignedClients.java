@@ -10,6 +10,9 @@ import java.util.concurrent.*;
  * Two members of a push group with clientRebalance=false, whose queues the broker allocates: lines "name value". Args: NAMESRV TOPIC N
  */
 public class AssignedClients {
+  // A client whose heartbeat collides with its rebalance is told by the broker that its subscription is not the latest,
+  // and pulls nothing until its next heartbeat, 30 s later.
+  static final long PATIENCE = 90000;
   static void say(String name, Object value) { System.out.println(name + " " + value); System.err.println(name + " " + value); }
   static boolean until(Callable<Boolean> f, long ms) throws Exception { long end = System.currentTimeMillis() + ms; while (System.currentTimeMillis() < end) { if (f.call()) return true; Thread.sleep(20); } return f.call(); }
   static Set<Integer> queues(DefaultMQPushConsumer c, String topic) {
@@ -38,14 +41,14 @@ public class AssignedClients {
       c.start(); both.add(c);
     }
     DefaultMQPushConsumer one = both.get(0), two = both.get(1);
-    say("shared", until(() -> queues(one, topic).size() == 2 && queues(two, topic).size() == 2, 45000));
+    say("shared", until(() -> queues(one, topic).size() == 2 && queues(two, topic).size() == 2, PATIENCE));
     Set<Integer> common = queues(one, topic); common.retainAll(queues(two, topic)); say("apart", common.isEmpty());
     for (int i = 0; i < n; i++) p.send(new Message(topic, "a", String.valueOf(i).getBytes()));
-    say("all", until(() -> { Set<String> all = new HashSet<>(got.get("one")); all.addAll(got.get("two")); return all.size() == n + 4; }, 20000));
+    say("all", until(() -> { Set<String> all = new HashSet<>(got.get("one")); all.addAll(got.get("two")); return all.size() == n + 4; }, PATIENCE));
     p.send(new Message(topic, "a", "retry".getBytes()));
-    say("retried", until(() -> again.size() == 1, 40000));
+    say("retried", until(() -> again.size() == 1, PATIENCE));
     two.shutdown();
-    say("takes-over", until(() -> queues(one, topic).size() == 4, 45000));
+    say("takes-over", until(() -> queues(one, topic).size() == 4, PATIENCE));
     one.shutdown(); p.shutdown(); say("done", true); System.exit(0);
   }
 }

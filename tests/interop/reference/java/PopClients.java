@@ -42,17 +42,17 @@ public class PopClients {
         return ConsumeConcurrentlyStatus.CONSUME_SUCCESS; });
       c.start(); both.add(c);
     }
-    say("started", until(() -> got.containsKey("first"), 60000));
+    say("started", until(() -> got.containsKey("first"), 90000));
     for (int i = 0; i < n; i++) p.send(new Message(topic, i % 3 == 2 ? "c" : i % 2 == 0 ? "a" : "b", String.valueOf(i).getBytes()));
     int wanted = 1; for (int i = 0; i < n; i++) if (i % 3 != 2) wanted++; final int all = wanted;
-    say("all", until(() -> got.size() == all, 30000));
+    say("all", until(() -> got.size() == all, 90000));
     p.send(new Message(topic, "a", "retry".getBytes()));
-    say("retried", until(() -> again.contains("retry"), 60000));
+    say("retried", until(() -> again.contains("retry"), 90000));
     Thread.sleep(16000);
     say("once", got.values().stream().allMatch(c -> c.get() == 1) && got.size() == all + 1);
     both.get(1).shutdown();
     for (int i = n; i < 2 * n; i++) p.send(new Message(topic, "a", String.valueOf(i).getBytes()));
-    say("takes-over", until(() -> got.size() == all + 1 + n, 30000));
+    say("takes-over", until(() -> got.size() == all + 1 + n, 90000));
     both.get(0).shutdown(); p.shutdown(); admin.shutdown(); say("done", true); System.exit(0);
   }
 }

@@ -38,13 +38,13 @@ public class PushClients {
     from[0].clear(); from[1].clear();
     for (int i = 0; i < n; i++) p.send(new Message(topic, i % 3 == 0 ? "c" : i % 3 == 1 ? "a" : "b", String.valueOf(i).getBytes()));
     int wanted = 4 + n - (n + 2) / 3;
-    say("all", until(() -> got.get("one").size() + got.get("two").size() >= wanted, 15000) && got.get("one").size() + got.get("two").size() == wanted);
+    say("all", until(() -> got.get("one").size() + got.get("two").size() >= wanted, 90000) && got.get("one").size() + got.get("two").size() == wanted);
     Set<Integer> common = new HashSet<>(from[0]); common.retainAll(from[1]); say("apart", common.isEmpty() && !from[0].isEmpty() && !from[1].isEmpty());
     both.get(1).shutdown();
     say("takes-over", until(() -> both.get(0).getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().size() - retry(both.get(0)) == 4, 12000));
     int before = got.get("one").size();
     for (int i = 0; i < 8; i++) p.send(new Message(topic, "b", "alone".getBytes()));
-    say("alone", until(() -> got.get("one").size() == before + 8, 10000));
+    say("alone", until(() -> got.get("one").size() == before + 8, 90000));
     both.get(0).shutdown();
     orderly(namesrv, topic + "_ordered", n, p);
     p.shutdown(); say("done", true); System.exit(0);
@@ -56,7 +56,7 @@ public class PushClients {
     Map<Integer, List<Integer>> seen = new ConcurrentHashMap<>();
     DefaultMQPushConsumer c = member(namesrv, "push_clients_o", topic, "three", (MessageListenerOrderly) (ms, x) -> {
       for (MessageExt m : ms) seen.computeIfAbsent(m.getQueueId(), k -> Collections.synchronizedList(new ArrayList<>())).add(Integer.parseInt(new String(m.getBody()))); return ConsumeOrderlyStatus.SUCCESS; });
-    say("ordered-all", until(() -> seen.values().stream().mapToInt(List::size).sum() == n, 40000));
+    say("ordered-all", until(() -> seen.values().stream().mapToInt(List::size).sum() == n, 90000));
     boolean sorted = true; for (List<Integer> s : seen.values()) for (int i = 1; i < s.size(); i++) sorted &= s.get(i - 1) < s.get(i);
     say("ordered", sorted); c.shutdown();
   }

@@ -46,20 +46,20 @@ public class SqlClients {
     push.start();
     TreeSet<Integer> wanted = new TreeSet<>();
     for (int i = 3; i < n; i++) if (i % 2 == 0 && i % 5 != 0 && i % 3 != 0) wanted.add(i);
-    within(() -> pushed.size() >= wanted.size(), 30000);
+    within(() -> pushed.size() >= wanted.size(), 90000);
     say("pushed", new TreeSet<>(pushed).equals(wanted));
     Thread.sleep(1000);  // now all pulls are held
     long began = System.currentTimeMillis();
     send(producer, topic, n, n + 10);
     for (int i = n; i < n + 10; i++) if (i % 2 == 0 && i % 5 != 0 && i % 3 != 0) wanted.add(i);
-    within(() -> pushed.size() >= wanted.size(), 30000);
+    within(() -> pushed.size() >= wanted.size(), 90000);
     say("woken", new TreeSet<>(pushed).equals(wanted) && System.currentTimeMillis() - began < 3000);
     push.shutdown();
 
     DefaultLitePullConsumer lite = new DefaultLitePullConsumer("sql_clients_l"); lite.setNamesrvAddr(namesrv); lite.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
     lite.subscribe(topic, MessageSelector.bySql("color STARTSWITH 'r\u00f6' AND NOT (i < 5)")); lite.start();
     TreeSet<Integer> polled = new TreeSet<>(); int most = (n + 10 + 4) / 5 - 1;
-    for (long end = System.currentTimeMillis() + 30000; polled.size() < most && System.currentTimeMillis() < end; ) lite.poll(500).forEach(m -> polled.add(number(m)));
+    for (long end = System.currentTimeMillis() + 90000; polled.size() < most && System.currentTimeMillis() < end; ) lite.poll(500).forEach(m -> polled.add(number(m)));
     say("polled", polled.size() == most && polled.first() == 5 && polled.stream().allMatch(i -> i % 5 == 0)); lite.shutdown();
 
     DefaultMQPullConsumer pull = new DefaultMQPullConsumer("sql_clients_d"); pull.setNamesrvAddr(namesrv); pull.start();
