@@ -22,7 +22,8 @@ def signals_are_not_ignored():
 def pytest_collection_modifyitems(items):
     """Run a test once more when it fails and it starts other programs: a port or a second may be taken.
 
-    The summary of the run lists it, and ``make test`` tries it again alone (tools/try_again.py). Tests of bytes, of one process and of crashes have one try.
+    The summary of the run lists it, and ``make test`` tries it again alone (tools/try_again.py). Tests of bytes, of
+    one process and of crashes have one try.
     """
     here = pathlib.Path(__file__).parent
     for item in items:
