@@ -12,7 +12,6 @@ regular files and directories are followed.
 
 from __future__ import annotations
 
-import ctypes
 import enum
 import errno
 import fcntl
@@ -22,6 +21,7 @@ import stat
 import struct
 from typing import Final, Protocol, final
 
+from tailrace.env import linux_calls
 from tailrace.errors import OddFileError
 
 __all__ = ["DiskUsage", "File", "FileSystem", "FileStat", "LockHandle", "LockState", "OsFileSystem"]
@@ -76,6 +76,10 @@ class Mapping(Protocol):
     @property
     def view(self) -> memoryview:
         """The bytes; no slice of it may outlive ``close``."""
+        ...
+
+    def populate(self, start: int, length: int) -> bool:
+        """Bring pages into memory, so that the next stores there cost no page fault. False: not possible here."""
         ...
 
     def close(self) -> None:
@@ -223,12 +227,6 @@ class FileSystem(Protocol):
         ...
 
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-_KEEP_SIZE, _PUNCH_HOLE = 1, 2
-"""Flags of ``fallocate`` of Linux, for which Python has no function."""
-
-
 _KINDS: Final = (
     (stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a FIFO"), (stat.S_ISSOCK, "a socket"),
     (stat.S_ISCHR, "a character device"), (stat.S_ISBLK, "a block device"),
@@ -300,6 +298,9 @@ class _OsMapping:
         access = mmap.ACCESS_COPY if private else mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         self._mmap = mmap.mmap(fd, size, access=access)
         self.view = memoryview(self._mmap)
+
+    def populate(self, start: int, length: int) -> bool:
+        return linux_calls.populate(self.view, start, length)
 
     def close(self) -> None:
         self.view.release()
@@ -397,9 +398,10 @@ class _OsFile:
         return found
 
     def punch_hole(self, pos: int, n: int) -> None:
-        if _libc.fallocate(self._fd, _KEEP_SIZE | _PUNCH_HOLE, pos, n):
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), self.path)
+        try:
+            linux_calls.punch_hole(self._fd, pos, n)
+        except OSError as error:
+            raise self._named(error) from None
 
     def sync_data(self) -> None:
         try:

@@ -45,6 +45,9 @@ class _View:
     def __init__(self, view: memoryview) -> None:
         self.view = view
 
+    def populate(self, start: int, length: int) -> bool:
+        return start + length <= len(self.view)
+
     def close(self) -> None:
         self.view.release()
 

@@ -72,6 +72,7 @@ class MappedFile:
         self._mapped = mapped
         self._step = allocate_step or size
         self._reserved = 0
+        self._populated = 0
         self._open_files = open_files
         self._file: File | None = None
         self._mapping: Mapping | None = None
@@ -341,6 +342,25 @@ class MappedFile:
             _raise_if_full(self.path, error)
             raise
         self._reserved = until
+
+    def populate(self, ahead: int) -> None:
+        """Bring the next ``ahead`` bytes after the last written one into memory, beside a writer.
+
+        Otherwise each new page costs the writer a page fault. Only reserved blocks are read, and no page becomes
+        dirty. Nothing is done while half of the bytes are in memory, or if the system cannot do it.
+        """
+        start = max(self._populated, self.wrote_position // _BLOCK * _BLOCK)
+        until = min(self.wrote_position + ahead, self._reserved) // _BLOCK * _BLOCK
+        if until - start < ahead // 2 or not self.hold():
+            return
+        try:
+            mapping = self._map(writable=True)
+            while start < until:
+                n = min(_CHUNK, until - start)
+                start = start + n if mapping.populate(start, n) else self.size
+        finally:
+            self.release()
+        self._populated = start
 
     def give_back(self, start: int) -> None:
         """Free the disk blocks after ``start``, which are not written any more.

@@ -58,6 +58,8 @@ _MAX_QUEUE_ID: Final = 0x7FFFFFFF
 _FLAG_LIMIT: Final = 1 << 31
 _NOT_IN_BATCHES: Final = frozenset({
     INNER_MULTI_DISPATCH, "DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"})
+_POPULATED: Final = 16 << 20
+"""Bytes after the last record that are brought into memory: what a fast writer stores in one period of the service."""
 _NO_NEXT_FILE: Final = (DiskFullError, FatalStorageError, OSError)
 """Errors if the next segment file cannot be created. A failed sync sets the running flags, too."""
 
@@ -364,6 +366,12 @@ class CommitLog:
         for topic, _ in keys:
             self.rules.topic_bytes(topic)
         return appender.MadeRecords(keys, count, bound, np.zeros(len(keys), np.int64), write)
+
+    def prepare_ahead(self) -> None:
+        """Make the next file, and bring pages after the last record into memory, before a writer needs them."""
+        self.allocate_service.step()
+        if files := self.queue.files:
+            files[-1].populate(_POPULATED)
 
     def roll(self, file: MappedFile) -> bool:
         """End the last file before it is full and start the next one. Unused blocks of the file are freed.

@@ -175,7 +175,7 @@ class DefaultMessageStore:
         scheduler.every(
             "FlushConsumeQueueService", lambda: config.flush_interval_consume_queue,
             self.flush_consume_queue.step)
-        scheduler.every("AllocateMappedFileService", 20, self.commit_log.allocate_service.step)
+        scheduler.every("AllocateMappedFileService", 20, self.commit_log.prepare_ahead)
         scheduler.every("StoreStatsService", 1000, self.stats.sample)
 
     def _flush_step(self) -> bool:

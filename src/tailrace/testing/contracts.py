@@ -93,6 +93,17 @@ class FileSystemContract:
             mapping.close()
             assert file.pread(3, 10) == b"xyz"
 
+    def test_pages_brought_into_memory_keep_their_bytes(self, root: str) -> None:
+        """Bytes stay as they are, written or not, and a mapping can be closed afterwards."""
+        with self._file(root, 1 << 20) as (_, file):
+            file.pwrite(b"abc", 8190)
+            mapping = file.map(1 << 20, writable=True)
+            assert mapping.populate(4096, 1 << 19) in {True, False}
+            assert bytes(mapping.view[8188:8195]) == b"\0\0abc\0\0"
+            mapping.view[4096:4099] = b"xyz"
+            mapping.close()
+            assert file.pread(3, 4096) == b"xyz"
+
     def test_stores_through_a_private_mapping_are_its_own(self, root: str) -> None:
         """The file and other mappings do not see them."""
         with self._file(root, 4096) as (_, file):

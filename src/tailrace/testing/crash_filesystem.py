@@ -76,6 +76,9 @@ class _Mapping:
     def __init__(self, data: bytearray) -> None:
         self.view = memoryview(data)
 
+    def populate(self, start: int, length: int) -> bool:
+        return start + length <= len(self.view)
+
     def close(self) -> None:
         self.view.release()
 

@@ -1,0 +1,76 @@
+"""Pages after the last written byte are in memory before a writer stores there."""
+
+from __future__ import annotations
+
+import pytest
+
+from tailrace.env import linux_calls
+from tailrace.env.filesystem import OsFileSystem
+from tailrace.segments import MappedFile
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def file(tmp_path):
+    made = MappedFile.create(
+        OsFileSystem(), f"{tmp_path}/00000000000000000000", 0, 8 * MIB, mapped=True, allocate_step=4 * MIB)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Ranges that were brought into memory."""
+    made: list[tuple[int, int]] = []
+    real = linux_calls.populate
+
+    def populate(view, start, length):
+        made.append((start, length))
+        return real(view, start, length)
+
+    monkeypatch.setattr(linux_calls, "populate", populate)
+    return made
+
+
+def test_reserved_pages_after_the_writer_are_brought_into_memory_once(file, calls):
+    file.write_at(b"x" * 5000, 0)
+    file.advance(5000)
+    file.populate(2 * MIB)
+    assert calls == [(4096, MIB), (4096 + MIB, MIB)]
+    file.populate(2 * MIB)
+    file.write_at(b"y" * (MIB // 2), 5000)
+    file.advance(MIB // 2)
+    file.populate(2 * MIB)
+    assert len(calls) == 2, "more than half of them are in memory"
+    file.write_at(b"z" * MIB, 5000 + MIB // 2)
+    file.advance(MIB)
+    file.populate(2 * MIB)
+    assert calls[2][0] == 4096 + 2 * MIB
+    assert file.read(0, 3) + file.read(5000, 3) == b"xxxyyy"
+
+
+def test_blocks_that_are_not_reserved_are_left_alone(file, calls):
+    file.write_at(b"x" * (3 * MIB), 0)
+    file.advance(3 * MIB)
+    file.populate(64 * MIB)
+    assert not calls, "the half of 64 MiB is not there"
+    file.populate(2 * MIB)
+    assert sum(n for _, n in calls) == MIB
+    assert all(start + n <= 4 * MIB for start, n in calls)
+
+
+def test_a_system_that_cannot_do_it_is_tried_once(file, monkeypatch):
+    calls = []
+    monkeypatch.setattr(linux_calls, "populate", lambda *range_: calls.append(range_))
+    file.write_at(b"x", 0)
+    file.populate(2 * MIB)
+    file.populate(2 * MIB)
+    assert len(calls) == 1
+
+
+def test_a_closed_file_is_left_alone(file, calls):
+    file.write_at(b"x", 0)
+    file.close()
+    file.populate(2 * MIB)
+    assert not calls
