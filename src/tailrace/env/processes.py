@@ -1,4 +1,4 @@
-"""Finds the process that listens on a port, from Linux's ``/proc``."""
+"""Whether this process is a forked child, and which process listens on a port."""
 
 from __future__ import annotations
 
@@ -6,16 +6,27 @@ import os
 from pathlib import Path
 from typing import Final
 
-__all__ = ["listener_of"]
+__all__ = ["forks", "listener_of"]
+
+forks = 0
+"""Number of forks between the first process and this one. Reading it costs less than ``os.getpid``, a system call."""
 
 _LISTEN: Final = "0A"
 _TABLES: Final = ("tcp", "tcp6")
 
 
+def _count_fork() -> None:
+    global forks  # noqa: PLW0603 - a fact of the process
+    forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
 def listener_of(port: int, proc: Path = Path("/proc")) -> tuple[int, str] | None:
     """Return id and name of the process that listens on a TCP port.
 
-    Return None if no process listens, if it belongs to another user, or if there is no ``/proc``.
+    Return None if no process listens, if it belongs to another user, or if there is no ``/proc`` of Linux.
     """
     inodes = {inode for table in _TABLES for inode in _listening(proc / "net" / table, port)}
     wanted = {f"socket:[{inode}]" for inode in inodes}

@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, final
 
 from tailrace.config import BrokerConfig, StoreConfig
+from tailrace.env import processes
 from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.entropy import Entropy, SystemEntropy
 from tailrace.env.filesystem import FileSystem, LockHandle, OsFileSystem
@@ -116,7 +117,7 @@ class MessageStore:
         self._clock = clock
         self._entropy = entropy
         self._scheduler = scheduler
-        self._pid = os.getpid()
+        self._forks = processes.forks
         self._closed = False
         self._unique_prefix = f"{entropy.randrange(1 << 16):04X}{entropy.u64():016X}"
         self._unique_number = itertools.count()
@@ -245,7 +246,7 @@ class MessageStore:
             if self._closed:
                 return True
             self._closed = True
-        if os.getpid() != self._pid:
+        if processes.forks != self._forks:
             return True  # the store belongs to the parent process
         if self._scheduler is not None:
             self._scheduler.stop_all()
@@ -273,7 +274,7 @@ class MessageStore:
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosedError
-        if os.getpid() != self._pid:
+        if processes.forks != self._forks:
             raise StoreClosedError("the store was opened before a fork; open it in one process only")
 
     def _check_may_change(self) -> None:
@@ -458,7 +459,7 @@ class MessageStore:
 
     def put_inner(self, message: MessageExtBrokerInner) -> PutMessageResult:
         """Append a message that a broker prepared; waits for no sync and raises no refusal."""
-        if self._closed or os.getpid() != self._pid:
+        if self._closed or processes.forks != self._forks:
             self._check_open()
         store = self._store
         if message.sys_flag & SysFlag.INNER_BATCH:
@@ -468,7 +469,7 @@ class MessageStore:
 
     def put_due(self, message: MessageExtBrokerInner, deliver_ms: int, unique_key: str) -> PutMessageResult:
         """As ``put_inner``, for a message of the broker that is delivered later: see ``TimerPutHook.handle_due``."""
-        if self._closed or os.getpid() != self._pid:
+        if self._closed or processes.forks != self._forks:
             self._check_open()
         return self._timers.put_due(message, deliver_ms, unique_key)
 
@@ -531,7 +532,7 @@ class MessageStore:
         return f"{self._unique_prefix}{next(self._unique_number):012X}"
 
     def _topic_queues(self, topic: str, queue_id: int | None, ordering_key: str | None = None) -> int:
-        if self._closed or os.getpid() != self._pid:
+        if self._closed or processes.forks != self._forks:
             self._check_open()
         return self._embedded.queue_of(topic, queue_id, ordering_key)
 
@@ -552,7 +553,7 @@ class MessageStore:
         those whose properties it matches. Only one of both may be given. With ``only_cached``
         the call never waits for the disk: see ``GetMessageResult.is_cold``.
         """
-        if self._closed or os.getpid() != self._pid:
+        if self._closed or processes.forks != self._forks:
             self._check_open()
         store = self._store
         result = store.reader.get_message(
