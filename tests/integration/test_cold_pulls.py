@@ -8,6 +8,7 @@ import threading
 
 import pytest
 import served_broker
+from patience import until_async
 
 from tailrace.broker import controller as controller_module
 from tailrace.broker.cold_reads import THREADS
@@ -61,14 +62,6 @@ async def serving(path, file_system=None):
         yield served.controller, served.connect
 
 
-async def until(condition):
-    for _ in range(WAIT_S * 100):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not come true")
-
-
 def test_nobody_waits_for_a_read_from_the_disk(tmp_path, monkeypatch):
     async def test():
         async with serving(tmp_path) as (controller, connect):
@@ -79,7 +72,7 @@ def test_nobody_waits_for_a_read_from_the_disk(tmp_path, monkeypatch):
                 disk = Disk(patch)
                 for opaque in range(2, 8):
                     reading.send(11, PULL, opaque)
-                await until(lambda: len(disk.reading) == THREADS)
+                await until_async(lambda: len(disk.reading) == THREADS)
                 for opaque in range(50):
                     assert (await other.ask(310, SEND, opaque, b"x")).code == 0
                 beside = await reading.ask(28, {}, 100)
@@ -127,16 +120,16 @@ def test_a_connection_that_closes_during_the_read_leaves_nothing(tmp_path, monke
             disk, cold = Disk(monkeypatch), controller.broker.cold_reads
             for opaque in range(100):
                 reading.send(11, PULL, opaque)
-            await until(lambda: cold.pending == 100)
+            await until_async(lambda: cold.pending == 100)
             limits = next(server.limits for server in controller._servers)
             assert limits.bytes > 100 * 2048
             reading.writer.close()
-            await until(lambda: cold.pending == THREADS)
+            await until_async(lambda: cold.pending == THREADS)
             assert limits.bytes < 2048
             other.send(11, PULL, 7)
             disk.go_on.set()
             assert (await other.receive()).opaque == 7
-            await until(lambda: cold.pending == 0)
+            await until_async(lambda: cold.pending == 0)
             assert len(disk.reading) == THREADS + 1
 
     asyncio.run(test())
@@ -150,9 +143,9 @@ def test_a_stop_answers_what_is_read_and_sends_the_others_away(tmp_path, monkeyp
             disk = Disk(monkeypatch)
             for opaque in range(2, 6):
                 new.send(11, PULL, opaque)
-            await until(lambda: controller.broker.cold_reads.pending == 4)
+            await until_async(lambda: controller.broker.cold_reads.pending == 4)
             old.send(11, PULL, 9, version=401)
-            await until(lambda: controller.broker.cold_reads.pending == 5)
+            await until_async(lambda: controller.broker.cold_reads.pending == 5)
             stopping = asyncio.ensure_future(controller.stop())
             away = [await new.receive() for _ in range(2)]
             assert {(a.code, a.opaque) for a in away} == {(1500, 4), (1500, 5)}
@@ -179,7 +172,7 @@ def test_a_stop_closes_connections_whose_reads_take_too_long_and_the_store_after
             await client.ask(11, PULL, 1)
             disk = Disk(monkeypatch)
             client.send(11, PULL, 2)
-            await until(lambda: disk.reading)
+            await until_async(lambda: disk.reading)
             stopping = asyncio.ensure_future(controller.stop())
             assert await client.receive() is None
             assert not stopping.done(), "the store must not be closed yet"

@@ -12,7 +12,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from patience import PATIENCE_S
+from patience import PATIENCE_S, until_async
 
 faststream = pytest.importorskip("faststream", reason="the extra faststream is not installed")
 from faststream import AckPolicy, FastStream, TestApp  # noqa: E402
@@ -38,12 +38,6 @@ def broker(tailrace_session_broker):
 def name():
     """A topic and a group that no other test has."""
     return f"f{uuid.uuid4().hex[:8]}"
-
-
-async def until(condition):
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 def dead_letters(served, group):
@@ -87,7 +81,7 @@ def test_messages_are_consumed_delayed_retried_and_end_as_dead_letters(broker, n
             await broker.publish("raise", name, tags="word")
             await broker.publish("reject", name, tags="word")
             await broker.publish("fails", dying)
-            await until(lambda: {*range(30), "delayed", "reject"} <= set(seen) and seen.count("raise") == 2)
+            await until_async(lambda: {*range(30), "delayed", "reject"} <= set(seen) and seen.count("raise") == 2)
             assert times["delayed", 1] - began >= 1.4
             assert times["raise", 2] - times["raise", 1] >= 0.9
             assert "not wanted" not in seen
@@ -133,7 +127,7 @@ def test_order_routers_publishers_replies_and_requests(broker, name):
             await broker.publish("to a topic", f"{name}_questions", reply_to=f"{name}_replies")
             with pytest.raises(RequestTimeoutError):
                 await broker.request("x", f"{name}_steps_of_none", timeout=0.5)
-            await until(lambda: len(answers) == 20)
+            await until_async(lambda: len(answers) == 20)
         assert seen == list(range(20))
         assert sorted(answers) == sorted((n, str(n)) for n in range(20))
 
@@ -168,11 +162,11 @@ def test_the_policies_of_acknowledgement(broker, name):
             for number in (1, 2, 3):
                 await broker.publish(f"body {number}", f"{name}{number}")
                 await broker.publish(f"more {number}", f"{name}{number}")
-            await until(lambda: len(seen) == 4)  # the handlers that wait have one message each
+            await until_async(lambda: len(seen) == 4)  # the handlers that wait have one message each
             await asyncio.sleep(0.3)
             assert len(seen) == 4
             go.set()
-            await until(lambda: len(ended) == 4)
+            await until_async(lambda: len(ended) == 4)
         assert sorted(seen) == sorted(f"{text} {n}" for text in ("body", "more") for n in (1, 2, 3))
 
     asyncio.run(test())
@@ -198,7 +192,7 @@ def test_the_test_broker_with_a_real_broker_and_a_stop_that_waits_for_handlers(b
             await broker.start()
             await broker.publish("two", name)
             subscriber = broker.subscribers[0]
-            await until(lambda: subscriber._running)
+            await until_async(lambda: subscriber._running)
         assert ended == ["one", "two"]
 
     asyncio.run(test())
@@ -244,7 +238,7 @@ def test_what_a_killed_program_had_comes_to_another_one(broker, name):
             namesrv = broker.config.broker_config.servers.namesrv
             await asyncio.to_thread(run_and_kill, namesrv, name)
             await broker.start()
-            await until(lambda: set(seen) == set(range(6)))
+            await until_async(lambda: set(seen) == set(range(6)))
 
     asyncio.run(test())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from fake_brokers import FakeBroker, FakeRemoting, LoopClock
+from patience import until_async
 
 from tailrace.client import AsyncPushConsumer
 
@@ -20,9 +21,8 @@ def consumer(listener, **options):
 
 
 async def until(condition, seconds=3600):
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.01)
+    """Wait by the fake clock, on which an hour takes no time."""
+    await until_async(condition, seconds)
 
 
 def now():

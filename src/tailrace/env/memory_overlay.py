@@ -15,7 +15,7 @@ from typing import Final, final
 
 from tailrace.env.filesystem import DiskUsage, File, FileStat, FileSystem, LockHandle, Mapping
 
-__all__ = ["OverlayFileSystem"]
+__all__ = ["MemoryMapping", "OverlayFileSystem"]
 
 _LARGE: Final = 1 << 20
 """Size in bytes from which memory is allocated as pages, which take no memory until they are used."""
@@ -37,7 +37,7 @@ class _Stat:
 
 
 @final
-class _View:
+class MemoryMapping:
     """A mapping of a file that is held in memory."""
 
     __slots__ = ("view",)
@@ -200,10 +200,10 @@ class _OverlayFile:
 
     def map(self, size: int, *, writable: bool, private: bool = False) -> Mapping:
         if private:
-            return _View(memoryview(bytearray(self._content.read(size, 0))))
+            return MemoryMapping(memoryview(bytearray(self._content.read(size, 0))))
         if not writable and (mapping := self._content.map_below(size)) is not None:
             return mapping
-        return _View(memoryview(self._content.own())[:size])
+        return MemoryMapping(memoryview(self._content.own())[:size])
 
     def data_ranges(self, start: int, until: int) -> list[tuple[int, int]]:
         return self._content.data_ranges(start, until)

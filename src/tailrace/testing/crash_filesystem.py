@@ -19,6 +19,7 @@ from zlib import crc32
 from tailrace.env.clock import Clock
 from tailrace.env.entropy import Entropy
 from tailrace.env.filesystem import LockState
+from tailrace.env.memory_overlay import MemoryMapping
 
 __all__ = ["CrashFileSystem", "SimulatedCrash"]
 
@@ -72,18 +73,6 @@ class _Usage:
 
 
 @final
-class _Mapping:
-    def __init__(self, data: bytearray) -> None:
-        self.view = memoryview(data)
-
-    def populate(self, start: int, length: int) -> bool:
-        return start + length <= len(self.view)
-
-    def close(self) -> None:
-        self.view.release()
-
-
-@final
 class _File:
     def __init__(self, owner: CrashFileSystem, path: str, data: _Data) -> None:
         self.path = path
@@ -126,10 +115,10 @@ class _File:
         else:
             volatile.extend(bytes(size - len(volatile)))
 
-    def map(self, size: int, *, writable: bool, private: bool = False) -> _Mapping:
+    def map(self, size: int, *, writable: bool, private: bool = False) -> MemoryMapping:
         assert size == len(self._data.volatile), "maps whole files"
         _ = writable
-        return _Mapping(bytearray(self._data.volatile) if private else self._data.volatile)
+        return MemoryMapping(memoryview(bytearray(self._data.volatile) if private else self._data.volatile))
 
     def data_ranges(self, start: int, until: int) -> list[tuple[int, int]]:
         return [(start, min(until, self.size()))] if start < self.size() else []

@@ -8,6 +8,7 @@ import threading
 import weakref
 
 import pytest
+from patience import until_async
 
 from tailrace.broker import cold_reads
 from tailrace.broker.cold_reads import ColdRead, ColdReadService
@@ -53,14 +54,6 @@ def service_of():
     return ColdReadService(asyncio.get_running_loop())
 
 
-async def until(condition):
-    for _ in range(1000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not happen within ten seconds")
-
-
 def test_groups_and_connections_take_turns_and_the_loop_goes_on(kit):
     async def test():
         service, gate, answers = service_of(), Gate(), []
@@ -71,7 +64,7 @@ def test_groups_and_connections_take_turns_and_the_loop_goes_on(kit):
         service.submit(cold(few, gate.of("few"), answers.append, group="few"))
         assert (service.pending, answers, gate.read, many.held) == (8, [], [], 4)
         gate.open.set()
-        await until(lambda: len(answers) == 8)
+        await until_async(lambda: len(answers) == 8)
         assert gate.read.index("few") <= 3, "two were being read when it came, then it was its turn"
         assert gate.read.index("other") <= 4, "then it was the turn of its connection within the group"
         assert (service.pending, service.count, service.bytes) == (0, 8, 80)
@@ -89,7 +82,7 @@ def test_an_error_is_the_answer_and_closed_connections_are_not_read_for(kit):
         gone.closed = True
         service.submit(cold(gone, gate.of("gone"), answers.append))
         service.submit(cold(kit.FakeChannel(), gate.of("bad", OSError(5, "no")), answers.append))
-        await until(lambda: answers)
+        await until_async(lambda: answers)
         assert [type(answer) for answer in answers] == [OSError]
         assert (gate.read, service.pending) == (["bad"], 0)
         await service.stop()
@@ -109,7 +102,7 @@ def test_an_answer_that_fails_does_not_stop_the_others(kit):
             service.submit(cold(kit.FakeChannel(), gate.of("bad"), fail))
         service.submit(cold(kit.FakeChannel(), gate.of("good"), answers.append))
         gate.open.set()
-        await until(lambda: answers)
+        await until_async(lambda: answers)
         await service.stop()
 
     asyncio.run(test())
@@ -124,12 +117,12 @@ def test_nothing_is_read_for_a_client_that_does_not_read(kit, monkeypatch):
         for number in range(4):
             service.submit(cold(paused, gate.of(f"paused{number}"), answers.append))
         service.submit(cold(kit.FakeChannel(), gate.of("other"), answers.append))
-        await until(lambda: answers)
+        await until_async(lambda: answers)
         assert (gate.read, service.pending, len(later)) == (["other"], 4, 4), "they wait, and count"
         monkeypatch.undo()
         for go_on in later:
             go_on()
-        await until(lambda: len(answers) == 5)
+        await until_async(lambda: len(answers) == 5)
         assert (sorted(gate.read[1:]), service.pending) == ([f"paused{n}" for n in range(4)], 0)
         await service.stop()
 
@@ -151,7 +144,7 @@ def test_a_connection_that_closes_leaves_nothing(kit, monkeypatch):
             service.closed(one)
         assert (service.pending, paused.held, channel.held) == (3, 0, 0), "two are being read, one waits"
         gate.open.set()
-        await until(lambda: service.pending == 0)
+        await until_async(lambda: service.pending == 0)
         assert (len(answers), sorted(map(str, gate.read))) == (1, ["0", "1", "other"])
         gone = [weakref.ref(one) for one in (channel, paused)]
         monkeypatch.undo()
@@ -183,7 +176,7 @@ def test_too_many_are_refused(kit, monkeypatch, limit, accepted):
         assert [taken(service, cold(channel, gate.of(n))) for n in range(8)] == accepted, "two are being read"
         assert taken(service, cold(kit.FakeChannel(), gate.of("other"))) is (limit != "WAITING_MAX")
         gate.open.set()
-        await until(lambda: service.pending == 0)
+        await until_async(lambda: service.pending == 0)
         assert taken(service, cold(channel, gate.of("again")))
         await service.stop()
 
@@ -257,7 +250,7 @@ def answered(broker, processor, channel, request, source, meanwhile=lambda: None
         assert processor.pull(channel, request) is None
         meanwhile()
         source.open.set()
-        await until(lambda: channel.sent)
+        await until_async(lambda: channel.sent)
         await broker.cold_reads.stop()
 
     asyncio.run(test())
@@ -323,7 +316,7 @@ def test_a_pull_that_is_one_too_many_is_told_to_come_back(broker, store, process
             ResponseCode.SYSTEM_BUSY,
             f"1 pulls from the disk with {size} bytes wait already, 1 of them of the same connection; try again later")
         source.open.set()
-        await until(lambda: len(channel.sent) == 3)
+        await until_async(lambda: len(channel.sent) == 3)
         await broker.cold_reads.stop()
 
     asyncio.run(test())

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import until_async
 
 pytest.importorskip("cryptography", reason="certificates of tests are made with it")
 from certificates import Ca
@@ -79,12 +80,6 @@ async def echo(address, tls=None, body=b"ping", client=None):
             await made.close()
 
 
-async def until(condition):
-    async with asyncio.timeout(WAIT_S):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 def place(address):
     host, _, port = address.partition(":")
     return host, int(port)
@@ -115,7 +110,7 @@ def test_a_permissive_port_serves_plain_clients_beside_others(ca, server_files):
         async with serving(settings(server_files)) as (_, address, server):
             tls = TlsOptions(trust_cert_path=ca.path)
             assert await asyncio.gather(echo(address), echo(address, tls), echo(address)) == [b"ping"] * 3
-            await until(lambda: not server.channels)
+            await until_async(lambda: not server.channels)
     run(test)
 
 
@@ -130,7 +125,7 @@ def test_the_wrong_kind_of_client_is_closed_with_one_line(mode, certificate, tls
             for _ in range(3):
                 with pytest.raises(RemotingError):
                     await echo(address, TlsOptions(trust_cert_path=ca.path) if tls else None)
-            await until(lambda: entrance.failures[reason] == 3)
+            await until_async(lambda: entrance.failures[reason] == 3)
             assert not server.channels
             assert len(entrance.limits) == 0
     with caplog.at_level(logging.WARNING, "tailrace.remoting.entrance"):
@@ -157,7 +152,7 @@ def test_a_client_does_not_accept_a_certificate_that_is_not_of_its_server(name, 
             assert text in str(caught.value)
             assert await echo(address, TlsOptions(auth_server=False)) == b"ping"
             assert await echo(address) == b"ping"
-            await until(lambda: entrance.failures[REFUSED_BY_CLIENT] + entrance.failures[CLOSED_BY_CLIENT] == 1)
+            await until_async(lambda: entrance.failures[REFUSED_BY_CLIENT] + entrance.failures[CLOSED_BY_CLIENT] == 1)
     run(test)
 
 
@@ -184,8 +179,8 @@ def test_clients_need_a_certificate_of_the_trusted_ca_when_that_is_required(vers
             for options in (trusted, {**trusted, "cert_path": bad[0], "key_path": bad[1]}):
                 with pytest.raises(RemotingError):
                     await echo(address, TlsOptions(**options))
-            await until(lambda: entrance.failures[CLIENT_CERTIFICATE] == 2)
-            await until(lambda: not server.channels)
+            await until_async(lambda: entrance.failures[CLIENT_CERTIFICATE] == 2)
+            await until_async(lambda: not server.channels)
     run(test)
 
 
@@ -197,7 +192,7 @@ def test_an_optional_certificate_may_be_missing_but_not_be_wrong(ca, server_file
             assert await echo(address, TlsOptions(trust_cert_path=ca.path)) == b"ping"
             with pytest.raises(RemotingError):
                 await echo(address, TlsOptions(trust_cert_path=ca.path, cert_path=bad[0], key_path=bad[1]))
-            await until(lambda: entrance.failures[CLIENT_CERTIFICATE] == 1)
+            await until_async(lambda: entrance.failures[CLIENT_CERTIFICATE] == 1)
     run(test)
 
 
@@ -225,7 +220,7 @@ def test_a_thousand_half_handshakes_keep_nobody_out_and_are_bounded(ca, server_f
                     held.append(one)
                     if n % 50 == 0:
                         await asyncio.sleep(0)
-                await until(lambda: entrance.incomplete + entrance.failures[TOO_MANY] == 1000)
+                await until_async(lambda: entrance.incomplete + entrance.failures[TOO_MANY] == 1000)
                 assert entrance.incomplete == 200
                 assert len(entrance.limits) == 200
                 assert await echo(address, TlsOptions(trust_cert_path=ca.path)) == b"ping"
@@ -233,7 +228,7 @@ def test_a_thousand_half_handshakes_keep_nobody_out_and_are_bounded(ca, server_f
             finally:
                 for one in held:
                     one.close()
-            await until(lambda: entrance.incomplete == 0)
+            await until_async(lambda: entrance.incomplete == 0)
             assert not entrance._incomplete
     run(test)
 
@@ -247,7 +242,7 @@ def test_all_addresses_together_have_a_limit(server_files):
                 _, writer = await asyncio.open_connection(*place(address), local_addr=(source, 0))
                 writer.write(b"\x16")
                 writers.append(writer)
-                await until(lambda: entrance.incomplete + entrance.failures[TOO_MANY] == len(writers))
+                await until_async(lambda: entrance.incomplete + entrance.failures[TOO_MANY] == len(writers))
             assert entrance.incomplete == 3
             assert {host: len(of) for host, of in entrance._incomplete.items()} == {"127.0.0.1": 1, "127.0.0.2": 2}
             for writer in writers:
@@ -275,7 +270,7 @@ def test_a_stop_closes_half_handshakes_and_silent_connections(server_files):
                 reader, writer = await asyncio.open_connection(*place(address))
                 writer.write(first)
                 readers.append((reader, writer))
-            await until(lambda: entrance.incomplete == 1 and len(entrance.limits) == 2)
+            await until_async(lambda: entrance.incomplete == 1 and len(entrance.limits) == 2)
             await server.stop(0)
             for reader, writer in readers:
                 with contextlib.suppress(ConnectionResetError):
@@ -324,7 +319,7 @@ def test_random_damaged_and_cut_handshakes_close_their_connection_and_no_other(c
             assert await echo(address, client=client) == b"ping"
             for data in damaged:
                 await attack(address, data)
-            await until(lambda: sum(entrance.failures.values()) == len(damaged))
+            await until_async(lambda: sum(entrance.failures.values()) == len(damaged))
             assert entrance.failures[HANDSHAKE_ERROR] >= 40
             assert entrance.incomplete == 0
             assert await echo(address, client=client) == b"ping"
@@ -340,12 +335,12 @@ def test_damage_after_the_handshake_closes_only_its_connection(ca, server_files)
         async with serving(settings(server_files)) as (_, address, server):
             context = ssl.create_default_context(cafile=ca.path)
             reader, writer = await asyncio.open_connection(*place(address), ssl=context, server_hostname="localhost")
-            await until(lambda: len(server.channels) == 1)
+            await until_async(lambda: len(server.channels) == 1)
             raw = writer.get_extra_info("socket")
             assert raw.fileno() >= 0
             with socket.socket(fileno=socket.dup(raw.fileno())) as under:
                 under.send(b"\x17\x03\x03\x00\x20" + b"x" * 32)
-            await until(lambda: not server.channels)
+            await until_async(lambda: not server.channels)
             writer.transport.abort()
             assert await echo(address) == b"ping"
     run(test)
@@ -379,10 +374,10 @@ def test_changed_files_are_used_by_new_connections_and_broken_ones_are_not(ca, t
             (first,) = server.channels
             assert await shown(address) == "first"
             put(ca.make("second")[0])  # with the key of the first
-            await until(lambda: any("cannot be loaded again" in r.getMessage() for r in caplog.records))
+            await until_async(lambda: any("cannot be loaded again" in r.getMessage() for r in caplog.records))
             assert await shown(address) == "first"
             put(*ca.make("third"))
-            await until(lambda: any("certificate loaded again" in r.getMessage() for r in caplog.records))
+            await until_async(lambda: any("certificate loaded again" in r.getMessage() for r in caplog.records))
             assert await shown(address) == "third"
             assert await echo(address, client=client) == b"ping"
             assert first in server.channels  # the client still has its connection
