@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
 
@@ -33,6 +34,8 @@ HEARTBEAT_S: Final = 30.0
 """As the reference's heartbeatBrokerInterval; a broker forgets a client after two minutes."""
 AGAIN_S: Final = 1.0
 """Until the next heartbeat to a broker whose connection was lost."""
+END_S: Final = 2.0
+"""Time for what is to be finished before the connections of an instance are closed."""
 REQUESTS_MAX: Final = 1_000
 """Requests of brokers under way; those beyond are not answered, and the broker asks again."""
 
@@ -113,6 +116,7 @@ class ClientInstance:
         self._wake = asyncio.Event()
         self._beats: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._unfinished: set[asyncio.Task[None]] = set()
 
     @classmethod
     def acquire(cls, target: Target, role: Role | None) -> ClientInstance:
@@ -141,11 +145,24 @@ class ClientInstance:
             shared.remove(self)
             if not shared:
                 _instances.pop(id(self.loop), None)
-        tasks = [*self._tasks, *([self._beats] if self._beats else [])]
+        await self._finish()
+        tasks = [*self._tasks, *self._unfinished, *([self._beats] if self._beats else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.remoting.close()
+
+    def finish_before_close(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work that waits for a request of a client that has closed; it has ``END_S`` when the last one closes."""
+        task = asyncio.create_task(work)
+        self._unfinished.add(task)
+        task.add_done_callback(self._unfinished.discard)
+
+    async def _finish(self) -> None:
+        if self._unfinished:
+            await self.remoting.end_requests(END_S / 2)
+        if self._unfinished:
+            await asyncio.wait(self._unfinished, timeout=END_S / 2)
 
     # --- groups
 
