@@ -19,6 +19,7 @@ from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.entropy import SystemEntropy
 from tailrace.errors import ConfigError, RemotingCommandError, RemotingError
 from tailrace.formats import fastjson
+from tailrace.formats.commitlog import java_string_hash
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.consumer_headers import UnregisterClientRequestHeader
 from tailrace.logs import get_logger
@@ -110,6 +111,8 @@ class ClientInstance:
         self._members: list[Member] = []
         self._known: set[str] = set()
         """Addresses of brokers that have got a heartbeat."""
+        self._fingerprints: dict[str, int] = {}
+        """Of the subscriptions that a broker has, by its address; a heartbeat then goes without them."""
         self._lost: set[str] = set()
         self._failing: set[str] = set()
         """Brokers that did not take their last heartbeat."""
@@ -210,23 +213,19 @@ class ClientInstance:
     # --- heartbeats
 
     async def heartbeat(self, addresses: set[str]) -> None:
-        """Tell brokers about all members. Raises RemotingError if none of them took it."""
+        """Tell brokers about all members with their subscriptions. Raises RemotingError if none of them took it."""
+        for address in addresses:
+            self._fingerprints.pop(address, None)
         failed = await asyncio.gather(*map(self._beat_one, sorted(addresses)))
         if failed and all(failed):
             raise next(error for error in failed if error)
 
     async def _beat_one(self, address: str) -> RemotingError | None:
-        body = fastjson.dumps({
-            "clientID": self.client_id,
-            "consumerDataSet": [m.heartbeat_data() for m in self._members if m.is_consumer],
-            "producerDataSet": [
-                {"groupName": name} for name in sorted({m.group for m in self._members if not m.is_consumer})]})
         try:
-            answer = await self.remoting.invoke(
-                address, RequestCode.HEART_BEAT, {}, body, timeout_ms=self.target.timeout_ms)
-            if answer.code != ResponseCode.SUCCESS:
-                raise RemotingCommandError(answer.code, answer.remark or "", address)
+            if await self._send_beat(address):
+                await self._send_beat(address)
         except RemotingError as error:
+            self._fingerprints.pop(address, None)
             if address not in self._failing:
                 self._failing.add(address)
                 _log.warning("heartbeat failed broker=%s reason=%s", address, error)
@@ -241,7 +240,33 @@ class ClientInstance:
                 member.members_changed()
         return None
 
+    async def _send_beat(self, address: str) -> bool:
+        """Send a heartbeat; return True if the broker has to get the subscriptions. Raises RemotingError.
+
+        It goes without them if the broker has said that it has them (version 2). A broker that does not know
+        that version gets them each time.
+        """
+        consumers = [one.heartbeat_data() for one in self._members if one.is_consumer]
+        producers = [{"groupName": name} for name in sorted({m.group for m in self._members if not m.is_consumer})]
+        fingerprint = _fingerprint(consumers, producers)
+        without = address not in self._lost and self._fingerprints.get(address) == fingerprint
+        body = fastjson.dumps({
+            "clientID": self.client_id, "producerDataSet": producers, "heartbeatFingerprint": fingerprint,
+            "withoutSub": without,
+            "consumerDataSet": [{**one, "subscriptionDataSet": []} for one in consumers] if without else consumers})
+        answer = await self.remoting.invoke(
+            address, RequestCode.HEART_BEAT, {}, body, timeout_ms=self.target.timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise RemotingCommandError(answer.code, answer.remark or "", address)
+        changed = answer.ext.get("IS_SUB_CHANGE") != "false"
+        if answer.ext.get("IS_SUPPORT_HEART_BEAT_V2") == "true" and not changed:
+            self._fingerprints[address] = fingerprint
+        else:
+            self._fingerprints.pop(address, None)
+        return without and changed
+
     def _on_lost(self, address: str) -> None:
+        self._fingerprints.pop(address, None)
         if address in self._known and self._members:
             self._lost.add(address)
             self._wake.set()
@@ -306,6 +331,17 @@ class ClientInstance:
             await self.remoting.answer(address, answer)
         except RemotingError as error:
             _log.warning("request of a broker failed broker=%s code=%d reason=%r", address, request.code, error)
+
+
+def _fingerprint(consumers: list[dict[str, Any]], producers: list[dict[str, str]]) -> int:
+    """Return a number that is the same for members with the same groups and subscriptions, and is never 0.
+
+    A Java broker compares it with that of the group's last heartbeat, by whichever member.
+    """
+    plain = [{**one, "subscriptionDataSet": sorted(
+        ({**wanted, "subVersion": 0} for wanted in one["subscriptionDataSet"]), key=lambda wanted: wanted["topic"])}
+        for one in sorted(consumers, key=lambda one: one["groupName"])]
+    return java_string_hash(fastjson.dumps([plain, producers]).decode()) or 1
 
 
 @final
