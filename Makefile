@@ -58,8 +58,13 @@ test: $(VENV)/.installed  ## All tests except those of make long, a worker a pro
 	TAILRACE_INTERPRETED=1 $(PY) -m pytest -n auto --dist loadfile \
 		$(addprefix tests/unit/,formats kernels spark store timer)
 
-long: $(VENV)/.installed  ## The tests of a minute or more that make test leaves out
+long: $(VENV)/.installed  ## The tests of a minute or more that make test leaves out, and pyright if npm is there
 	TAILRACE_LONG=1 $(PY) -m pytest -m long
+	if command -v npm >/dev/null; then $(MAKE) build/pyright; fi
+	$(PY) -m pytest tests/integration/test_pyright.py
+
+build/pyright:  # a type checker beside mypy, for tests/integration/test_pyright.py
+	npm install --silent --no-save --prefix build/pyright pyright@1.1.414
 
 check: $(VENV)/.installed  ## Layout, lint, types, import rules, documents and their words
 	$(VENV)/bin/ruff check $(CODE)

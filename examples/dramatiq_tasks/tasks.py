@@ -11,12 +11,12 @@ dramatiq.set_broker(broker)
 
 
 @dramatiq.actor(max_retries=3, min_backoff=1_000)
-def resize(picture, width):
+def resize(picture: str, width: int) -> None:
     print(f"resized {picture} to {width}", flush=True)
 
 
 @dramatiq.actor(queue_name="mails", time_limit=60_000)
-def remind(customer):
+def remind(customer: str) -> None:
     print(f"reminded {customer}", flush=True)
 
 

@@ -22,7 +22,7 @@ class Stock:
     """Packs orders while there are apples; an order that comes too early is tried again."""
 
     apples: int
-    packed: list[int] = field(default_factory=list)
+    packed: list[int] = field(default_factory=list[int])
 
     def handle(self, message: MessageExt) -> None:
         """Pack an order. Delivery is at least once, so an order that was packed is passed over."""

@@ -114,11 +114,11 @@ class TailraceBroker:
             config = store_path.with_name(f"{store_path.name}.properties")
             config.write_text("".join(f"{name}={_text(value)}\n" for name, value in settings.items()))
             options = ("--config", str(config), *options)
-        self.broker = ""
+        self.broker: str = ""
         """Address of the broker, HOST:PORT."""
-        self.namesrv = ""
+        self.namesrv: str = ""
         """Address of the name server, HOST:PORT."""
-        self.grpc_endpoint = ""
+        self.grpc_endpoint: str = ""
         """Address of the gRPC endpoint for clients of RocketMQ 5, HOST:PORT; empty without the option ``--grpc``."""
         self.recovered_ms = 0
         self.log_path = store_path.with_name(store_path.name + ".log")
@@ -140,7 +140,7 @@ class TailraceBroker:
             self.kill()
             raise RuntimeError(
                 f"tailrace serve did not get ready: {self.log_path.read_text()[-2000:]}")
-        fields = dict(part.split("=", 1) for part in line.split()[1:])
+        fields: dict[str, str] = dict(part.split("=", 1) for part in line.split()[1:])
         self.broker, self.namesrv = fields["broker"], fields["namesrv"]
         self.recovered_ms = int(fields["recovered_ms"])
         self.grpc_endpoint = fields.get("grpc", "")

@@ -87,6 +87,12 @@ def test_many_requests_of_one_event_loop_are_answered_each(broker):
     asyncio.run(test())
 
 
+def create_popped(broker, topic, group):
+    with Producer(namesrv=broker.namesrv) as producer:
+        producer.create_topic(topic, queues=1)
+        set_mode(producer, broker, topic, group, "POP")
+
+
 def set_mode(producer, broker, topic, group, mode):
     """What `mqadmin setConsumeMode` does."""
     body = json.dumps({"topic": topic, "consumerGroup": group, "mode": mode, "popShareQueueNum": 0}).encode()
@@ -139,6 +145,47 @@ def test_a_group_in_mode_pop_acknowledges_retries_extends_and_goes_back_to_pulli
         producer.send(Message(topic="popped", body=b"100", tags="a"))
         until(lambda: 100 in seen)
     assert Counter(seen) == Counter([*range(101), 2])
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["alone", "beside a producer"])
+def test_what_a_pop_finds_after_its_consumer_has_closed_is_given_back(broker, shared):
+    """It was invisible for a minute."""
+    topic, again, started, go_on = f"closing{shared:d}", [], asyncio.Event(), asyncio.Event()
+
+    async def slow(message):
+        started.set()
+        await go_on.wait()
+
+    async def note(message):
+        again.append((message.body, message.reconsume_times))
+
+    async def test():
+        await asyncio.to_thread(create_popped, broker, topic, topic)
+        async with AsyncProducer(namesrv=broker.namesrv) as producer:
+
+            def consumer(listener):
+                return AsyncPushConsumer(
+                    topic, listener, namesrv=broker.namesrv, topics=topic, start="first", client_rebalance=False,
+                    pop_invisible_s=60, concurrency=1, timeout_ms=3000 if shared else 3001)  # connections as well
+
+            member = consumer(slow)
+            await member.start()
+            await producer.send(Message(topic=topic, body=b"0"))
+            await started.wait()
+            await asyncio.sleep(0.5)  # the next pop waits
+            closing = asyncio.create_task(member.close())
+            await asyncio.sleep(0.1)
+            await producer.send(Message(topic=topic, body=b"1"))
+            await asyncio.sleep(0.3)
+            go_on.set()
+            await closing
+            await producer.send(Message(topic=topic, body=b"2"))
+            async with consumer(note), asyncio.timeout(20):
+                while len(again) < 2:
+                    await asyncio.sleep(0.05)
+        assert sorted(again) == [(b"1", 0), (b"2", 0)]
+
+    asyncio.run(test())
 
 
 def test_ordering_keys_batches_compression_and_recall(broker):

@@ -9,6 +9,7 @@ import time
 from collections import Counter, defaultdict
 
 import pytest
+from heartbeats import frequent_beats, without_subscriptions
 from patience import until
 
 from tailrace import Message, Producer, PullConsumer, PushConsumer, RetryLater
@@ -123,6 +124,10 @@ def test_the_queues_of_a_killed_member_are_taken_over_and_nothing_is_lost(broker
     assert set(map(int, lines)) | set(seen.numbers) == set(range(80))
 
 
+def test_heartbeats_go_without_subscriptions(broker, producer):
+    without_subscriptions(producer, broker.namesrv)
+
+
 def test_a_consumer_goes_on_after_its_broker_was_started_again(tmp_path):
     served = TailraceBroker(tmp_path / "store")
     served.start()
@@ -130,9 +135,9 @@ def test_a_consumer_goes_on_after_its_broker_was_started_again(tmp_path):
         ports = served.broker.rpartition(":")[2], served.namesrv.rpartition(":")[2]
         served._options = ("--listen", f"127.0.0.1:{ports[0]}", "--namesrv-listen", f"127.0.0.1:{ports[1]}")
         seen = Seen()
-        with PushConsumer("goes-on", seen, broker=served.broker, topics="t", start="first") as member, Producer(
-            broker=served.broker
-        ) as producer:
+        with frequent_beats(), PushConsumer(
+            "goes-on", seen, broker=served.broker, topics="t", start="first",
+        ) as member, Producer(broker=served.broker) as producer:
             send(producer, "t", range(10))
             until(lambda: len(seen.messages) == 10)
             until(lambda: sum(member.positions().values()) == 10)

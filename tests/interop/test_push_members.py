@@ -10,6 +10,7 @@ import time
 from collections import Counter, defaultdict
 
 import pytest
+from heartbeats import without_subscriptions
 from java_peer import START_S, java_broker, java_name_server
 from patience import until
 
@@ -137,6 +138,7 @@ def test_ours_work_against_a_java_broker(reference, tmp_path):
             producer.send(Message(topic="java", body=b"20"))
             assert [m.body for m in reader.poll(timeout_ms=10_000)] == [b"20"]
         pops_and_replies(producer, namesrv)
+        without_subscriptions(producer, namesrv)
         traced(reference, namesrv)
 
 

@@ -90,6 +90,9 @@ class FakeBroker:
         self.connections = {}
         self.asked = []
         self.times = []
+        self.beats = []
+        self.sub_change = None
+        """What heartbeats are answered with; None for a broker of RocketMQ 4."""
         self.refuse = {}
         """Code of a request: what is answered, or None for a broken connection."""
         self.down = False
@@ -144,6 +147,7 @@ class FakeBroker:
 
     async def _heart_beat(self, remoting, ext, body):
         beat = fastjson.loads(body)
+        self.beats.append(beat)
         self.connections[remoting] = beat["clientID"]
         for one in beat["consumerDataSet"]:
             group = one["groupName"]
@@ -153,7 +157,8 @@ class FakeBroker:
             known[remoting] = beat["clientID"]
             if new:
                 self.notify(group)
-        return RemotingCommand(0)
+        return RemotingCommand(0, {} if self.sub_change is None else {
+            "IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": str(self.sub_change).lower()})
 
     def notify(self, group):
         for remoting in list(self.members.get(group, ())):

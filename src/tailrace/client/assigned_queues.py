@@ -379,8 +379,12 @@ class AssignedQueues:
         assert self._popping is not None
         failures = 0
         while await self._has_room(one):
+            poll = asyncio.create_task(self._popping.pop(one.queue))
             try:
-                found = await self._popping.pop(one.queue)
+                found = await asyncio.shield(poll)
+            except asyncio.CancelledError:
+                self._popping.abandon(one.queue, poll)
+                raise
             except Exception as error:  # noqa: BLE001 - as for a pull
                 if self._stopped:
                     return

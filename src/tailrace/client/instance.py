@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, final
 
@@ -18,6 +19,7 @@ from tailrace.env.clock import Clock, SystemClock
 from tailrace.env.entropy import SystemEntropy
 from tailrace.errors import ConfigError, RemotingCommandError, RemotingError
 from tailrace.formats import fastjson
+from tailrace.formats.commitlog import java_string_hash
 from tailrace.formats.remoting import RemotingCommand, RequestCode, ResponseCode
 from tailrace.formats.requests.consumer_headers import UnregisterClientRequestHeader
 from tailrace.logs import get_logger
@@ -33,6 +35,8 @@ HEARTBEAT_S: Final = 30.0
 """As the reference's heartbeatBrokerInterval; a broker forgets a client after two minutes."""
 AGAIN_S: Final = 1.0
 """Until the next heartbeat to a broker whose connection was lost."""
+END_S: Final = 2.0
+"""Time for what is to be finished before the connections of an instance are closed."""
 REQUESTS_MAX: Final = 1_000
 """Requests of brokers under way; those beyond are not answered, and the broker asks again."""
 
@@ -107,12 +111,15 @@ class ClientInstance:
         self._members: list[Member] = []
         self._known: set[str] = set()
         """Addresses of brokers that have got a heartbeat."""
+        self._fingerprints: dict[str, int] = {}
+        """Of the subscriptions that a broker has, by its address; a heartbeat then goes without them."""
         self._lost: set[str] = set()
         self._failing: set[str] = set()
         """Brokers that did not take their last heartbeat."""
         self._wake = asyncio.Event()
         self._beats: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._unfinished: set[asyncio.Task[None]] = set()
 
     @classmethod
     def acquire(cls, target: Target, role: Role | None) -> ClientInstance:
@@ -141,11 +148,24 @@ class ClientInstance:
             shared.remove(self)
             if not shared:
                 _instances.pop(id(self.loop), None)
-        tasks = [*self._tasks, *([self._beats] if self._beats else [])]
+        await self._finish()
+        tasks = [*self._tasks, *self._unfinished, *([self._beats] if self._beats else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.remoting.close()
+
+    def finish_before_close(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run work that waits for a request of a client that has closed; it has ``END_S`` when the last one closes."""
+        task = asyncio.create_task(work)
+        self._unfinished.add(task)
+        task.add_done_callback(self._unfinished.discard)
+
+    async def _finish(self) -> None:
+        if self._unfinished:
+            await self.remoting.end_requests(END_S / 2)
+        if self._unfinished:
+            await asyncio.wait(self._unfinished, timeout=END_S / 2)
 
     # --- groups
 
@@ -193,23 +213,19 @@ class ClientInstance:
     # --- heartbeats
 
     async def heartbeat(self, addresses: set[str]) -> None:
-        """Tell brokers about all members. Raises RemotingError if none of them took it."""
+        """Tell brokers about all members with their subscriptions. Raises RemotingError if none of them took it."""
+        for address in addresses:
+            self._fingerprints.pop(address, None)
         failed = await asyncio.gather(*map(self._beat_one, sorted(addresses)))
         if failed and all(failed):
             raise next(error for error in failed if error)
 
     async def _beat_one(self, address: str) -> RemotingError | None:
-        body = fastjson.dumps({
-            "clientID": self.client_id,
-            "consumerDataSet": [m.heartbeat_data() for m in self._members if m.is_consumer],
-            "producerDataSet": [
-                {"groupName": name} for name in sorted({m.group for m in self._members if not m.is_consumer})]})
         try:
-            answer = await self.remoting.invoke(
-                address, RequestCode.HEART_BEAT, {}, body, timeout_ms=self.target.timeout_ms)
-            if answer.code != ResponseCode.SUCCESS:
-                raise RemotingCommandError(answer.code, answer.remark or "", address)
+            if await self._send_beat(address):
+                await self._send_beat(address)
         except RemotingError as error:
+            self._fingerprints.pop(address, None)
             if address not in self._failing:
                 self._failing.add(address)
                 _log.warning("heartbeat failed broker=%s reason=%s", address, error)
@@ -224,7 +240,33 @@ class ClientInstance:
                 member.members_changed()
         return None
 
+    async def _send_beat(self, address: str) -> bool:
+        """Send a heartbeat; return True if the broker has to get the subscriptions. Raises RemotingError.
+
+        It goes without them if the broker has said that it has them (version 2). A broker that does not know
+        that version gets them each time.
+        """
+        consumers = [one.heartbeat_data() for one in self._members if one.is_consumer]
+        producers = [{"groupName": name} for name in sorted({m.group for m in self._members if not m.is_consumer})]
+        fingerprint = _fingerprint(consumers, producers)
+        without = address not in self._lost and self._fingerprints.get(address) == fingerprint
+        body = fastjson.dumps({
+            "clientID": self.client_id, "producerDataSet": producers, "heartbeatFingerprint": fingerprint,
+            "withoutSub": without,
+            "consumerDataSet": [{**one, "subscriptionDataSet": []} for one in consumers] if without else consumers})
+        answer = await self.remoting.invoke(
+            address, RequestCode.HEART_BEAT, {}, body, timeout_ms=self.target.timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise RemotingCommandError(answer.code, answer.remark or "", address)
+        changed = answer.ext.get("IS_SUB_CHANGE") != "false"
+        if answer.ext.get("IS_SUPPORT_HEART_BEAT_V2") == "true" and not changed:
+            self._fingerprints[address] = fingerprint
+        else:
+            self._fingerprints.pop(address, None)
+        return without and changed
+
     def _on_lost(self, address: str) -> None:
+        self._fingerprints.pop(address, None)
         if address in self._known and self._members:
             self._lost.add(address)
             self._wake.set()
@@ -289,6 +331,17 @@ class ClientInstance:
             await self.remoting.answer(address, answer)
         except RemotingError as error:
             _log.warning("request of a broker failed broker=%s code=%d reason=%r", address, request.code, error)
+
+
+def _fingerprint(consumers: list[dict[str, Any]], producers: list[dict[str, str]]) -> int:
+    """Return a number that is the same for members with the same groups and subscriptions, and is never 0.
+
+    A Java broker compares it with that of the group's last heartbeat, by whichever member.
+    """
+    plain = [{**one, "subscriptionDataSet": sorted(
+        ({**wanted, "subVersion": 0} for wanted in one["subscriptionDataSet"]), key=lambda wanted: wanted["topic"])}
+        for one in sorted(consumers, key=lambda one: one["groupName"])]
+    return java_string_hash(fastjson.dumps([plain, producers]).decode()) or 1
 
 
 @final

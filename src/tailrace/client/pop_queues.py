@@ -247,6 +247,18 @@ class Popping:
         """Return the time until a message has to be extended."""
         return max(0.0, self.left_ms(message) - self._invisible_ms / 3) / 1000
 
+    def abandon(self, queue: MessageQueue, poll: asyncio.Task[list[MessageExt]]) -> None:
+        """Give back what a poll finds that no queue waits for; a broker cannot be asked to end a poll."""
+        self._calls.instance.finish_before_close(self._give_back_found(queue, poll))
+
+    async def _give_back_found(self, queue: MessageQueue, poll: asyncio.Task[list[MessageExt]]) -> None:
+        try:
+            found = await poll
+        except RemotingError:  # its connection was closed, so the broker ends the poll, too
+            return
+        await self.give_back(queue, found)
+        await self.flush()
+
     async def give_back(self, queue: MessageQueue, messages: list[MessageExt]) -> None:
         """Have messages come back soon that no listener has got; those that cannot, come after their time."""
         await asyncio.gather(

@@ -61,6 +61,7 @@ class _Connection(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._going = False
+        self._sends_no_more = False
         self.ended = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -106,7 +107,7 @@ class _Connection(asyncio.Protocol):
     async def write(self, data: bytes) -> None:
         """Send when the peer has read enough of the bytes before. Raises RemotingError if the connection is closed."""
         await self._writable.wait()
-        if self.transport is None or self.transport.is_closing():
+        if self.transport is None or self.transport.is_closing() or self._sends_no_more:
             raise RemotingError(f"the connection to {self.address} was closed")
         self.transport.write(data)
 
@@ -128,6 +129,18 @@ class _Connection(asyncio.Protocol):
     def abort(self) -> None:
         if self.transport is not None:
             self.transport.abort()
+
+    def end(self) -> None:
+        """Send no more. The peer then ends the connection, after the answers that it has sent.
+
+        With TLS the connection is closed, and answers under way are lost.
+        """
+        self._sends_no_more = True
+        if self.transport is not None:
+            if self.transport.can_write_eof():
+                self.transport.write_eof()
+            else:
+                self.transport.close()
 
     def close_when_idle(self) -> None:
         """Close after the last answer that is waited for."""
@@ -259,6 +272,23 @@ class RemotingClient:
             raise RemotingError(f"the connection to {address} was closed")
         response.language = LANGUAGE_PYTHON
         await connection.write(encode(response))
+
+    async def end_requests(self, timeout_s: float) -> None:
+        """End the requests that wait for an answer, such as long polls: an answer under way comes, others fail.
+
+        Their connections are closed; a later request makes a new one.
+        """
+        ending = [one for one in self._connections.values() if one.waiting]
+        for one in ending:
+            del self._connections[one.address]
+            one.end()
+        try:
+            async with asyncio.timeout(timeout_s):
+                for one in ending:
+                    await one.ended.wait()
+        except TimeoutError:
+            for one in ending:
+                one.abort()
 
     async def close(self) -> None:
         """Close every connection; requests under way fail, and so do later ones."""

@@ -129,6 +129,34 @@ def test_after_go_away_the_next_request_takes_a_new_connection_and_none_is_lost(
     run(test)
 
 
+def test_the_end_of_requests_loses_no_answer_under_way_and_the_peer_waits_for_nothing():
+    async def test():
+        parked = []
+
+        def park(channel, request):
+            parked.append((channel, request))
+
+        server, address = await server_with(c10=echo, c11=park)
+        client = RemotingClient()
+        polls = [asyncio.create_task(client.invoke(address, 11, {})) for _ in range(2)]
+        while len(parked) < 2:
+            await asyncio.sleep(0.005)
+        channel, request = parked[0]
+        channel.answer(request, request.answer(body=b"x" * (8 << 20)))  # more than fits into the buffers
+        await client.end_requests(10)
+        assert len((await polls[0]).body) == 8 << 20
+        with pytest.raises(RemotingError, match="was closed"):
+            await polls[1]
+        assert channel.closed
+        assert (await client.invoke(address, 10, {})).code == 0
+        await client.end_requests(10)  # nothing waits
+        assert len(server.channels) == 1
+        await client.close()
+        await server.stop(0.0)
+
+    run(test)
+
+
 def test_a_closed_client_says_so_and_opens_nothing():
     async def test():
         server, address = await server_with(c10=echo)

@@ -16,6 +16,7 @@ from tailrace.client import (
     instance,
 )
 from tailrace.client.routes import MessageQueue
+from tailrace.client.subscription import Subscription
 from tailrace.errors import ConfigError, RemotingError
 from tailrace.formats import fastjson
 from tailrace.formats.remoting import RequestCode as Code
@@ -247,6 +248,54 @@ def test_heartbeats_come_every_half_minute_and_at_once_after_a_lost_connection(c
         assert lines.count(["pull", "failed,"]) <= 2  # once a queue
 
     run(test)
+
+
+def test_heartbeats_go_without_the_subscriptions_that_a_broker_has():
+    async def test():
+        fake = broker(t=1, u=1)
+
+        def beats():
+            """Topics of the heartbeats since the last call."""
+            found = [(one["withoutSub"], sorted(
+                wanted["topic"] for wanted in one["consumerDataSet"][0]["subscriptionDataSet"])) for one in fake.beats]
+            assert len({one["heartbeatFingerprint"] for one in fake.beats} - {0}) == 1
+            fake.beats.clear()
+            return found
+
+        with_t, with_both, without = (False, ["%RETRY%g", "t"]), (False, ["%RETRY%g", "t", "u"]), (True, [])
+        async with consumer(listening([])) as one:
+            await asyncio.sleep(65)
+            assert beats() == [with_t] * 3  # a broker that does not know version 2
+            fake.sub_change = False
+            await asyncio.sleep(90)
+            assert beats() == [with_t, without, without]
+            await one.subscribe("u")
+            await asyncio.sleep(30)
+            assert beats() == [with_both, without]
+            fake.sub_change = True
+            await asyncio.sleep(30)
+            assert beats() == [without, with_both]  # in one go
+            await asyncio.sleep(30)
+            assert beats() == [with_both]
+            fake.sub_change = False
+            await asyncio.sleep(60)
+            assert beats() == [with_both, without]
+            fake.lose_connections()
+            await asyncio.sleep(5)
+            assert beats() == [with_both]
+
+    run(test)
+
+
+def test_equal_members_have_equal_fingerprints():
+    def member(*topics, group="g", version=1):
+        return {"groupName": group, "subscriptionDataSet": [
+            Subscription(topic, "a", version=version).to_json() for topic in topics]}
+
+    first = instance._fingerprint([member("t", "u"), member("t", group="h")], [])
+    assert first == instance._fingerprint([member("t", group="h", version=7), member("u", "t")], [])
+    assert len({first, instance._fingerprint([member("t", "u")], []), instance._fingerprint(
+        [member("t", "u"), member("t", group="h")], [{"groupName": "p"}])}) == 3
 
 
 def test_a_broker_that_forgot_the_group_gets_a_heartbeat_and_nothing_is_lost():

@@ -143,12 +143,15 @@ class PopLongPollingService:
     ) -> bool:
         """Wake one request that waits for a queue, and wants one of the messages; whether there was one.
 
-        After EVALUATED_MAX expressions the next request is woken without a look: it looks itself.
+        Requests of closed connections are passed over. After EVALUATED_MAX expressions the next request is woken
+        without a look: it looks itself.
         """
         of_key = self._held.get(topic, {}).get(group, {}).get(queue_id, {})
         evaluated = 0
         for waiting in reversed(of_key) if self._notify_last else of_key:
             wanted = waiting.wanted
+            if waiting.channel.closed:
+                continue
             if arrival is not None and not wanted.matches_codes(arrival.codes):
                 continue
             if arrival is not None and wanted.properties is not None and evaluated < EVALUATED_MAX:
@@ -227,6 +230,7 @@ class PopLongPollingService:
             waiting = self._ready.popleft()
             if waiting.channel.closed:
                 waiting.channel.hold(-1, -waiting.size)
+                self.notify(waiting.topic, waiting.group, waiting.queue_id)  # the arrival is for another one
             else:
                 waiting.channel.when_reading(partial(self._answer, waiting))
         if self._ready:

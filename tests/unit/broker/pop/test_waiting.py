@@ -53,6 +53,22 @@ def test_an_arrival_wakes_one_pop_of_each_group(world, waiting_pop, turns):
     assert len(world.pop_part.polling) == 2
 
 
+@pytest.mark.parametrize("closes", ["before", "while it is woken"])
+def test_an_arrival_is_not_spent_on_a_pop_of_a_closed_connection(world, waiting_pop, loop, turns, closes):
+    gone = world.channel
+    waiting_pop()
+    gone.closed = closes == "before"
+    world.channel = world.kit.FakeChannel()
+    waits = waiting_pop()
+    arrive(world)
+    loop.call_soon(setattr, gone, "closed", True)
+    turns()
+    assert gone.sent == []
+    assert [answer.opaque for answer in world.channel.sent] == [waits]
+    world.pop_part.drop_closed()
+    assert (gone.held, world.channel.held, len(world.pop_part.polling)) == (0, 0, 0)
+
+
 def test_a_pop_waits_on_if_the_tag_is_another_one(world, waiting_pop, turns):
     waiting_pop(exp="a")
     arrive(world, code=97 + 1, TAGS="b")
