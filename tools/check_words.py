@@ -23,6 +23,8 @@ ALLOWED = ROOT / "tools" / "words_allowed.tsv"
 GENERATED = "<!-- Written by `make gen`"
 _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`\n]+`")
+_VALUE = re.compile(r"(?:is|are)\s+None")
+"""The value of Python, which is not the word."""
 
 
 def phrases(glossary: str) -> list[str]:
@@ -81,7 +83,7 @@ def search(path: Path, words: re.Pattern[str]) -> list[tuple[int, str]]:
         return []  # to read the text is all that most files take
     return sorted(
         (line + text.count("\n", 0, found.start()), " ".join(found[0].split()))
-        for line, text in texts(path) for found in words.finditer(text))
+        for line, text in texts(path) for found in words.finditer(text) if not _VALUE.fullmatch(found[0]))
 
 
 def _read() -> dict[str, int]:

@@ -72,7 +72,7 @@ def test_what_is_refused_is_refused_by_name(tmp_path):
         assert "only topics of queue.type=BatchCQ" in flagged.remark
         named = ask(address, RequestCode.SEND_MESSAGE_V2, {**single, "f": "0", "i": "INNER_NUM\x011\x02"}, b"x")
         assert named.code == ResponseCode.MESSAGE_ILLEGAL
-        assert "INNER_NUM and is no inner batch" in named.remark
+        assert "INNER_NUM and is not an inner batch" in named.remark
         popped = ask(address, RequestCode.POP_MESSAGE, {
             "consumerGroup": "g", "topic": TOPIC, "queueId": "0", "maxMsgNums": "8", "invisibleTime": "60000",
             "pollTime": "0", "bornTime": "0", "initMode": "0", "exp": "*", "expType": "TAG"})

@@ -25,7 +25,7 @@ _log = get_logger(__name__)
 class Access:
     """Users and permissions of a directory, loaded.
 
-    Raises StoreError if a file cannot be read, and ConfigError if there is no user who could prove itself.
+    Raises StoreError if a file cannot be read, and ConfigError if authentication is on and no super user exists.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Access:
         self.acls.load()
         inner = config.inner_client()
         self.inner_client = None if inner is None else Credentials(*inner)
-        """What the broker signs its own requests with."""
+        """Credentials with which the broker signs its own requests; None if it signs none."""
         for pair in (config.first_user(), inner):
             if pair is not None and self.users.get(pair[0]) is None and not read_only:
                 user = user_of({"username": pair[0], "password": pair[1], "userType": "Super"})
@@ -47,8 +47,8 @@ class Access:
                 _log.info("super user created user=%r", pair[0])
         if config.authentication_enabled and not any(user.is_super and user.enabled for user in self.users.values()):
             raise ConfigError(
-                "authenticationEnabled=true, and there is no super user: say `serve --user NAME --password-file FILE`, "
-                "or set initAuthenticationUser")
+                "authenticationEnabled=true, but there is no super user: start with `serve --user NAME --password-file "
+                "FILE`, or set initAuthenticationUser")
         self.control = AccessControl(clock, config, cluster, self.users.get, self.acls.get)
         self.users.on_change = self.acls.on_change = self.control.changed
         self._strangers: Strangers[Channel] = Strangers(
@@ -56,7 +56,7 @@ class Access:
             config.unauthenticated_connections_max)
 
     def guard(self, server: RemotingServer) -> None:
-        """Have a server check every request before any other work on it, and limit clients that it does not know."""
+        """Have a server check every request first, and limit connections that are not authenticated yet."""
         if self.config.authentication_enabled:
             server.check = self.control.check
             server.strangers = self._strangers

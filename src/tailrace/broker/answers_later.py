@@ -4,7 +4,7 @@
 `ConfigChanges` answers requests that change topics, groups or other state files once the change is
 durable: all changes that come while a file is written go into its next write together.
 
-Both answer in place without an event loop that runs, because no other request waits then.
+If the event loop does not run, both answer in the same call, because no other request waits then.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ __all__ = [
 _log = get_logger(__name__)
 
 WAITING_MAX: Final = 2_000
-"""Requests that may wait for the thread of `RequestWorker`, of all connections together."""
+"""Number of requests of all connections that may wait for the thread of `RequestWorker`."""
 CHANGES_WAITING_MAX: Final = 10_000
-"""Requests that may wait for changes: a burst of sends to a new topic, as the reference's
-sendThreadPoolQueueCapacity."""
+"""Number of requests that may wait for changes, such as a burst of sends to a new topic. The reference
+allows as many waiting sends (sendThreadPoolQueueCapacity)."""
 WAITING_OF_CHANNEL_MAX: Final = 200
-"""Requests of one connection that may wait."""
+"""Number of requests of one connection that may wait."""
 WAITING_BYTES_MAX: Final = 64 << 20
 """Bytes of memory that the waiting requests may take together."""
 ROUNDS_MAX: Final = 4
-"""How often a request is served again after the creation of what it lacked."""
+"""Number of times that a request is served again after missing topics or groups were created."""
 
 Answer = RemotingCommand | bytes | None
 Serve = Callable[[Channel, RemotingCommand], Answer]
@@ -47,7 +47,7 @@ _Requests = deque[tuple[RemotingCommand, Serve]]
 
 
 class Change(NamedTuple):
-    """A change for `ConfigManager.submit`."""
+    """A change for `ConfigManager.submit`; ``also`` is run with it."""
 
     manager: ConfigManager[Any, Any]
     edit: Callable[[Any], Any]
@@ -55,7 +55,7 @@ class Change(NamedTuple):
 
 
 class MissingConfigError(Exception):
-    """A request needs topics or groups that can be created; it is served again after that.
+    """A request needs topics or groups that do not exist; they are created and the request is served again.
 
     Whoever raises it has done nothing yet that must not be done twice.
     """
@@ -66,10 +66,10 @@ class MissingConfigError(Exception):
 
 
 class NotPreparedError(RefusalError):
-    """A request needs ``work`` that would hold the event loop; it is served again after that ran in a thread.
+    """A request needs ``work`` that would hold the event loop; a thread does it, then the request is served again.
 
-    Whoever raises it has done nothing yet that must not be done twice. It is the answer if the work is
-    undone each time before the request is served again.
+    The code that raises this error has done nothing yet that must not be done twice. If the work has been
+    undone each time before the request is served again, this error is the answer.
     """
 
     def __init__(self, remark: str, work: Callable[[], None]) -> None:
@@ -88,7 +88,7 @@ class RequestWorker:
         self._loop = loop
         self._waiting: dict[Channel, _Requests] = {}
         self._unread: dict[Channel, _Requests] = {}
-        """Requests of clients that do not read."""
+        """Requests of clients that do not read their answers at the moment."""
         self._bounds = WaitingRequests("requests", WAITING_MAX, WAITING_OF_CHANNEL_MAX, WAITING_BYTES_MAX)
         self._task: asyncio.Task[None] | None = None
 
@@ -98,7 +98,7 @@ class RequestWorker:
         return self._bounds.count
 
     def in_thread(self, serve: Serve) -> Serve:
-        """Return a processor that queues its requests for ``serve``, which any thread may call."""
+        """Return a processor that queues requests, so that ``serve`` runs in the thread of this worker."""
 
         @functools.wraps(serve)
         def queue(channel: Channel, request: RemotingCommand) -> Answer:
@@ -155,7 +155,7 @@ class RequestWorker:
         self._task = None
 
     async def stop(self) -> None:
-        """Wait for the request that is being served; those that wait are not served any more."""
+        """Drop the requests that wait, and wait for the one that is being served."""
         for waiting in (self._waiting, self._unread):
             for channel, queue in waiting.items():
                 self._drop(channel, queue)
@@ -166,10 +166,10 @@ class RequestWorker:
 
 @final
 class ConfigChanges:
-    """Changes of state files that requests ask for, written in other threads."""
+    """Applies the changes of state files that requests ask for; the files are written in other threads."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None, worker: RequestWorker | None = None) -> None:
-        """``worker`` runs what requests need before they are served."""
+        """``worker`` runs the work of `NotPreparedError`."""
         self._loop = loop
         self._worker = worker or RequestWorker(loop)
         self._writing: dict[ConfigManager[Any, Any], asyncio.Future[None]] = {}
@@ -206,7 +206,7 @@ class ConfigChanges:
             try:
                 for future in futures:
                     await asyncio.wrap_future(future)
-                # Many pulls may wait for one new group; their answers are made as the client reads them.
+                # Many pulls may wait for one new group: an answer is made only when the client reads.
                 channel.when_reading(functools.partial(_finish, channel, request, then))
             except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
                 answer_failure(channel, request, error)
@@ -219,7 +219,7 @@ class ConfigChanges:
         return None
 
     def serve(self, channel: Channel, request: RemotingCommand, step: Serve) -> Answer:
-        """Return the answer of ``step``, after the creation or the preparation of what it lacks."""
+        """Return the answer of ``step``. If it lacks a topic, a group or prepared work, provide that first."""
         try:
             return step(channel, request)
         except (MissingConfigError, NotPreparedError) as missing:
@@ -229,7 +229,7 @@ class ConfigChanges:
         self, channel: Channel, request: RemotingCommand, missing: MissingConfigError | NotPreparedError,
         serve: Serve, rounds: int = ROUNDS_MAX,
     ) -> Answer:
-        """Create or prepare what is missing, then serve the request again, and so on for some rounds."""
+        """Create or prepare what is missing, then serve the request again, at most ``rounds`` times."""
 
         def again() -> Answer:
             try:
@@ -246,7 +246,7 @@ class ConfigChanges:
     def _prepare(
         self, channel: Channel, request: RemotingCommand, missing: NotPreparedError, then: Callable[[], Answer]
     ) -> Answer:
-        """Run the work of a request in the thread of requests, then answer with the result of ``then``."""
+        """Run the work of a request in the thread of the worker, then answer with the result of ``then``."""
         loop = self._loop
         if loop is None or not loop.is_running():
             missing.work()
@@ -267,9 +267,9 @@ class ConfigChanges:
     def _write_soon(
         self, loop: asyncio.AbstractEventLoop, manager: ConfigManager[Any, Any]
     ) -> None:
-        """Have the queued changes of a manager written, by one thread at a time.
+        """Write the queued changes of a manager in a thread; one thread at a time writes for a manager.
 
-        The threads are few, and a disk that does not answer would take all of them.
+        There are few threads, and with more than one for a manager a disk that hangs would block all of them.
         """
         if manager in self._writing:
             self._write_again.add(manager)
@@ -296,7 +296,7 @@ P = TypeVar("P", bound=_Processor)
 def creates_missing(
     method: Callable[[P, Channel, RemotingCommand], Answer]
 ) -> Callable[[P, Channel, RemotingCommand], Answer]:
-    """Serve a request again after the creation of the topics and groups that it lacked."""
+    """Decorate a processor: topics and groups that its request lacks are created, then it runs again."""
 
     @functools.wraps(method)
     def serve(self: P, channel: Channel, request: RemotingCommand) -> Answer:
@@ -321,12 +321,12 @@ def _send(channel: Channel, request: RemotingCommand, answer: Answer) -> None:
 
 
 def answer_failure(channel: Channel, request: RemotingCommand, error: Exception) -> None:
-    """Log what a request failed with, and answer the request with it."""
+    """Log the error of a request, and send it as the answer."""
     channel.answer(request, failure_of(channel, request, error))
 
 
 def failure_of(channel: Channel, request: RemotingCommand, error: Exception) -> RemotingCommand:
-    """Log what a request failed with, and return the answer."""
+    """Log the error of a request, and return it as an answer."""
     if isinstance(error, RefusalError):
         return request.refused(error)
     _log.warning(

@@ -42,9 +42,9 @@ __all__ = ["BrokerStatsManager", "DayTotals", "StatsData", "StatsSnapshot"]
 
 SAMPLE_MS: Final = 10_000
 _PERIODS_NS: Final = (SAMPLE_MS * 1_000_000, 600_000_000_000, 3_600_000_000_000)
-"""Between samples for the minute, the hour and the day."""
+"""Time between two samples for the minute, for the hour and for the day."""
 _SAMPLES: Final = (7, 7, 25)
-"""Kept of each; a figure is over one period fewer."""
+"""Number of samples kept for the minute, the hour and the day. N samples span N - 1 periods."""
 
 
 _SIZES: Final = ("TOPIC_PUT", "GROUP_GET", "QUEUE_PUT")
@@ -52,18 +52,18 @@ _COUNTED: Final = (
     "GROUP_GET_LATENCY", "TOPIC_PUT_LATENCY", "SNDBCK2DLQ_TIMES", "CONSUMER_REGISTER_TIME",
     "PRODUCER_REGISTER_TIME", "CHANNEL_ACTIVITY",
 )
-"""Statistics whose kind is their whole name."""
+"""Statistics that are counted under their full name."""
 _WITHOUT: Final = ("BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC", "BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC")
 _KINDS: Final[Mapping[str, str]] = {
     **{f"{kind}_NUMS": kind for kind in (
         *_SIZES, "SNDBCK_PUT", "GROUP_ACK", "GROUP_CK", "BROKER_PUT", "BROKER_GET", "BROKER_ACK", "BROKER_CK")},
     **{f"{kind}_SIZE": kind for kind in _SIZES}, **{name: name for name in (*_COUNTED, *_WITHOUT)},
 }
-"""What is sampled for each statistic; a kind with sizes has two."""
+"""Kind of counter for each statistic; ``NUMS`` and ``SIZE`` of one kind share a counter."""
 
 
 class StatsSnapshot(NamedTuple):
-    """What one period counted: its sum, the sum a second, and the sum for each time counted."""
+    """Sum over a period, its rate a second (``tps``), and its mean for each time that was counted (``avgpt``)."""
 
     sum: int = 0
     tps: float = 0.0
@@ -71,7 +71,7 @@ class StatsSnapshot(NamedTuple):
 
 
 class StatsData(NamedTuple):
-    """One statistic."""
+    """The figures of one statistic."""
 
     minute: StatsSnapshot
     hour: StatsSnapshot
@@ -79,7 +79,7 @@ class StatsData(NamedTuple):
 
 
 class DayTotals(NamedTuple):
-    """Messages in and out since the start, without system topics, at three times."""
+    """Totals of messages (in, out) since the start, without system topics, at three points of time."""
 
     yesterday_morning: tuple[int, int]
     today_morning: tuple[int, int]
@@ -112,12 +112,12 @@ class _StatsItem:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing was counted for a day."""
+        """True if nothing was counted for a day."""
         day = self.samples[-1]
         return len(day) == day.maxlen and day[0].times == self.flow.times
 
     def data(self, *, size: bool, mean: bool) -> StatsData:
-        """The figures of messages, or of their ``size``."""
+        """Return the figures of messages, or of their bytes with ``size``."""
         return StatsData(*(_snapshot(samples, size=size, mean=mean) for samples in self.samples))
 
 
@@ -134,7 +134,7 @@ def _snapshot(samples: deque[_Call], *, size: bool, mean: bool) -> StatsSnapshot
 
 @final
 class BrokerStatsManager:
-    """Samples ``traffic``. `step` is called every `SAMPLE_MS` by one thread, the rest by any."""
+    """Samples ``traffic``. One thread calls `step` every `SAMPLE_MS`; any thread calls the other methods."""
 
     def __init__(self, clock: Clock, traffic: Traffic, cluster: str) -> None:
         self._clock = clock
@@ -147,7 +147,7 @@ class BrokerStatsManager:
         self._mornings = (0, 0), (0, 0)
 
     def step(self) -> None:
-        """Take the samples that are due; at the first step after midnight the day's totals, too."""
+        """Take the samples that are due, and at the first step after midnight the totals of the day."""
         self._turn_day()
         now = self._clock.monotonic_ns()
         items: dict[tuple[str, str], _StatsItem] = {}
@@ -173,7 +173,7 @@ class BrokerStatsManager:
                 counters.forget(key)
 
     def view(self, name: str, key: str) -> StatsData | None:
-        """A statistic by name and key; None if there is none."""
+        """Return a statistic by name and key; None if nothing was counted for it."""
         kind = _KINDS.get(name)
         if kind is None:
             return None
@@ -188,17 +188,17 @@ class BrokerStatsManager:
         return item.data(size=name.endswith("_SIZE"), mean=not kind.startswith("BROKER_"))
 
     def topic_put_tps(self, topic: str) -> float:
-        """Messages a second that became readable on a topic in the last minute."""
+        """Return how many messages a second became readable on a topic in the last minute."""
         found = self.view("TOPIC_PUT_NUMS", topic)
         return 0.0 if found is None else found.minute.tps
 
     def group_get_tps(self, group: str, topic: str) -> float:
-        """Messages a second that a group was handed of a topic in the last minute."""
+        """Return how many messages a second of a topic a group received in the last minute."""
         found = self.view("GROUP_GET_NUMS", f"{topic}@{group}")
         return 0.0 if found is None else found.minute.tps
 
     def day_totals(self) -> DayTotals:
-        """Messages in and out, to be subtracted from each other."""
+        """Return the totals; the difference of two of them is the number of messages in between."""
         return DayTotals(*self._mornings, self._totals())
 
     def _totals(self) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Who is connected: producers and consumers as their heartbeats describe them."""
+"""The connected producers and consumers, as their heartbeats describe them."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ TAG: Final = "TAG"
 BROADCASTING: Final = "BROADCASTING"
 UNKNOWN_FINGERPRINT: Final = 0
 LOGGED_MAX: Final = 20
-"""Groups of a closed connection that are logged one by one."""
+"""If a closed connection was in more groups than this, one log line reports them together."""
 GROUPS_OF_CHANNEL_MAX: Final = 1_000
-"""Consumer groups, and as many producer groups, that one connection may be in."""
+"""Number of consumer groups that one connection may be in, and of producer groups."""
 
 
 @dataclass(slots=True)
 class SubscriptionData:
-    """What a group wants of a topic; ``codes`` is None for everything."""
+    """The subscription of a group to a topic; ``codes`` are the hashes of its tags, None means every message."""
 
     topic: str
     sub_string: str = SUB_ALL
@@ -50,14 +50,14 @@ class SubscriptionData:
 
     @property
     def is_tag(self) -> bool:
-        """Whether it is one by tags, and not an expression over properties."""
+        """True if it filters by tags, False if by an expression over properties."""
         return self.expression_type == TAG
 
     @classmethod
     def parse(
         cls, topic: str, expression: str, sub_version: int = 0, expression_type: str = TAG
     ) -> SubscriptionData:
-        """From ``tag || tag``; blank text or ``*`` means everything."""
+        """Return the subscription of an expression ``tag || tag``; blank text or ``*`` means every message."""
         made = cls(topic, expression or SUB_ALL, (), sub_version, expression_type or TAG)
         if made.expression_type == TAG and made.sub_string != SUB_ALL:
             made.tags = tuple(t for t in (p.strip() for p in expression.split("||")) if t)
@@ -68,7 +68,7 @@ class SubscriptionData:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> SubscriptionData:
-        """From a member of a heartbeat."""
+        """Return a subscription from its JSON object in a heartbeat."""
         made = cls(
             str(value.get("topic", "")),
             str(value.get("subString") or SUB_ALL),
@@ -108,10 +108,10 @@ class ClientInfo:
     last_update_ns: int = 0
     last_update_ms: int = 0
     fingerprint: int = UNKNOWN_FINGERPRINT
-    """Of the subscriptions in its last complete heartbeat; 0 when it sent none."""
+    """Fingerprint of the subscriptions in its last complete heartbeat; 0 if it has sent none."""
 
     def to_json(self) -> dict[str, Any]:
-        """A connection as mqadmin shows it."""
+        """Return the connection by RocketMQ's names, as mqadmin reads it."""
         return {
             "clientAddr": self.channel.peer,
             "clientId": self.client_id,
@@ -137,11 +137,11 @@ class ConsumerGroupInfo:
         return self.message_model == BROADCASTING
 
     def client_ids(self) -> list[str]:
-        """Members' ids, each once."""
+        """Return the client ids of the members, each once."""
         return list(dict.fromkeys(m.client_id for m in self.members.values()))
 
     def take_subscriptions(self, wanted: Iterable[SubscriptionData]) -> bool:
-        """Replace what the group wants; whether topics came or went."""
+        """Replace the subscriptions of the group; return whether a topic was added or removed."""
         changed = False
         kept: dict[str, SubscriptionData] = {}
         for new in wanted:
@@ -158,7 +158,7 @@ class ConsumerGroupInfo:
 
 
 class SubscriptionListener(Protocol):
-    """What is called when a heartbeat brings subscriptions, and when a group has no member any more."""
+    """Is called when a heartbeat brings subscriptions, and when a group has no member any more."""
 
     def registered(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
         """Take note of all subscriptions of a group."""
@@ -172,7 +172,7 @@ class SubscriptionListener(Protocol):
 class ConsumerManager:
     """Consumer groups that have a live member.
 
-    ``notify_enabled(group)`` says whether members of a group are told of changes (request 40).
+    ``notify_enabled(group)`` returns whether the members of a group are notified of changes (request 40).
     """
 
     def __init__(
@@ -191,11 +191,11 @@ class ConsumerManager:
         return list(self._groups.values())
 
     def find(self, group: str) -> ConsumerGroupInfo | None:
-        """The group, if it has a live member."""
+        """Return the group, or None if it has no live member."""
         return self._groups.get(group)
 
     def find_client(self, group: str, client_id: str) -> ClientInfo | None:
-        """A member by its id."""
+        """Return a member by its client id; None if the group has no such member."""
         info = self._groups.get(group)
         if info is not None:
             for member in info.members.values():
@@ -204,7 +204,7 @@ class ConsumerManager:
         return None
 
     def member(self, group: str, channel: Channel, client_id: str) -> ClientInfo | None:
-        """A member by its connection, or by its id on another one."""
+        """Return a member by its connection, or if that is not known by its client id on another connection."""
         info = self._groups.get(group)
         found = info.members.get(channel) if info is not None else None
         if found is not None and found.client_id == client_id:
@@ -212,11 +212,13 @@ class ConsumerManager:
         return self.find_client(group, client_id)
 
     def ask_for_subscriptions(self, group: str, channel: Channel) -> None:
-        """Have a member tell its subscriptions again: its next heartbeat without them is a change.
+        """Have a member send its subscriptions again.
 
-        A Java client whose rebalance meets a heartbeat under way drops the one that would tell its
-        new versions, and leaves the subscriptions out of all later ones; its pulls would be
-        refused as not latest for ever.
+        Its fingerprint is forgotten, so its next heartbeat without subscriptions is answered with "changed".
+
+        The reason is a race in Java clients: while one heartbeat is under way, a rebalance drops the heartbeat
+        that would carry the new subscription versions. All later heartbeats leave the subscriptions out, so
+        without this call every pull would be refused as not latest.
         """
         info = self._groups.get(group)
         member = info.members.get(channel) if info is not None else None
@@ -224,14 +226,14 @@ class ConsumerManager:
             member.fingerprint = UNKNOWN_FINGERPRINT
 
     def groups_of(self, topic: str) -> list[str]:
-        """Live groups that want a topic."""
+        """Return the live groups that subscribe to a topic."""
         return [g.group for g in list(self._groups.values()) if topic in g.subscriptions]
 
     def register(
         self, channel: Channel, request: RemotingCommand, client_id: str, data: dict[str, Any],
         *, keep_subscriptions: bool = False,
     ) -> bool:
-        """Take over one group of a heartbeat; whether membership or subscriptions changed."""
+        """Register one consumer group of a heartbeat; return whether its members or subscriptions changed."""
         group = str(data["groupName"])
         joined = self._joined.setdefault(channel, set())
         _check_groups(joined, group)
@@ -260,14 +262,14 @@ class ConsumerManager:
         return changed
 
     def unregister(self, channel: Channel, group: str, client_id: str) -> None:
-        """A member says goodbye."""
+        """Remove a member that leaves its group."""
         info = self._groups.get(group)
         member = info.members.get(channel) if info is not None else None
         if info is not None and member is not None and member.client_id == client_id:
             self._remove(info, [channel])
 
     def closed(self, channel: Channel) -> None:
-        """A connection is gone."""
+        """Remove the members on a connection that has closed."""
         joined = list(self._joined.get(channel, ()))
         many = len(joined) > LOGGED_MAX
         if many:
@@ -330,15 +332,15 @@ class ProducerManager:
         self._joined: dict[Channel, set[str]] = {}
         self._turn = 0
         self._clients: dict[str, Counter[Channel]] = {}
-        """By client id: its connections, the latest last, and the number of groups of each."""
+        """By client id: its connections, the latest last, each with its number of groups."""
 
     def groups(self) -> dict[str, list[ClientInfo]]:
-        """Members by group."""
+        """Return the members of each group."""
         return {
             group: list(members.values()) for group, members in list(self._groups.items())}
 
     def members(self, group: str) -> list[ClientInfo]:
-        """Members of a group; empty when it has none."""
+        """Return the members of a group; empty if it has no member."""
         return list(self._groups.get(group, {}).values())
 
     def find_channel(self, client_id: str) -> Channel | None:
@@ -347,7 +349,7 @@ class ProducerManager:
         return next(reversed(channels)) if channels else None
 
     def available_channel(self, group: str) -> Channel | None:
-        """Return a connection of a member that reads what is sent to it, the members in turn; or None."""
+        """Return a connection of a member that reads its answers, the members in turn; None if no member does."""
         channels = [
             channel for channel in self._groups.get(group, ())
             if not channel.closed and not channel.paused]
@@ -357,7 +359,7 @@ class ProducerManager:
     def register(
         self, channel: Channel, request: RemotingCommand, client_id: str, group: str
     ) -> None:
-        """Take over one group of a heartbeat."""
+        """Register one producer group of a heartbeat."""
         joined = self._joined.setdefault(channel, set())
         _check_groups(joined, group)
         joined.add(group)
@@ -371,7 +373,7 @@ class ProducerManager:
         member.last_update_ms = self._clock.now_ms()
 
     def unregister(self, channel: Channel, group: str) -> None:
-        """A member says goodbye."""
+        """Remove a member that leaves its group."""
         members = self._groups.get(group)
         member = members.pop(channel, None) if members is not None else None
         if member is not None:
@@ -389,7 +391,7 @@ class ProducerManager:
                 del self._groups[group]
 
     def closed(self, channel: Channel) -> None:
-        """A connection is gone."""
+        """Remove the members on a connection that has closed."""
         for group in list(self._joined.get(channel, ())):
             self.unregister(channel, group)
 

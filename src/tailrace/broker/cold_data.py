@@ -29,23 +29,23 @@ FORGET_MS: Final = 60_000
 """A group that has read nothing from the disk for this long is not shown any more."""
 THRESHOLDS_MAX: Final = 10_000
 SYSTEM_GROUP: Final = "CID_RMQ_SYS_"
-"""How names of groups begin that are never limited."""
+"""Prefix of the groups that are never limited."""
 
 
 @dataclass(slots=True)
 class _Reads:
-    """What a group has read from the disk in this period (AccAndTimeStamp)."""
+    """Reads of a group from the disk in this period (AccAndTimeStamp)."""
 
     created_ms: int
     last_ms: int = 0
     size: int = 0
     logged: bool = False
-    """Whether it was logged in this period that the group is limited."""
+    """True if the log line about the limited group was written in this period."""
 
 
 @final
 class ColdDataFlowControl:
-    """Counts cold reads by group and says which groups have read enough."""
+    """Counts cold reads by group, and reports which groups have reached their limit."""
 
     def __init__(self, clock: Clock, config: BrokerConfig) -> None:
         self._clock = clock
@@ -54,7 +54,7 @@ class ColdDataFlowControl:
         self._reads: dict[str, _Reads] = {}
         self._all = 0
         self.thresholds: dict[str, int] = {}
-        """Bytes in a period by group, for groups with a threshold of their own."""
+        """Bytes in a period, for groups with a threshold of their own."""
 
     def count(self, group: str, size: int) -> None:
         """Note that a group has read ``size`` bytes from the disk."""
@@ -83,7 +83,7 @@ class ColdDataFlowControl:
         return True
 
     def set_thresholds(self, values: dict[str, str]) -> None:
-        """Set thresholds in bytes by group: all of them or none. Raises RefusalError."""
+        """Set thresholds, in bytes, of groups. Raises RefusalError if one is invalid; then nothing changes."""
         found: dict[str, int] = {}
         for group, text in values.items():
             try:

@@ -1,17 +1,17 @@
-"""Pulls whose messages are not in the page cache: read in threads, so that no other client waits.
+"""Reads from the disk for pulls, in threads, so that no other client waits.
 
-A read from the disk takes milliseconds, and during a read on the event loop every client waits. So the
-loop reads only what is cached. A pull that needs the disk waits here for one of two threads. The groups
-take turns, and within a group its connections. Only the read happens in the thread: the answer is made
-and written on the event loop. Other requests of the same connection are served in the meantime.
+A read from the disk takes milliseconds. If the event loop made it, every client would wait. So the event
+loop reads only messages that are in the page cache, and a pull of other messages waits here for one of two
+threads. The consumer groups take turns, and within a group its connections. The thread only reads: the event
+loop makes the answer and writes it. Other requests of the same connection are served in the meantime.
 
 Memory is bounded:
 
-- Requests that wait: `WAITING_MAX` in all, `WAITING_OF_CHANNEL_MAX` of one connection, and
-  `WAITING_BYTES_MAX` bytes in all. One more is refused (SYSTEM_BUSY), and its client pulls again.
-  They also count as held by their connection, see `tailrace.remoting.limits`.
-- Results: one for each thread. A read starts only while the client reads its answers, and its result
-  is written when it ends. So a client that stops reading has at most two more answers in memory.
+- Requests that wait: at most `WAITING_MAX` in all, `WAITING_OF_CHANNEL_MAX` of one connection, and
+  `WAITING_BYTES_MAX` bytes in all. A further request is refused (SYSTEM_BUSY), and its client pulls again.
+  Requests that wait also count as held by their connection, see `tailrace.remoting.limits`.
+- Results: one for each thread. A read starts only while the client reads its answers, and the result is
+  written when the read ends. So a client that stops reading has at most two more answers in memory.
 """
 
 from __future__ import annotations
@@ -34,16 +34,19 @@ __all__ = ["ColdRead", "ColdReadService"]
 
 THREADS: Final = 2
 WAITING_MAX: Final = 10_000
-"""Pulls that may wait, of all connections together."""
+"""Number of pulls of all connections that may wait."""
 WAITING_OF_CHANNEL_MAX: Final = 1_000
-"""Pulls of one connection that may wait; a client has one for each queue."""
+"""Number of pulls of one connection that may wait; a client has one for each queue."""
 WAITING_BYTES_MAX: Final = 64 << 20
 """Bytes of memory that the waiting pulls may take together."""
 
 
 @dataclass(slots=True, eq=False)
 class ColdRead:
-    """A pull that waits for the disk. ``answer`` gets the result or the error, on the event loop."""
+    """A pull that waits for the disk.
+
+    ``read`` runs in a thread. ``answer`` is called on the event loop with the result or the error.
+    """
 
     channel: Channel
     request: RemotingCommand
@@ -58,13 +61,13 @@ class ColdRead:
 
 @final
 class ColdReadService:
-    """Runs reads in two threads. Everything else is on the event loop."""
+    """Runs reads in two threads. All methods are called on the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._turns: dict[str, dict[Channel, deque[ColdRead]]] = {}
         self._waiting: dict[Channel, set[ColdRead]] = {}
-        """Every pull that waits, also those of connections that are paused, which have no turn."""
+        """All pulls that wait; those that are delayed or whose client does not read are not in ``_turns``."""
         self._bounds = WaitingRequests(
             "pulls from the disk", WAITING_MAX, WAITING_OF_CHANNEL_MAX,
             WAITING_BYTES_MAX)
@@ -72,9 +75,9 @@ class ColdReadService:
         self._executor: ThreadPoolExecutor | None = None
         self._stopped = False
         self.count = 0
-        """Number of reads that were made."""
+        """Number of reads that have ended."""
         self.bytes = 0
-        """Bytes of messages that they returned."""
+        """Bytes of messages that these reads returned."""
 
     @property
     def pending(self) -> int:
@@ -82,7 +85,7 @@ class ColdReadService:
         return self._bounds.count + len(self._reads)
 
     def submit(self, pull: ColdRead, delay_s: float = 0) -> None:
-        """Queue a pull, after a delay if there is one.
+        """Queue a pull, after a delay of ``delay_s`` seconds.
 
         Raises RefusalError (SYSTEM_BUSY) if too many wait or the broker stops.
         """
@@ -99,7 +102,7 @@ class ColdReadService:
             self._take_turn(pull)
 
     def _take_turn(self, pull: ColdRead) -> None:
-        """Give a pull its place among those of its group, unless it was given up while it was delayed."""
+        """Queue a pull after the others of its connection, unless it was dropped while it was delayed."""
         if pull in self._waiting.get(pull.channel, ()):
             self._queue(pull.group, pull.channel, (pull,))
             self._start()
@@ -113,7 +116,7 @@ class ColdReadService:
                 del self._turns[pull.group]
 
     def release_all(self) -> list[ColdRead]:
-        """Give up the pulls that wait, for shutting down, and take no more; reads under way go on."""
+        """Drop and return the pulls that wait, and refuse further ones, for a stop. Reads under way go on."""
         self._stopped = True
         released = [pull for pulls in self._waiting.values() for pull in pulls]
         self._turns.clear()
@@ -126,13 +129,13 @@ class ColdReadService:
         self.release_all()
         while self._reads:
             await asyncio.wait(self._reads)
-            await asyncio.sleep(0)  # their results are handed on
+            await asyncio.sleep(0)  # let the event loop call `_answer`
         if self._executor is not None:
             self._executor.shutdown()
             self._executor = None
 
     def _forget(self, pull: ColdRead) -> None:
-        """Count a pull no more as one that waits."""
+        """Remove a pull from those that wait, and from their counts."""
         mine = self._waiting[pull.channel]
         mine.remove(pull)
         if not mine:
@@ -144,7 +147,7 @@ class ColdReadService:
         self._turns.setdefault(group, {}).setdefault(channel, deque()).extend(pulls)
 
     def _start(self) -> None:
-        """Give the free threads to the pulls whose turn it is."""
+        """Start the next pulls on the threads that are free."""
         while len(self._reads) < THREADS and self._turns:
             group = next(iter(self._turns))
             queues = self._turns.pop(group)
@@ -156,10 +159,10 @@ class ColdReadService:
             channel.when_reading(partial(self._run, group, channel, queue))
 
     def _run(self, group: str, channel: Channel, queue: deque[ColdRead]) -> None:
-        """Read for the first pull of a queue; the others wait for their next turn."""
+        """Read for the first pull of a queue; the others go back to wait for the next turn of their connection."""
         if self._stopped:
             return
-        # Both threads may be taken when a client begins to read again.
+        # The client may have started to read again later, when both threads were busy.
         pull = queue.popleft() if len(self._reads) < THREADS else None
         if queue:
             self._queue(group, channel, queue)

@@ -1,4 +1,4 @@
-"""What every request of a consumer is checked for: its topic, queue and group. All raise RefusalError."""
+"""Checks of the topic, queue and group in the requests of consumers. All functions raise RefusalError."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = [
 
 
 def existing_topic(broker: BrokerContext, topic: str) -> TopicConfig:
-    """Return a topic that is not created by a consumer."""
+    """Return a topic, which is not created if it is missing."""
     config = broker.topics.select(topic)
     if config is None:
         raise RefusalError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
@@ -25,7 +25,7 @@ def check_queue(
     topic: TopicConfig, queue_id: int, code: ResponseCode = ResponseCode.INVALID_PARAMETER, *,
     or_all: bool = False,
 ) -> None:
-    """Check that a consumer may name a queue; ``or_all``: a number below 0 stands for all of them."""
+    """Check that a queue exists for reading. With ``or_all`` a number below 0 is valid and means all queues."""
     if queue_id >= topic.read_queue_nums or (queue_id < 0 and not or_all):
         raise RefusalError(
             code, f"queueId[{queue_id}] is illegal, topic:[{topic.topic_name}] "
@@ -35,7 +35,7 @@ def check_queue(
 def readable_topic(
     broker: BrokerContext, topic: str, queue_id: int, what: str, *, or_all: bool = False
 ) -> TopicConfig:
-    """Return a topic that may be read, with a queue of it; ``what`` names the request in the answer."""
+    """Return a topic after a check that it and its queue may be read; ``what`` names the request in the error."""
     config = existing_topic(broker, topic)
     if not config.readable:
         raise RefusalError(ResponseCode.NO_PERMISSION, f"the topic[{topic}] {what} message is forbidden")
@@ -44,13 +44,13 @@ def readable_topic(
 
 
 def no_group(group: str) -> RefusalError:
-    """Return what refuses a request of a group that does not exist."""
+    """Return the error for a request of a group that does not exist."""
     return RefusalError(
         ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{group}] does not exist")
 
 
 def consuming_group(broker: BrokerContext, group: str) -> SubscriptionGroupConfig:
-    """Return a group that may consume. Raises MissingConfigError, too, for one that is to be created."""
+    """Return a group that may consume. Raises MissingConfigError if the group has to be created first."""
     config = broker.group(group)
     if config is None:
         raise no_group(group)

@@ -1,4 +1,4 @@
-"""What the processors of a broker share."""
+"""The objects that the processors of a broker share."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = ["BrokerContext"]
 
 @dataclass(slots=True, kw_only=True)
 class BrokerContext:
-    """A running broker, as its processors see it."""
+    """The parts of a running broker that its processors use."""
 
     loop: asyncio.AbstractEventLoop
     clock: Clock
@@ -54,45 +54,45 @@ class BrokerContext:
     locks: RebalanceLockManager
     filters: MessageFilters
     address: str = ""
-    """``ip:port`` that clients are told."""
+    """``ip:port`` that the broker advertises to clients."""
     namesrv_address: str = ""
     boot_ms: int = 0
     traffic: Traffic = field(init=False)
     stats: BrokerStatsManager = field(init=False)
     route: Callable[[str], dict[str, Any] | None] = field(init=False)
-    """Queues of a topic (TopicRouteData), of this broker and all that its name server knows."""
+    """Returns the route of a topic (TopicRouteData): its queues on this broker and on those of the name server."""
     outgoing: Callable[[], RemotingClient] = RemotingClient
     """Makes a client for other brokers and name servers, which uses TLS and signs as the settings say."""
     waiting_sends: Callable[[], int] = int
-    """How many sends wait for the disk."""
+    """Returns the number of sends that wait for the disk."""
     waiting_pulls: Callable[[], int] = int
-    """How many pulls wait for a message."""
+    """Returns the number of pulls that wait for a message."""
     denied: Callable[[], Mapping[str, int]] = lambda: dict.fromkeys(REASONS, 0)
-    """Requests that access control refused, by reason."""
+    """Returns the number of requests that access control refused, by reason."""
     registrations: Callable[[], Mapping[str, bool]] = dict
-    """Name servers of other processes: whether they took the last registration."""
+    """Returns for each name server of another process whether it accepted the last registration."""
     changes: ConfigChanges = field(init=False)
     """Changes of topics, groups and offsets that are answered once they are durable."""
     worker: RequestWorker = field(init=False)
-    """Runs requests whose work grows."""
+    """Runs requests whose work grows with their input or the store."""
     cold_reads: ColdReadService = field(init=False)
-    """Runs pulls that need the disk."""
+    """Runs pulls that read from the disk."""
     cold_data: ColdDataFlowControl = field(init=False)
-    """Says which groups have read too much from the disk."""
+    """Reports which groups have read too much from the disk."""
     static_topics: StaticTopics = field(init=False)
     """Logical queues of static topics."""
     other_brokers: OtherBrokers = field(init=False)
-    """Asks the brokers that have parts of those queues."""
+    """Sends requests to the brokers that have other parts of logical queues."""
     questions: Questions = field(init=False)
-    """Serves requests that name such queues."""
+    """Serves requests that name logical queues."""
     transactions: TransactionService = field(init=False)
     """Half messages of transactions."""
     pop_metrics: PopMetrics = field(init=False)
-    """What POP has in flight and has written."""
+    """Counts what POP has in flight and has written."""
     rpc_latency: RpcLatency = field(default_factory=RpcLatency)
-    """How long calls of the gRPC endpoint take."""
+    """Counts how long calls of the gRPC endpoint take."""
     loop_lag: LoopLag = field(init=False)
-    """How long requests hold the event loop."""
+    """Measures how long requests hold the event loop."""
 
     def __post_init__(self) -> None:
         self.loop_lag = LoopLag(self.loop)
@@ -122,9 +122,9 @@ class BrokerContext:
         }]}
 
     def group(self, name: str) -> SubscriptionGroupConfig | None:
-        """Return a group; None for one that does not exist and that a consumer does not create.
+        """Return a group; None if it does not exist and may not be created by a consumer.
 
-        Raises MissingConfigError for one that is to be created.
+        Raises MissingConfigError if it has to be created first.
         """
         found = self.groups.select(name)
         if found is None and self.groups.may_create(name):
@@ -134,7 +134,7 @@ class BrokerContext:
     def topic(self, name: str, queue_nums: int, sys_flag: int = 0) -> TopicConfig:
         """Return a topic of the broker's own, such as a retry topic.
 
-        Raises MissingConfigError for one that is to be created.
+        Raises MissingConfigError if it has to be created first.
         """
         found = self.topics.select(name)
         if found is None:

@@ -6,10 +6,11 @@
     ...
     await controller.stop()          # answers what is pending, writes offsets; the store stays open
 
-``start`` returns once clients can be served and routed. Port 0 picks a free port. With ``vip=True``
-the broker also listens on its port minus 2, where old clients send to; it is left out, with a line
-in the log, when that port is taken, and never tried for port 0. ``namesrv_listen=None`` starts no
-name server. The store is not closed by the controller: who opened it closes it, after ``stop``.
+``start`` returns when clients can be served and can find the broker. Port 0 picks a free port. With
+``vip=True`` the broker also listens on its port minus 2 (the VIP port), to which old clients send. If that
+port is taken, a log line reports it and the broker runs without it; for port 0 there is no VIP port.
+``namesrv_listen=None`` starts no name server. The controller does not close the store: the code that opened
+it closes it after ``stop``.
 """
 
 from __future__ import annotations
@@ -86,15 +87,15 @@ SCAN_S: Final = 10.0
 FILTERS_MS: Final = 10_000
 """Period of writing the expressions of consumer groups."""
 PATIENCE_S: Final = 3.0
-"""How long a stop waits for answers to requests that have come."""
+"""Longest time that a stop waits until requests that have arrived are answered."""
 
 
 @final
 class BrokerController:
     """Starts and stops the sockets and services of a broker on ``store``, once.
 
-    It is made in the event loop in which it will serve. Raises StoreError or OSError if the files of
-    topics, groups or offsets cannot be read.
+    Construct it in the event loop in which it serves. Raises StoreError or OSError if the files of topics,
+    groups or offsets cannot be read.
     """
 
     def __init__(
@@ -111,14 +112,14 @@ class BrokerController:
         settings_file: str = "",
         tls: TlsOptions | None = None,
     ) -> None:
-        """Serve ``store``. Requests may change live settings, also in ``settings_file`` if there is one.
+        """Prepare to serve ``store``. Changes of live settings are written to ``settings_file`` if there is one.
 
         ``tls`` is for connections to name servers of other processes.
         """
         self.broker_address = ""
-        """``ip:port`` that clients are told."""
+        """``ip:port`` that the broker advertises to clients."""
         self.namesrv_address = ""
-        """``ip:port`` of the name server, or of those of other processes, separated by ``;``."""
+        """``ip:port`` of the name server, or if it runs in other processes their addresses, separated by ``;``."""
         self._store = store
         self._config = broker_config or BrokerConfig()
         self._clock = clock or SystemClock()
@@ -188,7 +189,7 @@ class BrokerController:
         *,
         vip: bool = False,
     ) -> None:
-        """Listen and serve. Raises OSError when an address cannot be taken; then nothing runs."""
+        """Listen and serve. Raises OSError if the process cannot listen on an address; then nothing runs."""
         listeners = Listeners(
             self._config.broker_ip1, limits=server_limits(self._config),
             high_water=self._config.write_buffer_high_water_mark or HIGH_WATER)
@@ -196,7 +197,7 @@ class BrokerController:
         await self.serve_on(listeners)
 
     async def serve_on(self, listeners: Listeners) -> None:
-        """Serve on ports that were taken before; they are given back when this raises."""
+        """Serve on ports that are already listened on; if this raises, they are closed."""
         try:
             await self._serve_on(listeners)
         except BaseException:
@@ -209,7 +210,7 @@ class BrokerController:
         )
 
     async def _serve_on(self, listeners: Listeners) -> None:
-        # Recovery may have left less than was consumed; queues must be there to compare.
+        # Recovery may have cut messages off that were consumed. The comparison needs dispatched queues.
         if await self._broker.loop.run_in_executor(None, self._store.wait_dispatched):
             self._correct_offsets()
         await self._broker.loop.run_in_executor(None, self._broker.transactions.load)
@@ -277,10 +278,10 @@ class BrokerController:
         )
 
     def _correct_offsets(self) -> None:
-        """Take back offsets behind the end of their queue.
+        """Lower offsets that are past the end of their queue to that end.
 
-        They were written before the messages were durable, and a power loss took those. Kept, they
-        would skip the messages that get these offsets next.
+        Such an offset was written before its messages were durable, and a power loss removed the messages.
+        If it stayed, the group would skip the next messages, which get the same offsets.
         """
         offsets = self._broker.offsets
         for topic, group, queue_id, offset in offsets.entries():
@@ -292,7 +293,7 @@ class BrokerController:
                 offsets.commit(group, topic, queue_id, until)
 
     def _register(self, listeners: Listeners) -> None:
-        """Have the servers answer requests; the one on the VIP port serves no pulls."""
+        """Register the processors at the servers; the one on the VIP port serves no pulls."""
         for server in (listeners.broker, listeners.vip):
             if server is not None:
                 self._register_on(server)
@@ -328,8 +329,8 @@ class BrokerController:
         self._every("expire", SCAN_S, name_server.expire)
 
     async def _register_elsewhere(self, own: str) -> None:
-        """Register at the name servers of ``namesrvAddr`` that are not the one of this process."""
-        others = await self._broker.loop.run_in_executor(  # it may look up names
+        """Register at the name servers of ``namesrvAddr``, except the one of this process."""
+        others = await self._broker.loop.run_in_executor(  # in a thread, because it may look up host names
             None, registered_elsewhere, self._config.namesrv_addr, own)
         if not others:
             return
@@ -343,11 +344,11 @@ class BrokerController:
 
     @property
     def broker(self) -> BrokerContext:
-        """What the processors of the broker share."""
+        """The objects that the processors of the broker share."""
         return self._broker
 
     def in_process(self) -> RemotingServer:
-        """Return a server that does not listen, for `InProcessConnection`: it serves what the broker's port serves."""
+        """Return a server without a port, for `InProcessConnection`. It serves what the broker's port serves."""
         server = RemotingServer(limits=ServerLimits(bytes_max=self._config.server_buffer_max_bytes))
         server.loop = self._broker.loop
         self._register_on(server)
@@ -356,7 +357,7 @@ class BrokerController:
         return server
 
     async def stop(self) -> None:
-        """Stop serving: what is pending is answered, newer clients are told to go away."""
+        """Stop serving. Sends that wait for the disk are answered, held pulls of clients after 5.3.1 with GO_AWAY."""
         if not self._started:
             return
         self._started = False
@@ -386,16 +387,16 @@ class BrokerController:
 
     def _persist_offsets(self) -> None:
         if self._store.lost_lock:
-            return  # the file is another process's
+            return  # the file now belongs to another process
         try:
             self._broker.offsets.persist_if_changed()
             self._pop.persist()
-        except (StoreError, OSError) as error:  # at a stop the store is closed all the same
+        except (StoreError, OSError) as error:  # a stop goes on, so that the store is closed
             _log.error("consumer offsets could not be written cause=%s", error)
 
     def _persist_metrics(self) -> None:
         if self._store.lost_lock:
-            return  # the file is another process's
+            return  # the file now belongs to another process
         try:
             self._broker.transactions.metrics.persist()
         except (StoreError, OSError) as error:
@@ -410,14 +411,14 @@ class BrokerController:
             _log.error("consumer filters could not be written cause=%s", error)
 
     async def _wait_durable(self) -> None:
-        """Let requests that wait for the disk be answered, for as long as their clients wait."""
+        """Wait up to `PATIENCE_S` until requests that wait for the disk are answered."""
         for _ in range(int(PATIENCE_S * 100)):
             if not (self._durable.pending or any(later.pending for later in self._later)):
                 return
             await asyncio.sleep(0.01)
 
     async def _end_writing(self) -> None:
-        """Wait for files that are being written: once the store is closed they may be another's."""
+        """Wait for files that are being written; after the store is closed another process may own them."""
         for later in self._later:
             await later.stop()
         await self._checks.stop()

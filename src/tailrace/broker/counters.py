@@ -1,4 +1,4 @@
-"""Counts of the broker by statistic and key, for request 315: those that nothing else needs.
+"""Counts by statistic and key that only request 315 reads.
 
 Keys are the reference's (BrokerStatsManager): parts separated by ``@``.
 """
@@ -15,18 +15,18 @@ __all__ = ["Counters", "Flow"]
 
 _log = get_logger(__name__)
 COUNTERS_MAX: Final = 5_000
-"""Keys of one statistic; the samples of each take about 4 KiB after a day."""
+"""Number of keys of one statistic; the samples of a key take about 4 KiB after a day."""
 KEY_MAX: Final = 600
-"""Characters of a key."""
+"""Longest key, in characters."""
 _PLACES: Final[Mapping[str, tuple[int, int | None]]] = {
     "QUEUE_PUT": (0, None), "GROUP_GET_LATENCY": (-2, -1),
     "TOPIC_PUT_LATENCY": (1, None), "GROUP_ACK": (0, 1), "GROUP_CK": (0, 1),
 }
-"""Where topic and group are in the keys of a statistic."""
+"""Places of topic and group among the parts of a key, by statistic."""
 
 
 class Flow:
-    """Messages and bytes since the start, and the number of ``times`` that they were counted."""
+    """Sums of messages and bytes since the start, and the number of ``times`` that something was added."""
 
     __slots__ = ("messages", "throughput", "times")
 
@@ -36,7 +36,7 @@ class Flow:
         self.times = 0
 
     def add(self, count: int, size: int, times: int = 1) -> None:
-        """Count messages of together ``size`` bytes."""
+        """Add ``count`` messages with a total of ``size`` bytes."""
         self.messages += count
         self.throughput += size
         self.times += times
@@ -44,7 +44,7 @@ class Flow:
 
 @final
 class Counters:
-    """Flows by statistic and key. Two threads may add, but not to the same statistic."""
+    """Flows by statistic and key. Only one thread at a time may add to a statistic."""
 
     def __init__(self, most: int = COUNTERS_MAX) -> None:
         self._most = most
@@ -53,9 +53,9 @@ class Counters:
         self.flows: dict[tuple[str, str], Flow] = {}
 
     def add(self, name: str, key: str, value: int, size: int = 0, times: int = 1) -> None:
-        """Count a value, which for a latency is in ms.
+        """Add a value to a statistic; latencies are in ms.
 
-        A new key that is longer than `KEY_MAX`, or one too many, is not counted.
+        A new key is not counted if it is longer than `KEY_MAX` or if the statistic is full.
         """
         flow = self.flows.get((name, key))
         if flow is None:
@@ -71,17 +71,17 @@ class Counters:
         flow.add(value, size, times)
 
     def forget(self, key: tuple[str, str]) -> None:
-        """Drop one count, because it is idle."""
+        """Drop a count that is idle."""
         if self.flows.pop(key, None) is not None:
             self._counts[key[0]] -= 1
             self._named = False
 
     def forget_topic(self, topic: str) -> None:
-        """Drop what was counted of a topic that is deleted."""
+        """Drop the counts of a topic that is deleted."""
         self._forget(0, topic)
 
     def forget_group(self, group: str) -> None:
-        """Drop what was counted of a group that is deleted."""
+        """Drop the counts of a group that is deleted."""
         self._forget(1, group)
 
     def _forget(self, which: int, name: str) -> None:

@@ -1,7 +1,7 @@
 """Answers to sends that wait until their message is durable.
 
-All sends of one turn of the event loop wait together, for the end of the last of them: one call to
-the store, one wake-up of the loop, and one write for each connection.
+All sends of one turn of the event loop wait together, for the end of the last message. So they need one
+call to the store, one wake-up of the loop, and one write for each connection.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ __all__ = ["DurableAnswers", "DurableStore", "when_durable"]
 _log = get_logger(__name__)
 
 PENDING_LIMIT: Final = 10_000
-"""Sends that may wait; the reference's sendThreadPoolQueueCapacity."""
+"""Number of sends that may wait, as in the reference (sendThreadPoolQueueCapacity)."""
 
 Then = Callable[[PutMessageStatus], int | bytes | None]
-"""What comes after a sync that ended so. Returns another answer, or a later position for which the answer waits."""
+"""Is called with the result of the sync. Returns None, another answer, or a later position to wait for."""
 Waiting = list[tuple[Channel, bytes, Then | None]]
 
 
 class DurableStore(Protocol):
-    """What of a store is used here."""
+    """The part of a store that is used here."""
 
     def when_durable(self, until: int, callback: Callable[[PutMessageStatus], None]) -> None:
-        """Call back, from any thread, once the log is durable up to ``until``."""
+        """Call ``callback``, from any thread, when the log is durable up to ``until``."""
         ...
 
 
 @final
 class DurableAnswers:
-    """Encoded answers by the position that has to be durable before they are sent."""
+    """Sends encoded answers when the log is durable up to their position."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, store: DurableStore, limit: int = PENDING_LIMIT
@@ -56,15 +56,15 @@ class DurableAnswers:
 
     @property
     def full(self) -> bool:
-        """Whether no more sends should be taken for now."""
+        """True if further sends should be refused for now."""
         return self.pending >= self._limit
 
     def add(
         self, channel: Channel, answer: bytes, until: int, then: Then | None = None
     ) -> None:
-        """Send ``answer`` once the log is durable up to ``until``, after a call of ``then``, which must not raise.
+        """Send ``answer`` when the log is durable up to ``until``, after a call of ``then``, which must not raise.
 
-        An empty answer, of a oneway request, is not sent.
+        An empty answer (oneway request) is not sent.
         """
         if not self._batch:
             self._loop.call_soon(self._register)
@@ -77,7 +77,7 @@ class DurableAnswers:
         try:
             self._store.when_durable(self._until, partial(self._durable, batch))
         except StoreError as error:
-            # It may be durable or not; who waits is told that it is not known to be.
+            # It is not known whether the messages are durable; the answers say so.
             _log.error("cannot wait for the disk sends=%d reason=%s", len(batch), error)
             self._durable(batch, PutMessageStatus.SERVICE_NOT_AVAILABLE)
 
@@ -116,9 +116,9 @@ def when_durable(
     durable: DurableAnswers | None, channel: Channel, request: RemotingCommand,
     answer: A, until: int,
 ) -> A | None:
-    """The answer, or None when it goes out later, once the log is durable up to ``until``.
+    """Return the answer, or None if it is sent later, when the log is durable up to ``until``.
 
-    Without ``durable`` answers wait for nothing, and a oneway request has none.
+    Without ``durable``, or for a oneway request, nothing waits.
     """
     if durable is None or request.is_oneway:
         return answer
@@ -127,7 +127,7 @@ def when_durable(
 
 
 def _changed(answer: bytes, status: PutMessageStatus) -> bytes:
-    """The answer with the code of what really happened."""
+    """Return the answer with the code of a sync that failed."""
     response, _ = decode_frame(answer, 0, len(answer))
     assert response is not None
     if status is PutMessageStatus.FLUSH_DISK_TIMEOUT:

@@ -1,11 +1,11 @@
 """The text of ``/metrics``: the state of a broker as samples of the metrics in tailrace.metrics.
 
-A client that accepts ``application/openmetrics-text`` gets OpenMetrics 1.0.0, every other one the
-classic text format 0.0.4 of Prometheus.
+A client that accepts ``application/openmetrics-text`` receives OpenMetrics 1.0.0. Every other client
+receives the classic text format 0.0.4 of Prometheus.
 
-Everything is read when it is asked for. The tables are copied in one step each, so the text may be
-made in another thread than that of the event loop, and should be: the age of a lagging queue is a
-read of its oldest message.
+All values are read when the text is made. Make the text in another thread than that of the event loop,
+because the age of a lagging queue needs a read of its oldest message. Each table is copied in one step, so
+that this is safe.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _FAMILIES: Final = {
 
 @dataclass(slots=True)
 class _Lag:
-    """How far a group is behind on one topic; times are store times, 0 when nothing waits."""
+    """Lag of a group on one topic; the times are store times in ms, 0 if no message waits."""
 
     behind: int = 0
     in_flight: int = 0
@@ -69,7 +69,7 @@ class _Lag:
 
 @final
 class Exposition(Collector):
-    """Collects for Prometheus. ``broker`` is set once clients are served."""
+    """Collects the samples. ``broker`` is None until clients are served."""
 
     def __init__(self, file_system: FileSystem, cluster: str, broker_name: str) -> None:
         self.broker: BrokerContext | None = None
@@ -89,7 +89,7 @@ class Exposition(Collector):
         return generate_latest(self._registry), CLASSIC
 
     def collect(self) -> Iterator[Family]:
-        """The samples of this moment."""
+        """Yield the current samples."""
         broker = self.broker
         yield self._family(metrics.READY, {(): broker is not None})
         if self.entrance is not None:
@@ -329,7 +329,7 @@ class Exposition(Collector):
 
 
 def _consumed(broker: BrokerContext) -> dict[tuple[str, str], _Lag]:
-    """Lags by group and topic, of everything that has been consumed and still exists."""
+    """Return the lag of each group on each topic that it has consumed and that still exists."""
     store, offsets, lags = broker.store, broker.offsets, dict[tuple[str, str], _Lag]()
     for topic, group, queue_id, consumed in offsets.entries():
         config = broker.topics.select(topic)
@@ -353,7 +353,7 @@ def _consumed(broker: BrokerContext) -> dict[tuple[str, str], _Lag]:
 def _older(
     known_ms: int, broker: BrokerContext, topic: str, queue_id: int, offset: int, until: int
 ) -> int:
-    """The earlier of ``known_ms``, if there is any, and the store time of a message that waits."""
+    """Return the earlier of ``known_ms`` (0: none) and the store time of the message at ``offset``."""
     if offset >= until:
         return known_ms
     stored_ms = broker.store.get_message_store_timestamp(topic, queue_id, offset)

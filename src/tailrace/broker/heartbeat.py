@@ -1,4 +1,4 @@
-"""What a heartbeat may hold (request 34): types and limits, checked before anything is registered."""
+"""Heartbeats (request 34): types and limits of their members, checked before anything is registered."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tailrace.formats.remoting import RemotingCommand
 __all__ = ["CLIENT_ID_MAX", "EXPRESSION_MAX", "NAME_MAX", "Heartbeat", "read_heartbeat"]
 
 GROUPS_MAX: Final = 1_000
-"""Consumer groups of a heartbeat; as many producer groups."""
+"""Number of consumer groups in a heartbeat, and of producer groups."""
 TOPICS_MAX: Final = 1_000
-"""Subscriptions of a group."""
+"""Number of subscriptions of a group."""
 NAME_MAX: Final = 255
 CLIENT_ID_MAX: Final = 1_024
 EXPRESSION_MAX: Final = 8 * 1024
-"""Characters of an expression, by tags or SQL92."""
+"""Longest expression (tags or SQL92), in characters."""
 EXPRESSIONS_MAX: Final = 16 * 1024
-"""Characters of all expressions of a group."""
+"""Longest sum of all expressions of a group, in characters."""
 _LISTS: Final = (("tagsSet", str, "text"), ("codeSet", int, "a whole number"))
 
 
@@ -39,7 +39,7 @@ class Heartbeat(NamedTuple):
 
 
 def read_heartbeat(request: RemotingCommand) -> Heartbeat:
-    """Return the heartbeat in a body; raises MessageIllegalError that names what is wrong."""
+    """Return the heartbeat in a body. Raises MessageIllegalError that names the wrong member."""
     data = json_object(request)
     consumers = objects_in(data, "consumerDataSet", GROUPS_MAX)
     for consumer in consumers:

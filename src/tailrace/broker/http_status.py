@@ -1,14 +1,13 @@
 """``serve --http``: a small HTTP server for ``/ready``, ``/metrics`` and the pages below ``/console/``.
 
-It answers from the first moment of the process, before and while the store is opened. ``/ready`` is
-200 once clients are served, also if the store was opened read-only, which the text then says. It is 503
-before that, with what is going on and, if the store reports it, the percentage of the recovery. It is
-503 again, with the reason, while a store that was opened for writing takes no more writes.
+The server answers as soon as the process runs, also while the store is opened. ``/ready`` returns 200 when
+clients are served, also for a store that was opened read-only, which the text then says. Before that
+``/ready`` returns 503 with the current state and, if the store reports it, the percentage of the recovery.
+If a store that was opened for writing refuses writes, ``/ready`` returns 503 with the reason.
 
-The server answers GET and HEAD, one request a connection, and closes connections that send no complete
-request within 5 s. When too many connections are open, it closes the oldest one that has not sent its
-request yet, so slow clients do not keep others out. Connections may use TLS, see
-`tailrace.remoting.entrance`.
+The server answers GET and HEAD, one request a connection, and closes a connection that sends no complete
+request within 5 s. If too many connections are open, the server closes the oldest one that has not sent its
+request yet, so slow clients do not lock others out. Connections may use TLS, see `tailrace.remoting.entrance`.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ TEXT: Final = "text/plain; charset=utf-8"
 
 
 class Answer(NamedTuple):
-    """What a page answers."""
+    """The answer of a page."""
 
     status: HTTPStatus
     body: bytes
@@ -59,15 +58,15 @@ class Pages(Protocol):
 
 
 class RecoveryProgress(Protocol):
-    """Tells how far the opening of a store has come; called from any thread."""
+    """Returns how far the recovery of a store is; called from any thread."""
 
     def __call__(self) -> float | None:
-        """Done, from 0 to 1, or None when that cannot be told."""
+        """Return the share that is done, from 0 to 1; None if it is unknown."""
         ...
 
 
 def unknown_progress() -> float | None:
-    """The progress of a store that does not tell."""
+    """Return None: the progress of a store that does not report it."""
     return None
 
 
@@ -92,12 +91,12 @@ class _HttpConnection:
         return 0  # at most REQUEST_MAX and one answer, which is not worth counting
 
     def wait_for_memory(self) -> None:
-        """Nothing: what asks how the broker is must be answered."""
+        """Do nothing: status requests are answered also when memory is short."""
 
 
 @final
 class HttpStatusServer:
-    """Answers ``/ready`` and ``/metrics``. ``serving`` is called once clients are served."""
+    """Answers ``/ready`` and ``/metrics``. Call `serving` when clients are served."""
 
     def __init__(
         self, config: BrokerConfig, progress: RecoveryProgress = unknown_progress,
@@ -120,7 +119,7 @@ class HttpStatusServer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Listen; the address taken. Raises OSError."""
+        """Listen, and return the address. Raises OSError if that is not possible."""
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         self._server = await asyncio.get_running_loop().create_server(
             self._arrival, one_address(found), port, backlog=self._limits.backlog(BACKLOG))
@@ -129,17 +128,17 @@ class HttpStatusServer:
         return str(taken[0]), int(taken[1])
 
     def serving(self, broker: BrokerContext) -> None:
-        """Say ready from now on, and show ``broker`` under ``/metrics``."""
+        """Set the state to ready, and show ``broker`` under ``/metrics``."""
         self._exposition.broker = broker
         self._state = "ready"
 
     def stopping(self) -> None:
-        """Say that it is not ready any more."""
+        """Set the state to stopping, which is not ready."""
         self._exposition.broker = None
         self._state = "stopping"
 
     async def stop(self) -> None:
-        """Close the listener, and connections after the answer they wait for."""
+        """Close the listener, then each connection after its answer, for which it has 1 s."""
         if self._server is None:
             return
         self._server.close()
@@ -158,7 +157,7 @@ class HttpStatusServer:
         return self._entrance.protocol(self._streams, self._arrivals, self._timeout_s)
 
     def _close_silent(self, now: float) -> None:
-        """Close the oldest connection without a first byte, or in its handshake."""
+        """Close the oldest connection that has sent no byte yet or is in its TLS handshake."""
         self._limits.close(next(iter(self._arrivals)), SLOW_HTTP, now)
 
     def _streams(self) -> asyncio.Protocol:
@@ -192,7 +191,7 @@ class HttpStatusServer:
             writer.close()
 
     def _take(self, connection: _HttpConnection) -> bool:
-        """Have room for a connection: close the oldest one that has not asked yet, else the oldest."""
+        """Make room for a connection: close the oldest one without a request, or if all have one the oldest."""
         self._open[connection] = None
         if not self._limits.opened(connection, connection.last_active):
             return False
@@ -227,7 +226,7 @@ class HttpStatusServer:
         if method not in {"GET", "HEAD"}:
             return _response(HTTPStatus.METHOD_NOT_ALLOWED, b"only GET and HEAD\n", allow=True)
         try:
-            # Ages of lagging queues are reads of the store: not on the event loop.
+            # In a thread, because the ages of lagging queues need reads of the store.
             made = await asyncio.get_running_loop().run_in_executor(None, answer)
         except Exception as error:  # noqa: BLE001 - the outermost step of a request: log, answer
             _log.warning("status request failed target=%s reason=%r", target[:100], error)
@@ -275,9 +274,10 @@ def _fields(head: bytes, wanted: str) -> list[str]:
 
 
 def _names_this_machine(head: bytes) -> bool:
-    """Whether a request names a loopback host.
+    """Return whether the Host field of a request names a loopback host.
 
-    Another name may be one of a page elsewhere that points its own name here to read the answers (DNS rebinding).
+    Another name may belong to a foreign page that points its own name at this address to read the answers
+    (DNS rebinding).
     """
     hosts = [value.strip() for value in _fields(head, "host")]
     if len(hosts) != 1:

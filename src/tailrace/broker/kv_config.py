@@ -1,4 +1,8 @@
-"""The small key-value table of the name server: ``tailrace-kvConfig.json``."""
+"""The key-value table of the name server, in the file ``tailrace-kvConfig.json``.
+
+Clients and admin tools set values by namespace and key (requests 100 to 102). The whole file is written with
+every change, so the table has a limit.
+"""
 
 from __future__ import annotations
 
@@ -12,36 +16,36 @@ from tailrace.node.config_manager import ConfigManager, Draft
 __all__ = ["ORDER_TOPIC_CONFIG", "KVConfigManager"]
 
 KV_MAX: Final = 4 << 20
-"""Characters of the key-value table, which is written as a whole with every change."""
+"""Largest size of the table, in characters."""
 KV_ENTRY: Final = 32
-"""Characters that each entry counts beside its own."""
+"""Characters that an entry counts in addition to its namespace, key and value."""
 KvDraft = Draft[tuple[str, str], str]
 KvEdit = Callable[[KvDraft], object]
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 
 
 class KVConfigManager(ConfigManager[tuple[str, str], str]):
-    """Values by namespace and key. A change is durable when its call returns, and shows then."""
+    """Values by namespace and key. A change is durable and visible when its call returns."""
 
     def __init__(self, file_system: FileSystem, config_dir: str) -> None:
         super().__init__(file_system, config_dir, "tailrace-kvConfig.json")
         self._size = 0
 
     def get(self, namespace: str, key: str) -> str | None:
-        """A value."""
+        """Return a value; None if it is not set."""
         return self._table.get((namespace, key))
 
     def namespace(self, namespace: str) -> dict[str, str] | None:
-        """All values of a namespace; None when it has none."""
+        """Return all values of a namespace; None if it has no value."""
         found = {k: v for (ns, k), v in list(self._table.items()) if ns == namespace}
         return found or None
 
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value; durable on return. Raises StoreError when there would be too much."""
+        """Set a value; it is durable on return. Raises StoreError if the table would be larger than `KV_MAX`."""
         self.change(self.setting(namespace, key, value))
 
     def setting(self, namespace: str, key: str, value: str) -> KvEdit:
-        """The change that sets a value; it raises StoreError when there would be too much."""
+        """Return the change that sets a value; it raises StoreError if the table would be larger than `KV_MAX`."""
 
         def put(draft: KvDraft) -> None:
             place = namespace, key
@@ -54,15 +58,15 @@ class KVConfigManager(ConfigManager[tuple[str, str], str]):
         return put
 
     def delete(self, namespace: str, key: str) -> None:
-        """Forget a value."""
+        """Remove a value; the removal is durable on return."""
         self.change(self.deletion(namespace, key))
 
     def deletion(self, namespace: str, key: str) -> KvEdit:
-        """The change that forgets a value."""
+        """Return the change that removes a value."""
         return lambda draft: draft.remove((namespace, key))
 
     def _grown(self, draft: KvDraft) -> int:
-        """By how many characters the changes of a draft make the table larger."""
+        """Return how many characters larger the table is after the changes of a draft; may be negative."""
         grown = 0
         for place, value in draft.puts.items():
             before = self._table.get(place)

@@ -1,14 +1,13 @@
-"""The ports of a broker and its name server, taken before the store is open.
+"""The listening ports of a broker and its name server, opened before the store.
 
     listeners = Listeners("127.0.0.1", progress)
     await listeners.start(("127.0.0.1", 10911), ("127.0.0.1", 9876))
     ...                                        # minutes of recovery
     await controller.serve_on(listeners)       # the same connections are served from now on
 
-A port that another process holds is found before a recovery, not after it. Until processors are
-registered every request is answered with SERVICE_NOT_AVAILABLE (14), a code that RocketMQ's
-producers retry, and a remark that says how far the recovery is. Everything runs in the thread of
-the event loop.
+So a port that another process uses is reported before a recovery, not after it. Until processors are
+registered, every request is answered with SERVICE_NOT_AVAILABLE (14), a code after which RocketMQ's producers
+retry, and a remark with the progress of the recovery. Everything runs in the thread of the event loop.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ Address = tuple[str, int]
 
 @final
 class Listeners:
-    """Takes the ports; a server each. ``names`` are the options that an error names."""
+    """Opens the ports, with a server for each. ``names`` are the options of both addresses, for error texts."""
 
     def __init__(
         self, broker_ip: str = "", progress: Callable[[], float | None] = lambda: None,
@@ -53,29 +52,29 @@ class Listeners:
         self.entrance = entrance or Entrance(ServerLimits() if limits is None else limits)
         """Decides which connections use TLS."""
         self.limits = self.entrance.limits
-        """What all connections may take together."""
+        """Limits of all connections together."""
         self._high_water = high_water
         self.advertised = broker_ip
-        """Host that clients are told."""
+        """Host that the broker advertises to clients."""
         self.host = ""
         """Host that the broker listens on, as an address."""
         self.port = 0
         """Port of the broker."""
         self.store_host = b""
-        """`broker_address` as it is stored in messages."""
+        """`broker_address` in the form in which messages store it."""
         self.namesrv_address = ""
         """``ip:port`` of the name server that clients can use; empty without one."""
         self.namesrv_listen_address = ""
         """``ip:port`` that the name server listens on; empty without one."""
         self.broker = self._server()
         self.vip: RemotingServer | None = None
-        """On the broker's port minus 2, where old clients send to; None when that is not free."""
+        """Server on the broker's port minus 2, to which old clients send; None if it does not listen."""
         self.namesrv: RemotingServer | None = None
         self._progress = progress
         self._names = names
 
     async def start(self, listen: Address, namesrv_listen: Address | None, *, vip: bool = False) -> None:
-        """Take the ports. Raises OSError that names the one that cannot be taken; then none is."""
+        """Listen. Raises OSError that names an address on which that is not possible; then no port is open."""
         try:
             self.host, self.port = await _listening(self.broker, listen, self._names[0])
             self.advertised = self.advertised or _reachable(self.host)
@@ -118,21 +117,21 @@ class Listeners:
 
     @property
     def broker_address(self) -> str:
-        """``ip:port`` that clients are told."""
+        """``ip:port`` that the broker advertises to clients."""
         return f"{self.advertised}:{self.port}"
 
     @property
     def servers(self) -> list[RemotingServer]:
-        """Those that listen."""
+        """The servers that listen."""
         return [s for s in (self.broker, self.vip, self.namesrv) if s is not None]
 
     def serving(self) -> None:
-        """Say that processors are registered; unknown codes get their own answer from now on."""
+        """End the answers of the recovery: processors are registered, so unknown codes get their own answer."""
         for server in self.servers:
             server.default_processor = None
 
     async def stop(self) -> None:
-        """Give the ports back."""
+        """Close the ports."""
         for server in self.servers:
             await server.stop(0.0)
 
@@ -150,11 +149,11 @@ class Listeners:
 
 
 def server_limits(config: BrokerConfig) -> ServerLimits:
-    """Return what the clients of this process may take, by the settings and its limit of descriptors.
+    """Return the limits of connections, from the settings and the process's limit of file descriptors.
 
-    A quarter of the descriptors is for the segment files of the store and a quarter for everything else,
-    so connections get half. Raises ConfigError if serverSocketMaxConnections asks for more than three
-    quarters.
+    The segment files of the store may use a quarter of the descriptors and everything else another quarter,
+    so half of them is left for connections. Raises ConfigError if serverSocketMaxConnections is more than
+    three quarters.
     """
     limit, most = descriptor_limit(), config.server_socket_max_connections
     if most > limit * 3 // 4:
@@ -167,7 +166,7 @@ def server_limits(config: BrokerConfig) -> ServerLimits:
 
 
 def entrance_of(config: TlsConfig, limits: ServerLimits) -> Entrance:
-    """Return the entrance of the process by the settings, without its certificate."""
+    """Return the entrance of the process with its settings; its certificate is loaded later."""
     return Entrance(
         limits, config.mode, handshake_timeout_s=config.handshake_timeout_seconds,
         handshakes_max=config.handshakes_max, handshakes_per_address=config.handshakes_per_address)
@@ -185,7 +184,7 @@ def is_own_address(host: str) -> bool:
 
 
 def why_not_listening(error: OSError, port: int) -> str:
-    """The reason, with the process that has the port; not the address, which asyncio repeats."""
+    """Return the reason of an error, and the process that uses the port; without the address."""
     known = error.errno is not None and error.errno > 0
     reason = os.strerror(error.errno or 0) if known else error.strerror or str(error)
     holder = listener_of(port) if error.errno == errno.EADDRINUSE else None
@@ -193,7 +192,7 @@ def why_not_listening(error: OSError, port: int) -> str:
 
 
 async def _listening(server: RemotingServer, listen: Address, name: str) -> Address:
-    """Start a server; raises OSError that names the address in one way for all loops."""
+    """Start a server. Raises OSError whose text names the address the same way for every event loop."""
     try:
         return await server.start(*listen)
     except OSError as error:
@@ -203,7 +202,7 @@ async def _listening(server: RemotingServer, listen: Address, name: str) -> Addr
 
 
 def _reachable(host: str) -> str:
-    """An address that a client can use for one that is listened on."""
+    """Return the address to advertise: this host's own if the broker listens on all of them (0.0.0.0)."""
     address = ipaddress.ip_address(host)
     if not address.is_unspecified:
         return host
@@ -214,7 +213,7 @@ def _reachable(host: str) -> str:
 
 
 def _packed(host: str) -> bytes:
-    """The bytes of an address or of a host that has one. Raises OSError that names brokerIP1."""
+    """Return the bytes of an address, or of the address of a host name. Raises OSError that names brokerIP1."""
     try:
         return ipaddress.ip_address(host).packed
     except ValueError:

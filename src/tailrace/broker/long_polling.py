@@ -1,10 +1,11 @@
-"""Pulls that found nothing and wait for a message: RocketMQ's PullRequestHoldService.
+"""Long polling: pulls that found no message are held until one arrives (PullRequestHoldService).
 
-A pull is held by queue. An arrival in that queue whose tag the pull wants, its deadline, or a look
-every 5 s at queues that have grown runs it again; that second run answers whatever it finds.
+Pulls are held by queue. A held pull runs again when a message arrives whose tag matches, when its deadline
+has passed, or when its queue has grown, which is checked every 5 s. The second run always answers, with or
+without messages.
 
-Arrivals come from the thread that builds the queues, everything else runs on the event loop. A pull
-that parks looks at the end of its queue once more afterwards, so no arrival falls in between.
+The dispatch thread reports arrivals; everything else runs on the event loop. After a pull is held, the end
+of its queue is compared once more, so a message that arrived in between is not missed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ RECHECK_S: Final = 5.0
 
 @dataclass(slots=True, eq=False)
 class HeldPull:
-    """A pull that waits for a message that ``wanted`` keeps."""
+    """A pull that waits for a message that matches ``wanted``. ``deadline`` is a time of the event loop."""
 
     channel: Channel
     request: RemotingCommand
@@ -39,7 +40,7 @@ class HeldPull:
     deadline: float
     wanted: MessageFilter
     looked: int = field(init=False)
-    """Offset up to which its property filter keeps no message."""
+    """Offset up to which no message matches its property filter."""
     size: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -49,10 +50,10 @@ class HeldPull:
 
 @final
 class PullRequestHoldService:
-    """Holds pulls.
+    """Holds pulls until they can be answered.
 
-    ``max_offset(topic, queue_id)``, ``run_again(pull)`` and ``has_match(pull)`` are the broker's; the
-    last one is called for pulls with a property filter when their queue has grown.
+    The broker passes in three functions: ``max_offset(topic, queue_id)``, ``run_again(pull)``, and
+    ``has_match(pull)``, which is called for pulls with a property filter when their queue has grown.
     """
 
     def __init__(
@@ -76,21 +77,21 @@ class PullRequestHoldService:
         return sum(map(len, self._held.values()))
 
     def hold(self, pull: HeldPull) -> None:
-        """Park a pull; it may run again before this returns."""
+        """Hold a pull; it may run again before this call returns."""
         key = pull.topic, pull.queue_id
         self._held.setdefault(key, []).append(pull)
         pull.channel.hold(1, pull.size)
         if self._timer is None:
             self._next_recheck = self._loop.time() + RECHECK_S
             self._timer = self._loop.call_later(TICK_S, self._tick)
-        # What arrived since the pull looked was told to nobody who waits, whatever its tag is.
+        # A message that arrived after the pull's read was reported before the pull was held. Its tag is unknown.
         if self._max_offset(*key) > pull.offset:
             self._wake(key, [pull])
 
     def arriving(
         self, topic: str, queue_id: int, next_offset: int, tags_codes: Sequence[int], size: int
     ) -> None:
-        """Hear of messages that have become visible; from any thread."""
+        """Note that messages have become readable; called from any thread."""
         key = topic, queue_id
         if key not in self._held:
             return
@@ -99,11 +100,11 @@ class PullRequestHoldService:
             self._drain_scheduled = True
             try:
                 self._loop.call_soon_threadsafe(self._drain)
-            except RuntimeError:  # the loop has been closed: nobody waits any more
+            except RuntimeError:  # the loop has been closed, and the connections with it
                 self._arrived.clear()
 
     def release_all(self) -> list[HeldPull]:
-        """Give up all pulls, for shutting down."""
+        """Drop and return all held pulls, for a stop."""
         if self._timer is not None:
             self._timer.cancel()
         held = [pull for pulls in self._held.values() for pull in pulls]

@@ -1,4 +1,8 @@
-"""How long requests hold the event loop: the lateness of a timer that ticks all the time."""
+"""Measurement of how long requests hold the event loop.
+
+A timer of the event loop is due every `TICK_S` seconds. While a request holds the loop, the timer runs late.
+Its lateness is counted for the metric ``LOOP_LAG`` and logged from `LONG_S` on.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +19,12 @@ _log = get_logger(__name__)
 
 TICK_S: Final = 0.02
 LONG_S: Final = 1.0
-"""Lateness that is logged."""
+"""Least lateness, in seconds, that is logged."""
 
 
 @final
 class LoopLag:
-    """Counts ticks by their lateness, in the buckets of the metric and one for all above."""
+    """Counts ticks by their lateness, in the buckets of the metric and a last one without a bound."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -30,12 +34,12 @@ class LoopLag:
         self.total_s = 0.0
 
     def start(self) -> None:
-        """Begin to tick."""
+        """Start the next tick."""
         self._due = self._loop.time() + TICK_S
         self._timer = self._loop.call_at(self._due, self._tick)
 
     def stop(self) -> None:
-        """End the ticks."""
+        """Stop the ticks."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -1,8 +1,8 @@
-"""The name server: which broker has which topic, and a small key-value table.
+"""The name server: it knows which broker has which topic, and keeps a small key-value table.
 
-The broker in the same process is registered with its live topic table, so a topic has its route in
-the moment it is created. Other brokers register over the wire (request 103) and are forgotten when
-their connection closes or when they have been silent for too long.
+The broker in the same process is registered with its live topic table, so a new topic has a route
+immediately. Other brokers register by request 103. They are removed when their connection closes, or when
+they have sent nothing for too long.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ NAME_MAX: Final = 255
 BROKERS_MAX: Final = 1_000
 MEMBERS_MAX: Final = 100
 TOPICS_MAX: Final = 200_000
-"""Topics of all brokers elsewhere together."""
+"""Number of topics of all brokers of other processes together."""
 SMALL_BODY: Final = 64 * 1024
-"""Bytes of a registration that is read on the event loop."""
+"""Bytes of a registration up to which the event loop reads it; a thread reads larger ones."""
 FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
 
@@ -72,13 +72,13 @@ class Broker:
     members: dict[int, BrokerMember] = field(default_factory=dict)
     topics: Mapping[str, TopicConfig] = field(default_factory=dict)
     mappings: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    """Of its static topics: a TopicQueueMappingInfo by topic."""
+    """TopicQueueMappingInfo objects of its static topics, by topic."""
     is_local: bool = False
     enable_acting_master: bool = False
     write_wiped: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """A BrokerData."""
+        """Return the broker as a BrokerData."""
         return {
             "brokerAddrs": {str(i): m.address for i, m in sorted(self.members.items())},
             "brokerName": self.name,
@@ -87,7 +87,7 @@ class Broker:
         }
 
     def queue_data(self, config: TopicConfig) -> dict[str, Any]:
-        """A QueueData of one of its topics."""
+        """Return one of its topics as a QueueData."""
         return {
             "brokerName": self.name,
             "perm": config.perm & ~PERM_WRITE if self.write_wiped else config.perm,
@@ -99,7 +99,7 @@ class Broker:
 
 @final
 class NameServer:
-    """Answers what clients and admin tools ask a name server."""
+    """Answers the requests of clients, admin tools and brokers to a name server."""
 
     def __init__(
         self, clock: Clock, kv: KVConfigManager, config: NameServerConfig,
@@ -116,7 +116,7 @@ class NameServer:
 
     @property
     def later(self) -> list[ConfigChanges | RequestWorker]:
-        """What answers requests later."""
+        """The objects that answer requests later, and have to be stopped."""
         return [self._changes, self.worker]
 
     # --- the table
@@ -125,15 +125,15 @@ class NameServer:
         self, cluster: str, name: str, address: str, topics: Mapping[str, TopicConfig],
         mappings: Mapping[str, TopicQueueMappingDetail] = MappingProxyType({}),
     ) -> None:
-        """Enter the broker of this process; ``topics`` and ``mappings`` are read whenever a client asks."""
+        """Register the broker of this process. ``topics`` and ``mappings`` are read at each request."""
         self._own_mappings = mappings
         broker = Broker(name=name, cluster=cluster, topics=topics, is_local=True)
         broker.members[0] = BrokerMember(address=address, broker_id=0)
         self._brokers[name] = broker
 
     def route(self, topic: str) -> dict[str, Any] | None:
-        """A TopicRouteData; None when no broker has the topic."""
-        found = [  # our own topics come and go in other threads: each is looked up once
+        """Return the route of a topic as a TopicRouteData; None if no broker has the topic."""
+        found = [  # each topic is looked up once, because other threads change the topics of this process's broker
             (b, config) for b in self._brokers.values()
             if (config := b.topics.get(topic)) is not None and b.members]
         if not found:
@@ -154,11 +154,11 @@ class NameServer:
         return None if detail is None else detail.info()
 
     def closed(self, channel: Channel) -> None:
-        """A connection is gone, and with it the broker that registered over it."""
+        """Remove the brokers that registered over a connection that has closed."""
         self._drop(lambda member: member.channel is channel)
 
     def expire(self) -> None:
-        """Forget brokers that have been silent for too long."""
+        """Remove brokers that have sent nothing for too long."""
         now = self._clock.monotonic_ns()
         self._drop(
             lambda m: m.channel is not None and now - m.last_update_ns > m.expired_ms * 1_000_000
@@ -179,7 +179,7 @@ class NameServer:
     # --- requests
 
     def register(self, server: RemotingServer) -> None:
-        """Take over the codes of a name server."""
+        """Register the requests of a name server."""
         code = RequestCode
         server.register(self.get_route, code.GET_ROUTEINFO_BY_TOPIC)
         server.register(self.cluster_info, code.GET_BROKER_CLUSTER_INFO)
@@ -206,7 +206,7 @@ class NameServer:
         server.register(self.add_write_perm, code.ADD_WRITE_PERM_OF_BROKER)
 
     def get_route(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Where a topic is: request 105."""
+        """Return the route of a topic: request 105."""
         topic = request.read(headers.GetRouteInfoRequestHeader).topic
         route = self.route(topic)
         if route is None:
@@ -219,7 +219,7 @@ class NameServer:
         return request.answer(body=fastjson.dumps(route))
 
     def cluster_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """All brokers: request 106."""
+        """Return all brokers by cluster: request 106."""
         clusters: dict[str, list[str]] = {}
         for broker in self._brokers.values():
             clusters.setdefault(broker.cluster, []).append(broker.name)
@@ -231,14 +231,14 @@ class NameServer:
         )
 
     def all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """All topics: request 206."""
+        """Return all topics: request 206."""
         if not self._config.enable_all_topic_list:
             return _disabled(request, "enableAllTopicList")
         return _topic_list(
             request, {t for b in list(self._brokers.values()) for t in list(b.topics)})
 
     def topics_by_cluster(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Topics of a cluster: request 224."""
+        """Return the topics of a cluster: request 224."""
         if not self._config.enable_topic_list:
             return _disabled(request, "enableTopicList")
         cluster = request.read(headers.GetTopicsByClusterRequestHeader).cluster
@@ -249,13 +249,13 @@ class NameServer:
         )
 
     def system_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Names of clusters and brokers, which are topics too: request 304."""
+        """Return the names of clusters and brokers, which are names of system topics: request 304."""
         names = {b.cluster for b in self._brokers.values()} | set(self._brokers)
         address = next((m.address for b in self._brokers.values() for m in b.members.values()), None)
         return _topic_list(request, names, address)
 
     def unit_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Topics by their unit flags: requests 311 to 313."""
+        """Return topics by their unit flags: requests 311 to 313."""
         if not self._config.enable_topic_list:
             return _disabled(request, "enableTopicList")
         unit, unit_sub = 1, 2
@@ -272,7 +272,7 @@ class NameServer:
         )
 
     def delete_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Forget a topic of brokers elsewhere: request 216; our own broker keeps what it has."""
+        """Remove a topic of brokers of other processes: request 216. The broker of this process keeps it."""
         header = request.read(headers.DeleteTopicFromNamesrvRequestHeader)
         topic, cluster = header.topic, header.cluster_name
         for broker in self._brokers.values():
@@ -282,7 +282,7 @@ class NameServer:
         return request.answer()
 
     def register_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Enter a topic of brokers elsewhere: request 217; nothing when one of them is unknown."""
+        """Add a topic to brokers of other processes: request 217. If one of them is unknown, nothing is added."""
         topic = request.read(headers.RegisterTopicRequestHeader).topic
         entries = objects_in(json_object(request), "queueDatas", BROKERS_MAX)
         named = [self._brokers.get(text_in(entry, "brokerName")) for entry in entries]
@@ -299,13 +299,13 @@ class NameServer:
         return request.answer()
 
     def put_kv(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Set a value: request 100."""
+        """Set a value of the key-value table: request 100."""
         header = request.read(headers.PutKVConfigRequestHeader)
         change = Change(self._kv, self._kv.setting(header.namespace, header.key, header.value))
         return self._changes.apply(channel, request, [change], request.answer)
 
     def get_kv(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Get a value: request 101."""
+        """Return a value of the key-value table: request 101."""
         header = request.read(headers.GetKVConfigRequestHeader)
         value = self._kv.get(header.namespace, header.key)
         if value is None:
@@ -316,13 +316,13 @@ class NameServer:
         return request.answer(ext=headers.GetKVConfigResponseHeader(value).to_ext())
 
     def delete_kv(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Forget a value: request 102."""
+        """Remove a value of the key-value table: request 102."""
         header = request.read(headers.DeleteKVConfigRequestHeader)
         change = Change(self._kv, self._kv.deletion(header.namespace, header.key))
         return self._changes.apply(channel, request, [change], request.answer)
 
     def list_kv(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """All values of a namespace: request 219."""
+        """Return all values of a namespace: request 219."""
         namespace = request.read(headers.GetKVListByNamespaceRequestHeader).namespace
         values = self._kv.namespace(namespace)
         if values is None:
@@ -332,7 +332,7 @@ class NameServer:
         return request.answer(body=fastjson.dumps({"table": values}))
 
     def register_broker(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Enter a broker of elsewhere: request 103. A large body is read in another thread."""
+        """Register a broker of another process: request 103. A large body is read in another thread."""
         header = request.read(headers.RegisterBrokerRequestHeader)
         if not header.compressed and len(request.body) <= SMALL_BODY:
             return self._register_broker(channel, request, read_registration(request, compressed=False))
@@ -374,7 +374,7 @@ class NameServer:
         if before is not None and before.address != address and (
             before.data_version.get("stateVersion", 0) > version.get("stateVersion", 0)
         ):
-            return request.answer()  # passed over: an older state of the same broker
+            return request.answer()  # ignored: an older state of the same broker
         self._brokers[name] = broker
         for other_id, other in list(broker.members.items()):
             if other.address == address and other_id != broker_id:
@@ -383,7 +383,7 @@ class NameServer:
             _log.info("broker registered name=%s id=%d address=%s", name, broker_id, address)
         broker.enable_acting_master = bool(header.enable_acting_master)
         broker.members[broker_id] = member
-        # A registration may be split: topics come together, and go by request 216 alone.
+        # A registration may be split into several, so topics are only added; request 216 removes them.
         acts = header.enable_acting_master is not None and broker_id == min(broker.members)
         if topics and (broker_id == 0 or acts):
             broker.topics = {**broker.topics, **topics}
@@ -402,7 +402,7 @@ class NameServer:
         )
 
     def _check_room(self, broker: Broker, broker_id: int, topics: Mapping[str, TopicConfig]) -> None:
-        """Raise StoreError for a broker, a member or topics that would be too many."""
+        """Raise StoreError if there would be too many brokers, members or topics, or if a name is too long."""
         names = broker.name, broker.cluster
         if max(map(len, names)) > NAME_MAX:
             raise StoreError(f"the name of a broker or cluster is longer than {NAME_MAX} characters")
@@ -413,7 +413,7 @@ class NameServer:
         self._check_topics(broker, topics)
 
     def _check_topics(self, broker: Broker, topics: Collection[str]) -> None:
-        """Raise StoreError when a broker would bring more topics than all together may have."""
+        """Raise StoreError if all brokers of other processes would have more than `TOPICS_MAX` topics."""
         known = sum(len(b.topics) for b in self._brokers.values() if not b.is_local)
         if known + len(topics) > TOPICS_MAX and (
             known + sum(topic not in broker.topics for topic in topics) > TOPICS_MAX
@@ -423,7 +423,7 @@ class NameServer:
                 f"limit is {TOPICS_MAX}")
 
     def unregister_broker(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Forget a broker: request 104."""
+        """Remove a broker of another process: request 104."""
         header = request.read(headers.UnRegisterBrokerRequestHeader)
         broker = self._brokers.get(header.broker_name)
         if broker is not None and not broker.is_local:
@@ -431,7 +431,7 @@ class NameServer:
         return request.answer()
 
     def query_data_version(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Whether a broker's topics have changed: request 322."""
+        """Return whether a broker's topics have changed since its last registration: request 322."""
         header = request.read(headers.QueryDataVersionRequestHeader)
         member = self._touched(header.broker_name, header.broker_addr)
         offered = json_value(request, 100) if request.body else None
@@ -443,7 +443,7 @@ class NameServer:
         )
 
     def broker_heartbeat(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """A broker is alive: request 904."""
+        """Note that a broker is alive: request 904."""
         header = request.read(headers.BrokerHeartbeatRequestHeader)
         self._touched(header.broker_name, header.broker_addr)
         return request.answer()
@@ -457,7 +457,7 @@ class NameServer:
         return None
 
     def broker_members(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """The addresses of a broker: request 901."""
+        """Return the addresses of a broker: request 901."""
         header = request.read(headers.GetBrokerMemberGroupRequestHeader)
         name, cluster = header.broker_name, header.cluster_name
         broker = self._brokers.get(name)
@@ -468,13 +468,13 @@ class NameServer:
         return request.answer(body=fastjson.dumps({"brokerMemberGroup": group}))
 
     def wipe_write_perm(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Hide a broker from senders: request 205."""
+        """Remove the write permission from a broker's routes, so that producers do not use it: request 205."""
         name = request.read(headers.WipeWritePermOfBrokerRequestHeader).broker_name
         count = self._set_wiped(name, wiped=True)
         return request.answer(ext=headers.WipeWritePermOfBrokerResponseHeader(count).to_ext())
 
     def add_write_perm(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Show it to them again: request 327."""
+        """Restore the write permission in a broker's routes: request 327."""
         name = request.read(headers.AddWritePermOfBrokerRequestHeader).broker_name
         count = self._set_wiped(name, wiped=False)
         return request.answer(ext=headers.AddWritePermOfBrokerResponseHeader(count).to_ext())

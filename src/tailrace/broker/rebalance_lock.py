@@ -1,4 +1,7 @@
-"""Which client may consume a queue in order: locks with a term (requests 41 and 42)."""
+"""Locks of queues for orderly consumption (requests 41 and 42).
+
+Only the client that has locked a queue consumes it in order. A lock expires 60 s after its last renewal.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,18 @@ __all__ = ["RebalanceLockManager"]
 
 LOCK_NS: Final = 60_000_000_000
 LOCKS_MAX: Final = 100_000
-"""Queues that may be locked at a time, of all groups together."""
+"""Number of queues that all groups together may have locked."""
 Queue = tuple[str, str, int]
-"""Topic, broker name, queue id."""
+"""Topic, broker name and queue id."""
 
 
 def queue_of(value: dict[str, Any]) -> Queue:
-    """The key of a MessageQueue in JSON."""
+    """Return the key of a MessageQueue in JSON."""
     return str(value["topic"]), str(value["brokerName"]), int(value["queueId"])
 
 
 class RebalanceLockManager:
-    """Locks of queues by group; one that is not renewed for 60 s is free."""
+    """Locks of queues by group. A lock that has expired counts as free."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -32,13 +35,13 @@ class RebalanceLockManager:
     def try_lock(
         self, group: str, client_id: str, queues: list[dict[str, Any]]
     ) -> list[dict[str, Any]]:
-        """Lock or renew what nobody else holds; the queues that ``client_id`` now has.
+        """Lock, or renew the lock of, the queues that no other client holds; return those queues.
 
-        Raises StoreError when there would be too many locks; then nothing is locked.
+        Raises StoreError if there would be more than `LOCKS_MAX` locks; then nothing is locked.
         """
         now = self._clock.monotonic_ns()
         taken = []
-        # All keys first: a queue that cannot be read locks none of the others.
+        # All keys first, so that a request with an invalid queue locks nothing.
         keys = [(queue_of(value), value) for value in queues]
         held = self._locks.get(group, {})
         if self._count + sum(key not in held for key, _ in keys) > LOCKS_MAX:
@@ -54,19 +57,19 @@ class RebalanceLockManager:
         return taken
 
     def is_locked(self, group: str) -> bool:
-        """Whether a member of the group holds a queue (not isLockAllExpired)."""
+        """Return whether a member of the group holds a lock (isLockAllExpired, negated)."""
         limit = self._clock.monotonic_ns() - LOCK_NS
         return any(since >= limit for _, since in self._locks.get(group, {}).values())
 
     def expire(self) -> None:
-        """Forget locks that nobody has renewed for their term."""
+        """Remove the locks that have expired."""
         limit = self._clock.monotonic_ns() - LOCK_NS
         for group, held in list(self._locks.items()):
             for key in [key for key, (_, since) in held.items() if since < limit]:
                 self._free(group, key)
 
     def unlock(self, group: str, client_id: str, queues: list[dict[str, Any]]) -> None:
-        """Free what ``client_id`` holds of ``queues``."""
+        """Release the locks that ``client_id`` holds on ``queues``."""
         for key in [queue_of(value) for value in queues]:
             if self._locks.get(group, {}).get(key, ("", 0))[0] == client_id:
                 self._free(group, key)

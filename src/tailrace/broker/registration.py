@@ -1,9 +1,9 @@
 """Registration of this broker at name servers of other processes (BrokerOuterAPI).
 
-The broker registers when it starts, every ``registerNameServerPeriod``, and after topics have changed:
-request 103 with all topics, to each address by itself. It unregisters (104) when it stops. A name
-server that cannot be reached is tried again with the next registration; nothing else waits for it.
-Everything runs in the thread of the event loop, apart from the encoding of the topics.
+The broker registers when it starts, every ``registerNameServerPeriod``, and after topics have changed. It
+sends request 103 with all topics to each address. When it stops, it sends request 104. If a name server
+cannot be reached, the next registration tries again; nothing else waits for it.
+Everything runs in the thread of the event loop, except the encoding of the topics.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ __all__ = ["Registration", "name_server_addresses", "registered_elsewhere"]
 _log = get_logger(__name__)
 
 REST_S: Final = 0.2
-"""Least time between two registrations, so that many changes of topics make few of them."""
+"""Least time between two registrations, so that many changes of topics need few registrations."""
 UNREGISTER_TIMEOUT_MS: Final = 3000
 NO_HA: Final = ""
-"""Address for slaves; there is no replication."""
+"""The address for slaves is empty, because there is no replication."""
 
 
 def name_server_addresses(text: str) -> list[Address]:
@@ -72,11 +72,11 @@ class Registration:
         self._state: dict[str, str] = {}
 
     def states(self) -> dict[str, bool]:
-        """Return the addresses, and whether each took the last registration."""
+        """Return for each address whether it accepted the last registration."""
         return {address: self._state.get(address) == "" for address in self._addresses}
 
     def start(self) -> None:
-        """Register now, repeatedly, and after changes of topics."""
+        """Start to register: immediately, periodically, and after changes of topics."""
         loop = self._broker.loop
 
         def changed() -> None:  # in any thread
@@ -87,7 +87,7 @@ class Registration:
         self._task = loop.create_task(self._run())
 
     async def stop(self) -> None:
-        """Unregister at the name servers that know the broker."""
+        """Unregister at the name servers that accepted the last registration."""
         if self._task is None:
             return
         self._task.cancel()

@@ -16,24 +16,24 @@ from tailrace.node.topic_queue_mapping import checked_info
 __all__ = ["Registered", "data_version", "read_registration"]
 
 REGISTRATION_MAX: Final = 25_000
-"""Topics of one registration; a broker with more splits it (enableSplitRegistration)."""
+"""Number of topics of one registration; a broker with more splits it (enableSplitRegistration)."""
 REGISTRATION_VALUES: Final = 12 * REGISTRATION_MAX
-"""Values in the JSON body of a registration."""
+"""Number of values in the JSON body of a registration."""
 INFLATED_MAX: Final = 16 << 20
 
 
 @dataclass(slots=True)
 class Registered:
-    """What a broker tells of itself."""
+    """The contents of a registration."""
 
     version: dict[str, int] = field(default_factory=dict)
     topics: dict[str, TopicConfig] = field(default_factory=dict)
     mappings: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Of static topics: a TopicQueueMappingInfo by topic."""
+    """TopicQueueMappingInfo objects of static topics, by topic."""
 
 
 def read_registration(request: RemotingCommand, *, compressed: bool) -> Registered:
-    """Return what the body of a registration says. Raises MessageIllegalError or ValueError."""
+    """Return the contents of the body of a registration. Raises MessageIllegalError or ValueError."""
     if not request.body:
         return Registered()
     if compressed:
@@ -61,7 +61,7 @@ def _add_mapping(found: Registered, topic: str, value: Any) -> None:
 
 
 def data_version(value: Any) -> dict[str, int]:
-    """The members of a DataVersion, to be compared."""
+    """Return the members of a DataVersion, for a comparison."""
     if not isinstance(value, dict):
         return {}
     return {name: number_in(value, name) for name in ("counter", "stateVersion", "timestamp")
@@ -79,7 +79,7 @@ def _compressed(body: bytes) -> Registered:
         nonlocal pos
         size = int.from_bytes(data[pos : pos + 4], "big")
         if pos + 4 + size > len(data):
-            raise ValueError("a part of the registration leaves its body")
+            raise ValueError("a part of the registration extends past the end of the body")
         pos += 4 + size
         return data[pos - size : pos]
 

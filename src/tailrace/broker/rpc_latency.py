@@ -1,4 +1,4 @@
-"""How long calls of the gRPC endpoint take, for ``/metrics``."""
+"""Durations of the calls of the gRPC endpoint, for ``/metrics``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Key = tuple[str, str]
 
 @final
 class RpcLatency:
-    """Counts by call and status. ``clients`` returns the number of clients; None without the endpoint."""
+    """Durations by call and status. ``clients`` returns the number of clients; None without the endpoint."""
 
     def __init__(self) -> None:
         self.clients: Callable[[], int] | None = None
@@ -25,7 +25,7 @@ class RpcLatency:
         self.sums_ms: dict[Key, float] = {}
 
     def observe(self, name: str, code: str, ms: float) -> None:
-        """Note a call, such as ``send_message``, that ended with a status, such as ``ok``."""
+        """Count a call, such as ``send_message``, that ended with a status, such as ``ok``, after ``ms``."""
         counts = self.counts.setdefault((name, code), [0] * (len(RPC_LATENCY.buckets) + 1))
         counts[bisect_left(RPC_LATENCY.buckets, ms)] += 1
         self.sums_ms[name, code] = self.sums_ms.get((name, code), 0.0) + ms

@@ -15,7 +15,7 @@ from tailrace.store.store_stats import PUT_LIMITS_MS
 __all__ = ["RuntimeInfo"]
 
 NO_POOL: Final = 0x7FFFFFFF
-"""Buffers left of a pool that does not exist (transientStorePoolEnable=false)."""
+"""Number of free buffers that the reference reports without a pool (transientStorePoolEnable=false)."""
 CAPACITIES: Final = {
     "send": 10_000, "pull": 100_000, "litePull": 100_000, "query": 20_000, "ack": 100_000,
     "EndTransaction": 100_000,
@@ -24,14 +24,14 @@ CAPACITIES: Final = {
 
 @final
 class RuntimeInfo:
-    """Puts the store's statistics under the names that admin tools know."""
+    """Returns statistics of the store and the broker under the names that admin tools read."""
 
     def __init__(self, broker: BrokerContext, file_system: FileSystem) -> None:
         self._broker = broker
         self._file_system = file_system
 
     def table(self) -> dict[str, str]:
-        """All figures, as text."""
+        """Return all figures as text."""
         broker, store = self._broker, self._broker.store
         stats = store.stats()
         found, miss = stats.get("getFoundTps", ()), stats.get("getMissTps", ())
@@ -84,7 +84,7 @@ class RuntimeInfo:
             figures[f"{pool}ThreadPoolQueueSize"] = 0
             figures[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = 0
             figures[f"{pool}ThreadPoolQueueCapacity"] = capacity
-        # The reference writes these of transactions only.
+        # The reference has other names for the pool of transactions, and fewer figures.
         figures["EndTransactionQueueSize"] = figures.pop("EndTransactionThreadPoolQueueSize")
         del figures["EndTransactionThreadPoolQueueHeadWaitTimeMills"]
         return {name: str(value) for name, value in figures.items()}
@@ -100,7 +100,7 @@ class RuntimeInfo:
 
 
 def _percentile(counts: Iterable[int], part: float) -> float:
-    """Return the time, ms, that this part of the puts did not exceed, linear inside of a range."""
+    """Return the time in ms that this share of the puts did not exceed, interpolated linearly within a range."""
     counts = list(counts)
     place, before = part * sum(counts), 0
     for low, high, count in zip((0, *PUT_LIMITS_MS), (*PUT_LIMITS_MS, PUT_LIMITS_MS[-1]), counts, strict=False):
@@ -111,12 +111,12 @@ def _percentile(counts: Iterable[int], part: float) -> float:
 
 
 def _rates(values: Iterable[float]) -> str:
-    """Rates over 10, 60 and 600 seconds, as far as there are any, each followed by a blank."""
+    """Return the rates over 10, 60 and 600 seconds that exist, each followed by a blank."""
     return "".join(f"{value:.4f} " for value in values) or "0.0 "
 
 
 def _bytes(count: int) -> str:
-    """A number of bytes as the reference writes it, such as ``1.5 KiB``."""
+    """Return a number of bytes in the reference's form, such as ``1.5 KiB``."""
     if count < 1024:
         return f"{count} B"
     place = (count.bit_length() - 1) // 10

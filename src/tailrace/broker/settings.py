@@ -1,8 +1,8 @@
-"""Settings that a running server shows and changes: requests 25 and 26, and 318 and 319 of the name server.
+"""Settings of a running server: requests 25 and 26 of a broker, 318 and 319 of a name server.
 
-Only settings that are declared ``live`` change. A change is written to the file that ``--config`` named
-before it holds, so that the next start has it, too; lines of the file that it does not concern stay as
-they are. Without such a file it holds until the server ends, and the answer says so.
+Only settings that are declared ``live`` can change. A change is first written to the file of ``--config``, so
+that the next start uses it, too; the other lines of the file stay as they are. Without such a file the change
+lasts until the server ends, and the answer says so.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ BLACK_LIST: Final = frozenset({
     "brokerConfigPath", "rocketmqHome", "configBlackList", "configStorePath", "kvConfigPath"})
 """Settings that the reference refuses to change."""
 BODY_MAX: Final = 256 * 1024
-"""Bytes of a properties text, which is read in one piece, some 5 ms."""
+"""Largest properties text in a request, in bytes. Parsing that much takes about 5 ms."""
 CHANGES_MAX: Final = 200
-"""Settings of one request."""
+"""Number of settings in one request."""
 FILE_MAX: Final = 1 << 20
-"""Bytes of a file of settings."""
+"""Largest file of settings, in bytes."""
 SHOWN_MAX: Final = 60
 _LINE: Final = re.compile(r"(?:[^\n]*\\\r?\n)*[^\n]*\n?")
 _NAME: Final = re.compile(r"\s*([^#!\s=:][^=:]*?)\s*[=:]")
@@ -52,7 +52,7 @@ Config = StoreConfig | BrokerConfig | NameServerConfig | AuthConfig
 
 
 def settings_of(*configs: Any, **more: object) -> dict[str, str]:
-    """Settings by RocketMQ's names, as text."""
+    """Return settings as text, by RocketMQ's names; secrets are hidden."""
     found: dict[str, str] = {}
     for config in configs:
         for f in dataclasses.fields(config):
@@ -62,10 +62,10 @@ def settings_of(*configs: Any, **more: object) -> dict[str, str]:
 
 
 def with_values(text: str, values: Mapping[str, str]) -> str:
-    """Return a ``.properties`` text in which settings have these values; all other lines stay.
+    """Return a ``.properties`` text after a change of these settings; all other lines stay.
 
-    The last line that sets a setting is the one that counts, so that line is replaced and earlier ones
-    are left out. A setting without a line gets one at the end.
+    If several lines set a setting, the last one counts: it is replaced, and the earlier ones are removed. A
+    setting without a line gets one at the end.
     """
     left = dict(values)
     kept: list[str] = []
@@ -83,7 +83,7 @@ def with_values(text: str, values: Mapping[str, str]) -> str:
 
 
 def properties_in(body: bytes) -> dict[str, str]:
-    """Return the values of a properties text in a request. Raises RefusalError."""
+    """Return the values of a properties text in a request. Raises RefusalError if it is too long or not UTF-8."""
     if len(body) > BODY_MAX:
         raise RefusalError(
             ResponseCode.INVALID_PARAMETER, f"the body has {len(body)} bytes, over the limit of {BODY_MAX}")
@@ -97,7 +97,7 @@ def properties_in(body: bytes) -> dict[str, str]:
 
 @final
 class SettingsFile:
-    """The file that ``--config`` named, with its permissions. ``path`` is absolute and no symbolic link."""
+    """The file of ``--config``. ``path`` is absolute and not a symbolic link; a write keeps its permissions."""
 
     def __init__(self, file_system: FileSystem, path: str) -> None:
         self._file_system = file_system
@@ -105,7 +105,7 @@ class SettingsFile:
         self._lock = threading.Lock()
 
     def write(self, values: Mapping[str, str]) -> None:
-        """Have the file set these values; durable on return. Raises OSError or ValueError."""
+        """Write these values to the file; they are durable on return. Raises OSError or ValueError."""
         with self._lock:
             data = read_file(self._file_system, self.path, FILE_MAX + 1)
             if len(data) > FILE_MAX:
@@ -118,8 +118,8 @@ class SettingsFile:
 class RunningSettings:
     """The settings of a broker or a name server.
 
-    ``shown`` is what the server shows; the names of ``configs`` are in it. `update` is called by one
-    thread at a time.
+    ``shown`` has the settings that the server shows, among them all of ``configs``. Only one thread at a time
+    may call `update`.
     """
 
     def __init__(
@@ -134,13 +134,13 @@ class RunningSettings:
         self.version = DataVersion(clock.now_ms())
 
     def text(self) -> str:
-        """All settings as a properties text."""
+        """Return all settings as a properties text."""
         return "".join(f"{name}={value}\n" for name, value in sorted(self.shown.items()))
 
     def update(self, body: bytes) -> str:
-        """Change the settings of a properties text; return what a caller should know, if anything.
+        """Change the settings of a properties text; return a note for the caller, which may be empty.
 
-        Either all of them change or none. Raises RefusalError that names those that cannot.
+        Either all of them change or none. Raises RefusalError that names the settings that cannot change.
         """
         values = properties_in(body)
         if len(values) > CHANGES_MAX:
@@ -169,7 +169,7 @@ class RunningSettings:
         return note
 
     def _check_names(self, values: Mapping[str, str]) -> None:
-        """Raise RefusalError for settings that never change, first for those that the reference refuses."""
+        """Raise RefusalError for settings that cannot change; those that the reference refuses come first."""
         if black := sorted(BLACK_LIST & values.keys()):
             raise RefusalError(
                 ResponseCode.NO_PERMISSION, f"Can not update config in black list: {', '.join(black)}")
@@ -188,7 +188,7 @@ class RunningSettings:
         reasons = [
             f"{what}: {', '.join(names)}" for what, names in (
                 ("cannot be changed while the server runs, set it in the file of settings and start again", fixed),
-                ("has no effect here", unused), ("is no setting", unknown)) if names]
+                ("has no effect here", unused), ("is not a setting", unknown)) if names]
         if reasons:
             code = ResponseCode.NO_PERMISSION if fixed else ResponseCode.INVALID_PARAMETER
             raise RefusalError(code, "; ".join(reasons))
@@ -197,7 +197,7 @@ class RunningSettings:
         if not texts:
             return ""
         if self._file is None:
-            return "changed until the server ends: there is no file of settings (--config) to keep it in"
+            return "changed until the server ends; there is no file of settings (--config) to write it to"
         try:
             self._file.write(texts)
         except (OSError, ValueError, FatalStorageError) as error:

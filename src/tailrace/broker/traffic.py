@@ -1,7 +1,7 @@
-"""What has gone in and out since the start: the counters behind ``/metrics`` and request 315.
+"""Counters of messages in and out since the start, for ``/metrics`` and request 315.
 
-What the dispatch thread and the event loop count is read from anywhere. A reader may see a message
-that is counted and bytes that are not counted yet.
+The dispatch thread and the event loop count, and any thread reads. A reader may see a message counted whose
+bytes are not counted yet.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ __all__ = ["NORMAL", "CountedArrivals", "Flow", "Traffic", "is_delayed", "messag
 _BUCKETS: Final = MESSAGE_SIZE.buckets
 NORMAL: Final = "normal"
 LMQ_PREFIX: Final = "%LMQ%"
-"""Topics with this prefix count as one, as in LmqBrokerStatsManager."""
+"""Topics with this prefix are counted as one, as in LmqBrokerStatsManager."""
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-"""Of delay levels, whose queues are counted one by one."""
+"""The topic of the delay levels; each of its queues is counted."""
 _SHARDING_KEY: Final = "__SHARDINGKEY"
 _DELAYS: Final = frozenset({
     "__STARTDELIVERTIME", "DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"})
 _SIGNS: Final = ("TRAN_MSG\x01", "__SHARDINGKEY\x01", "DELAY\x01", "TIMER_DEL", "__STARTDELIVERTIME\x01")
-"""One of them is in the properties of each message that is not of type normal."""
+"""Every message of another type than normal has one of these texts in its properties."""
 
 
 @final
 class SizedFlow(Flow):
-    """A flow that also counts messages by bucket of their size; the last bucket has no bound."""
+    """A flow that also counts messages by their size, in buckets; the last bucket has no bound."""
 
     __slots__ = ("sizes",)
 
@@ -43,7 +43,7 @@ class SizedFlow(Flow):
 
 
 def message_type(properties: str) -> str:
-    """normal, fifo, delay or transaction, by a message's stored properties."""
+    """Return normal, fifo, delay or transaction, from the stored properties of a message."""
     for sign in _SIGNS:
         if sign in properties:
             return type_of(decode_properties(properties.encode()))
@@ -51,7 +51,7 @@ def message_type(properties: str) -> str:
 
 
 def type_of(properties: Mapping[str, str]) -> str:
-    """The same by its properties, asked in the reference's order (BrokerMetricsManager.getMessageType)."""
+    """Return the same from decoded properties, in the reference's order (BrokerMetricsManager.getMessageType)."""
     if properties.get("TRAN_MSG", "").lower() == "true":
         return "transaction"
     if _SHARDING_KEY in properties:
@@ -72,8 +72,8 @@ def _no_system_topics(topic: str) -> bool:
 class Traffic:
     """Counters by topic and message type, by topic and group, and dead letters by group.
 
-    ``came_in`` counts what producers sent, under the topic that they named. ``by_topic`` counts what
-    became readable on a topic, whoever stored it: producers, timers, delay levels and retries.
+    ``came_in`` counts what producers sent, under the topic of the request. ``by_topic`` counts the messages
+    that became readable on a topic, from any source: producers, timers, delay levels and retries.
     """
 
     def __init__(
@@ -94,10 +94,10 @@ class Traffic:
         """As ``all_arrived`` and ``all_out``, without system topics."""
         self.dead_letters: Counter[str] = Counter()
         self.get_time_max_ns = 0
-        """The longest time that messages for a consumer took, since the start."""
+        """Longest time of a pull that returned messages, in ns, since the start."""
 
     def take_in(self, topic: str, kind: str, count: int, size: int) -> None:
-        """Count ``count`` stored messages of together ``size`` bytes."""
+        """Count ``count`` stored messages with a total of ``size`` bytes."""
         key = topic, kind
         flow = self.came_in.get(key)
         if flow is None:
@@ -106,7 +106,7 @@ class Traffic:
         flow.sizes[bisect_left(_BUCKETS, size // count)] += count
 
     def arrived(self, topic: str, count: int, size: int, queue_id: int = -1) -> None:
-        """Count messages that have become readable; from the dispatch thread."""
+        """Count messages that have become readable; called by the dispatch thread."""
         if topic.startswith(LMQ_PREFIX):
             topic = LMQ_PREFIX  # there may be millions of them, one for each device
         elif topic == SCHEDULE_TOPIC and self._by_queue and queue_id >= 0:
@@ -122,7 +122,7 @@ class Traffic:
     def arrivals(self, topic: str) -> int:
         """Return how many messages of a topic have become readable since the start.
 
-        They are counted after they can be read, and before those who wait for them are notified.
+        Messages are counted after they became readable and before waiting pulls are notified.
         """
         flow = self.by_topic.get(LMQ_PREFIX if topic.startswith(LMQ_PREFIX) else topic)
         return 0 if flow is None else flow.messages
@@ -130,7 +130,7 @@ class Traffic:
     def hand_out(
         self, topic: str, group: str, count: int, size: int, queue_id: int = -1, took_ns: int = 0,
     ) -> None:
-        """Count messages handed to a consumer, and with ``queue_id`` how long that took."""
+        """Count messages handed to a consumer, and if ``queue_id`` is given how long that took."""
         if topic.startswith(LMQ_PREFIX):
             topic = LMQ_PREFIX
         elif queue_id >= 0 and not group.startswith(LMQ_PREFIX):
@@ -149,12 +149,12 @@ class Traffic:
             self.user_out.add(count, size)
 
     def revive_log_put(self, kind: str, topic: str, group: str, count: int = 1) -> None:
-        """Count what POP wrote for a group: ``kind`` is CK for checkpoints, ACK for acknowledged messages."""
+        """Count records that POP wrote for a group: ``kind`` is CK for checkpoints, ACK for acknowledgements."""
         self.counters.add(f"GROUP_{kind}", f"{topic}@{group}", count)
         self.counters.add(f"BROKER_{kind}", self._cluster, count)
 
     def put_took(self, topic: str, queue_id: int, took_ns: int) -> None:
-        """Count how long a send took, up to its answer."""
+        """Count the time that a send took up to its answer."""
         if not topic.startswith(LMQ_PREFIX):
             self.counters.add("TOPIC_PUT_LATENCY", f"{queue_id}@{topic}", took_ns // 1_000_000)
 
@@ -166,13 +166,13 @@ class Traffic:
         flow.add(1, 0)
 
     def forget_topic(self, topic: str) -> None:
-        """Drop what was counted of a topic that is deleted."""
+        """Drop the counts of a topic that is deleted."""
         self.by_topic.pop(topic, None)
         self.counters.forget_topic(topic)
         self._forget(0, topic, self.came_in, self.went_out, self.went_back)
 
     def forget_group(self, group: str) -> None:
-        """Drop what was counted of a group that is deleted."""
+        """Drop the counts of a group that is deleted."""
         self._forget(1, group, self.went_out, self.went_back)
         self.dead_letters.pop(group, None)
         self.counters.forget_group(group)
@@ -185,7 +185,7 @@ class Traffic:
 
 @final
 class CountedArrivals:
-    """Counts messages that have become readable, and passes the news on to each of ``then``."""
+    """A listener that counts messages that became readable, then calls the listeners in ``then``."""
 
     def __init__(self, traffic: Traffic, *then: MessageArrivingListener) -> None:
         self._traffic = traffic
@@ -194,7 +194,7 @@ class CountedArrivals:
     def arriving(
         self, topic: str, queue_id: int, next_offset: int, tags_codes: Sequence[int], size: int
     ) -> None:
-        """Count, then pass on; from the dispatch thread."""
+        """Count, then call the other listeners; called by the dispatch thread."""
         self._traffic.arrived(topic, len(tags_codes), size, queue_id)
         for listener in self._then:
             listener.arriving(topic, queue_id, next_offset, tags_codes, size)

@@ -1,4 +1,4 @@
-"""Work of one request in parts, between which the event loop serves other requests."""
+"""Long work of one request, split into parts so that the event loop serves other requests in between."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tailrace.remoting import Channel
 __all__ = ["TURN_S", "in_turns"]
 
 TURN_S: Final = 0.005
-"""How long one request works in one turn of the event loop."""
+"""Seconds that a request may work in one turn of the event loop."""
 
 
 def in_turns(
@@ -23,8 +23,8 @@ def in_turns(
 ) -> Answer:
     """Run all steps, then return the answer of ``then``; None if it comes later.
 
-    Work that is not done after TURN_S goes on in the next turn, unless the connection has been closed.
-    Errors of steps are raised in the first turn, and are the answer in those that follow.
+    Work that is not done after `TURN_S` goes on in the next turn, unless the connection has closed. An error
+    of a step is raised in the first turn, and sent as the answer in later turns.
     """
     if _run_some(loop, steps):
         return then()
@@ -51,6 +51,6 @@ def in_turns(
 
 
 def _run_some(loop: asyncio.AbstractEventLoop, steps: Iterator[object]) -> bool:
-    """Run steps for TURN_S; return whether all are done."""
+    """Run steps for `TURN_S`; return whether all are done."""
     until = loop.time() + TURN_S if loop.is_running() else float("inf")
     return all(loop.time() <= until for _ in steps)

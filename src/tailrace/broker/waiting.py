@@ -1,4 +1,4 @@
-"""Bounds of requests that wait: their number, that of one connection, and the memory that they take."""
+"""Limits of requests that wait: their number in all and of one connection, and their memory."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tailrace.remoting import Channel
 __all__ = ["WaitingRequests", "memory_of"]
 
 FIELD_BYTES: Final = 150
-"""Memory that a field of a request takes beside its characters: two strings and their place in a dict."""
+"""Memory of a field of a request in addition to its characters: two strings and their place in a dict."""
 
 
 def memory_of(request: RemotingCommand) -> int:
-    """Bytes of memory that the body and the fields of a request take while it waits."""
+    """Return the bytes of memory that the body and the fields of a request take while it waits."""
     ext = request.ext
     return (
         len(request.body) + len(request.remark or "") + sum(map(len, ext)) + sum(map(len, ext.values()))
@@ -24,10 +24,10 @@ def memory_of(request: RemotingCommand) -> int:
 
 @final
 class WaitingRequests:
-    """Counts requests that wait, and refuses those that are too many.
+    """Counts requests that wait, and refuses one that is over a limit.
 
-    ``what`` names them in the answer. One request of a connection may take more than
-    ``bytes_of_channel``, so that a large one is served at all.
+    ``what`` names the requests in the refusal. The only waiting request of a connection may take more than
+    ``bytes_of_channel``, so that a large request can be served.
     """
 
     def __init__(
@@ -41,10 +41,10 @@ class WaitingRequests:
         self.count = 0
         """Number of requests that wait."""
         self.size_bytes = 0
-        """Bytes of memory that they take."""
+        """Bytes of memory that the requests take."""
 
     def add(self, channel: Channel, size: int) -> None:
-        """Count a request of ``size`` bytes. Raises RefusalError (SYSTEM_BUSY) if it is one too many."""
+        """Count a request of ``size`` bytes. Raises RefusalError (SYSTEM_BUSY) if that is over a limit."""
         count, size_bytes = self._of_channel.get(channel, (0, 0))
         if (
             self.count >= self._most or count >= self._most_of_channel
@@ -58,7 +58,7 @@ class WaitingRequests:
         self._change(channel, 1, size)
 
     def remove(self, channel: Channel, size: int) -> None:
-        """Count a request no more that was added with this size."""
+        """Remove a request, which was added with this size, from the counts."""
         self._change(channel, -1, -size)
 
     def _change(self, channel: Channel, n: int, size: int) -> None:

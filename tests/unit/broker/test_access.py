@@ -221,7 +221,7 @@ def test_without_a_super_user_nothing_starts(tmp_path, kit):
         async with running(tmp_path, kit, init_authentication_user=""):
             pass
 
-    with pytest.raises(ConfigError, match="there is no super user: say `serve --user"):
+    with pytest.raises(ConfigError, match="there is no super user: start with `serve --user"):
         asyncio.run(scenario())
 
 

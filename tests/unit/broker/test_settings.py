@@ -82,7 +82,7 @@ def test_without_a_file_the_answer_says_that_the_change_ends_with_the_server(clo
     (b"maxTopics=5\nmappedFileSizeCommitLog=9999", 16, "start again: mappedFileSizeCommitLog"),
     (b"listenPort=1", 16, "start again: listenPort"),
     (b"maxTopics=5\nsendMessageThreadPoolNums=3", 29, "has no effect here: sendMessageThreadPoolNums"),
-    (b"maxTopic=5", 29, "is no setting: maxTopic"),
+    (b"maxTopic=5", 29, "is not a setting: maxTopic"),
     (b"maxTopics=many", 29, "maxTopics=many is not a whole number"),
     (b"longPollingEnable=false\nmaxTopics=0", 29, "maxTopics=0 is outside 1 to"),
     (b"deleteWhen=25\nmaxTopics=0", 29, "deleteWhen=25 is not a list of hours from 0 to 23, separated by `;`; maxTop"),

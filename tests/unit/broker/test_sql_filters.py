@@ -46,14 +46,14 @@ def test_every_expression_has_the_results_of_the_reference():
 @pytest.mark.parametrize(("text", "reason"), [
     ("", "the expression is not complete"),
     ("a = ", "the expression is not complete"),
-    ("a = 1 AND OR", "'OR' at character 11 cannot follow"),
-    ("a = #", "character 5 of the expression, '#', begins nothing that is known"),
+    ("a = 1 AND OR", "'OR' at character 11 is not allowed there"),
+    ("a = #", "character 5 of the expression, '#', is not the start of a valid token"),
     ("a > 'x'", "'x' cannot be compared with >, which orders numbers"),
-    ("a = NULL", "NULL cannot be compared; say IS NULL or IS NOT NULL"),
+    ("a = NULL", "NULL cannot be compared; use IS NULL or IS NOT NULL"),
     ("TRUE = 1", "TRUE cannot be compared with 1"),
     ("a = 0.0", "0.0 is not between the least and the greatest positive number of Java"),
     ("a = 9223372036854775808", "9223372036854775808 is greater than 9223372036854775807"),
-    ("a BETWEEN 5 AND 1", "BETWEEN 5 AND 1 keeps nothing: the first number is the greater one"),
+    ("a BETWEEN 5 AND 1", "BETWEEN 5 AND 1 matches nothing: the first number is greater than the second"),
     ("5 IN ('5')", "5 is left of IN, which takes a property"),
     ("'x'", "'x' is not a condition"),
 ])
@@ -71,7 +71,7 @@ def test_deep_expressions_are_compiled_or_refused_and_never_recurse():
     assert compile_sql(chain).matches(["699"])
     assert compile_sql("NOT " * (DEPTH_MAX - 1) + "a").evaluate(["1"]) is True
     for text in ("NOT " * 2000 + "(a = 1)", "- " * 4000 + "a = 1", "a = 1" + " = a" * 2000):
-        with pytest.raises(FilterExpressionError, match=f"more than {DEPTH_MAX} operators are within each other"):
+        with pytest.raises(FilterExpressionError, match=f"more than {DEPTH_MAX} operators are nested"):
             compile_sql(text)
 
 

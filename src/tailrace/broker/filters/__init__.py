@@ -4,7 +4,7 @@
     sql_expression   an expression as a function of property values
     sql_grammar      the text of an expression as calls of a builder
     java_numbers     how Java reads numbers in text
-    message_filters  the filter of one pull: which properties it needs, which messages it keeps
+    message_filters  the filter of one pull: the properties that it needs, and whether a message matches
     consumer_filters expressions of groups by topic: ``consumerFilter.json``
     bloom            positions that a Java broker keeps with an expression
 """

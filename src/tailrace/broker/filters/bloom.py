@@ -1,8 +1,8 @@
 """Positions in a bloom filter that a Java broker keeps with the expression of a group.
 
-A Java broker gives each group and topic some bits, and may store with each message which expressions it
-matches (enableCalcFilterBitMap). Nothing here reads the bits: they are computed so that a Java broker
-takes over ``consumerFilter.json``, which it ignores if their number is another one.
+A Java broker assigns bits to each group and topic, and may store with each message which expressions match it
+(enableCalcFilterBitMap). Tailrace does not read these bits. It computes them because a Java broker ignores a
+``consumerFilter.json`` with another number of bits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _C2: Final = 0x4CF5AD432745937F
 
 
 class BloomFilterData(NamedTuple):
-    """Bits of a group and topic, and how many bits there are."""
+    """Positions of the bits of a group and topic, and the number of all bits."""
 
     positions: tuple[int, ...]
     bits: int
@@ -26,7 +26,7 @@ class BloomFilterData(NamedTuple):
 
 @final
 class BloomFilter:
-    """The bits for ``expected`` expressions and an error rate of ``error_percent`` %, as BloomFilter.java."""
+    """A filter for ``expected`` expressions and an error rate of ``error_percent`` %, as in BloomFilter.java."""
 
     def __init__(self, error_percent: int, expected: int) -> None:
         rate = error_percent / 100

@@ -1,7 +1,7 @@
-"""Compiled expressions of subscriptions, remembered by their text.
+"""Compilation of the expressions of subscriptions, with a cache by their text.
 
-To compile 8 KiB takes some 40 ms. On the event loop only short expressions are compiled; for longer ones
-NotPreparedError has the request served again after a thread has compiled them.
+The compilation of 8 KiB takes about 40 ms. The event loop compiles only short expressions. For longer ones
+NotPreparedError is raised: a thread compiles them, and then the request is served again.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ __all__ = ["AT_ONCE_MAX", "REMEMBERED_MAX", "SQL92", "SQL_MAX", "compile_filter"
 
 SQL92: Final = "SQL92"
 SQL_MAX: Final = 8 * 1024
-"""Characters of an expression."""
+"""Longest expression, in characters."""
 AT_ONCE_MAX: Final = 1_024
-"""Characters that are compiled in one turn of the event loop, which takes 3 to 8 ms."""
+"""Number of characters that one turn of the event loop may compile, which takes 3 to 8 ms."""
 REMEMBERED_MAX: Final = 1 << 20
-"""Characters of all expressions that are remembered; a compiled one takes some 50 bytes for each."""
+"""Number of characters of all cached expressions; a compiled expression takes about 50 bytes for each."""
 ENTRIES_MAX: Final = 4_096
 _PARSER: Final = "tailrace.broker.filters.sql_grammar"
 OF_REQUEST_MAX: Final = REMEMBERED_MAX // 4
-"""Characters of the new expressions of one request, so that all of them are still known when it is served."""
+"""Number of characters of the new expressions of one request, so that all are still cached when it is served."""
 _Compiled = SqlExpression | FilterExpressionError
 
 
 @final
 class _Remembered:
-    """Results by text, the least recently used first; any thread may call it."""
+    """A cache of results by text, which drops the least recently used ones; any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -68,13 +68,13 @@ def _compile(text: str) -> _Compiled:
     found = _remembered.find(text)
     if found is not None:
         return found
-    # Imported here because the parser takes 0.1 s to load, and most brokers have no filters.
+    # Imported here because the parser takes 0.1 s to load, and most brokers need no expressions.
     from tailrace.broker.filters.sql_grammar import parse_sql  # noqa: PLC0415 - see above
 
     try:
         found = parse_sql(text)
     except FilterExpressionError as error:
-        found = error  # pulls carry their expression: a wrong one is not parsed for each of them
+        found = error  # cached too: each pull carries its expression, and a wrong one would be parsed each time
     _remembered.add(text, found)
     return found
 
@@ -92,7 +92,7 @@ def _on_event_loop() -> bool:
 
 
 def prepare_sql(texts: Iterable[str]) -> None:
-    """Raise NotPreparedError if the event loop is to run on while the expressions are compiled.
+    """Raise NotPreparedError if the expressions are too long to compile them on the event loop.
 
     Raises RefusalError if there are too many of them.
     """
@@ -113,10 +113,10 @@ def prepare_sql(texts: Iterable[str]) -> None:
 
 
 def compile_sql(text: str, *, at_once: bool = False) -> SqlExpression:
-    """Compile an expression; the last few hundred are remembered.
+    """Compile an expression, or return it from the cache.
 
-    Raises FilterExpressionError that says what is wrong, and at which character; NotPreparedError unless
-    ``at_once``.
+    Raises FilterExpressionError with the error and its character, and unless ``at_once`` NotPreparedError if a
+    thread has to compile it.
     """
     if len(text) > SQL_MAX:
         raise FilterExpressionError(
@@ -130,7 +130,7 @@ def compile_sql(text: str, *, at_once: bool = False) -> SqlExpression:
 
 
 def compile_filter(text: str, expression_type: str, *, at_once: bool = False) -> SqlExpression:
-    """Compile the expression of a subscription as `compile_sql`; another type than SQL92 is refused."""
+    """Compile the expression of a subscription like `compile_sql`. Types other than SQL92 are refused."""
     if expression_type != SQL92:
         raise FilterExpressionError(
             f"the expression type {expression_type[:40]} is not known; known are TAG and {SQL92}")

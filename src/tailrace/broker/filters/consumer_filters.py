@@ -1,7 +1,7 @@
-"""The expressions of consumer groups: ``consumerFilter.json``, which a Java broker can take over.
+"""The expressions of consumer groups, in the file ``consumerFilter.json``, which a Java broker can read.
 
-A heartbeat registers the expressions of a group. A group that has left, or has given up a topic, keeps
-its entry as dead for filterDataCleanTimeSpan, because its consumers may come back with it.
+A heartbeat registers the expressions of a group. If a group has no member any more, or no longer subscribes to a
+topic, the entry is marked as dead and kept for filterDataCleanTimeSpan, because its consumers may come back.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ __all__ = ["ConsumerFilterData", "ConsumerFilterManager"]
 
 _log = get_logger(__name__)
 ENTRIES_MAX: Final = 10_000
-"""Expressions that are kept, dead ones included."""
+"""Number of entries, including dead ones."""
 CHARACTERS_MAX: Final = 1 << 20
-"""Characters of all expressions together; a compiled one takes some 50 bytes of memory for each."""
+"""Number of characters of all expressions; a compiled expression takes about 50 bytes of memory for each."""
 DEAD_BEFORE_LOAD_MS: Final = 30_000
 
 
 @dataclass(slots=True, kw_only=True)
 class ConsumerFilterData:
-    """The expression of a group for a topic. ``dead_time`` is when the group gave it up, 0 while it uses it."""
+    """The expression of a group for a topic. ``dead_time`` is the end of its use (ms), 0 while it is used."""
 
     topic: str
     consumer_group: str
@@ -41,15 +41,15 @@ class ConsumerFilterData:
     expression_type: str
     born_time: int
     client_version: int
-    """Version of the subscription: the ms at which the client subscribed."""
+    """Version of the subscription: the time (ms) at which the client subscribed."""
     bloom: BloomFilterData
     dead_time: int = 0
     compiled: SqlExpression | None = None
-    """Compiled when it is first needed; stays None for an expression of a file that cannot be compiled."""
+    """Set at the first use; stays None if an expression of the file cannot be compiled."""
 
     @property
     def is_dead(self) -> bool:
-        """Whether no consumer uses it."""
+        """True if no consumer uses it."""
         return self.dead_time >= self.born_time
 
     def to_json(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class ConsumerFilterData:
 
 @final
 class ConsumerFilterManager(ConfigManager[str, dict[str, ConsumerFilterData]]):
-    """Expressions by group and topic. `persist_if_changed` is called now and then.
+    """Expressions by group and topic. `persist_if_changed` is called periodically.
 
     With enablePropertyFilter=false nothing is registered, and the file stays as it is.
     """
@@ -87,11 +87,11 @@ class ConsumerFilterManager(ConfigManager[str, dict[str, ConsumerFilterData]]):
         self._characters = 0
 
     def load(self) -> bool:
-        """Read the file or its backup; False when there was neither."""
+        """Read the file or its backup; return False if there is neither."""
         return self._enabled and super().load()
 
     def find(self, topic: str, group: str) -> ConsumerFilterData | None:
-        """Return the expression of a group for a topic, dead or not."""
+        """Return the expression of a group for a topic, also a dead one; None without an entry."""
         found = self._table.get(group, {}).get(topic)
         if found is not None and found.compiled is None:
             found.compiled = self._compile(found.expression, found.expression_type, topic, group)
@@ -107,11 +107,11 @@ class ConsumerFilterManager(ConfigManager[str, dict[str, ConsumerFilterData]]):
     # -- heartbeats
 
     def registered(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
-        """Take over the expressions of a group's subscriptions. One that cannot be compiled is logged.
+        """Register the expressions of a group's subscriptions. An expression that cannot be compiled is logged.
 
-        Long ones should have been compiled before (`prepare`), because they hold the event loop here.
+        Long expressions should be compiled before (`prepare`), because this call compiles them on the event loop.
 
-        A version that is not newer than the known one changes nothing, as in the reference.
+        A version that is not newer than the known one has no effect, as in the reference.
         """
         known = self._table.get(group)
         topics = set()
@@ -166,7 +166,7 @@ class ConsumerFilterManager(ConfigManager[str, dict[str, ConsumerFilterData]]):
             return None
 
     def _has_room(self, group: str, topic: str, text: str) -> bool:
-        """Whether one more expression can be kept; the longest dead ones make way."""
+        """Return whether one more expression can be kept; if necessary, entries that died first are removed."""
         def full() -> bool:
             return self._count >= ENTRIES_MAX or self._characters + len(text) > CHARACTERS_MAX
 
@@ -184,7 +184,7 @@ class ConsumerFilterManager(ConfigManager[str, dict[str, ConsumerFilterData]]):
         return True
 
     def _add(self, data: ConsumerFilterData) -> None:
-        # A new table each time: the thread that writes the file may be walking over the present one.
+        # A new dict each time, because the thread that writes the file may be iterating over the old one.
         self._table[data.consumer_group] = {
             **self._table.get(data.consumer_group, {}), data.topic: data}
         self._count += 1
@@ -215,7 +215,7 @@ class ConsumerFilterManager(ConfigManager[str, dict[str, ConsumerFilterData]]):
     # -- the file
 
     def expire(self) -> None:
-        """Forget the expressions that have been dead for filterDataCleanTimeSpan."""
+        """Remove the expressions that have been dead for filterDataCleanTimeSpan."""
         limit = self._clock.now_ms() - self._keep_ms
         for topics in list(self._table.values()):
             for data in topics.values():
@@ -223,7 +223,7 @@ class ConsumerFilterManager(ConfigManager[str, dict[str, ConsumerFilterData]]):
                     self._forget(data)
 
     def to_json(self) -> dict[str, Any]:
-        """The whole table as the file shows it, without a data version: the reference has none."""
+        """Return the table in the form of the file, which has no data version, as in the reference."""
         return {**self._unknown, **self._encode(dict(self._table))}
 
     def _decode(self, value: dict[str, Any]) -> None:
@@ -240,7 +240,7 @@ class ConsumerFilterManager(ConfigManager[str, dict[str, ConsumerFilterData]]):
         self._dirty = False
 
     def _data_from(self, topic: str, group: str, entry: Any) -> ConsumerFilterData | None:
-        """Return an entry of the file; None if it lacks what is needed."""
+        """Return an entry of the file; None if a needed member is missing or invalid."""
         if not isinstance(entry, dict):
             return None
         text, kind = entry.get("expression"), entry.get("expressionType")
@@ -248,7 +248,7 @@ class ConsumerFilterManager(ConfigManager[str, dict[str, ConsumerFilterData]]):
         if not isinstance(text, str) or not isinstance(kind, str) or any(type(n) is not int for n in numbers):
             return None
         born, dead, version = numbers
-        # Every consumer counts as gone until its heartbeat comes.
+        # Entries are dead until a heartbeat of their group arrives.
         dead = dead or max(born, self._clock.now_ms() - DEAD_BEFORE_LOAD_MS)
         return ConsumerFilterData(
             topic=topic, consumer_group=group, expression=text, expression_type=kind, born_time=born,

@@ -1,4 +1,4 @@
-"""How Java reads numbers in text: ``Integer.valueOf``, ``Long.valueOf``, ``Double.valueOf``.
+"""Parsing of numbers as Java does: ``Integer.valueOf``, ``Long.valueOf``, ``Double.valueOf``.
 
 Each function raises ValueError for a text that Java refuses (NumberFormatException).
 """
@@ -40,7 +40,7 @@ def java_long(text: str) -> int:
 
 
 def _whole(text: str) -> int:
-    # Java looks at each char by itself: digits beyond the basic plane are two of them, and no digit.
+    # Java tests each 16-bit char: a digit beyond the basic plane is two chars, of which neither is a digit.
     if not _WHOLE(text) or max(text) > "\uffff":
         raise ValueError(text)
     sign = -1 if text[0] == "-" else 1
@@ -52,10 +52,9 @@ def _whole(text: str) -> int:
 
 
 def java_double(text: str) -> float:
-    """Return the number that ``Double.valueOf`` reads, infinity in place of NaN.
+    """Return the number that ``Double.valueOf`` reads, with infinity in place of NaN.
 
-    Java orders NaN after all other numbers, which makes no difference from infinity in a comparison
-    with a finite number.
+    Java orders NaN after all other numbers, so in a comparison with a finite number it behaves like infinity.
     """
     if _DECIMAL(text):
         return float(text)

@@ -1,4 +1,4 @@
-"""Which messages a pull gets: by tags code, or by an expression over their properties."""
+"""Filters of pulls: by tags code, or by an expression over properties."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ RETRY_TOPIC: Final = b"RETRY_TOPIC"
 
 @dataclass(frozen=True, slots=True)
 class MessageFilter:
-    """What a consumer wants of a topic. At most one of the two is given; neither: every message."""
+    """The filter of a consumer for a topic. At most one field is set; without both every message matches."""
 
     codes: frozenset[int] | None = None
-    """Tags codes."""
+    """Tags codes that match."""
     properties: PropertyFilter | None = None
 
     def matches_codes(self, tags_codes: Sequence[int]) -> bool:
-        """Return whether a message with one of these tags codes may be wanted."""
+        """Return whether one of these tags codes matches."""
         return self.codes is None or not self.codes.isdisjoint(tags_codes)
 
     def matches_properties(self, properties: bytes) -> bool:
-        """Return whether a message with these stored properties is wanted, as far as they tell."""
+        """Return whether a message with these stored properties matches the property filter, if there is one."""
         wanted = self.properties
         return wanted is None or wanted.matches(unit_records.property_values(properties, wanted.names))
 
 
 @final
 class RetryFilter:
-    """The filter of a retry topic with filterSupportRetry: the one of the topic a message was sent to.
+    """The filter of a retry topic with filterSupportRetry: each message is filtered as in its original topic.
 
-    A message whose topic has no expression is kept.
+    A message whose original topic has no expression matches.
     """
 
     __slots__ = ("_parts", "cost", "names")
@@ -61,35 +61,36 @@ class RetryFilter:
         self.cost = max([len(self.names) // 8, 1, *(one.cost for one in expressions.values())])
 
     def matches(self, values: Sequence[str | None]) -> bool:
-        """Return whether to keep a message."""
+        """Return whether a message matches."""
         found = self._parts.get(values[0] or "")
         return found is None or found[0].matches([values[at] for at in found[1]])
 
 
 @final
 class MessageFilters:
-    """Makes the filters of pulls. Its methods raise RefusalError."""
+    """Creates the filters of pulls. Its methods raise RefusalError."""
 
     def __init__(self, config: BrokerConfig, consumer_filters: ConsumerFilterManager) -> None:
         self._enabled = config.enable_property_filter
         self._support_retry = config.filter_support_retry
         self._consumer_filters = consumer_filters
         if self._enabled:
-            compile_filter("TRUE", SQL92, at_once=True)  # loads the parser, before the first client waits for it
+            compile_filter("TRUE", SQL92, at_once=True)  # loads the parser, so that no client waits for that
 
     def of_request(
         self, subscription: SubscriptionData, group: str, *, always: bool = False
     ) -> MessageFilter:
-        """Return the filter of a request that says what it wants.
+        """Return the filter of a request that carries its subscription.
 
-        ``always``: also with enablePropertyFilter=false, as RocketMQ serves pops and notifications.
+        With ``always`` expressions are served also with enablePropertyFilter=false, as RocketMQ does for pops and
+        notifications.
         """
         if subscription.is_tag:
             return MessageFilter(subscription.codes)
         return self._filter(subscription, group, self.compile(subscription, always=always))
 
     def of_group(self, subscription: SubscriptionData, group: str, sub_version: int) -> MessageFilter:
-        """Return the filter of a request that relies on its group's heartbeat, at least of a version."""
+        """Return the filter from the heartbeat of a group, which must have at least this subscription version."""
         if subscription.is_tag:
             return MessageFilter(subscription.codes)
         self._check_enabled(subscription)
@@ -104,7 +105,7 @@ class MessageFilters:
         return self._filter(subscription, group, data.compiled)
 
     def compile(self, subscription: SubscriptionData, *, always: bool = False) -> SqlExpression:
-        """Return the compiled expression of a subscription that is not one by tags."""
+        """Return the compiled expression of a subscription of another type than TAG."""
         if not always:
             self._check_enabled(subscription)
         try:
@@ -117,7 +118,7 @@ class MessageFilters:
                 f"parse the consumer's subscription failed: {error}") from error
 
     def prepare(self, subscriptions: Iterable[tuple[str, str]]) -> None:
-        """Raise NotPreparedError if these expressions, each with its type, take long to compile."""
+        """Raise NotPreparedError if these (expression, type) take too long to compile on the event loop."""
         if self._enabled:
             prepare_sql(text for text, kind in subscriptions if kind == SQL92)
 

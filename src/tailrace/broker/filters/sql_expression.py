@@ -1,19 +1,20 @@
-"""An SQL92 expression as a function of property values, with the results of the reference.
+"""Evaluation of SQL92 expressions over property values, with the results of the reference.
 
-What a user may not expect, and what the reference does:
+The following results may surprise users; the reference has the same ones:
 
-- Logic has three values. A property that a message does not have is NULL, and a comparison with NULL
-  is NULL, except that NULL equals NULL and something never equals NULL. The message is kept only if
-  the expression is TRUE.
-- Every property is text. Beside a number it is read as a number of that type (``a = 1`` reads a whole
-  number, ``a > 1.5`` a decimal one); beside a truth value it is TRUE if it says so in any case.
-- A text that is not a number of that type ends the evaluation, and the message is not kept, whatever
-  the rest of the expression says. The same is true for ``TRUE = a`` with a text ``a``.
+- Logic has three values. A property that a message does not have is NULL. A comparison with NULL is NULL, with
+  two exceptions: NULL = NULL is TRUE, and a value = NULL is FALSE. A message matches only if the expression is
+  TRUE.
+- Every property is text. In a comparison with a number it is read as a number of that type: ``a = 1`` reads a
+  whole number, ``a > 1.5`` a decimal one. In a comparison with a truth value it is TRUE if the text is "true" in
+  upper or lower case.
+- If the text is not a number of that type, the evaluation ends and the message does not match, regardless of the
+  rest of the expression. The same is true for ``TRUE = a`` with a text ``a``.
 - NOT binds tighter than a comparison: ``NOT a = 1`` compares ``NOT a`` with 1, which is FALSE.
 - A property alone is FALSE if the message has it, and NULL if not.
 - Texts are compared with ``=``, ``<>`` and IN only. Two properties may be ordered, as numbers.
 
-Types are known before a message comes, so each node is made for its types.
+All types are known at compile time, so each node is built for its types.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ from tailrace.errors import FilterExpressionError
 __all__ = ["Node", "SqlBuilder", "SqlExpression"]
 
 DEPTH_MAX: Final = 100
-"""Operators within each other. A chain of AND or of OR counts as one, parentheses do not count."""
+"""Greatest nesting of operators. A chain of AND or of OR counts as one; parentheses do not count."""
 NAMES_MAX: Final = 64
-"""Properties of an expression; each is compared with all properties of a message."""
+"""Number of properties in an expression; each is compared with all properties of a message."""
 INT_MAX: Final = (1 << 31) - 1
 LONG_MAX: Final = (1 << 63) - 1
 Values = Sequence[str | None]
 Evaluate = Callable[[Values], Any]
-"""Returns the value of a node; raises ValueError if the evaluation of the expression ends there."""
+"""Returns the value of a node. Raises ValueError if the evaluation of the expression ends."""
 
 
 class Type(Enum):
-    """Java's types that a value can have; every one but BOOLEAN and the numbers may be NULL."""
+    """Java's types of values. A BOOLEAN constant or a number is never NULL."""
 
     STRING = auto()
     BOOLEAN = auto()
@@ -70,23 +71,23 @@ class Node:
     type: Type
     evaluate: Evaluate
     text: str
-    """For errors."""
+    """Text for errors."""
     depth: int = 0
     constant: bool = False
     value: Any = None
-    """Of a constant."""
+    """Value of a constant."""
     slot: int = -1
-    """Of a property: its place in the values."""
+    """Place of a property in the values; -1 if the node is not a property."""
 
     @property
     def is_boolean(self) -> bool:
-        """Whether the reference takes it as an operand of AND, OR and NOT."""
+        """True if the reference accepts it as an operand of AND, OR and NOT."""
         return self.type is Type.BOOLEAN or (self.constant and self.type is Type.NULL)
 
 
 @final
 class SqlExpression:
-    """A compiled expression. ``names`` are the properties that it needs, in the order of the values."""
+    """A compiled expression. ``names`` are its properties, in the order of the values."""
 
     __slots__ = ("_evaluate", "cost", "names", "text")
 
@@ -98,12 +99,12 @@ class SqlExpression:
         self._evaluate = root.evaluate
 
     def evaluate(self, values: Values) -> bool | None:
-        """Return TRUE, FALSE or NULL; raises ValueError where the reference gives up."""
+        """Return TRUE, FALSE or NULL. Raises ValueError if the reference ends the evaluation."""
         result: bool | None = self._evaluate(values)
         return result
 
     def matches(self, values: Values) -> bool:
-        """Return whether a message whose properties ``names`` have these values is kept."""
+        """Return whether a message matches whose properties ``names`` have these values."""
         try:
             return self._evaluate(values) is True
         except ValueError:
@@ -112,7 +113,7 @@ class SqlExpression:
 
 @final
 class SqlBuilder:
-    """Makes nodes, with the checks that the reference makes while it parses.
+    """Builds the nodes of an expression, with the checks that the reference makes during parsing.
 
     Every method raises FilterExpressionError for operands that the reference refuses.
     """
@@ -193,7 +194,7 @@ class SqlBuilder:
         """``=``."""
         for operand in (left, right):
             if operand.constant and operand.type is Type.NULL:
-                raise FilterExpressionError("NULL cannot be compared; say IS NULL or IS NOT NULL")
+                raise FilterExpressionError("NULL cannot be compared; use IS NULL or IS NOT NULL")
         if left.constant and right.constant and left.type is Type.BOOLEAN and right.type is not Type.BOOLEAN:
             raise FilterExpressionError(f"{left.text} cannot be compared with {right.text}")
         return _node(Type.BOOLEAN, _equal(left, right), f"{left.text} = {right.text}", left, right)
@@ -226,7 +227,7 @@ class SqlBuilder:
         made = self.both((self.ordered(operand, ">=", low), self.ordered(operand, "<=", high)))
         if low.constant and high.constant and high.value < low.value:
             raise FilterExpressionError(
-                f"BETWEEN {low.text} AND {high.text} keeps nothing: the first number is the greater one")
+                f"BETWEEN {low.text} AND {high.text} matches nothing: the first number is greater than the second")
         if operand.slot >= 0 and low.type is high.type and low.type in NUMBERS:  # the number is read once
             made.evaluate = _property_between(operand.slot, _READ[low.type], low.value, high.value)
         return made
@@ -262,7 +263,7 @@ class SqlBuilder:
         return _node(Type.BOOLEAN, evaluate, f"{operand.text} {kind}", operand)
 
     def compiled(self, text: str, root: Node, operators: int) -> SqlExpression:
-        """Return the expression whose last node is ``root``."""
+        """Return the expression with the node ``root``."""
         return SqlExpression(text, self.names, max(operators, 1), _boolean(root))
 
 
@@ -283,12 +284,12 @@ def _constant(kind: Type, value: Any, text: str) -> Node:
 def _node(kind: Type, evaluate: Evaluate, text: str, *operands: Node) -> Node:
     depth = 1 + max(operand.depth for operand in operands)
     if depth > DEPTH_MAX:
-        raise FilterExpressionError(f"more than {DEPTH_MAX} operators are within each other")
+        raise FilterExpressionError(f"more than {DEPTH_MAX} operators are nested")
     return Node(kind, evaluate, text if len(text) <= 80 else f"{text[:77]}...", depth)
 
 
 def _boolean(node: Node) -> Node:
-    """Return an operand of AND, OR and NOT."""
+    """Return a node as an operand of AND, OR and NOT."""
     if node.is_boolean:
         return node
     if node.slot < 0:
@@ -334,7 +335,7 @@ def _any_of(operands: tuple[Evaluate, ...]) -> Evaluate:
 
 
 def _ends_or_false(inner: Evaluate) -> Evaluate:
-    """FALSE, unless the evaluation ends in the operand."""
+    """Return a function that is FALSE, unless the evaluation ends in the operand."""
     def evaluate(values: Values) -> bool:
         inner(values)
         return False
@@ -343,7 +344,7 @@ def _ends_or_false(inner: Evaluate) -> Evaluate:
 
 
 def _equal(left: Node, right: Node) -> Evaluate:
-    """Return the function for ``=``: NULL if only the left operand is, FALSE if only the right one is."""
+    """Return the function for ``=``: NULL if only the left operand is NULL, FALSE if only the right one is."""
     if left.slot >= 0 and right.constant and right.type is Type.STRING:
         return _property_is(left.slot, right.value)
     first, second = left.evaluate, right.evaluate
@@ -367,7 +368,7 @@ def _property_is(slot: int, text: str) -> Evaluate:
 
 
 def _equality(left: Type, right: Type) -> Callable[[Any, Any], bool]:
-    """Return the function that compares two values of these types that are not NULL."""
+    """Return the function that compares two values of these types, neither of them NULL."""
     if left is right or Type.NULL in {left, right} or (left in NUMBERS and right in NUMBERS):
         return _same_double if Type.DOUBLE in {left, right} else operator.eq
     if left is Type.STRING:
@@ -390,7 +391,7 @@ def _no_cast(one: Any, other: Any) -> bool:
 
 
 def _ordered(left: Node, order: Callable[[Any, Any], bool], right: Node) -> Evaluate:
-    """Return the function for an order: NULL if an operand is."""
+    """Return the function for an order: NULL if an operand is NULL."""
     if left.slot >= 0 and right.type in NUMBERS:
         return _property_ordered(left.slot, _READ[right.type], order, right.evaluate(()))
     first, second = left.evaluate, right.evaluate
@@ -424,7 +425,7 @@ def _property_between(slot: int, read: Callable[[str], Any], low: float, high: f
 
 
 def _readers(left: Type, right: Type) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """Return what makes numbers of the values of two types, STRING or one of NUMBERS."""
+    """Return the two functions that make the values of these types comparable."""
     if left is right is Type.STRING:
         return java_double_key, java_double_key
     if left is Type.STRING and right in NUMBERS:

@@ -1,7 +1,7 @@
-"""The text of an SQL92 expression as calls of a builder: the reference's grammar, on Lark.
+"""Parser of SQL92 expressions: the reference's grammar, written for Lark.
 
-Parsing stops at the first token that cannot follow, as in the reference: if what came before is a
-whole expression, the rest is not looked at. So ``a = 1)`` and ``a = 1 b`` are ``a = 1``.
+As in the reference, parsing stops at the first token that cannot follow. If the text before it is a complete
+expression, the rest is ignored: ``a = 1)`` and ``a = 1 b`` mean ``a = 1``.
 """
 
 from __future__ import annotations
@@ -64,19 +64,19 @@ BLOCK_COMMENT.4: /\/\*[^*]*\*(\*|[^*\/][^*]*\*)*\//
 """
 _OPERANDS: Final = frozenset(
     {"start", "texts", "string", "whole", "decimal", "true", "false", "null", "property"})
-_GRAMMAR: Final = _RULES + "".join(  # a keyword ends where a name would
+_GRAMMAR: Final = _RULES + "".join(  # a keyword is not followed by a character of a name
     f"_{word}.3: /{word}(?![A-Z0-9_$])/i\n"
     for word in ("AND", "OR", "NOT", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS"))
 
 
 @functools.cache
 def _parser() -> Lark:
-    # Names are those of ASCII: without the flag, upper and lower case of other letters would match, too.
+    # Names are ASCII. Without the flag, letters of other scripts would match with the ignored case, too.
     return Lark(_GRAMMAR, parser="lalr", lexer="basic", g_regex_flags=re.ASCII)
 
 
 def parse_sql(text: str) -> SqlExpression:
-    """Compile an expression; raises FilterExpressionError that says what is wrong, and at which character."""
+    """Compile an expression. Raises FilterExpressionError with the error and its character."""
     tree = _parse(text)
     builder = SqlBuilder()
     operators = sum(part.data not in _OPERANDS for part in tree.iter_subtrees())
@@ -94,16 +94,16 @@ def _parse(text: str) -> Tree[Token]:
     except UnexpectedCharacters as error:
         place: Any = error.pos_in_stream
         raise FilterExpressionError(
-            f"character {place + 1} of the expression, {text[place]!r}, begins nothing that is known"
+            f"character {place + 1} of the expression, {text[place]!r}, is not the start of a valid token"
         ) from error
     except UnexpectedToken:
-        pass  # what came before may be whole
+        pass  # the text before it may be complete
     try:
         tree: Tree[Token] = parser.feed_eof()
     except UnexpectedToken as error:
         rest = text[at : at + 20]
         raise FilterExpressionError(
-            f"{rest!r} at character {at + 1} cannot follow" if rest
+            f"{rest!r} at character {at + 1} is not allowed there" if rest
             else "the expression is not complete") from error
     return tree
 
@@ -130,7 +130,7 @@ def _build(tree: Tree[Token], builder: SqlBuilder) -> Node:
 
 
 def _calls(builder: SqlBuilder) -> dict[str, Callable[..., Any]]:
-    """Return what makes the result of each rule from the results of its parts."""
+    """Return for each rule the function that combines the results of its parts."""
     return {
         "start": lambda node: node,
         "disjunction": lambda *nodes: builder.either(nodes),

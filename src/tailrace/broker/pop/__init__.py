@@ -1,1 +1,1 @@
-"""POP consumption: the broker hands out messages for a time, and takes back what is not acknowledged."""
+"""POP consumption: messages are handed out for a time, and delivered again if they are not acknowledged in it."""

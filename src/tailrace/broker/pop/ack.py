@@ -1,8 +1,8 @@
-"""What becomes of popped messages: acknowledgements 200051 and 200151, another time 200053.
+"""Acknowledgements of popped messages (requests 200051 and 200151), and changes of their invisible time (200053).
 
-An acknowledgement is a record for the revive topic. No state of single messages is kept in memory: whether a
-receipt belongs to a checkpoint shows when the checkpoint is due. One that comes too late, or twice, is
-answered as a success and changes nothing, as in RocketMQ.
+An acknowledgement is put into the log as a record for the revive topic. Memory has no state of single messages:
+the revive service matches acknowledgements with checkpoints when the checkpoints are due. An acknowledgement
+that is too late, or a second one, is answered with success and has no effect, as in RocketMQ.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ __all__ = ["AckMessageProcessor"]
 
 LONG_MAX: Final = (1 << 63) - 1
 ACKS_MAX: Final = 1_000
-"""Entries of a batch acknowledgement."""
+"""Number of entries of a batch acknowledgement."""
 
 
 @final
 class AckMessageProcessor:
-    """Takes acknowledgements and changes of the time at which messages are visible again."""
+    """Serves acknowledgements, and changes of the time at which messages are visible again."""
 
     def __init__(
         self, broker: BrokerContext, revive_log: ReviveLog, order: ConsumerOrderInfoManager,
@@ -67,7 +67,7 @@ class AckMessageProcessor:
         self._durable = durable
 
     def register(self, server: RemotingServer) -> None:
-        """Take over the codes of this processor."""
+        """Register the requests that this processor serves."""
         server.register(self.ack, RequestCode.ACK_MESSAGE)
         server.register(self.ack_batch, RequestCode.BATCH_ACK_MESSAGE)
         server.register(self.change, RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
@@ -93,7 +93,7 @@ class AckMessageProcessor:
         return when_durable(self._durable, channel, request, encode_success(request), result.until)
 
     def ack_batch(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Acknowledge messages of several checkpoints: request 200151."""
+        """Acknowledge messages of one or more checkpoints: request 200151."""
         check_writable(self._broker)
         body = json_object(request) if request.body else {}
         acks = objects_in(body, "acks", ACKS_MAX)
@@ -102,7 +102,7 @@ class AckMessageProcessor:
         broker_name = body.get("brokerName") or self._broker.config.broker_name
         if not isinstance(broker_name, str) or not broker_name.isprintable():
             raise RefusalError(ResponseCode.INVALID_PARAMETER, "brokerName is not a name")
-        read = [self._batch_entry(entry, broker_name) for entry in acks]  # all are checked first
+        read = [self._batch_entry(entry, broker_name) for entry in acks]  # check all before one is stored
         until = -1
         for ack, invisible_time, revive_queue_id in read:
             if not ack.offsets:
@@ -157,7 +157,7 @@ class AckMessageProcessor:
         return result
 
     def _settled(self, topic: str, group: str, queue_id: int, count: int, pop_time: int) -> None:
-        """Count messages that are not in flight any more; a queue that was over the limit is popped again."""
+        """Count messages as no longer in flight; if that ends a stop of the queue, wake a pop that waits for it."""
         metrics, config, key = self._broker.pop_metrics, self._broker.config, (topic, group, queue_id)
         metrics.settled(*key, count, pop_time)
         if key in metrics.stopped and metrics.in_flight(*key) <= config.pop_inflight_message_threshold:
@@ -204,8 +204,8 @@ class AckMessageProcessor:
             if offset >= self._broker.offsets.query(group, topic, queue_id):
                 self._order.change_visible(topic, group, queue_id, offset, receipt.pop_time, now + invisible_time)
             return request.answer(ext=_changed(receipt.pop_time, now + invisible_time - receipt.pop_time, receipt))
-        # A checkpoint is named by its first offset and its time. The new one must not have the name of the old one,
-        # which the acknowledgement below ends.
+        # A checkpoint is identified by its first offset and its pop time. The acknowledgement below ends the old
+        # one, so the new one must have another identity.
         now = max(now, receipt.pop_time + 1)
         made = _stored(self._revive_log.put_checkpoint(PopCheckPoint(
             offset, now, invisible_time, queue_id, topic, group, receipt.broker_name, (0,), 1, suspend=header.suspend),
@@ -215,7 +215,7 @@ class AckMessageProcessor:
         old = Ack((offset,), receipt.start_offset, receipt.pop_time, queue_id, topic, group, receipt.broker_name)
 
         def end_old() -> int:
-            """Acknowledge the old checkpoint; the message stays in flight."""
+            """Acknowledge the message in the old checkpoint; the message stays in flight."""
             return self._put_ack(old, receipt.invisible_time, receipt.revive_queue_id, settles=False).until
 
         def then(status: PutMessageStatus) -> int | bytes | None:
@@ -223,11 +223,11 @@ class AckMessageProcessor:
                 return None
             try:
                 return end_old()
-            except (RefusalError, StoreError) as error:  # the message comes at both times
+            except (RefusalError, StoreError) as error:  # the message is delivered at both times
                 return b"" if request.is_oneway else encode(failure_of(channel, request, error))
 
-        # The end of the old checkpoint comes after the sync of the new one: a power loss may keep any page of what
-        # was not synced, and the message would be lost if it kept the end and not the new checkpoint.
+        # The old checkpoint ends after the new one is synced. A power loss may keep any unsynced page; if it kept
+        # only the end of the old checkpoint, the message would be lost.
         if self._durable is None:
             end_old()
             return answer
@@ -239,7 +239,7 @@ class AckMessageProcessor:
     def _named(
         self, header: AckMessageRequestHeader | ChangeInvisibleTimeRequestHeader
     ) -> tuple[str, str, int, int]:
-        """Return group, topic, queue and offset that a request names. Raises RefusalError."""
+        """Return group, topic, queue and offset of a request after checks. Raises RefusalError."""
         if header.lite_topic:
             raise RefusalError(ResponseCode.INVALID_PARAMETER, "there are no lite topics")
         check_writable(self._broker)

@@ -1,4 +1,4 @@
-"""Checks that the requests of POP consumers share."""
+"""Checks that are common to the requests of POP consumers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["check_names", "check_writable", "filter_of", "receipt_of"]
 
 
 def check_names(broker: BrokerContext, group: str, topic: str, queue_id: int) -> TopicConfig:
-    """Check that a group may consume a queue, or all (-1); return the topic.
+    """Check that a group may consume a queue, or all queues (-1); return the topic.
 
-    Raises RefusalError, and MissingConfigError for a group that is to be created.
+    Raises RefusalError, or MissingConfigError if the group has to be created first.
     """
     config = readable_topic(broker, topic, queue_id, "peeking", or_all=True)
     consuming_group(broker, group)
@@ -29,9 +29,9 @@ def check_names(broker: BrokerContext, group: str, topic: str, queue_id: int) ->
 def filter_of(
     broker: BrokerContext, topic: str, group: str, expression_type: str | None, expression: str | None
 ) -> MessageFilter:
-    """Return which messages of a topic a request wants. Those that came back are not filtered again.
+    """Return the filter of a request for a topic. It is not applied to retried messages, which have passed it.
 
-    Raises RefusalError, NotPreparedError if the expression is to be compiled first.
+    Raises RefusalError, or NotPreparedError if the expression has to be compiled in a thread first.
     """
     text = expression or SUB_ALL
     if len(text) > EXPRESSION_MAX:
@@ -48,7 +48,7 @@ def filter_of(
 
 
 def check_writable(broker: BrokerContext) -> None:
-    """Check that checkpoints can be stored. Raises RefusalError."""
+    """Raise RefusalError if checkpoints cannot be stored."""
     if broker.store.read_only:
         raise RefusalError(ResponseCode.SYSTEM_ERROR, broker.store.read_only)
     if not broker.store.config.timer_wheel_enable:
@@ -58,7 +58,7 @@ def check_writable(broker: BrokerContext) -> None:
 
 
 def receipt_of(extra_info: str, revive_queues: int) -> ExtraInfo:
-    """Return the receipt in a text. Raises RefusalError for what cannot be one of this broker's."""
+    """Return the receipt in a text. Raises RefusalError if it cannot be a receipt of this broker."""
     try:
         receipt = ExtraInfo.decode(extra_info)
     except ValueError as error:

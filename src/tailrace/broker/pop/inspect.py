@@ -1,4 +1,4 @@
-"""What waits for a group that pops: notifications 200054, polling info 200055, peeks 200052."""
+"""Requests about messages that wait for a POP group: notifications 200054, polling info 200055, peeks 200052."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _Key = tuple[str, int]
 
 @final
 class PopInspectProcessor:
-    """Shows what a group could pop and hands out nothing. ``polling`` holds the notifications that wait."""
+    """Reports what a group could pop, without a pop. ``polling`` holds the notifications that wait."""
 
     def __init__(
         self, broker: BrokerContext, order: ConsumerOrderInfoManager, pops: PopLongPollingService
@@ -59,17 +59,17 @@ class PopInspectProcessor:
         self._read_peek = broker.worker.in_thread(self._peeked)
 
     def register(self, server: RemotingServer) -> None:
-        """Take over the codes of this processor."""
+        """Register the requests that this processor serves."""
         server.register(self.notification, RequestCode.NOTIFICATION)
         server.register(self.polling_info, RequestCode.POLLING_INFO)
         server.register(self.peek, RequestCode.PEEK_MESSAGE)
 
     def notification(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Answer whether there are messages for a group, or wait for one: request 200054."""
+        """Answer whether a group has messages, or wait for one: request 200054."""
         return self._broker.changes.serve(channel, request, self._notification)
 
     def run_again(self, channel: Channel, request: RemotingCommand) -> None:
-        """Answer a notification that has waited, or let it wait again."""
+        """Answer a notification that has waited, or hold it again."""
         try:
             answer = self.notification(channel, request)
             if isinstance(answer, RemotingCommand):
@@ -82,13 +82,13 @@ class PopInspectProcessor:
         return self._broker.changes.serve(channel, request, self._polling_info)
 
     def peek(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Answer with messages that a pop would get, which stay there: request 200052."""
+        """Return messages that a pop would return, without popping them: request 200052."""
         return self._broker.changes.serve(channel, request, self._peek)
 
     def _named(
         self, header: NotificationRequestHeader | PeekMessageRequestHeader | PollingInfoRequestHeader
     ) -> tuple[str, str, int]:
-        """Return the group, topic and queue that a request names. Raises RefusalError."""
+        """Return group, topic and queue of a request after checks. Raises RefusalError."""
         check_names(self._broker, header.consumer_group, header.topic, header.queue_id)
         return header.consumer_group, header.topic, max(header.queue_id, ALL_QUEUES)
 
@@ -116,7 +116,7 @@ class PopInspectProcessor:
         wanted = self._filter(header)
         if not header.born_time:
             header.born_time = self._broker.clock.now_ms()
-            request.ext["bornTime"] = str(header.born_time)  # for the runs after this one
+            request.ext["bornTime"] = str(header.born_time)  # for later runs of the same request
 
         found, arrivals = False, self._arrivals(group, topic)
 
@@ -149,9 +149,10 @@ class PopInspectProcessor:
         return filter_of(self._broker, header.topic, header.consumer_group, header.exp_type, header.exp)
 
     def _has_message(self, group: str, key: _Key, wanted: MessageFilter) -> bool:
-        """Return whether a group has a message in a queue; of a short queue, one with the wanted tags.
+        """Return whether a group has a message in a queue.
 
-        As in RocketMQ, SQL92 is not evaluated here but when a message arrives.
+        If few messages are left, one of them must match the tags. As in RocketMQ, SQL92 expressions are evaluated
+        only when a message arrives.
         """
         offset = self._offset(group, *key)
         rest = self._store.max_offset_in_queue(*key) - offset
@@ -161,7 +162,7 @@ class PopInspectProcessor:
         return result.is_cold or result.status is not GetMessageStatus.NO_MATCHED_MESSAGE
 
     def _arrivals(self, group: str, topic: str) -> int:
-        """Return how many messages have arrived since the start that a notification may be about."""
+        """Return how many messages have arrived since the start on the topics of a notification."""
         topics = topic, pop_retry_topic(topic, group), pop_retry_topic(topic, group, v2=True)
         return sum(map(self._broker.traffic.arrivals, topics))
 

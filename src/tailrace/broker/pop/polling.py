@@ -1,11 +1,11 @@
-"""Pops and notifications that found nothing and wait for a message (PopLongPollingService).
+"""Long polling of pops and notifications: those that found nothing wait for a message (PopLongPollingService).
 
-Requests wait by topic, group and queue; queue -1 stands for all. An arrival in the topic, or in a POP
-retry topic of the group, wakes one request of each group. A woken request runs again, and waits again if
-it finds nothing. When its time is over it is answered.
+Requests wait by topic, group and queue; queue -1 means all queues. A message that arrives in the topic, or in a
+POP retry topic of the group, wakes one request of each group. A woken request runs again, and waits again if
+it finds nothing. When its time is over, it is answered.
 
-Arrivals come from the thread that builds the queues, everything else runs on the event loop. A request that
-parks looks at the ends of its queues once more afterwards, so no arrival is missed in between.
+The dispatch thread reports arrivals; everything else runs on the event loop. After a request is held, the counts
+of arrived messages are compared once more, so that an arrival in between is not missed.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ __all__ = ["ALL_QUEUES", "Arrival", "PollResult", "PopLongPollingService", "Wait
 
 ALL_QUEUES: Final = -1
 EARLY_MS: Final = 50
-"""How long before its time a request is answered, so that the answer is there in time."""
+"""Time before its deadline at which a request is answered, so that the client receives the answer in time."""
 EVALUATED_MAX: Final = 8
-"""Expressions that are evaluated for one arrival, of the requests of one group and queue."""
+"""Number of expressions that are evaluated for one arrival and the requests of one group and queue."""
 SERVED_AT_ONCE: Final = 64
-"""Woken requests that run in one turn of the event loop."""
+"""Number of woken requests that run in one turn of the event loop."""
 
 
 class Arrival(NamedTuple):
-    """Messages that became visible in a queue: the offset after them, and their tags codes."""
+    """Messages that became readable in a queue: the offset after the last one, and their tags codes."""
 
     topic: str
     queue_id: int
@@ -48,7 +48,7 @@ class Arrival(NamedTuple):
 
 
 def has_match(store: MessageStore, wanted: MessageFilter, arrival: Arrival) -> bool:
-    """Return whether one of the messages has the wanted properties, or cannot be read without the disk."""
+    """Return whether one of the messages matches the property filter, or may match because it is not cached."""
     result = store.get_message(
         arrival.topic, arrival.queue_id, arrival.next_offset - len(arrival.codes), 1, max_bytes=1,
         property_filter=wanted.properties, only_cached=True)
@@ -57,7 +57,7 @@ def has_match(store: MessageStore, wanted: MessageFilter, arrival: Arrival) -> b
 
 
 class PollResult(enum.Enum):
-    """What became of a request that was to wait."""
+    """Result of `PopLongPollingService.poll`: held, refused because too many are held, or out of time."""
 
     WAITS = 0
     FULL = 1
@@ -66,7 +66,7 @@ class PollResult(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A request that waits for messages that it wants."""
+    """A request that waits for messages that match ``wanted``."""
 
     channel: Channel
     request: RemotingCommand
@@ -83,7 +83,7 @@ class Waiting:
 
 @final
 class PopLongPollingService:
-    """Holds requests; ``run_again(channel, request)`` answers a woken one, or lets it wait again."""
+    """Holds requests. ``run_again(channel, request)`` answers a woken request, or holds it again."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, clock: Clock, of_key_max: int, all_max: int,
@@ -99,9 +99,9 @@ class PopLongPollingService:
         self._has_match = has_match
         self._count = 0
         self._held: dict[str, dict[str, dict[int, dict[Waiting, None]]]] = {}
-        """By topic, group and queue, in the order in which they came."""
+        """Requests by topic, group and queue, in the order of their arrival."""
         self._retries: dict[str, tuple[str, str]] = {}
-        """Topic and group of each retry topic that a waiting request reads as well."""
+        """For each retry topic that a held request also reads: topic and group of the request."""
         self._arrived: deque[Arrival] = deque()
         self._drain_scheduled = False
         self._ready: deque[Waiting] = deque()
@@ -114,9 +114,9 @@ class PopLongPollingService:
         return len(self._held.get(topic, {}).get(group, {}).get(queue_id, ()))
 
     def poll(self, waiting: Waiting, until_ms: int, has_grown: Callable[[], bool]) -> PollResult:
-        """Hold a request until an arrival or a time, ms; it may run again in the next turn of the loop.
+        """Hold a request until a message arrives or until ``until_ms``. It may run again in the next turn.
 
-        ``has_grown`` returns whether a message has arrived since the request looked.
+        ``has_grown`` returns whether a message has arrived since the request read its queues.
         """
         left_ms = until_ms - EARLY_MS - self._clock.now_ms()
         if self._count >= self._all_max:
@@ -141,10 +141,10 @@ class PopLongPollingService:
     def notify(
         self, topic: str, group: str, queue_id: int, arrival: Arrival | None = None
     ) -> bool:
-        """Wake one request that waits for a queue, and wants one of the messages; whether there was one.
+        """Wake one request that waits for a queue and matches one of the messages; return whether there was one.
 
-        Requests of closed connections are passed over. After EVALUATED_MAX expressions the next request is woken
-        without a look: it looks itself.
+        Requests of closed connections are passed over. After `EVALUATED_MAX` expressions the next request is woken
+        without an evaluation, because it filters itself when it runs.
         """
         of_key = self._held.get(topic, {}).get(group, {}).get(queue_id, {})
         evaluated = 0
@@ -163,14 +163,14 @@ class PopLongPollingService:
         return False
 
     def notify_free(self, topic: str, group: str, queue_id: int) -> None:
-        """Wake one request that waits for all queues, else one that waits for this queue."""
+        """Wake one request that waits for all queues; if no request does, one that waits for this queue."""
         if not self.notify(topic, group, ALL_QUEUES):
             self.notify(topic, group, queue_id)
 
     def arriving(
         self, topic: str, queue_id: int, next_offset: int, tags_codes: Sequence[int], size: int
     ) -> None:
-        """Note messages that have become visible; from any thread."""
+        """Note messages that have become readable; called from any thread."""
         if topic not in self._held and topic not in self._retries:
             return
         self._arrived.append(Arrival(topic, queue_id, next_offset, tags_codes))
@@ -182,7 +182,7 @@ class PopLongPollingService:
                 self._arrived.clear()
 
     def release_all(self) -> list[Waiting]:
-        """Give up all requests, for shutting down."""
+        """Drop and return all requests, for a stop."""
         held = self._all()
         for waiting in held:
             self._forget(waiting)
@@ -194,7 +194,7 @@ class PopLongPollingService:
         return held
 
     def drop_closed(self) -> None:
-        """Forget the requests of connections that have closed; called now and then."""
+        """Drop the requests of connections that have closed; called periodically."""
         for waiting in self._all():
             if waiting.channel.closed:
                 self._forget(waiting)

@@ -1,9 +1,9 @@
 """Pops: request 200050 (PopMessageProcessor).
 
-A pop takes messages from several queues of a topic, and from the retry topics of its group. Of each queue it
-puts a checkpoint into the log and then moves the group's offset past the messages: from then on the
-checkpoint alone makes them come back. All of this happens in one turn of the event loop for each queue, so
-two pops never hand out the same message. A pop of very many queues takes several turns.
+A pop takes messages from several queues of a topic, and from the retry topics of its group. For each queue it
+puts a checkpoint into the log and then moves the group's offset past the messages. After that only the
+checkpoint causes a redelivery. One turn of the event loop does this for a queue, so two pops never hand out the
+same message. A pop of very many queues takes several turns.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ __all__ = ["PopMessageProcessor"]
 
 _log = get_logger(__name__)
 LATE_MS: Final = 500
-"""A pop that arrives this long after its time has no client that waits for it."""
+"""A pop that arrives this long after its time is refused, because its client no longer waits."""
 MAX_BYTES: Final = 4 << 20
-"""Bytes of one answer, which is read on the event loop; one more message may still be added."""
+"""Bytes of one answer, because the event loop reads it. The last read may go past this limit."""
 READ_BYTES: Final = 256 * 1024
 FROM_START: Final = 0
-"""Of initMode; any other number is the end, as in RocketMQ."""
+"""Value of initMode; any other number means the end of the queue, as in RocketMQ."""
 _WRONG_OFFSET: Final = frozenset({
     GetMessageStatus.OFFSET_TOO_SMALL, GetMessageStatus.OFFSET_OVERFLOW_BADLY, GetMessageStatus.OFFSET_FOUND_NULL})
 _PASSED_OVER: Final = frozenset({
@@ -68,7 +68,7 @@ _Key = tuple[str, int]
 
 
 class _Cold(NamedTuple):
-    """Messages that have to be read from the disk, or were."""
+    """Messages that have to be read from the disk; ``result`` is None until they are read."""
 
     key: _Key
     offset: int
@@ -78,14 +78,14 @@ class _Cold(NamedTuple):
 
 @dataclass(slots=True)
 class _Round:
-    """What one run of a pop has found so far."""
+    """State of one run of a pop: its request, and the messages found so far."""
 
     pop: PopMessageRequestHeader
     wanted: MessageFilter
     pop_time: int
     revive_queue_id: int
     cold: _Cold | None
-    """What was read from the disk for this run."""
+    """Messages that were read from the disk for this run."""
     needs_disk: _Cold | None = None
     parts: list[bytes] = field(default_factory=list)
     count: int = 0
@@ -96,17 +96,17 @@ class _Round:
     order_counts: list[str] = field(default_factory=list)
     looked_at: set[_Key] = field(default_factory=set)
     arrivals: int = 0
-    """Messages of its topics that had arrived before it looked at them."""
+    """Count of messages that had arrived on its topics before it read them."""
     until: int = 0
     stopped: int = 0
-    """Messages of queues of which too many are in flight."""
+    """Number of messages left in queues that are stopped because too many messages are in flight."""
     refused: str = ""
-    """Why a checkpoint was not put."""
+    """Reason why a checkpoint was not put."""
 
 
 @final
 class PopMessageProcessor:
-    """Hands out messages for a time. ``polling`` holds the pops that wait."""
+    """Serves pops. ``polling`` holds the pops that wait."""
 
     def __init__(
         self, broker: BrokerContext, revive_log: ReviveLog, order: ConsumerOrderInfoManager,
@@ -124,15 +124,15 @@ class PopMessageProcessor:
             has_match=partial(has_match, broker.store))
 
     def register(self, server: RemotingServer) -> None:
-        """Take over the code of this processor."""
+        """Register the requests that this processor serves."""
         server.register(self.pop, RequestCode.POP_MESSAGE)
 
     def pop(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Answer with messages, or wait for one."""
+        """Return messages, or hold the pop until one arrives."""
         return self._broker.changes.serve(channel, request, self._pop)
 
     def run_again(self, channel: Channel, request: RemotingCommand, cold: _Cold | None = None) -> None:
-        """Answer a pop that has waited, or let it wait again."""
+        """Answer a pop that has waited, or hold it again."""
         try:
             answer = self._broker.changes.serve(channel, request, partial(self._pop, cold=cold))
             if isinstance(answer, RemotingCommand):
@@ -162,7 +162,7 @@ class PopMessageProcessor:
             self._broker.loop, channel, request, self._look(made), partial(self._answer, channel, request, made))
 
     def _look(self, made: _Round) -> Iterator[None]:
-        """Take messages from queue after queue."""
+        """Take messages from one queue after the other."""
         for topic, queue_id in self._queues(made.pop, made.cold):
             self._pop_queue(made, topic, queue_id)
             yield
@@ -177,7 +177,7 @@ class PopMessageProcessor:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, f"no checkpoint could be stored: {made.refused}")
         return self._empty(channel, request, made)
 
-    # -- what is asked for
+    # -- the request
 
     def _read(self, request: RemotingCommand) -> PopMessageRequestHeader:
         pop = request.read(PopMessageRequestHeader)
@@ -193,12 +193,12 @@ class PopMessageProcessor:
                 f"invisibleTime is {pop.invisible_time} ms, it may be 1 to {limit_ms} ms (timerMaxDelaySec)")
         if not pop.born_time:
             pop.born_time = self._broker.clock.now_ms()
-            request.ext["bornTime"] = str(pop.born_time)  # for the runs after this one
+            request.ext["bornTime"] = str(pop.born_time)  # for later runs of the same request
         pop.queue_id = max(pop.queue_id, ALL_QUEUES)
         return pop
 
     def _queues(self, pop: PopMessageRequestHeader, cold: _Cold | None) -> Iterator[_Key]:
-        """Yield the queues to look at, in order."""
+        """Yield the queues to pop from, in order."""
         if cold is not None:
             yield cold.key
         draw = looks_first = self._broker.entropy.randrange(100)
@@ -216,7 +216,7 @@ class PopMessageProcessor:
             yield from (*normal, *retries)
 
     def _priority_factor(self, pop: PopMessageRequestHeader) -> int:
-        """Return the share of pops (percent) that take the queues in the order of their priorities."""
+        """Return the share of pops, in percent, that take the queues in the order of their priorities."""
         topic, group = self._broker.topics.select(pop.topic), self._broker.groups.select(pop.consumer_group)
         if pop.order or topic is None or group is None or topic.attributes.get("message.type") != "PRIORITY":
             return 0
@@ -224,7 +224,7 @@ class PopMessageProcessor:
 
     def _turned(self, topic: str, draw: int) -> list[_Key]:
         config = self._broker.topics.select(topic)
-        # One queue of a topic that does not exist yet: its first message wakes a pop that waits.
+        # A topic that does not exist counts as one queue, so that its first message wakes a waiting pop.
         count = 1 if config is None else config.read_queue_nums
         places = range(count)
         return [(topic, (place + draw) % count)
@@ -242,7 +242,7 @@ class PopMessageProcessor:
     # -- one queue
 
     def _pop_offset(self, made: _Round, topic: str, queue_id: int) -> int:
-        """Return where a pop begins, after a reset at the offset that was set."""
+        """Return the offset at which a pop begins; after a reset that is the new offset."""
         offsets, pop = self._broker.offsets, made.pop
         reset = offsets.take_reset(pop.consumer_group, topic, queue_id)
         if reset is not None:
@@ -269,7 +269,7 @@ class PopMessageProcessor:
 
     def _pop_queue(self, made: _Round, topic: str, queue_id: int) -> None:
         store, pop = self._store, made.pop
-        if (topic, queue_id) in made.looked_at:  # one that was read from the disk came first
+        if (topic, queue_id) in made.looked_at:  # a queue that was read from the disk comes first, and then again
             return
         made.looked_at.add((topic, queue_id))
         end = store.max_offset_in_queue(topic, queue_id)
@@ -318,7 +318,7 @@ class PopMessageProcessor:
         return True
 
     def _get(self, made: _Round, topic: str, queue_id: int, offset: int) -> GetMessageResult | None:
-        """Return messages of a queue; None for those that are not in the page cache."""
+        """Return messages of a queue; None if they are not in the page cache."""
         cold = made.cold
         if cold is not None and (cold.key, cold.offset) == ((topic, queue_id), offset):
             return cold.result
@@ -336,7 +336,7 @@ class PopMessageProcessor:
     def _take(
         self, made: _Round, topic: str, queue_id: int, offset: int, result: GetMessageResult
     ) -> None:
-        """Hand out messages of a queue, once their checkpoint is in the log."""
+        """Put the checkpoint of messages of a queue, then add the messages to the answer."""
         pop, broker = made.pop, self._broker
         group, broker_name = pop.consumer_group, broker.config.broker_name
         if pop.order:
@@ -379,7 +379,7 @@ class PopMessageProcessor:
         counts = info.consumed
         made.order_counts += [
             formats.queue_offset_order_count(topic, queue_id, at, count) for at, count in sorted(counts.items())]
-        # A message that was not popped before makes it 0 for the queue, which is all that older clients read.
+        # Older clients read only the count of the queue. It is 0 if a message was not popped before.
         least = min(counts.values()) if len(counts) == len(result.queue_offsets) else 0
         made.order_counts.append(formats.order_count(topic, queue_id, least))
         self._broker.offsets.commit(pop.consumer_group, topic, queue_id, offset)
@@ -403,7 +403,7 @@ class PopMessageProcessor:
         return when_durable(self._durable, channel, request, answer, made.until)
 
     def _empty(self, channel: Channel, request: RemotingCommand, made: _Round) -> Answer:
-        """Let a pop wait, or answer that nothing is there."""
+        """Hold a pop, or answer that there is no message."""
         pop, result = made.pop, PollResult.TIMEOUT
         if pop.poll_time > 0:
             result = self.polling.poll(
@@ -415,12 +415,12 @@ class PopMessageProcessor:
         return request.answer(code, GetMessageStatus.NO_MESSAGE_IN_QUEUE.name, self._header(made))
 
     def _arrivals(self, pop: PopMessageRequestHeader) -> int:
-        """Return how many messages of the topics of a pop have arrived since the start."""
+        """Return how many messages have arrived since the start on the topics of a pop."""
         topics = [pop.topic] if pop.order else [pop.topic, *self._retry_topics(pop, 0)]
         return sum(map(self._broker.traffic.arrivals, topics))
 
     def _read_cold(self, channel: Channel, request: RemotingCommand, cold: _Cold) -> None:
-        """Have messages read in a thread. Raises RefusalError if too many wait for that."""
+        """Have messages read in a thread. Raises RefusalError if too many reads wait."""
 
         def answer(result: GetMessageResult | Exception) -> None:
             if isinstance(result, Exception):

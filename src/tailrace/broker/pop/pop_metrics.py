@@ -1,4 +1,4 @@
-"""Counts of POP consumption: messages in flight, and what was written to and read from the revive topic."""
+"""Counts of POP consumption: messages in flight, and records written to and read from the revive topic."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _Table = Mapping[tuple[str, ...], int]
 
 
 class ReviveProgress(NamedTuple):
-    """How far the reading of a revive queue is behind."""
+    """Lag of the revive service on a revive queue."""
 
     lag: int
-    """Records that are not done with."""
+    """Number of records that are not finished."""
     latency_ms: int
-    """Age of the oldest of them."""
+    """Age of the oldest of these records."""
 
 
 def _nothing() -> Mapping[int, ReviveProgress]:
@@ -32,9 +32,9 @@ def _nothing() -> Mapping[int, ReviveProgress]:
 class PopMetrics:
     """Counts since the start. The event loop and the revive thread add to them.
 
-    In flight is what was popped since the start, and was neither acknowledged nor brought back. A message that
-    is acknowledged twice counts twice, as in RocketMQ, so the number is at times too low and never below 0.
-    Messages popped in order are not counted: their offset shows them.
+    In flight are the messages that were popped since the start and neither acknowledged nor put into the retry
+    topic. A second acknowledgement of a message is counted again, as in RocketMQ, so the number may be too low,
+    but not below 0. Messages popped in order are not counted, because the group's offset stays before them.
     """
 
     def __init__(self, started_ms: int) -> None:
@@ -48,19 +48,19 @@ class PopMetrics:
         """Queues that are not popped because too many of their messages are in flight."""
         self.revive_progress: Callable[[], Mapping[int, ReviveProgress]] = _nothing
         self.checkpoints: Callable[[], int] = int
-        """How many checkpoints are kept in memory."""
+        """Returns the number of checkpoints in memory."""
 
     # -- in flight
 
     def popped(self, topic: str, group: str, queue_id: int, count: int) -> None:
-        """Count messages that were handed out for the first time."""
+        """Count messages that were popped."""
         if count > 0:
             with self._lock:
                 key = topic, group, queue_id
                 self._in_flight[key] = self._in_flight.get(key, 0) + count
 
     def settled(self, topic: str, group: str, queue_id: int, count: int, pop_time: int) -> None:
-        """Count messages that were acknowledged or brought back, if they were popped after the start."""
+        """Count messages that were acknowledged or put into the retry topic, if they were popped since the start."""
         if pop_time < self._started_ms:
             return
         key = topic, group, queue_id
@@ -72,12 +72,12 @@ class PopMetrics:
                 self._in_flight.pop(key, None)
 
     def reset(self, topic: str, group: str, queue_id: int) -> None:
-        """Forget the messages in flight of a queue whose offset was set."""
+        """Drop the count of a queue whose offset was reset."""
         with self._lock:
             self._in_flight.pop((topic, group, queue_id), None)
 
     def in_flight(self, topic: str, group: str, queue_id: int) -> int:
-        """Return how many messages of a queue a group has popped and not acknowledged."""
+        """Return the number of messages of a queue that a group has in flight."""
         return self._in_flight.get((topic, group, queue_id), 0)
 
     # -- the revive topic
@@ -98,18 +98,18 @@ class PopMetrics:
             self._retried[group, topic, status] += 1
 
     def tables(self) -> tuple[_Table, _Table, _Table]:
-        """Return copies of what was put, got and retried."""
+        """Return copies of the counts of records that were put, got and retried."""
         with self._lock:
             return dict(self._put), dict(self._got), dict(self._retried)
 
     # -- deletions
 
     def forget_topic(self, topic: str) -> None:
-        """Drop what was counted of a topic that is deleted."""
+        """Drop the counts of a topic that is deleted."""
         self._forget(0, 1, topic)
 
     def forget_group(self, group: str) -> None:
-        """Drop what was counted of a group that is deleted."""
+        """Drop the counts of a group that is deleted."""
         self._forget(1, 0, group)
 
     def _forget(self, in_flight_place: int, place: int, name: str) -> None:

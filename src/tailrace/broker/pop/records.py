@@ -1,4 +1,4 @@
-"""Stored records as a pop hands them out: those of a retry topic under the topic that was asked for."""
+"""Records of retry topics, rewritten for a pop: clients expect them under the topic that they pop from."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ POP_CK: Final = "POP_CK"
 
 
 def under_topic(record: bytes, topic: str, receipt: str) -> bytes:
-    """Return a stored record with another topic, and the receipt as its property.
+    """Return a stored record with another topic and with the receipt as a property.
 
-    A record whose properties would be too long is returned as it is: clients then take the receipt from
-    the answer, as they do for other topics.
+    If the properties would be too long, the record is returned unchanged. Clients then take the receipt from the
+    answer, as they do for records of the topic itself.
     """
     head = MESSAGE_HEAD.unpack_from(record)
     at = MESSAGE_HEAD.size + sum(host_lengths(head.sys_flag)) + STORE_TIME_LENGTH + BODY_HEAD.offsets["body_length"]

@@ -1,17 +1,18 @@
-"""Brings popped messages back that were not acknowledged in time (PopReviveService).
+"""Revive service: redelivers popped messages that were not acknowledged in time (PopReviveService).
 
-A pass reads each queue of the revive topic. Checkpoints are kept until all acknowledgements that came in
-time must have been read as well; then the messages without one are put into the retry topic of their group.
+A pass reads each queue of the revive topic. It keeps a checkpoint in memory until every acknowledgement that
+was in time has been read. Then it puts the messages without an acknowledgement into the retry topic of their
+group.
 
-When that is: acknowledgements wait in the timer wheel until their messages are visible again. A pass notes the
-time, waits for dispatch, and notes how long the timer queue is. The next pass finds the timer queue in the
-wheel up to there, and knows the time before which the wheel is delivered. Acknowledgements that were put before
-the noted time and are due before that one are in the revive topic, so after reading it to its end, checkpoints
-that are due by then are complete.
+When is a checkpoint complete? Acknowledgements wait in the timer wheel until their messages are visible again.
+Each pass notes the time T and the end E of the timer queue. The next pass checks that the wheel has taken the
+timer queue up to E, and reads the time D up to which the wheel has delivered its timers. Acknowledgements that
+were put before T and are due before D are then in the revive topic. So when a pass has read the revive topic to
+its end, all checkpoints that are due before min(T, D) are complete.
 
-The progress of a queue is the offset of REVIVE_GROUP: the last record that is done with. It is written with the
-offsets of all groups, now and then. So after a crash checkpoints are read again whose messages came back
-already. For those the index is asked, and no second copy is made.
+The progress of a queue is the offset of REVIVE_GROUP, that of the last finished record. It is written
+periodically with the offsets of all groups. So after a crash, checkpoints are read again whose messages may
+already be in the retry topic. For these messages the index is searched, and no second copy is put.
 """
 
 from __future__ import annotations
@@ -54,37 +55,37 @@ _TAGS: Final = (b"TAGS",)
 FIRST_POP_TIME: Final = "1ST_POP_TIME"
 ORIGIN_GROUP: Final = "ORIGIN_GROUP"
 CHECKPOINTS_MAX: Final = 20_000
-"""Checkpoints of one queue that are kept in memory. More are read again when these are done."""
+"""Number of checkpoints of one queue in memory. Further ones are read again when these are finished."""
 READ_MAX: Final = 32
 RECORDS_OF_PASS: Final = 20_000
-"""Records of one queue that one pass reads."""
+"""Number of records of one queue that one pass reads."""
 DONE_OF_PASS: Final = 1_000
-"""Checkpoints of one queue that one pass completes."""
+"""Number of checkpoints of one queue that one pass finishes."""
 AGAIN_S: Final = (
     10, 20, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-"""After which times a message is tried again that could not be put, s."""
+"""Waiting times, in s, before each retry of a message that could not be put."""
 
 
 class _StoppedError(Exception):
-    """Nothing can be put now; the pass ends and the next one goes on from the same place."""
+    """The store accepts no message at the moment; the pass ends, and the next one continues at the same place."""
 
 
 @dataclass(slots=True)
 class _Queue:
-    """What was read of a queue and is not done with."""
+    """State of a revive queue: the records that were read and are not finished."""
 
     queue_id: int
     next_offset: int
     known_until: int
-    """Records below were there before this start: their messages may have come back already."""
+    """End of the queue when it was opened. Messages of earlier records may already be in the retry topic."""
     checkpoints: dict[tuple[object, ...], tuple[int, PopCheckPoint]]
     read_again_from: int = -1
-    """The first checkpoint for which there was no room."""
+    """Offset of the first checkpoint for which there was no room; -1 if there was room for all."""
 
 
 @final
 class PopReviveService:
-    """One step is a pass over all queues; it runs in a thread of its own."""
+    """Makes the passes; one step is a pass over all queues, in a separate thread."""
 
     def __init__(
         self, store: MessageStore, config: BrokerConfig, clock: Clock, offsets: ConsumerOffsetManager,
@@ -100,15 +101,15 @@ class PopReviveService:
         self._topic = revive_log.topic
         self._queues: dict[int, _Queue] = {}
         self._noted = (0, 0)
-        """Time of the last pass, and the end of the timer queue then."""
+        """Time of the last pass (ms), and the end of the timer queue at that time."""
         self.revived = 0
-        """Messages that came back since the start."""
+        """Number of messages put into retry topics since the start."""
         self.lost = 0
-        """Messages that were gone when they were to come back."""
+        """Number of messages that had been deleted when they should have been redelivered."""
         self._is_stopping = False
 
     def stop(self) -> None:
-        """End the pass that runs after its current checkpoint; the next start goes on from there."""
+        """End the running pass after its current checkpoint."""
         self._is_stopping = True
 
     @property
@@ -117,7 +118,7 @@ class PopReviveService:
         return sum(len(queue.checkpoints) for queue in list(self._queues.values()))
 
     def progress(self) -> dict[int, ReviveProgress]:
-        """Return how far each queue is behind; from any thread."""
+        """Return the lag of each queue; called from any thread."""
         now, found = self._clock.now_ms(), {}
         for queue_id in range(self._queue_count()):
             done = self._offsets.query(REVIVE_GROUP, self._topic, queue_id) + 1
@@ -127,7 +128,7 @@ class PopReviveService:
         return found
 
     def step(self) -> bool:
-        """Make a pass; True when there is more to do."""
+        """Make a pass; return True if there is more to do."""
         if self._store.read_only or not self._store.config.timer_wheel_enable or not self._store.wait_dispatched():
             return False
         complete_until = self._complete_until()
@@ -146,10 +147,10 @@ class PopReviveService:
             more |= not at_end or done >= DONE_OF_PASS
         return more
 
-    # -- how far the timers are
+    # -- progress of the timers
 
     def _complete_until(self) -> int:
-        """Return the time, ms, up to which acknowledgements are in the revive topic, if it is read to its end."""
+        """Return the time, ms, before which checkpoints are complete once the revive topic is read; 0: unknown."""
         noted_ms, timer_end = self._noted
         self._noted = (self._clock.now_ms(), self._store.max_offset_in_queue(TIMER_TOPIC, 0))
         in_wheel, delivered_until = self._store.timer_progress()
@@ -170,7 +171,7 @@ class PopReviveService:
         return made
 
     def _read(self, queue: _Queue) -> bool:
-        """Read on; whether the end was reached."""
+        """Read the next records; return whether the end was reached."""
         until = queue.next_offset + RECORDS_OF_PASS
         while queue.next_offset < until and not self._is_stopping:
             result = self._store.get_message(self._topic, queue.queue_id, queue.next_offset, READ_MAX)
@@ -209,16 +210,16 @@ class PopReviveService:
 
     def _take_checkpoint(self, queue: _Queue, offset: int, checkpoint: PopCheckPoint) -> None:
         if checkpoint.merge_key in queue.checkpoints:
-            return  # a copy: acknowledgements may have been read since the first one
+            return  # a copy; the first one may have acknowledgements already
         if len(queue.checkpoints) < CHECKPOINTS_MAX and queue.read_again_from < 0:
             queue.checkpoints[checkpoint.merge_key] = offset, checkpoint
         elif queue.read_again_from < 0:
             queue.read_again_from = offset
 
-    # -- bringing back
+    # -- redelivery
 
     def _complete(self, queue: _Queue, complete_until: int) -> int:
-        """Bring back what is due, in the order of the checkpoints. Return how many were completed."""
+        """Finish the checkpoints that are due, in their order; return their number."""
         done = 0
         for key, (offset, checkpoint) in list(queue.checkpoints.items())[:DONE_OF_PASS]:
             if checkpoint.revive_time > complete_until or self._is_stopping:
@@ -240,7 +241,7 @@ class PopReviveService:
             self._offsets.commit(REVIVE_GROUP, self._topic, queue.queue_id, done)
 
     def _revive(self, queue: _Queue, offset: int, checkpoint: PopCheckPoint) -> None:
-        """Bring back the messages of a checkpoint that were not acknowledged. Raises _StoppedError."""
+        """Put the unacknowledged messages of a checkpoint into the retry topic. Raises _StoppedError."""
         left = checkpoint.unacknowledged()
         if not left:
             return
@@ -263,7 +264,7 @@ class PopReviveService:
                 topic, group, v2=self._config.enable_retry_topic_v2)
             if offset >= queue.known_until or not self._has_come_back(retry, message, checkpoint):
                 self._put(queue, checkpoint, message, message_offset, retry)
-                checkpoint.acknowledge((message_offset,))  # should a later one of them stop the pass
+                checkpoint.acknowledge((message_offset,))  # not again, if a later message stops the pass
 
     def _has_come_back(self, retry: str, message: MessageExt, checkpoint: PopCheckPoint) -> bool:
         """Return whether a copy of a message was stored after its checkpoint was due."""
@@ -276,7 +277,7 @@ class PopReviveService:
             for copy in self._store.query_message(retry, message.unique_key, index_type="U"))
 
     def _retry_queue(self, retry: str, message: MessageExt, checkpoint: PopCheckPoint) -> int:
-        """Return the queue of the retry topic for a message, which is created or grown if necessary."""
+        """Return the queue of the retry topic for a message; the topic is created or gets more queues if needed."""
         topics = self._store.topics
         if not self._config.use_separate_retry_queue:
             topics.create_if_missing(retry, 1)
@@ -291,7 +292,7 @@ class PopReviveService:
     def _put(
         self, queue: _Queue, checkpoint: PopCheckPoint, message: MessageExt, offset: int, retry: str
     ) -> None:
-        """Put a copy into the retry topic, or a checkpoint to try it later. Raises _StoppedError."""
+        """Put a copy into the retry topic, or a checkpoint that retries it later. Raises _StoppedError."""
         properties = dict(message.properties)
         properties.pop(DELAY, None)  # its delay is over
         if not message.reconsume_times or FIRST_POP_TIME not in properties:

@@ -1,7 +1,7 @@
-"""Puts checkpoints and acknowledgements into the log, for the revive topic.
+"""Puts checkpoints and acknowledgements of POP into the log, for the revive topic.
 
-Both wait as timers: a checkpoint until a second before its messages are visible again, an
-acknowledgement until that time. What is due already goes to the revive topic in one step.
+Both are timer messages. A checkpoint is due one second before its messages are visible again, an acknowledgement
+at that time. A message that is already due is put into the revive topic directly.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tailrace.node.message_store import MessageStore
 __all__ = ["ReviveLog"]
 
 AHEAD_MS: Final = 1000
-"""How long before its messages are visible again a checkpoint is delivered (ackTimeInterval)."""
+"""Time by which a checkpoint is delivered before its messages are visible again (ackTimeInterval)."""
 
 
 @final
@@ -34,14 +34,14 @@ class ReviveLog:
         self._needs_sync = False
 
     def put_checkpoint(self, checkpoint: PopCheckPoint, queue_id: int) -> PutMessageResult:
-        """Put a checkpoint; waits for no sync and raises no refusal."""
+        """Put a checkpoint and return the result, without a wait for a sync."""
         result = self._put(
             CK_TAG, checkpoint.unique_key, checkpoint.encode(), queue_id, checkpoint.revive_time - AHEAD_MS)
         self._metrics.put(checkpoint.group, checkpoint.topic, CHECKPOINT, result.status.name)
         return result
 
     def put_ack(self, ack: Ack, invisible_time: int, queue_id: int) -> PutMessageResult:
-        """Put an acknowledgement of what was popped for ``invisible_time`` ms."""
+        """Put an acknowledgement of messages that were popped for ``invisible_time`` ms."""
         result = self._put(ack.tag, ack.unique_key, ack.encode(), queue_id, ack.pop_time + invisible_time)
         self._metrics.put(ack.group, ack.topic, ACK, result.status.name)
         return result
@@ -61,11 +61,11 @@ class ReviveLog:
         self._needs_sync = True
 
     def sync(self) -> None:
-        """Make what was put durable, if there is any.
+        """Sync the log if something was put since the last sync. Raises FatalStorageError.
 
-        An offset of a group may stand for messages of which only a checkpoint is left, and the progress of a
-        revive queue for messages of which only the copies in retry topics are left. So offsets are written after
-        these are durable. Raises FatalStorageError.
+        Offsets may be written only after this. After a group's offset has moved past popped messages, only their
+        checkpoint causes a redelivery; after the progress of a revive queue has moved past a checkpoint, only
+        the copies in retry topics are left. So checkpoints and copies have to be durable before the offsets.
         """
         if self._needs_sync and not self._store.read_only:
             self._needs_sync = False

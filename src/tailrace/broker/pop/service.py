@@ -1,4 +1,4 @@
-"""POP consumption as one part of a broker: its processors, what waits, and the revive service."""
+"""The parts of POP consumption in a broker: processors, requests that wait, and the revive service."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["PopConsumption"]
 
 @final
 class PopConsumption:
-    """Makes the parts of POP consumption and connects them."""
+    """Creates the parts of POP consumption and connects them."""
 
     def __init__(
         self, broker: BrokerContext, file_system: FileSystem, durable: DurableAnswers | None = None
@@ -53,7 +53,7 @@ class PopConsumption:
                 self._notify_when_free(topic, group, queue_id, free_at)
 
     def register(self, broker: RemotingServer, vip: RemotingServer | None) -> None:
-        """Take over the codes; the server on the VIP port answers acknowledgements only, as in RocketMQ."""
+        """Register the requests. The server on the VIP port serves only acknowledgements, as in RocketMQ."""
         self.pops.register(broker)
         self.inspect.register(broker)
         for server in (broker, vip):
@@ -67,26 +67,26 @@ class PopConsumption:
     def arriving(
         self, topic: str, queue_id: int, next_offset: int, tags_codes: Sequence[int], size: int
     ) -> None:
-        """Note messages that have become visible; from any thread."""
+        """Note messages that have become readable; called from any thread."""
         self.polling.arriving(topic, queue_id, next_offset, tags_codes, size)
         self._notifications.arriving(topic, queue_id, next_offset, tags_codes, size)
 
     def drop_closed(self) -> None:
-        """Forget requests of connections that have closed; called now and then."""
+        """Drop the requests of connections that have closed; called periodically."""
         self.polling.drop_closed()
         self._notifications.drop_closed()
 
     def stop_reviving(self) -> None:
-        """End the pass of the revive service that runs."""
+        """End the running pass of the revive service."""
         self.revive.stop()
 
     def persist(self) -> None:
-        """Write what groups that pop in order have not acknowledged, if that has changed. Raises OSError."""
+        """Write the unacknowledged messages of groups that pop in order, if they have changed. Raises OSError."""
         self.order.drop_unused(self._is_used)
         self.order.persist_if_changed()
 
     def release_all(self) -> list[Waiting]:
-        """Give up what waits, for shutting down."""
+        """Drop and return the requests that wait, for a stop."""
         for timer in self._free_timers.values():
             timer.cancel()
         self._free_timers.clear()
@@ -99,7 +99,7 @@ class PopConsumption:
             self._broker.groups.select(group) is not None)
 
     def _notify_when_free(self, topic: str, group: str, queue_id: int, at_ms: int) -> None:
-        """Wake a pop once the messages of an orderly pop are visible again."""
+        """Wake a pop when the messages of an orderly pop are visible again."""
         key = topic, group, queue_id
         if (before := self._free_timers.pop(key, None)) is not None:
             before.cancel()

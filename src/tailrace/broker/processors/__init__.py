@@ -1,1 +1,1 @@
-"""Processors: plain functions of a channel and a request, tested without sockets."""
+"""Processors: they serve requests, as plain functions of a channel and a request that need no socket."""

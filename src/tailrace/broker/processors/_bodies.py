@@ -1,6 +1,6 @@
-"""Request bodies in JSON: their limits and the types of what they hold.
+"""Reading of request bodies in JSON, with checks of limits and types.
 
-Whatever a body holds in the wrong place is one error that names the member, never a traceback.
+A member of the wrong type raises MessageIllegalError that names the member.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tailrace.formats.remoting import RemotingCommand
 __all__ = ["json_object", "json_value", "number_in", "object_in", "objects_in", "text_in"]
 
 VALUES_MAX: Final = 50_000
-"""Values in the JSON body of a request that is read on the event loop."""
+"""Number of values in a JSON body that the event loop reads."""
 _KINDS: Final[Mapping[type, str]] = {
     dict: "an object", list: "a list", str: "text", bool: "a boolean", int: "a number",
     float: "a number", type(None): "null",
@@ -25,7 +25,7 @@ _KINDS: Final[Mapping[type, str]] = {
 def json_value(
     request: RemotingCommand, values_max: int = VALUES_MAX, bytes_max: int = fastjson.BOUNDED_MAX
 ) -> Any:
-    """Return the value of a request's body. Raises MessageIllegalError."""
+    """Return the value of a request's body. Raises MessageIllegalError if it is not JSON or too large."""
     try:
         return fastjson.loads_bounded(request.body, values_max, bytes_max)
     except ValueError as error:
@@ -35,7 +35,7 @@ def json_value(
 def json_object(
     request: RemotingCommand, values_max: int = VALUES_MAX, bytes_max: int = fastjson.BOUNDED_MAX
 ) -> dict[str, Any]:
-    """Return the object in a request's body. Raises MessageIllegalError for anything else."""
+    """Return the object in a request's body. Raises MessageIllegalError if it is not an object."""
     value = json_value(request, values_max, bytes_max)
     if not isinstance(value, dict):
         raise MessageIllegalError(
@@ -44,7 +44,7 @@ def json_object(
 
 
 def objects_in(value: Mapping[str, Any], name: str, most: int = VALUES_MAX) -> list[dict[str, Any]]:
-    """Return the list of objects in a member; empty without the member. Raises MessageIllegalError."""
+    """Return the list of objects in a member; empty if it is missing. Raises MessageIllegalError."""
     found = value.get(name)
     if found is None:
         return []
@@ -60,7 +60,7 @@ def objects_in(value: Mapping[str, Any], name: str, most: int = VALUES_MAX) -> l
 
 
 def object_in(value: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the object in a member; empty without the member. Raises MessageIllegalError."""
+    """Return the object in a member; empty if it is missing. Raises MessageIllegalError."""
     found = value.get(name)
     if found is None:
         return {}
@@ -70,7 +70,7 @@ def object_in(value: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def text_in(value: Mapping[str, Any], name: str) -> str:
-    """Return the text in a member that must be there. Raises MessageIllegalError."""
+    """Return the text in a required member. Raises MessageIllegalError."""
     found = value.get(name)
     if not isinstance(found, str):
         missing = "is missing" if found is None else f"is {_kind(found)}, not text"
@@ -79,7 +79,7 @@ def text_in(value: Mapping[str, Any], name: str) -> str:
 
 
 def number_in(value: Mapping[str, Any], name: str, default: int = 0) -> int:
-    """Return the whole number in a member, which may be text. Raises MessageIllegalError."""
+    """Return the whole number in a member, which may be written as text. Raises MessageIllegalError."""
     found = value.get(name)
     if found is None:
         return default

@@ -36,7 +36,7 @@ __all__ = ["AccessProcessor"]
 
 
 def _refused(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a step raise RefusalError (16) for what cannot be, as the reference answers it."""
+    """Change ConfigError of a step to RefusalError (NO_PERMISSION), which the reference answers."""
 
     def run(*arguments: Any) -> Any:
         try:
@@ -58,7 +58,7 @@ class AccessProcessor:
         self._read_only = read_only
 
     def register(self, server: RemotingServer) -> None:
-        """Take over the codes of this processor."""
+        """Register the requests that this processor serves."""
         code = RequestCode
         for number, serve in {
             code.AUTH_CREATE_USER: self.create_user, code.AUTH_UPDATE_USER: self.update_user,
@@ -75,7 +75,7 @@ class AccessProcessor:
         return self._changes.apply(channel, request, [change], request.answer)
 
     def _is_super(self, request: RemotingCommand) -> bool:
-        """Return whether a super user sent the request; without authentication everybody is one."""
+        """Return whether a super user sent the request; without authentication every user counts as one."""
         if not self._access.config.authentication_enabled:
             return True
         user = self._users.get(request.ext.get(ACCESS_KEY, ""))
@@ -125,7 +125,7 @@ class AccessProcessor:
         return made
 
     def get_user(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """One user: request 3004. Its password is for super users that have proven themselves."""
+        """Return a user: request 3004. Only authenticated super users receive its password."""
         name = request.read(UserRequestHeader).username
         if not name.strip():
             raise RefusalError(ResponseCode.INVALID_PARAMETER, "The username is blank")
@@ -134,7 +134,7 @@ class AccessProcessor:
             self._user_info(user, with_password=self._shows_passwords(request))))
 
     def list_users(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Users whose name contains a text: request 3005."""
+        """Return the users whose name contains a text: request 3005."""
         text, shown = request.read(ListUsersRequestHeader).filter.strip(), self._shows_passwords(request)
         found = [self._user_info(user, with_password=shown) for user in self._users.values() if text in user.name]
         return request.answer(body=fastjson.dumps(found) if found else b"")
@@ -162,7 +162,7 @@ class AccessProcessor:
             self._acls, _refused(self._acls.deletion(name, policy, resource))))
 
     def get_acl(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """The entries of a user: request 3009."""
+        """Return the entries of a user: request 3009."""
         name = self._subject(request.read(AclRequestHeader).subject, "The subject is not exist.")
         acl = self._acls.get(name)
         return request.answer(body=b"" if acl is None else fastjson.dumps(acl.to_json()))
@@ -174,7 +174,7 @@ class AccessProcessor:
         return name
 
     def list_acls(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Entries whose subject and resource contain a text: request 3010."""
+        """Return the entries whose subject and resource contain given texts: request 3010."""
         header = request.read(ListAclsRequestHeader)
         found = []
         for acl in self._acls.values():

@@ -1,4 +1,4 @@
-"""The broker as admin tools see it (AdminBrokerProcessor, second half)."""
+"""Requests of admin tools about the running broker and its clients (AdminBrokerProcessor, second half)."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ __all__ = ["AdminProcessor"]
 
 FORWARD_TIMEOUT_MS: Final = 10_000
 FORWARDS_MAX: Final = 1_000
-"""Requests that wait for their consumer at a time."""
+"""Number of forwarded requests that may wait for their consumers."""
 CQ_UNITS_MAX: Final = 1_000
 CQ_BYTES_MAX: Final = 16 << 20
-"""Of the messages behind the units of one answer, which are read on the event loop."""
+"""Bytes of the messages that are read for the units of one answer."""
 
 
 @final
 class AdminProcessor:
-    """Run-time figures, connections, and requests forwarded to consumers."""
+    """Returns figures of the broker and its connections, and forwards requests to consumers."""
 
     def __init__(self, broker: BrokerContext, runtime: RuntimeInfo) -> None:
         self._broker = broker
@@ -44,7 +44,7 @@ class AdminProcessor:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def register(self, server: RemotingServer) -> None:
-        """Take over the codes of this processor."""
+        """Register the requests that this processor serves."""
         code = RequestCode
         slow = self._broker.worker.in_thread
         server.register(slow(self.runtime_info), code.GET_BROKER_RUNTIME_INFO)
@@ -58,19 +58,19 @@ class AdminProcessor:
         server.register(slow(self.query_consume_queue), code.QUERY_CONSUME_QUEUE)
 
     def runtime_info(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Figures of the running broker: request 28."""
+        """Return figures of the running broker: request 28."""
         return request.answer(body=fastjson.dumps({"table": self._runtime.table()}))
 
     def all_consumer_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """``consumerOffset.json``: request 43."""
+        """Return the content of ``consumerOffset.json``: request 43."""
         return request.answer(body=fastjson.dumps_large(self._broker.offsets.to_json()))
 
     def all_delay_offsets(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """``delayOffset.json``: request 45."""
+        """Return the content of ``delayOffset.json``: request 45."""
         return request.answer(body=self._broker.store.delay_offsets.encode(pretty=False))
 
     def consumer_connections(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Members of a consumer group: request 203."""
+        """Return the members of a consumer group: request 203."""
         group = request.read(GetConsumerConnectionListRequestHeader).consumer_group
         info = self._broker.consumers.find(group)
         if info is None:
@@ -88,7 +88,7 @@ class AdminProcessor:
         )
 
     def producer_connections(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Members of a producer group: request 204."""
+        """Return the members of a producer group: request 204."""
         group = request.read(GetProducerConnectionListRequestHeader).producer_group
         members = self._broker.producers.members(group)
         if not members:
@@ -100,7 +100,7 @@ class AdminProcessor:
         )
 
     def all_producers(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """All producers: request 328."""
+        """Return all producers: request 328."""
         data = {
             group: [
                 {
@@ -117,13 +117,13 @@ class AdminProcessor:
     # --- forwarded to a consumer
 
     def consumer_running_info(self, channel: Channel, request: RemotingCommand) -> None:
-        """Ask a consumer about itself: request 307."""
+        """Forward a question about a consumer to that consumer: request 307."""
         header = request.read(GetConsumerRunningInfoRequestHeader)
         self._forward(
             channel, request, header.consumer_group, header.client_id, dict(request.ext), b"")
 
     def consume_directly(self, channel: Channel, request: RemotingCommand) -> None:
-        """Let a consumer consume one message: request 309."""
+        """Forward a message to a consumer, which consumes it: request 309."""
         header = request.read(ConsumeMessageDirectlyResultRequestHeader)
         ext = {"brokerName": self._broker.config.broker_name, **request.ext}
         record = None
@@ -142,7 +142,7 @@ class AdminProcessor:
         self, channel: Channel, request: RemotingCommand, group: str, client_id: str,
         ext: dict[str, str], body: bytes,
     ) -> None:
-        """Pass a request on to a consumer, with all its fields; its answer goes back later."""
+        """Forward a request to a consumer, with all its fields; the consumer's answer is sent back later."""
         client = self._broker.consumers.find_client(group, client_id)
         if client is None:
             raise RefusalError(
@@ -181,7 +181,7 @@ class AdminProcessor:
         task.add_done_callback(self._tasks.discard)
 
     def query_consume_queue(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Units of a queue: request 321."""
+        """Return units of a queue: request 321."""
         header, store = request.read(QueryConsumeQueueRequestHeader), self._broker.store
         topic, queue_id = header.topic or "", header.queue_id
         config = self._broker.topics.select(topic)
@@ -193,7 +193,7 @@ class AdminProcessor:
         count = min(header.count, CQ_UNITS_MAX, max(0, until - index))
         units: list[dict[str, Any]] = []
         room = CQ_BYTES_MAX
-        # Not store.read, which waits for the dispatch: nothing may wait on the event loop.
+        # get_message, because store.read would wait for the dispatch.
         while len(units) < count:
             result = store.get_message(topic, queue_id, index, count - len(units))
             for message in map(decode_message, result.records[: count - len(units)]):

@@ -1,4 +1,4 @@
-"""Topics and groups as admin tools see and change them (AdminBrokerProcessor, first half)."""
+"""Requests of admin tools about topics and consumer groups (AdminBrokerProcessor, first half)."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ QUEUES_MAX: Final = 16_384
 FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 DEPTH_MAX: Final = 32
 CONFIG_MAX: Final = 16 * 1024
-"""Bytes of a topic or group in its file, with members that Tailrace does not know."""
+"""Bytes that a topic or group may take in its file, together with members that Tailrace does not know."""
 LIST_MAX: Final = 1_000
-"""Topics or groups of one request."""
+"""Number of topics or groups that one request may change."""
 
 
 @final
 class AdminTopicsProcessor:
-    """Creates, shows and deletes topics and groups, and what they have consumed."""
+    """Creates, changes, returns and deletes topics and groups, and returns how far groups have consumed."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
 
     def register(self, server: RemotingServer) -> None:
-        """Take over the codes of this processor."""
+        """Register the requests that this processor serves."""
         code = RequestCode
         changes = {
             code.UPDATE_AND_CREATE_TOPIC: self.update_topic,
@@ -80,11 +80,11 @@ class AdminTopicsProcessor:
 
     @property
     def changes(self) -> ConfigChanges:
-        """Where topics and groups are changed."""
+        """The object that applies changes of topics and groups."""
         return self._broker.changes
 
     def refuse(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Any change, while the store is read-only: it would be forgotten."""
+        """Refuse a change, because the store is read-only and the change would not be written."""
         raise RefusalError(ResponseCode.SYSTEM_ERROR, self._broker.store.read_only)
 
     # --- topics
@@ -119,13 +119,13 @@ class AdminTopicsProcessor:
         return self._put_topics(channel, request, [(name, merged)])
 
     def update_topics(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Create or change topics at once: request 18; all of them or none."""
+        """Create or change several topics: request 18. Either all of them change or none."""
         configs = [
             TopicConfig.from_json(v)
             for v in objects_in(json_object(request), "topicConfigList", LIST_MAX)]
 
         def merged(config: TopicConfig, present: TopicConfig | None) -> TopicConfig:
-            changes = ",".join(  # as in request 17: +name with a value, or -name
+            changes = ",".join(  # in the form of request 17: +name=value, or -name
                 f"{k}={v}" if k.startswith("+") else k for k, v in config.attributes.items())
             return replace(config, attributes=merged_attributes(
                 present.attributes if present else {}, changes, creating=present is None))
@@ -146,9 +146,10 @@ class AdminTopicsProcessor:
         self, channel: Channel, request: RemotingCommand,
         made: list[tuple[str, Callable[[TopicConfig | None], TopicConfig]]],
     ) -> Answer:
-        """Create or change topics. What each becomes is found out when the change is made.
+        """Create or change topics.
 
-        So of two requests that run together neither undoes the attributes of the other.
+        ``made`` has for each topic a function that returns the new topic from the present one. The function
+        runs when the change is applied, so two requests that run together keep each other's attributes.
         """
         topics = self._broker.topics
         change = Change(topics, lambda draft: topics.put_all(
@@ -156,7 +157,7 @@ class AdminTopicsProcessor:
         return self._broker.changes.apply(channel, request, [change], request.answer)
 
     def _check_lmq(self, name: str) -> None:
-        """Raise RefusalError for an LMQ queue; the reference answers success and ignores the change."""
+        """Raise RefusalError if a name is that of an LMQ. The reference ignores the change and answers success."""
         if self._broker.topics.is_lmq(name):
             raise RefusalError(
                 ResponseCode.INVALID_PARAMETER,
@@ -165,8 +166,8 @@ class AdminTopicsProcessor:
     def delete_topic(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Delete a topic with its queues: request 215.
 
-        The topic, its mapping, the offsets of its groups and the note of the deletion are all durable before the
-        answer; if one of the files cannot be written, the others get their previous text back.
+        Before the answer the files of topics, mappings and offsets, and the note of the deletion, are written
+        and durable. If one of them cannot be written, the others are restored.
         """
         name = request.read(DeleteTopicRequestHeader).topic
         check_topic_name(self._broker, name)
@@ -183,7 +184,7 @@ class AdminTopicsProcessor:
         return broker.worker.in_thread(delete)(channel, request)
 
     def all_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """All topics: request 21."""
+        """Return all topics: request 21."""
         mappings = self._broker.topics.mappings
         return request.answer(
             body=fastjson.dumps_large({
@@ -196,7 +197,7 @@ class AdminTopicsProcessor:
         )
 
     def topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """One topic, with ``lo`` also its mapping: request 351."""
+        """Return a topic, and with ``lo`` its mapping as well: request 351."""
         header = request.read(GetTopicConfigRequestHeader)
         name = header.topic
         config = self._broker.topics.select(name)
@@ -209,7 +210,7 @@ class AdminTopicsProcessor:
         return request.answer(body=fastjson.dumps(found))
 
     def topic_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """The queues of a topic: request 202."""
+        """Return the offsets and times of the queues of a topic: request 202."""
         name = request.read(GetTopicStatsInfoRequestHeader).topic
         config = self._broker.topics.select(name)
         if config is None:
@@ -231,7 +232,7 @@ class AdminTopicsProcessor:
         return request.answer(body=b'{"offsetTable":%b,"topicPutTps":%b}' % (table, rate))
 
     def system_topics(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Names that belong to the broker: request 305."""
+        """Return the names of the system topics: request 305."""
         names = self._broker.topics.system_topic_names()
         return request.answer(body=fastjson.dumps({"topicList": names}))
 
@@ -254,7 +255,7 @@ class AdminTopicsProcessor:
         return self._update_groups(channel, request, [json_object(request)])
 
     def update_groups(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Create or change groups at once: request 225."""
+        """Create or change several groups: request 225. Either all of them change or none."""
         values = objects_in(json_object(request), "groupConfigList", LIST_MAX)
         return self._update_groups(channel, request, values)
 
@@ -280,12 +281,12 @@ class AdminTopicsProcessor:
         return self._broker.changes.apply(channel, request, [change], request.answer)
 
     def all_groups(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """All groups: request 201."""
+        """Return all groups: request 201."""
         return request.answer(body=fastjson.dumps_large(self._broker.groups.to_json()))
 
     @creates_missing
     def group(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """One group, created when that is allowed: request 352."""
+        """Return a group: request 352. A missing group is created if that is allowed."""
         name = request.read(consumer_headers.GetSubscriptionGroupConfigRequestHeader).group
         config = self._broker.group(name)
         if config is None:
@@ -296,7 +297,7 @@ class AdminTopicsProcessor:
         return request.answer(body=fastjson.dumps(config.to_json()))
 
     def delete_group(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Forget a group, with ``cleanOffset`` its offsets too: request 207."""
+        """Delete a group, and with ``cleanOffset`` its offsets as well: request 207."""
         header, broker = request.read(consumer_headers.DeleteSubscriptionGroupRequestHeader), self._broker
         name, clean = header.group_name, header.clean_offset
 
@@ -311,14 +312,14 @@ class AdminTopicsProcessor:
     # --- what was consumed
 
     def consume_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """How far a group is behind: request 208."""
+        """Return the offsets of a group and the ends of the queues, from which tools compute its lag: request 208."""
         header = request.read(consumer_headers.GetConsumeStatsRequestHeader)
         group, named = header.consumer_group, (header.topic_list or "").split(";")
         topics = [topic for topic in dict.fromkeys(named) if topic]
         if not topics:
             topics = [header.topic] if header.topic else self._broker.offsets.topics_of(group)
             info = self._broker.consumers.find(group)
-            if info is not None and info.subscriptions:  # what it has left is not its backlog
+            if info is not None and info.subscriptions:  # topics that it no longer subscribes to are no lag
                 topics = [topic for topic in topics if topic in info.subscriptions]
         static = self._broker.static_topics.table
         entries = [e for name in topics for e in self._consumed(group, name, -1 if name in static else 0)]
@@ -335,7 +336,7 @@ class AdminTopicsProcessor:
         offsets, entries = self._broker.offsets, []
         for queue_id in range(config.read_queue_nums):
             first, until = self._bounds(topic, queue_id)
-            # Of a part of a logical queue -1 tells that the group has its offset in another part.
+            # For a part of a logical queue -1 means that the group has its offset in another part.
             consumed = max(least, offsets.query(group, topic, queue_id))
             pulled = max(consumed, offsets.query_pull(group, topic, queue_id))
             timestamp = 0
@@ -354,7 +355,7 @@ class AdminTopicsProcessor:
         return entries
 
     def broker_consume_stats(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """How far every group is behind: request 317."""
+        """Return the offsets of every group on every topic: request 317."""
         parts, total, inflight = [], 0, 0
         ordered = request.read(consumer_headers.GetConsumeStatsInBrokerHeader).is_order
         known = self._broker.offsets.topics_by_group()
@@ -382,7 +383,7 @@ class AdminTopicsProcessor:
         return config is not None and config.order
 
     def consume_time_span(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Store times of a topic's queues, and how far a group has come in them: request 303."""
+        """Return store times for each queue: of its first, its last and the group's last message: request 303."""
         header = request.read(consumer_headers.QueryConsumeTimeSpanRequestHeader)
         topic, group = header.topic, header.group
         config = self._broker.topics.select(topic)
@@ -412,20 +413,20 @@ class AdminTopicsProcessor:
         return stored
 
     def groups_of_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Who consumes a topic: request 300."""
+        """Return the groups that consume a topic: request 300."""
         topic = request.read(consumer_headers.QueryTopicConsumeByWhoRequestHeader).topic
         groups = set(self._broker.consumers.groups_of(topic))
         groups |= set(self._broker.offsets.groups_of(topic))
         return request.answer(body=fastjson.dumps({"groupList": sorted(groups)}))
 
     def topics_of_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """What a group has consumed: request 343."""
+        """Return the topics that a group has consumed: request 343."""
         group = request.read(consumer_headers.QueryTopicsByConsumerRequestHeader).group
         names = self._broker.offsets.topics_of(group)
         return request.answer(body=fastjson.dumps({"topicList": names}))
 
     def subscription_of_group(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """What a live group wants of a topic: request 345."""
+        """Return the subscription of a live group to a topic: request 345."""
         header = request.read(consumer_headers.QuerySubscriptionByConsumerRequestHeader)
         group, topic = header.group, header.topic or ""
         body: dict[str, Any] = {"group": group, "topic": topic}
@@ -436,7 +437,7 @@ class AdminTopicsProcessor:
 
 
 def check_topic_name(broker: BrokerContext, name: str) -> None:
-    """Raise RefusalError for a name that no topic may have, or that belongs to the broker."""
+    """Raise RefusalError if a name is invalid or the name of a system topic."""
     if reason := validate_topic(name):
         raise RefusalError(ResponseCode.INVALID_PARAMETER, reason)
     if broker.topics.is_system_topic(name):
@@ -447,13 +448,13 @@ def check_topic_name(broker: BrokerContext, name: str) -> None:
 def _merged_group(
     config: SubscriptionGroupConfig, present: SubscriptionGroupConfig | None
 ) -> SubscriptionGroupConfig:
-    """Return a group after its changes of attributes. Raises ValueError that says what is wrong."""
+    """Return a group after its changes of attributes. Raises ValueError if a change is invalid."""
     return replace(config, attributes=merged_group_attributes(
         present.attributes if present else {}, config.attributes, creating=present is None))
 
 
 def check_shape(config: TopicConfig) -> None:
-    """Raise RefusalError for numbers or texts that a topic may not have."""
+    """Raise RefusalError if a number or a text of a topic is invalid."""
     for what, value in (("read", config.read_queue_nums), ("write", config.write_queue_nums)):
         if not 0 <= value <= QUEUES_MAX:
             raise RefusalError(
@@ -471,16 +472,16 @@ def check_shape(config: TopicConfig) -> None:
 
 
 def _unreadable_by_java(config: TopicConfig | SubscriptionGroupConfig) -> str:
-    """Why a Java broker, or we, could not read a file with this config; empty when both can.
+    """Return why a file with this config could not be read by a Java broker or by Tailrace; empty if it could.
 
-    One such member would make the whole file unreadable, or keep it from being written again.
+    One invalid member would make the whole file unreadable, or make the next write of the file fail.
     """
     value = config.to_json()
     for name, member in value.items():
         if isinstance(member, int) and not -(1 << 31) <= member < 1 << 31:
-            return f"{name}={member} is no 32-bit number"
+            return f"{name}={member} is not a 32-bit number"
     if (kind := value.get("topicFilterType")) is not None and kind not in FILTER_TYPES:
-        return f"topicFilterType={kind} is none of {', '.join(FILTER_TYPES)}"
+        return f"topicFilterType={kind} is not one of {', '.join(FILTER_TYPES)}"
     try:
         size = len(fastjson.dumps(value))
     except TypeError as error:
@@ -491,7 +492,7 @@ def _unreadable_by_java(config: TopicConfig | SubscriptionGroupConfig) -> str:
 
 
 def _depth(value: Any) -> int:
-    """Levels of objects and arrays; only for values that were written once, so it ends."""
+    """Return the number of levels of objects and arrays. The value must be serializable, so it has no cycle."""
     if isinstance(value, dict):
         return 1 + max(map(_depth, value.values()), default=0)
     return 1 + max(map(_depth, value), default=0) if isinstance(value, list) else 0

@@ -1,4 +1,4 @@
-"""Clients and groups: requests 34, 35, 46, 38, 14, 15, 41 and 42."""
+"""Heartbeats, members, offsets and queue locks of clients: requests 34, 35, 46, 38, 14, 15, 41 and 42."""
 
 from __future__ import annotations
 
@@ -42,26 +42,26 @@ __all__ = ["ClientManageProcessor"]
 
 _log = get_logger(__name__)
 
-# A new group reads a queue from its begin while that is young enough to be in memory, as the
-# reference does: 40 % of the 24 GiB that it assumes of a machine it knows nothing about.
+# As in the reference, a new group reads a queue from its beginning while the first message is young enough to be
+# in memory. The limit is 40 % of the 24 GiB of memory that the reference assumes if it cannot measure it.
 IN_MEMORY_BYTES: Final = 24 * 1024**3 * 4 // 10
 UNIT_SYS_FLAG: Final = 3
 INT32 = 1 << 31
 TURN_S: Final = 0.005
-"""For how long the groups of a heartbeat are registered in one turn of the event loop."""
+"""Seconds for which one turn of the event loop registers groups of a heartbeat."""
 LOCKED_MAX: Final = 5_000
-"""Queues of one request to lock or unlock."""
+"""Number of queues that one request may lock or unlock."""
 
 
 @final
 class ClientManageProcessor:
-    """Heartbeats, group members, offsets and queue locks."""
+    """Serves heartbeats, and requests about members, offsets and queue locks."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
 
     def register(self, server: RemotingServer) -> None:
-        """Take over the codes of this processor."""
+        """Register the requests that this processor serves."""
         server.register(self.heartbeat, RequestCode.HEART_BEAT)
         server.register(self.unregister_client, RequestCode.UNREGISTER_CLIENT)
         server.register(self.check_client_config, RequestCode.CHECK_CLIENT_CONFIG)
@@ -76,13 +76,13 @@ class ClientManageProcessor:
 
     @property
     def changes(self) -> ConfigChanges:
-        """Where groups and their retry topics are created."""
+        """The object that creates groups and their retry topics."""
         return self._broker.changes
 
     @creates_missing
     def heartbeat(self, channel: Channel, request: RemotingCommand) -> Answer:
         """Register a client's groups: request 34."""
-        if channel.closed:  # while its groups were created
+        if channel.closed:  # it closed while its groups were created
             return None
         beat = read_heartbeat(request)
         self._check_created(beat)
@@ -101,7 +101,7 @@ class ClientManageProcessor:
         return None
 
     def _check_created(self, beat: Heartbeat) -> None:
-        """Raise MissingConfigError for all groups and retry topics that have to be created."""
+        """Raise MissingConfigError for the groups and retry topics that have to be created."""
         broker, groups, topics = self._broker, [], []
         for consumer in beat.consumers:
             name = consumer["groupName"]
@@ -112,7 +112,7 @@ class ClientManageProcessor:
             retry_queues = 1 if config is None else config.retry_queue_nums
             if config is None:
                 groups.append(broker.groups.creation(name))
-            # Its route has to exist before the first pull of it, right after this heartbeat.
+            # The client pulls the retry topic after this heartbeat, so its route has to exist by then.
             retry_topic = f"{RETRY_GROUP_TOPIC_PREFIX}{name}"
             if retry_queues > 0 and broker.topics.select(retry_topic) is None:
                 topics.append(broker.topic_creation(
@@ -126,7 +126,7 @@ class ClientManageProcessor:
     def _go_on(
         self, channel: Channel, request: RemotingCommand, steps: Iterator[bool], changed: bool
     ) -> None:
-        """Register more groups of a large heartbeat, after other connections had their turn."""
+        """Register the next groups of a large heartbeat, after the event loop has served other connections."""
         if channel.closed:
             return
         try:
@@ -141,7 +141,7 @@ class ClientManageProcessor:
             self._broker.loop.call_soon(self._go_on, channel, request, steps, changed)
 
     def _register_some(self, steps: Iterator[bool], changed: bool) -> tuple[bool, bool]:
-        """Register groups for some ms; return whether all are, and whether a step said changed."""
+        """Register groups for `TURN_S`; return whether all are done, and whether a step or ``changed`` is True."""
         loop = self._broker.loop
         until = loop.time() + TURN_S if loop.is_running() else float("inf")
         for step in steps:
@@ -153,7 +153,7 @@ class ClientManageProcessor:
     def _register_consumers(
         self, channel: Channel, request: RemotingCommand, beat: Heartbeat
     ) -> Iterator[bool]:
-        """Register group by group; yields whether the client has to send its subscriptions again."""
+        """Register one group after the other; yield for each whether the client must send its subscriptions again."""
         consumers, fingerprint = self._broker.consumers, beat.fingerprint
         without = fingerprint != 0 and beat.without_sub
         yield not fingerprint  # as the reference answers heartbeats of version 1
@@ -164,7 +164,7 @@ class ClientManageProcessor:
                 continue
             member = consumers.member(group, channel, beat.client_id)
             known = member is not None and member.fingerprint == fingerprint
-            # A member it is in any case; told of a change, it sends its subscriptions next time.
+            # The client becomes a member in any case. If the answer is "changed", it sends its subscriptions next.
             begun_ns = self._broker.clock.monotonic_ns()
             consumers.register(
                 channel, request, beat.client_id, consumer, keep_subscriptions=without)
@@ -182,7 +182,7 @@ class ClientManageProcessor:
         self._broker.traffic.counters.add(name, self._broker.config.broker_cluster_name, took_ms)
 
     def unregister_client(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """A client leaves its groups: request 35."""
+        """Remove a client from its groups: request 35."""
         header = request.read(UnregisterClientRequestHeader)
         if header.producer_group:
             self._broker.producers.unregister(channel, header.producer_group)
@@ -192,7 +192,7 @@ class ClientManageProcessor:
 
     @creates_missing
     def check_client_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Whether a subscription can be served: request 46."""
+        """Check that a subscription can be served: request 46."""
         found = object_in(json_object(request), "subscriptionData")
         if (kind := found.get("expressionType") or TAG) != TAG:
             self._broker.filters.compile(SubscriptionData(
@@ -200,7 +200,7 @@ class ClientManageProcessor:
         return request.answer()
 
     def consumer_list(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Who is in a group: request 38."""
+        """Return the client ids of the members of a group: request 38."""
         group = request.read(GetConsumerListByGroupRequestHeader).consumer_group
         info = self._broker.consumers.find(group)
         if info is None:
@@ -210,7 +210,7 @@ class ClientManageProcessor:
         return request.answer(body=fastjson.dumps({"consumerIdList": info.client_ids()}))
 
     def query_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """How far a group has come: request 14."""
+        """Return the committed offset of a group: request 14."""
         header = request.read(QueryConsumerOffsetRequestHeader)
         topic, queue_id = header.topic, header.queue_id
         offset = self._broker.offsets.query(header.consumer_group, topic, queue_id)
@@ -240,7 +240,7 @@ class ClientManageProcessor:
         return behind <= IN_MEMORY_BYTES
 
     def update_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Remember how far a group has come: request 15."""
+        """Commit an offset of a group: request 15."""
         header = request.read(UpdateConsumerOffsetRequestHeader)
         topic, group, queue_id = header.topic, header.consumer_group, header.queue_id
         if self._broker.groups.select(group) is None:
@@ -264,12 +264,12 @@ class ClientManageProcessor:
         return request.answer()
 
     def lock_batch(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Lock queues for orderly consumption: request 41; the answer lists what was locked."""
+        """Lock queues for orderly consumption: request 41. The answer lists the locked queues."""
         taken = self._broker.locks.try_lock(*_queues_to_lock(request))
         return request.answer(body=fastjson.dumps({"lockOKMQSet": taken}))
 
     def unlock_batch(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Free queues: request 42."""
+        """Unlock queues: request 42."""
         self._broker.locks.unlock(*_queues_to_lock(request))
         return request.answer()
 
@@ -284,7 +284,7 @@ def _beat_answer(request: RemotingCommand, *, sub_changed: bool) -> RemotingComm
 
 
 def _queues_to_lock(request: RemotingCommand) -> tuple[str, str, list[dict[str, Any]]]:
-    """Group, client id and queues of a request to lock or unlock; raises MessageIllegalError."""
+    """Return group, client id and queues of a request to lock or unlock. Raises MessageIllegalError."""
     data = json_object(request)
     group, client_id = text_in(data, "consumerGroup"), text_in(data, "clientId")
     if reason := validate_group(group):

@@ -1,7 +1,7 @@
-"""Offsets that the consumers themselves have: request 223, and resets that are sent to them.
+"""Requests that the broker sends to consumers: for their offsets (request 223), and to reset offsets.
 
-The broker asks consumers with request 221. With useServerSideResetOffset=false it sends them a reset with
-request 220, and they commit the offsets; otherwise the reset holds on the broker (``reset_offset``).
+For request 223 the broker sends request 221 to each consumer. With useServerSideResetOffset=false it sends a
+reset as request 220, and the consumers commit the offsets; otherwise the broker resets them (``reset_offset``).
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ __all__ = ["ClientOffsetsProcessor", "push_reset"]
 _log = get_logger(__name__)
 ASK_TIMEOUT_MS: Final = 5_000
 PENDING_MAX: Final = 100
-"""Requests 223 that wait for consumers at a time."""
+"""Number of requests 223 that may wait for consumers."""
 MEMBERS_MAX: Final = 1_000
-"""Consumers that one request asks."""
+"""Number of consumers that one request asks."""
 ANSWER_MAX: Final = 8 << 20
-"""Bytes of the tables of all consumers that are asked."""
+"""Bytes of the tables of all consumers of one answer."""
 TABLE_MAX: Final = 1 << 20
-"""Bytes of the table of one consumer, about 100 for each queue."""
+"""Bytes of the table of one consumer; a queue takes about 100."""
 VALUES_MAX: Final = 50_000
 VERSION_V3_0_7: Final = 28
 """The first release whose clients know requests 220 and 221."""
@@ -47,18 +47,18 @@ CPP: Final = LANGUAGES.index("CPP")
 
 @final
 class ClientOffsetsProcessor:
-    """Collects the offsets that the members of a group have at the moment."""
+    """Collects the current offsets of the members of a group from the members."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
         self._tasks: set[asyncio.Task[None]] = set()
 
     def register(self, server: RemotingServer) -> None:
-        """Take over the code of this processor."""
+        """Register the requests that this processor serves."""
         server.register(self.status, RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS)
 
     def status(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        """Offsets of a topic by client id: request 223; a consumer that does not answer is left out."""
+        """Return the offsets of a topic by client id: request 223. Consumers that do not answer are left out."""
         header = request.read(GetConsumerStatusRequestHeader)
         wanted = (header.client_addr or "").strip()
         members = [m for m in _members(self._broker, header.group) if wanted in {"", m.client_id}]
@@ -92,7 +92,7 @@ class ClientOffsetsProcessor:
             body=b'{"consumerTable":{%b},"messageQueueTable":{}}' % b",".join(parts)))
 
     async def _ask(self, member: ClientInfo, ext: dict[str, str]) -> bytes | None:
-        """Return the table of a consumer; None if it did not return one."""
+        """Return the table of a consumer; None if the consumer did not return one."""
         command = RemotingCommand(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, dict(ext), b"", version=MQ_VERSION)
         try:
             answer = await member.channel.request(command, ASK_TIMEOUT_MS)
@@ -109,9 +109,9 @@ class ClientOffsetsProcessor:
 def push_reset(
     broker: BrokerContext, request: RemotingCommand, header: ResetOffsetRequestHeader, offsets: dict[int, int]
 ) -> None:
-    """Send a reset to the members of a group (request 220); from any thread.
+    """Send a reset to the members of a group (request 220); any thread may call this.
 
-    Raises RefusalError if the group has no member, or one that does not know the request.
+    Raises RefusalError if the group has no member, or has a member that does not support the request.
     """
     members = _members(broker, header.group)
     if not members:
@@ -152,7 +152,7 @@ def _members(broker: BrokerContext, group: str) -> list[ClientInfo]:
 
 
 def _table_of(body: bytes) -> bytes:
-    """Return a consumer's table of offsets by queue, written again. Raises ValueError."""
+    """Return a consumer's table of offsets by queue, checked and encoded. Raises ValueError if it is invalid."""
     if len(body) > TABLE_MAX:
         raise ValueError(f"the answer has {len(body)} bytes, over the limit of {TABLE_MAX}")
     value = fastjson.loads(body, VALUES_MAX)

@@ -1,6 +1,6 @@
-"""Transactions: requests 37 (EndTransactionProcessor) and 323, which checks a given-up message again.
+"""Ends of transactions: requests 37 (EndTransactionProcessor) and 323, which has a given-up message checked again.
 
-A request about a half message that this process has just put is served immediately. Every other one
+A request about a half message that this process has just put is served immediately. Every other request
 waits for a thread that searches the log: see `tailrace.broker.transactions.service`.
 """
 
@@ -45,10 +45,10 @@ __all__ = ["EndTransactionProcessor"]
 _log = get_logger(__name__)
 
 WAITING_MAX: Final = 10_000
-"""Requests that may wait for the thread."""
+"""Number of requests that may wait for the thread."""
 WAITING_BYTES_MAX: Final = 16 << 20
 LOOKS: Final = 64
-"""Requests that one call of the thread serves."""
+"""Number of requests that one call in the thread searches for."""
 
 
 class _Waiting(NamedTuple):
@@ -61,8 +61,8 @@ class _Waiting(NamedTuple):
 class EndTransactionProcessor:
     """Commits and rolls back half messages.
 
-    With ``durable`` the answer to a commit waits until the committed message is. A rollback that a power
-    loss takes is asked for again.
+    With ``durable`` the answer to a commit waits until the committed message is durable. A rollback does not
+    wait: if a power loss removes it, the producer is asked again.
     """
 
     def __init__(self, broker: BrokerContext, durable: DurableAnswers | None = None) -> None:
@@ -74,7 +74,7 @@ class EndTransactionProcessor:
         self._task: asyncio.Task[None] | None = None
 
     def register(self, server: RemotingServer) -> None:
-        """Take over the codes of this processor."""
+        """Register the requests that this processor serves."""
         server.register(self.end_transaction, RequestCode.END_TRANSACTION)
         server.register(
             self._broker.worker.in_thread(self.resume_check), RequestCode.RESUME_CHECK_HALF_MESSAGE)
@@ -91,7 +91,7 @@ class EndTransactionProcessor:
             await self._task
 
     def end_transaction(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Commit or roll back; a producer that does not know yet is not answered, as in the reference."""
+        """Commit or roll back. A request with the state "unknown" is not answered, as in the reference."""
         header = request.read(EndTransactionRequestHeader)
         if header.commit_or_rollback == 0:
             return None
@@ -132,7 +132,7 @@ class EndTransactionProcessor:
             self._task = None
 
     def _taken(self, n: int) -> list[_Waiting]:
-        """Take the first ``n`` requests from those that wait."""
+        """Remove and return the first ``n`` requests that wait."""
         part = [self._waiting.popleft() for _ in range(n)]
         for one in part:
             self._bounds.remove(one.channel, memory_of(one.request))
@@ -179,7 +179,7 @@ class EndTransactionProcessor:
     def _end_in_memory(
         self, channel: Channel, request: RemotingCommand, header: EndTransactionRequestHeader, half: FreshHalf
     ) -> Answer:
-        """End a half message whose record need not be read."""
+        """End a half message that is kept in memory, so that its record need not be read."""
         self._check(header, half.group, half.immunity, half.committed.born_timestamp)
         result = self._service.end_in_memory(
             header.tran_state_table_offset, half,
@@ -190,8 +190,8 @@ class EndTransactionProcessor:
         self, channel: Channel, request: RemotingCommand, header: EndTransactionRequestHeader, topic: str,
         result: PutMessageResult | None,
     ) -> Answer:
-        """Return the answer after a put of the committed message, which may be None; None if it comes later."""
-        if result is None:  # a commit may be one that has been served and is not durable yet
+        """Return the answer; None if it comes later. ``result`` is that of the put, None if nothing was put."""
+        if result is None:  # an earlier request may have committed, and its message may not be durable yet
             commit = header.commit_or_rollback == SysFlag.TRANSACTION_COMMIT
             until = self._broker.store.max_phy_offset if commit else 0
             return when_durable(self._durable, channel, request, encode_success(request), until)
@@ -206,9 +206,9 @@ class EndTransactionProcessor:
         self, header: EndTransactionRequestHeader, group: str, immunity_text: str | None, born_ms: int,
         reason: str = "",
     ) -> None:
-        """Raise RefusalError unless a request is about its half message and comes in time.
+        """Raise RefusalError unless a request matches its half message and comes in time.
 
-        ``reason`` says what else is wrong with the request.
+        ``reason`` is an error that was found before, or empty.
         """
         if group != header.producer_group:
             reason = "The producer group wrong"
@@ -224,7 +224,7 @@ class EndTransactionProcessor:
                 f"the half message is {age_ms} ms old, and after {immunity} ms only a check settles it")
 
     def resume_check(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Put a message that was given up, or a half message, to be checked anew; in a thread."""
+        """Put a copy of a given-up message or a half message, which is then checked again; runs in a thread."""
         header = request.read(ResumeCheckHalfMessageRequestHeader)
         try:
             _, phy_offset = decode_message_id(header.msg_id or "")

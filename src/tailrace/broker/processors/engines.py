@@ -1,13 +1,13 @@
-"""Requests about storage engines of the reference that Tailrace does not have, or has one of.
+"""Requests about storage engines of the reference, of which Tailrace has only the file store.
 
 | request | answer |
 |---|---|
-| 354 CHECK_ROCKSDB_CQ_WRITE_PROGRESS | that there is nothing to compare: queues are files |
-| 355 EXPORT_ROCKSDB_CONFIG_TO_JSON | success: topics, groups and offsets are JSON files already |
+| 354 CHECK_ROCKSDB_CQ_WRITE_PROGRESS | nothing to compare, because all queues are files |
+| 355 EXPORT_ROCKSDB_CONFIG_TO_JSON | success, because topics, groups and offsets are JSON files already |
 | 2001, 2002, 2003: cold data flow control | thresholds of groups, see `tailrace.broker.cold_data` |
 | 2004 SET_COMMITLOG_READ_MODE | success for normal read-ahead, which the log has; random is refused |
 | 5001 SWITCH_TIMER_ENGINE | success for the timer wheel if it takes timers; RocksDB is refused |
-| 200056 POP_ROLLBACK | success: the records of POP are in the CommitLog, not in RocksDB |
+| 200056 POP_ROLLBACK | success, because the records of POP are in the CommitLog, not in RocksDB |
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ __all__ = ["EnginesProcessor"]
 
 CHECK_OK: Final = 0
 READ_NORMAL, READ_RANDOM = 0, 1
-"""Read modes, as madvise(2) counts them."""
+"""Read modes, with the numbers of madvise(2)."""
 FILE_TIME_WHEEL, ROCKSDB_TIMELINE = "F", "R"
 EXPORTED: Final = ("topics", "subscriptionGroups", "consumerOffsets")
 
 
 @final
 class EnginesProcessor:
-    """Answers what the file store can answer, and refuses by name what would change nothing."""
+    """Serves requests that the file store can serve, and refuses the others with a reason."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
 
     def register(self, server: RemotingServer) -> None:
-        """Take over the codes of this processor."""
+        """Register the requests that this processor serves."""
         code = RequestCode
         server.register(self.check_queues, code.CHECK_ROCKSDB_CQ_WRITE_PROGRESS)
         server.register(self.export_config, code.EXPORT_ROCKSDB_CONFIG_TO_JSON)
@@ -56,16 +56,16 @@ class EnginesProcessor:
         server.register(self.export_pop_records, code.POP_ROLLBACK)
 
     def check_queues(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Whether queues in RocksDB agree with those in files: request 354.
+        """Answer that there are no queues in RocksDB to compare with files: request 354.
 
-        The reference answers that the check is under way and logs this result.
+        The reference answers that the check is running, and logs its result.
         """
         request.read(CheckRocksdbCqWriteProgressRequestHeader)
         return request.answer(body=fastjson.dumps({
             "checkResult": "It is not CombineConsumeQueueStore, no need check", "checkStatus": CHECK_OK}))
 
     def export_config(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Have configurations as JSON files, which they are: request 355."""
+        """Answer success if the named configurations exist, which are JSON files already: request 355."""
         named = request.read(ExportRocksDBConfigToJsonRequestHeader).config_type.split(";")
         known = {name.lower() for name in EXPORTED}
         for name in filter(None, named):
@@ -88,11 +88,11 @@ class EnginesProcessor:
         return request.answer()
 
     def cold_data(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Thresholds of cold reads and what was read: request 2003."""
+        """Return the thresholds of cold reads and the bytes read: request 2003."""
         return request.answer(body=fastjson.dumps(self._broker.cold_data.to_json()))
 
     def set_read_mode(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Set how the kernel reads the CommitLog ahead: request 2004."""
+        """Set the read-ahead of the CommitLog, of which only the normal one exists: request 2004."""
         mode = request.read(SetCommitLogReadModeRequestHeader).mode
         if mode == READ_NORMAL:
             return request.answer(remark=f"set commitlog readahead mode success, mode: {mode}")
@@ -102,7 +102,7 @@ class EnginesProcessor:
             + ("1 (random) is not supported" if mode == READ_RANDOM else f"{mode} is neither 0 nor 1"))
 
     def switch_timer_engine(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Choose what keeps timers: request 5001."""
+        """Choose the timer engine, of which only the timer wheel exists: request 5001."""
         engine, config = request.read(SwitchTimerEngineRequestHeader).engine, self._broker.store.config
         if not config.timer_wheel_enable:
             raise RefusalError(ResponseCode.INVALID_PARAMETER, "broker timerWheelEnable is false")
@@ -121,5 +121,5 @@ class EnginesProcessor:
         return request.answer(remark="switch timer engine success")
 
     def export_pop_records(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Move what POP keeps in RocksDB to files: request 200056; there is nothing to move."""
+        """Answer success: there are no POP records in RocksDB to move to files: request 200056."""
         return request.answer()

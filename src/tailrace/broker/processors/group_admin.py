@@ -25,14 +25,14 @@ LONG_MAX: Final = (1 << 63) - 1
 
 @final
 class GroupAdminProcessor:
-    """Compares, copies and forbids what groups consume."""
+    """Compares and copies offsets of groups, and sets which topics a group may read."""
 
     def __init__(self, broker: BrokerContext, modes: MessageRequestModeManager) -> None:
         self._broker = broker
         self._modes = modes
 
     def register(self, server: RemotingServer) -> None:
-        """Take over the codes of this processor."""
+        """Register the requests that this processor serves."""
         slow = self._broker.worker.in_thread
         server.register(slow(self.correction_offset), RequestCode.QUERY_CORRECTION_OFFSET)
         server.register(slow(self.clone_offset), RequestCode.CLONE_GROUP_OFFSET)
@@ -40,10 +40,10 @@ class GroupAdminProcessor:
         server.register(slow(self.request_modes), RequestCode.GET_ALL_MESSAGE_REQUEST_MODE)
 
     def correction_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """The least offset of each queue among the groups of a topic: request 308.
+        """Return for each queue of a topic the least offset of its groups: request 308.
 
-        It is 2^63 - 1 where the compared group is behind all others. Groups in ``filterGroups`` are left
-        out; the reference also deletes their offsets of all topics, which is not done here.
+        It is 2^63 - 1 if the compared group has a lower offset than all others. Groups in ``filterGroups`` are
+        left out. The reference also deletes their offsets on all topics, which is not done here.
         """
         header, offsets = request.read(QueryCorrectionOffsetHeader), self._broker.offsets
         topic, filtered = header.topic, set((header.filter_groups or "").split(","))
@@ -61,10 +61,10 @@ class GroupAdminProcessor:
             {"correctionOffsets": {str(queue_id): offset for queue_id, offset in least.items()}}))
 
     def clone_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Give a group the offsets of another one: request 314; durable before the answer.
+        """Copy the offsets of a group to another one: request 314. They are durable before the answer.
 
-        Of all topics of the source without ``topic``. Without ``offline``, a topic that the source does not
-        subscribe to any more is left out.
+        Without ``topic`` the offsets on all topics are copied. Without ``offline`` the topics are left out to
+        which the source group no longer subscribes.
         """
         header, broker = request.read(CloneGroupOffsetRequestHeader), self._broker
         for name in (header.src_group, header.dest_group):
@@ -81,7 +81,7 @@ class GroupAdminProcessor:
         return request.answer()
 
     def forbidden(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Whether a group may read a topic, after a change if ``readable`` is there: request 353."""
+        """Return whether a group may read a topic, after a change if ``readable`` is given: request 353."""
         header, broker = request.read(UpdateGroupForbiddenRequestHeader), self._broker
         group, topic = header.group, header.topic
         if header.readable is not None:
@@ -96,7 +96,7 @@ class GroupAdminProcessor:
             "group": group, "readable": not broker.groups.is_read_forbidden(group, topic), "topic": topic}))
 
     def request_modes(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """``messageRequestMode.json``: request 402."""
+        """Return the content of ``messageRequestMode.json``: request 402."""
         value = self._modes.to_json()
         value.pop("dataVersion", None)
         return request.answer(body=fastjson.dumps_large(value))

@@ -1,4 +1,4 @@
-"""Pulls: requests 11 and 361 (PullMessageProcessor), with long polling."""
+"""Pulls with long polling: requests 11 and 361 (PullMessageProcessor)."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ SUSPEND: Final = 2
 SUBSCRIPTION: Final = 4
 DEFAULT_MAX_BYTES: Final = 256 * 1024
 MAX_BYTES: Final = 4 << 20
-"""Of one answer, which is read on the event loop; a larger first message is still handed out."""
+"""Bytes of one answer, because the event loop reads it. The first message may be larger."""
 LIMITED_DELAY_S: Final = 3.0
-"""Wait of a pull consumer whose group has read too much from the disk; it gets one message."""
+"""Wait, in seconds, of a pull consumer whose group has read too much from the disk; then it gets one message."""
 PASSIVELY: Final = "CONSUME_PASSIVELY"
-"""How the heartbeat of a push consumer says that it is one."""
+"""Consume type in the heartbeat of a push consumer."""
 Read = Callable[..., GetMessageResult]
-"""Reads the messages of a pull; with ``only_cached=True`` without waiting for the disk."""
+"""Reads the messages of a pull; with ``only_cached=True`` only those in the page cache."""
 CODES: Final[Mapping[GetMessageStatus, ResponseCode]] = {
     GetMessageStatus.FOUND: ResponseCode.SUCCESS,
     GetMessageStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -62,7 +62,7 @@ CODES: Final[Mapping[GetMessageStatus, ResponseCode]] = {
 
 @final
 class PullMessageProcessor:
-    """Hands out messages."""
+    """Serves pulls."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -73,11 +73,11 @@ class PullMessageProcessor:
         """Pulls that wait for a message."""
 
     def register(self, server: RemotingServer) -> None:
-        """Take over the codes of this processor."""
+        """Register the requests that this processor serves."""
         server.register(self.pull, RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
     def pull(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | bytes | None:
-        """Answer with messages, or wait for one."""
+        """Return messages, or hold the pull until one arrives."""
         try:
             return self._pull(channel, request, first=True)
         except (MissingConfigError, NotPreparedError) as missing:
@@ -86,9 +86,9 @@ class PullMessageProcessor:
                 lambda channel, request: self._pull(channel, request, first=True))
 
     def run_again(self, pull: HeldPull) -> None:
-        """Answer a pull that has waited, whatever is found."""
-        if pull.looked > pull.offset:  # what its filter did not keep is not looked at twice
-            offset = int(pull.request.ext["queueOffset"])  # of a logical queue if the topic has a mapping
+        """Answer a pull that has waited, with or without messages."""
+        if pull.looked > pull.offset:  # messages that its filter has excluded are not read twice
+            offset = int(pull.request.ext["queueOffset"])  # a logical offset if the topic has a mapping
             pull.request.ext["queueOffset"] = str(offset + pull.looked - pull.offset)
         try:
             self._answer_later(pull.channel, pull.request, first=False)
@@ -98,10 +98,10 @@ class PullMessageProcessor:
             self._failed(pull.channel, pull.request, error)
 
     def has_match(self, pull: HeldPull) -> bool:
-        """Return whether a held pull with a property filter, whose queue has grown, is to run again.
+        """Return whether a held pull with a property filter runs again; called when its queue has grown.
 
-        That is if it wants one of the new messages, or if there are more than one read looks at. Those
-        that it does not want are not looked at again.
+        It does if one of the new messages matches, or if there are more than one read returns. Messages that
+        do not match are not read again.
         """
         result = self._store.get_message(
             pull.topic, pull.queue_id, pull.looked, 1, max_bytes=1,
@@ -134,7 +134,7 @@ class PullMessageProcessor:
     ) -> None:
         try:
             answer = self._pull(channel, request, first=first, result=result, begun_ns=begun_ns)
-        except MissingConfigError:  # deleted while the pull waited: it does not create it again
+        except MissingConfigError:  # the group was deleted while the pull waited, and is not created again
             answer = request.refused(no_group(request.ext["consumerGroup"]))
         except RefusalError as refusal:
             answer = request.refused(refusal)
@@ -151,8 +151,8 @@ class PullMessageProcessor:
     ) -> RemotingCommand | None:
         """Return the answer to a pull; None if it comes later.
 
-        ``first`` is whether the pull has not waited for a message yet, ``result`` what was read for it
-        while it waited for the disk, since ``begun_ns``.
+        ``first`` is True if the pull has not waited for a message yet. ``result`` are the messages that a
+        thread has read for it from the disk, and ``begun_ns`` is the time at which the pull began.
         """
         begun_ns = begun_ns or self._broker.clock.monotonic_ns()
         header = request.read(PullMessageRequestHeader)
@@ -220,9 +220,9 @@ class PullMessageProcessor:
         self, channel: Channel, request: RemotingCommand, header: PullMessageRequestHeader, wanted: MessageFilter,
         answer: Callable[[GetMessageResult | Exception], None],
     ) -> None:
-        """Have the messages of a pull read from the disk; less of them for a group over its threshold.
+        """Have the messages of a pull read from the disk; only one, and later, if its group is over its threshold.
 
-        Raises RefusalError for a push consumer of such a group, which pulls again a little later.
+        Raises RefusalError for a push consumer of such a group; it pulls again a little later.
         """
         group, delay_s = header.consumer_group, 0.0
         if self._broker.cold_data.is_over(group):
@@ -248,7 +248,7 @@ class PullMessageProcessor:
         self, request: RemotingCommand, header: PullMessageRequestHeader, offset: int, topic: TopicConfig,
         group: SubscriptionGroupConfig, logical: LogicalPull | None,
     ) -> RemotingCommand:
-        """Tell a consumer that its offset was set by hand; nothing is read, nothing committed."""
+        """Return the answer with an offset that was reset by hand; nothing is read and nothing committed."""
         name, queue_id = header.topic, header.queue_id
         self._broker.offsets.commit_pull(header.consumer_group, name, queue_id, offset)
         place: tuple[int, ...] = (
@@ -277,7 +277,7 @@ class PullMessageProcessor:
     def _filter(
         self, channel: Channel, group_config: SubscriptionGroupConfig, header: PullMessageRequestHeader
     ) -> MessageFilter:
-        """Return which messages a pull wants, as it says itself or as its group's heartbeat says."""
+        """Return the filter of a pull, from its own subscription or from that of its group's heartbeat."""
         if header.sys_flag & SUBSCRIPTION:
             return self._broker.filters.of_request(_own_subscription(header), header.consumer_group)
         return self._broker.filters.of_group(
@@ -313,7 +313,7 @@ class PullMessageProcessor:
 def _header(
     topic: TopicConfig, group: SubscriptionGroupConfig, next_begin: int, low: int, high: int, delta: int | None = None
 ) -> dict[str, str]:
-    """What every answer to a pull says: where to go on, where the queue begins and ends.
+    """Return the fields of every answer to a pull: the next offset, and the bounds of the queue.
 
     For ``delta``, which only logical queues have, see `Place`.
     """
@@ -331,7 +331,7 @@ def _header(
 
 
 def _own_subscription(header: PullMessageRequestHeader) -> SubscriptionData:
-    """Return what a pull itself says that it wants."""
+    """Return the subscription that a pull carries."""
     expression, expression_type = header.subscription or "", header.expression_type or TAG
     if len(expression) > EXPRESSION_MAX:
         raise RefusalError(

@@ -1,4 +1,4 @@
-"""Look-ups in the store: requests 12, 33 and 29 to 32."""
+"""Queries of messages and offsets: requests 12 (by key), 33 (by position) and 29 to 32 (offsets of queues)."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ __all__ = ["QueryProcessor"]
 
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 BODY_MAX: Final = FRAME_MAX - 64 * 1024
-"""What fits into a frame beside its header."""
+"""Largest body, in bytes, that fits into a frame with its header."""
 
 
 @final
 class QueryProcessor:
-    """Answers questions about what is stored, and where."""
+    """Returns stored messages and the offsets of queues."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._store = broker.store
@@ -43,7 +43,7 @@ class QueryProcessor:
         self._of_queue = broker.questions.of
 
     def register(self, server: RemotingServer) -> None:
-        """Take over the codes of this processor."""
+        """Register the requests that this processor serves."""
         server.register(self._in_thread(self.query_message), RequestCode.QUERY_MESSAGE)
         server.register(self.view_message, RequestCode.VIEW_MESSAGE_BY_ID)
         code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
@@ -55,7 +55,7 @@ class QueryProcessor:
             server.register(self._of_queue(code, serve), code)
 
     def query_message(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Messages by key: request 12."""
+        """Return messages with a key: request 12."""
         header = request.read(QueryMessageRequestHeader)
         config = self._store.config
         max_num = max(0, header.max_num)
@@ -66,7 +66,7 @@ class QueryProcessor:
             header.topic, header.key, max_num, header.begin_timestamp,
             header.end_timestamp if header.end_timestamp >= 0 else sys.maxsize,
         )
-        # A longer frame would be refused by every client: the newest that fit are the answer.
+        # Clients refuse a longer frame, so only the newest messages that fit are returned.
         room = BODY_MAX
         for place in range(len(records) - 1, -1, -1):
             room -= len(records[place])
@@ -84,7 +84,7 @@ class QueryProcessor:
         return request.answer(ext=answer_ext, body=b"".join(records))
 
     def view_message(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """The message at a physical offset: request 33."""
+        """Return the message at a physical offset: request 33."""
         offset = request.read(ViewMessageRequestHeader).offset
         record = self._store.select_record(offset)
         if record is None:
@@ -94,7 +94,7 @@ class QueryProcessor:
         return request.answer(body=bytes(record))
 
     def search_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """The queue offset at a time: request 29."""
+        """Return the queue offset of the message at a store time: request 29."""
         header = request.read(SearchOffsetRequestHeader)
         boundary = BoundaryType.LOWER
         if (header.boundary_type or "").upper() == "UPPER":
@@ -105,24 +105,24 @@ class QueryProcessor:
         return request.answer(ext=SearchOffsetResponseHeader(offset).to_ext())
 
     def max_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """The end of a queue: request 30."""
+        """Return the end offset of a queue: request 30."""
         header = request.read(GetMaxOffsetRequestHeader)
         offset = self._store.max_offset_in_queue(
             header.topic, header.queue_id, committed=header.committed)
         return request.answer(ext=GetMaxOffsetResponseHeader(max(0, offset)).to_ext())
 
     def min_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """The begin of a queue: request 31."""
+        """Return the least offset of a queue: request 31."""
         header = request.read(GetMinOffsetRequestHeader)
         offset = max(0, self._store.min_offset_in_queue(header.topic, header.queue_id))
         if not offset and self._store.topics.has_batch_queues(header.topic) and (
             self._store.max_offset_in_queue(header.topic, header.queue_id) <= 0
         ):
-            offset = -1  # as BatchConsumeQueue says of a queue that has had no message
+            offset = -1  # as BatchConsumeQueue returns for a queue that has never had a message
         return request.answer(ext=GetMinOffsetResponseHeader(offset).to_ext())
 
     def earliest_store_time(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """The store time of the first message of a queue: request 32; -1 when it is empty."""
+        """Return the store time of the first message of a queue: request 32; -1 if the queue is empty."""
         header = request.read(GetEarliestMsgStoretimeRequestHeader)
         topic, queue_id = header.topic, header.queue_id
         first = self._store.min_offset_in_queue(topic, queue_id)

@@ -1,7 +1,7 @@
-"""Which queues a member of a group consumes, and how, when the broker decides: requests 400 and 401.
+"""Allocation of queues to the members of a group by the broker: requests 400 and 401.
 
-A client with ``clientRebalance=false`` asks for its queues every 20 s and after each change of its
-group. Clients of 5.5.0 fall back to their own allocation if the first answer is an error.
+A client with ``clientRebalance=false`` sends request 400 every 20 s and after each change of its group.
+Clients of 5.5.0 use their own allocation if the first answer is an error.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tailrace.remoting import Channel, RemotingServer
 __all__ = ["QueryAssignmentProcessor", "allocate_averagely", "allocate_by_circle"]
 
 QUEUES_MAX: Final = 100_000
-"""Queues of a topic, of all brokers together."""
+"""Number of queues of a topic on all brokers together."""
 T = TypeVar("T")
 
 
 def allocate_averagely(queues: Sequence[T], place: int, members: int) -> Sequence[T]:
-    """Consecutive queues for the member at ``place``; the first members get one more each."""
+    """Return consecutive queues for the member at ``place``; the remainder goes to the first members."""
     share, left = divmod(len(queues), members)
     if not share:
         return queues[place : place + 1]
@@ -38,7 +38,7 @@ def allocate_averagely(queues: Sequence[T], place: int, members: int) -> Sequenc
 
 
 def allocate_by_circle(queues: Sequence[T], place: int, members: int) -> Sequence[T]:
-    """Every ``members``-th queue, starting with the one at ``place``."""
+    """Return every ``members``-th queue, starting at ``place``."""
     return queues[place::members]
 
 
@@ -51,7 +51,7 @@ STRATEGIES: Final[dict[str, _Allocate]] = {
 
 @final
 class QueryAssignmentProcessor:
-    """Allocates queues among the members of a group, to be pulled or to be popped."""
+    """Allocates queues to the members of a group, for pull or for POP."""
 
     def __init__(self, broker: BrokerContext, modes: MessageRequestModeManager) -> None:
         self._broker = broker
@@ -59,15 +59,15 @@ class QueryAssignmentProcessor:
         self._modes = modes
 
     def register(self, server: RemotingServer) -> None:
-        """Take over the codes of this processor."""
+        """Register the requests that this processor serves."""
         server.register(self.query, RequestCode.QUERY_ASSIGNMENT)
         server.register(self.set_mode, RequestCode.SET_MESSAGE_REQUEST_MODE)
 
     def query(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Queues of a member: request 400.
+        """Return the queues of a member: request 400.
 
-        An answer without ``messageQueueAssignments`` leaves the queues of the client as they are: the
-        topic or the group is not known yet. An empty list takes all queues from it.
+        If the topic or the group is not known yet, the answer has no ``messageQueueAssignments``, and the client
+        keeps its queues. With an empty list the client gives up all queues.
         """
         body = json_object(request)
         topic, group = text_in(body, "topic"), text_in(body, "consumerGroup")
@@ -92,7 +92,7 @@ class QueryAssignmentProcessor:
         ]}))
 
     def _mode(self, topic: str, group: str) -> tuple[str, int]:
-        """How a group gets the messages of a topic, and the number of members whose queues are shared."""
+        """Return the mode (pull or POP) of a group on a topic, and popShareQueueNum."""
         config = self._broker.config
         found = self._modes.mode(topic, group)
         if found is not None:
@@ -102,7 +102,7 @@ class QueryAssignmentProcessor:
         return config.default_message_request_mode, config.default_pop_share_queue_num
 
     def _queues(self, topic: str) -> _Queues | None:
-        """(broker, queue id) of every readable queue, sorted; None if no broker has the topic.
+        """Return (broker, queue id) of every readable queue, sorted; None if no broker has the topic.
 
         Raises StoreError if there are too many.
         """
@@ -119,7 +119,7 @@ class QueryAssignmentProcessor:
     def _share(
         self, group: str, client_id: str, queues: _Queues, allocate: _Allocate, shared: int | None
     ) -> _Queues | None:
-        """Queues of a member; ``shared`` is None for a group that pulls."""
+        """Return the queues of a member. ``shared`` is popShareQueueNum, None for a group that pulls."""
         info = self._broker.consumers.find(group)
         if info is None:
             return None
@@ -140,7 +140,7 @@ class QueryAssignmentProcessor:
 
     @creates_missing
     def set_mode(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Set how a group gets the messages of a topic: request 401."""
+        """Set the mode (pull or POP) of a group on a topic: request 401."""
         body, broker = json_object(request), self._broker
         topic, group = text_in(body, "topic"), text_in(body, "consumerGroup")
         if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):

@@ -1,4 +1,4 @@
-"""Recall: request 370 takes a timer message back (RecallMessageProcessor)."""
+"""Recall of a timer message before it is delivered: request 370 (RecallMessageProcessor)."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ __all__ = ["RecallMessageProcessor"]
 
 @final
 class RecallMessageProcessor:
-    """Puts the messages that delete a timer."""
+    """Puts the messages that delete timers."""
 
     def __init__(self, broker: BrokerContext, durable: DurableAnswers | None = None) -> None:
         self._broker = broker
         self._durable = durable
-        # A client traces a recall only if the answer says where it was.
+        # A client traces a recall only if the answer has the region.
         self._common_ext = {"MSG_REGION": broker.config.region_id}
 
     def register(self, server: RemotingServer) -> None:
-        """Take over the codes of this processor."""
+        """Register the requests that this processor serves."""
         server.register(self.recall, RequestCode.RECALL_MESSAGE)
 
     def recall(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | None:
-        """Answer success once the request to delete is in the log; the timer may be due before."""
+        """Put a message that deletes the timer, and answer success. The timer may become due before it is deleted."""
         header = request.read(RecallMessageRequestHeader)
         topic = header.topic
         if self._broker.topics.select(topic) is None:

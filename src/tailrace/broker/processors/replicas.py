@@ -1,4 +1,4 @@
-"""Requests about replicas, answered as a master without slaves and without a controller answers them."""
+"""Requests about replicas, with the answers of a master that has no slaves and no controller."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ __all__ = ["ReplicasProcessor"]
 
 @final
 class ReplicasProcessor:
-    """Answers 907, 908 and 1007; nothing is replicated."""
+    """Serves requests 907, 908 and 1007; nothing is replicated."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
 
     def register(self, server: RemotingServer) -> None:
-        """Take over the codes of this processor."""
+        """Register the requests that this processor serves."""
         server.register(self.ha_status, RequestCode.GET_BROKER_HA_STATUS)
         server.register(self.reset_master_flush_offset, RequestCode.RESET_MASTER_FLUSH_OFFSET)
         server.register(self.epochs, RequestCode.GET_BROKER_EPOCH_CACHE)
 
     def ha_status(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Return how far the slaves are, of which there are none: request 907."""
+        """Return the replication state, which has no slaves: request 907."""
         return request.answer(body=fastjson.dumps({
             "master": True, "masterCommitLogMaxOffset": self._broker.store.max_phy_offset,
             "inSyncSlaveNums": 0, "haConnectionInfo": [], "haClientRuntimeInfo": {
@@ -36,10 +36,10 @@ class ReplicasProcessor:
                 "transferredByteInSecond": 0}}))
 
     def reset_master_flush_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Set what a slave knows of its master: request 908, which changes nothing on a master."""
+        """Answer success, because this setting of a slave has no effect on a master: request 908."""
         request.read(ResetMasterFlushOffsetHeader)
         return request.answer()
 
     def epochs(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Return the epochs of masters that a controller chose: request 1007, which is refused."""
+        """Refuse a request for the epochs of masters, because there is no controller: request 1007."""
         raise RefusalError(ResponseCode.SYSTEM_ERROR, "this request only for controllerMode ")

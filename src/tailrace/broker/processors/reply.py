@@ -1,11 +1,11 @@
 """Request-reply: requests 324 and 325, a reply to the producer that waits for it (ReplyMessageProcessor).
 
-A reply is checked as a send. Request 326 pushes it to the producer whose client id is in the property
-REPLY_TO_CLIENT. When that producer has answered, or has not in time, the reply is stored in its topic
-(storeReplyMessageEnable), and the sender is told whether the push succeeded.
+A reply is checked like a send. The broker pushes it with request 326 to the producer whose client id is in the
+property REPLY_TO_CLIENT. After the producer's answer, or a timeout, the broker stores the reply in its topic
+(storeReplyMessageEnable) and reports to the sender whether the push succeeded.
 
 A reply without REPLY_TO_CLIENT, or to a producer that is not connected, is refused and not stored. The
-reference answers the same and stores it, once for each retry of the sender.
+reference gives the same answer but stores the reply, once for each retry of the sender.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ __all__ = ["ReplyMessageProcessor"]
 _log = get_logger(__name__)
 
 PUSH_TIMEOUT_MS: Final = 10_000
-"""How long a push waits for the producer, as in the reference (Broker2Client.callClient)."""
+"""Longest wait of a push for its producer, as in the reference (Broker2Client.callClient)."""
 PUSHES_MAX: Final = 10_000
-"""Pushes under way; the reference's replyThreadPoolQueueCapacity."""
+"""Number of pushes under way, as in the reference (replyThreadPoolQueueCapacity)."""
 PUSHES_OF_CHANNEL_MAX: Final = 1_000
-"""Pushes under way to one producer: one that does not answer takes no room from the others."""
+"""Number of pushes under way to one producer, so that a producer that does not answer cannot use all of them."""
 BYTES_MAX: Final = 64 << 20
 """Bytes of memory that the pushes under way take."""
 BYTES_OF_CHANNEL_MAX: Final = 16 << 20
@@ -63,14 +63,14 @@ class _Push(NamedTuple):
     producer: Channel
     command: RemotingCommand
     message: MessageExtBrokerInner
-    """What is stored afterwards."""
+    """The message that is stored after the push."""
 
 
 @final
 class ReplyMessageProcessor:
     """Pushes replies to producers and stores them.
 
-    With ``durable`` the answer to a reply that was pushed waits until the reply is durable, too.
+    With ``durable`` the answer to a pushed reply also waits until the stored reply is durable.
     """
 
     def __init__(
@@ -82,13 +82,13 @@ class ReplyMessageProcessor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._under_way = WaitingRequests(
             "replies", PUSHES_MAX, PUSHES_OF_CHANNEL_MAX, BYTES_MAX, BYTES_OF_CHANNEL_MAX)
-        """Pushes, by the connections of their producers."""
+        """Pushes under way, counted for the connections of their producers."""
         config = broker.config
         self._common_ext = {
             "MSG_REGION": config.region_id, "TRACE_ON": "true" if config.trace_on else "false"}
 
     def register(self, server: RemotingServer) -> None:
-        """Take over the codes of this processor."""
+        """Register the requests that this processor serves."""
         server.register(self.reply, RequestCode.SEND_REPLY_MESSAGE)
         server.register(self.reply_v2, RequestCode.SEND_REPLY_MESSAGE_V2)
 
@@ -98,7 +98,7 @@ class ReplyMessageProcessor:
         return len(self._tasks)
 
     async def stop(self) -> None:
-        """End the pushes that are under way; their connections are closed before."""
+        """End the pushes that are under way. Their connections have been closed before."""
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=STOP_S)
             for task in late:
@@ -106,11 +106,11 @@ class ReplyMessageProcessor:
             await asyncio.gather(*late, return_exceptions=True)
 
     def reply(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Request 324: the same with long names."""
+        """Push and store a reply with long field names: request 324."""
         return self._reply(channel, request, request.read(SendMessageRequestHeader))
 
     def reply_v2(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Request 325: answer once the producer has got the reply, or could not get it."""
+        """Push and store a reply with short field names: request 325. The answer comes after the push."""
         return self._reply(channel, request, request.read(SendMessageRequestHeaderV2))
 
     def _reply(
@@ -133,10 +133,10 @@ class ReplyMessageProcessor:
     def _checked(
         self, channel: Channel, request: RemotingCommand, header: SendMessageRequestHeader
     ) -> _Push:
-        """Return what to push and to store; raises like `SendMessageProcessor.place`."""
+        """Return the reply to push and to store. Raises RefusalError or MissingConfigError."""
         if self._durable is not None and self._durable.full:
             raise RefusalError(ResponseCode.SYSTEM_BUSY, BUSY)
-        # The reference stores a reply without its flags: no reader could decompress its body.
+        # With its flags, unlike in the reference, so that readers can decompress the stored body.
         sys_flag = plain_sys_flag(header.sys_flag)
         if not request.body:
             raise RefusalError(ResponseCode.MESSAGE_ILLEGAL, "the message body is empty")
@@ -163,7 +163,7 @@ class ReplyMessageProcessor:
             request.body, version=MQ_VERSION), message)
 
     def _properties(self, text: str) -> tuple[dict[str, str], bytes]:
-        """Return the properties of a reply with those that the broker sets, also as they are stored."""
+        """Return the properties of a reply with those that the broker sets, as a dict and encoded."""
         size = len(text)
         if size <= PROPERTIES_MAX:
             properties = {**decode_properties(text.encode()), **self._common_ext}
@@ -212,10 +212,10 @@ class ReplyMessageProcessor:
     def _store(
         self, channel: Channel, request: RemotingCommand, push: _Push, *, ok: bool
     ) -> RemotingCommand | None:
-        """Store the reply and return the answer; None if the answer goes out once the reply is durable.
+        """Store the reply and return the answer; None if the answer is sent when the reply is durable.
 
-        The answer is about the push: a reply that was pushed and cannot be stored is a success without
-        a place (msgId 0), as in the reference.
+        The answer reports the push. If the push succeeded and the reply cannot be stored, the answer is a
+        success with msgId 0, as in the reference.
         """
         message, until = push.message, 0
         place = {"msgId": "0", "queueId": str(message.queue_id), "queueOffset": "0"} if ok else {}

@@ -1,8 +1,8 @@
-"""Setting a group's offsets by hand: request 222 (mqadmin resetOffsetByTime, skipAccumulatedMessage).
+"""Reset of a group's offsets: request 222 (mqadmin resetOffsetByTime, skipAccumulatedMessage).
 
-The offsets hold immediately for a group that is not running. A running member learns of them with its
-next pull of the queue (PULL_OFFSET_MOVED); until then the broker ignores what the member commits. With
-useServerSideResetOffset=false the broker changes nothing itself and sends the offsets to the members
+If the group has no member, the new offsets are valid immediately. A running member receives its new offset with
+its next pull of the queue (PULL_OFFSET_MOVED); until then the broker ignores the member's commits. With
+useServerSideResetOffset=false the broker changes no offset itself but sends the offsets to the members
 (request 220), as brokers before 5.0 do.
 """
 
@@ -29,11 +29,11 @@ class ResetOffsetProcessor:
         self._broker = broker
 
     def register(self, server: RemotingServer) -> None:
-        """Take over the code of this processor."""
+        """Register the requests that this processor serves."""
         server.register(self._broker.worker.in_thread(self.reset_offset), RequestCode.INVOKE_BROKER_TO_RESET_OFFSET)
 
     def reset_offset(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """To the offset that is named, or to that of a time, below 0 the end: request 222."""
+        """Reset to a given offset, or to that of a time: request 222. A time below 0 means the end of the queue."""
         header, broker = request.read(ResetOffsetRequestHeader), self._broker
         topic, group, queue_id = header.topic, header.group, header.queue_id
         config = broker.topics.select(topic)
@@ -41,7 +41,7 @@ class ResetOffsetProcessor:
             raise RefusalError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} does not exist")
         if not broker.config.use_server_side_reset_offset:
             return self._pushed(request, header, config.write_queue_nums)
-        # A group of a client without heartbeats has nothing but its offsets.
+        # The group of a client without heartbeats is not in the table of groups; it only has offsets.
         if broker.groups.select(group) is None and topic not in broker.offsets.topics_of(group):
             raise RefusalError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} does not exist")
@@ -67,7 +67,7 @@ class ResetOffsetProcessor:
         return self._answer(request, topic, offsets)
 
     def _pushed(self, request: RemotingCommand, header: ResetOffsetRequestHeader, queues: int) -> RemotingCommand:
-        """Have the members of the group commit offsets; without isForce none that is past the committed one."""
+        """Send offsets to the members, which commit them. Without isForce no offset is raised."""
         topic, group, offsets = header.topic, header.group, dict[int, int]()
         for queue_id in range(queues):
             consumed = self._broker.offsets.query(group, topic, queue_id)

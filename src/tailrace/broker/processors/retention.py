@@ -1,4 +1,11 @@
-"""Deletion asked for by hand: request 329 (mqadmin deleteExpiredCommitLog) and `topic purge`."""
+"""Deletion on request of an operator.
+
+| request | sent by | effect |
+|---|---|---|
+| 329 | mqadmin deleteExpiredCommitLog | the next passes delete expired files at any hour |
+| 306, 316 | mqadmin cleanExpiredCQ, cleanUnusedTopic | queues of topics that do not exist are deleted |
+| Tailrace's own | `tailrace topic purge` | a topic drops its messages |
+"""
 
 from __future__ import annotations
 
@@ -17,17 +24,17 @@ __all__ = ["RetentionProcessor"]
 
 @final
 class RetentionProcessor:
-    """Tells the store to delete; of what may take long one request is worked on at a time."""
+    """Serves requests to delete. Requests that may take long run one at a time in a thread."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._store = broker.store
-        # A thread of its own: a purge waits for the dispatch and for files.
+        # A separate thread, because a purge waits for the dispatch and for files.
         self.worker = RequestWorker(broker.loop)
         self.clean_queues = self.worker.in_thread(self._clean_queues)
         self.purge_topic = self.worker.in_thread(self._purge_topic)
 
     def register(self, server: RemotingServer) -> None:
-        """Take over the codes of this processor."""
+        """Register the requests that this processor serves."""
         server.register(self.delete_expired_commit_log, RequestCode.DELETE_EXPIRED_COMMITLOG)
         server.register(
             self.clean_queues, RequestCode.CLEAN_UNUSED_TOPIC, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
@@ -36,7 +43,7 @@ class RetentionProcessor:
     def delete_expired_commit_log(
         self, channel: Channel, request: RemotingCommand
     ) -> RemotingCommand:
-        """Have the next 20 passes delete expired files: request 329."""
+        """Have the next 20 passes of retention delete expired files, at any hour: request 329."""
         try:
             self._store.execute_delete_files_manually()
         except StoreError as error:
@@ -44,16 +51,16 @@ class RetentionProcessor:
         return request.answer()
 
     def _clean_queues(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Remove queues of topics that are gone: requests 316 and 306.
+        """Delete the queues of topics that do not exist: requests 316 and 306.
 
-        The original's 306 also removes the queues of topics that exist when all their messages
-        expired, and begins them again at offset 0; here a queue keeps its end.
+        In the reference request 306 also deletes queues of existing topics if all their messages have expired;
+        such a queue starts at offset 0 again. Here the queue and its end offset stay.
         """
         self._store.delete_unused_topics()
         return request.answer()
 
     def _purge_topic(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Let go of the messages of a topic: a request of Tailrace's own."""
+        """Drop the messages of a topic, of one queue or up to a time if given: a request of Tailrace's own."""
         header = request.read(PurgeTopicRequestHeader)
         done = self._store.purge_topic(header.topic, header.queue_id, header.before_ms)
         return request.answer(body=fastjson.dumps({

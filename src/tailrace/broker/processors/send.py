@@ -51,10 +51,10 @@ __all__ = ["SendMessageProcessor", "plain_sys_flag"]
 TRANSACTION_BITS: Final = 0xC
 HOST_BITS: Final = 0x30
 BATCH_MAX: Final = 16_384
-"""Messages of a batch, which is taken apart on the event loop."""
+"""Number of messages in a batch, because the event loop splits it."""
 PROPERTIES_MAX: Final = 32_767
-"""Of a message, in bytes; the log has no room for more."""
-# A property that makes a look at each of them necessary; such messages are rare.
+"""Largest size of the properties of a message, in bytes; the record format has no room for more."""
+# If a message has one of these properties, all its properties are decoded and checked. Such messages are rare.
 REMARKABLE: Final = (
     "CLUSTER\x01", "MSG_REGION\x01", "TRACE_ON\x01", "POP_CK\x01", "INNER_NUM\x01",
 )
@@ -91,7 +91,7 @@ BUSY: Final = "[OVERLOAD]system busy, start flow control for a while"
 
 @final
 class SendMessageProcessor:
-    """Stores what producers send. ``wait_durable`` is set under SYNC_FLUSH."""
+    """Stores the messages of producers. ``wait_durable`` is True with flushDiskType=SYNC_FLUSH."""
 
     def __init__(
         self, broker: BrokerContext, durable: DurableAnswers, *, wait_durable: bool,
@@ -120,21 +120,21 @@ class SendMessageProcessor:
         self._id_prefix = f"{broker.entropy.u64():016X}"
 
     def set_store_host(self, store_host: bytes) -> None:
-        """Tell the raw address that message ids begin with."""
+        """Set the encoded address with which message ids begin."""
         self._msg_id_prefix = store_host.hex().upper().encode()
 
     def register(self, server: RemotingServer) -> None:
-        """Take over the codes of this processor."""
+        """Register the requests that this processor serves."""
         server.register(self.send, RequestCode.SEND_MESSAGE)
         server.register(self.send_v2, RequestCode.SEND_MESSAGE_V2)
         server.register(self.send_v2, RequestCode.SEND_BATCH_MESSAGE)
 
     def send(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | bytes | None:
-        """Request 10: the same with long names."""
+        """Store a message of a request with long field names: request 10."""
         return self._send(channel, request, request.read(SendMessageRequestHeader))
 
     def send_v2(self, channel: Channel, request: RemotingCommand) -> RemotingCommand | bytes | None:
-        """Requests 310 and 320."""
+        """Store a message or a batch of a request with short field names: requests 310 and 320."""
         return self._send(channel, request, request.read(SendMessageRequestHeaderV2))
 
     def _send(
@@ -193,7 +193,7 @@ class SendMessageProcessor:
     def _message(
         self, channel: Channel, request: RemotingCommand, header: SendMessageRequestHeader, *, batch: bool
     ) -> tuple[MessageExtBrokerInner, str, FreshHalf | None]:
-        """Return the message to put, its unique key, and the half message that it became."""
+        """Return the message to put, its unique key, and its half message if it is transactional."""
         topic, times = header.topic, header.reconsume_times or 0
         config, queue_id = self.place(channel, header)
         sys_flag = header.sys_flag
@@ -209,7 +209,7 @@ class SendMessageProcessor:
         if topic[0] == "%" and topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
             config, queue_id = self._retry_or_dlq(
                 config, queue_id, request, header, times, batch=batch)
-            if config.topic_name != topic:  # dead letters wait for nothing
+            if config.topic_name != topic:  # a dead letter is delivered without a delay
                 properties = encode_properties(
                     {**decode_properties(properties.encode()), "DELAY": "-1"}).decode()
             topic = config.topic_name
@@ -233,9 +233,10 @@ class SendMessageProcessor:
         self, channel: Channel, request: RemotingCommand, header: SendMessageRequestHeader, queue_id: int, *,
         batch: bool,
     ) -> tuple[MessageExtBrokerInner, str] | None:
-        """Return the one message that a batch is stored as, and its unique key; None for a batch without such a key.
+        """Return the inner batch (one message) as which a batch is stored, and its unique key.
 
-        Also what a client sends as an inner batch itself. The topic has batch queues.
+        The topic has batch queues. A client may also send an inner batch itself. Returns None for a batch
+        without a unique key and for an ordinary message.
         """
         properties = decode_properties((header.properties or "").encode())
         unique_key, sys_flag = properties.get("UNIQ_KEY", ""), header.sys_flag
@@ -254,7 +255,7 @@ class SendMessageProcessor:
     def place(self, channel: Channel, header: SendMessageRequestHeader) -> tuple[TopicConfig, int]:
         """Return the topic and the queue that a request may write to.
 
-        Raises RefusalError, and MissingConfigError for a topic that is to be created.
+        Raises RefusalError, or MissingConfigError if the topic has to be created first.
         """
         topic, queue_id = header.topic, header.queue_id
         config = self._topics.select(topic)
@@ -298,7 +299,10 @@ class SendMessageProcessor:
         )
 
     def _queue(self, config: TopicConfig, queue_id: int) -> int:
-        """The queue for an unusual number: any for a negative one, else none."""
+        """Return the queue for a number that is not a writable queue: any queue for a negative number.
+
+        A queue that is only readable is returned as it is. Raises RefusalError for other numbers.
+        """
         if queue_id < 0 and config.write_queue_nums > 0:
             self._sequence += 1
             return self._sequence % config.write_queue_nums
@@ -311,12 +315,12 @@ class SendMessageProcessor:
         return queue_id
 
     def _properties(self, text: str, *, batch: bool) -> tuple[str, str]:
-        """Properties as they are stored, and the unique key."""
+        """Return the properties as they are stored, and the unique key."""
         if len(text) > PROPERTIES_MAX:
             raise RefusalError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the properties have {len(text)} characters, over the limit of {PROPERTIES_MAX}")
-        if batch:  # the items of a batch keep their own
+        if batch:  # the messages of a batch have their own properties
             if "DELAY\x01" in text and _number(decode_properties(text.encode()).get("DELAY", "0")) > 0:
                 raise RefusalError(
                     ResponseCode.MESSAGE_ILLEGAL, "the messages of a batch cannot have a delay level")
@@ -336,11 +340,11 @@ class SendMessageProcessor:
         return f"{text}UNIQ_KEY\x01{unique_key}\x02{self._own_properties}", unique_key
 
     def _remarkable(self, text: str) -> str:
-        """Properties without those that the broker sets."""
+        """Return properties without those that only the broker sets. Raises RefusalError."""
         properties = decode_properties(text.encode())
         if INNER_NUM in properties:
             raise RefusalError(
-                ResponseCode.MESSAGE_ILLEGAL, f"the message has the property {INNER_NUM} and is no inner batch")
+                ResponseCode.MESSAGE_ILLEGAL, f"the message has the property {INNER_NUM} and is not an inner batch")
         for name in ("CLUSTER", "MSG_REGION", "TRACE_ON", "POP_CK"):
             properties.pop(name, None)
         return encode_properties(properties).decode()
@@ -349,9 +353,10 @@ class SendMessageProcessor:
         self, config: TopicConfig, queue_id: int, request: RemotingCommand,
         header: SendMessageRequestHeader, times: int, *, batch: bool,
     ) -> tuple[TopicConfig, int]:
-        """Where a client's own resend goes: its retry topic, or after too many the dead letters.
+        """Return topic and queue of a message that a client retries: its retry topic, or the dead letters.
 
-        A group that consumes in order has tried often enough itself (handleRetryAndDLQ).
+        A message goes to the dead letters after too many retries, or if its group consumes in order: such a
+        group has retried it locally (handleRetryAndDLQ).
         """
         if batch:
             raise RefusalError(
@@ -472,7 +477,7 @@ def _prioritised(properties: str, queue_id: int, config: TopicConfig) -> tuple[s
 
 
 def plain_sys_flag(sys_flag: int) -> int:
-    """Return the flags that an ordinary message is stored with; raises RefusalError for another one."""
+    """Return the flags with which an ordinary message is stored. Raises RefusalError for other messages."""
     if sys_flag < 0:
         raise RefusalError(ResponseCode.INVALID_PARAMETER, f"sysFlag {sys_flag} is below 0")
     if sys_flag & TRANSACTION_BITS:
@@ -495,7 +500,7 @@ def _decoded_batch(body: bytes) -> list[tuple[int, bytes, bytes]]:
 
 
 def _refuse_many(body: bytes) -> None:
-    """Raise for a batch of too many messages; one that is not whole is left to the store."""
+    """Raise RefusalError if a batch has too many messages. The store checks whether the batch is complete."""
     pos = 0
     for _ in range(BATCH_MAX):
         if pos + 4 > len(body):
@@ -510,7 +515,7 @@ def _refuse_many(body: bytes) -> None:
 
 
 def _waits(properties: str) -> bool:
-    """Whether a sender waits for the disk; names may end in WAIT, too."""
+    """Return whether a sender waits for the disk. Names of other properties may end in WAIT."""
     return "\x02WAIT\x01false\x02" not in f"\x02{properties}"
 
 

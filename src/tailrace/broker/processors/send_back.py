@@ -1,7 +1,7 @@
-"""Send-back: request 36, a message that a consumer could not deal with (consumerSendMsgBack).
+"""Send-back of a message that a consumer failed to handle: request 36 (consumerSendMsgBack).
 
-It goes to ``%RETRY%group`` by way of the delay levels, each time with a longer delay, and after too
-many times to ``%DLQ%group``, where nobody tries it again.
+The message goes to ``%RETRY%group`` through the delay levels, each time with a longer delay. After too many
+retries it goes to ``%DLQ%group``, from which it is not retried.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ ORIGIN_MESSAGE_ID: Final = "ORIGIN_MESSAGE_ID"
 FIRST_LEVEL: Final = 3
 UNIT_SUB_FLAG: Final = 2
 OWNER_MAX: Final = 100
-"""Characters of the field Owner that count, for a statistic."""
+"""Characters of the field Owner that are used in the key of a statistic."""
 
 
 @final
 class SendBackProcessor:
     """Puts messages on the retry topic of their group, or among its dead letters.
 
-    With ``durable`` answers wait until the message is: the consumer goes on and never asks again.
+    With ``durable`` answers wait until the message is durable, because the consumer does not send it again.
     """
 
     def __init__(self, broker: BrokerContext, durable: DurableAnswers | None = None) -> None:
@@ -42,19 +42,19 @@ class SendBackProcessor:
         self._durable = durable
 
     def register(self, server: RemotingServer) -> None:
-        """Take over the codes of this processor."""
+        """Register the requests that this processor serves."""
         server.register(self.send_back, RequestCode.CONSUMER_SEND_MSG_BACK)
 
     @property
     def changes(self) -> ConfigChanges:
-        """Where topics and groups are created."""
+        """The object that creates topics and groups."""
         return self._broker.changes
 
     @creates_missing
     def send_back(
         self, channel: Channel, request: RemotingCommand
     ) -> RemotingCommand | bytes | None:
-        """Answer success once the message is in the log again."""
+        """Put the message into the log again and answer success."""
         header = request.read(ConsumerSendMsgBackRequestHeader)
         name, level = header.group, header.delay_level
         group = self._broker.group(name)
@@ -103,7 +103,7 @@ class SendBackProcessor:
 def _again(
     message: MessageExt, topic: str, queue_id: int, level: int
 ) -> MessageExtBrokerInner:
-    """The message as it goes into the log again; what it was before stays on it."""
+    """Return the message to put again; its properties name its original topic and message id."""
     properties = {RETRY_TOPIC: message.topic, **message.properties, "WAIT": "false"}
     properties.setdefault(ORIGIN_MESSAGE_ID, message.msg_id)
     properties[DELAY] = str(level)

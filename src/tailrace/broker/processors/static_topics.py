@@ -24,17 +24,17 @@ _log = get_logger(__name__)
 
 @final
 class StaticTopicsProcessor:
-    """Takes topics together with the mapping of their logical queues."""
+    """Creates and changes topics together with the mapping of their logical queues."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
 
     def register(self, server: RemotingServer) -> None:
-        """Take over the code of this processor."""
+        """Register the requests that this processor serves."""
         server.register(self.update, RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC)
 
     def update(self, channel: Channel, request: RemotingCommand) -> Answer:
-        """Create or change a topic and its mapping: request 513; both are durable before the answer, or none."""
+        """Create or change a topic and its mapping: request 513. Both are durable before the answer, or neither."""
         broker = self._broker
         if broker.store.read_only:
             raise RefusalError(ResponseCode.SYSTEM_ERROR, broker.store.read_only)
@@ -68,7 +68,7 @@ class StaticTopicsProcessor:
         return broker.changes.apply(channel, request, [Change(topics, put, set_mapping)], answer)
 
     def _mapping(self, request: RemotingCommand, topic: str) -> TopicQueueMappingDetail:
-        """Return the mapping in the body. Raises RefusalError for one that this broker cannot have."""
+        """Return the mapping in the body. Raises RefusalError if this broker cannot have it."""
         try:
             detail = TopicQueueMappingDetail.from_json(json_object(request), topic)
         except ValueError as error:

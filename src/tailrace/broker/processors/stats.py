@@ -1,4 +1,4 @@
-"""Statistics of topics, groups and the broker: request 315."""
+"""Request 315: statistics of topics, groups and the broker."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ __all__ = ["StatsProcessor"]
 
 @final
 class StatsProcessor:
-    """Shows one statistic by its name and key (AdminBrokerProcessor, ViewBrokerStatsData)."""
+    """Returns a statistic by its name and key (AdminBrokerProcessor.viewBrokerStatsData)."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
 
     def register(self, server: RemotingServer) -> None:
-        """Take over the code of this processor."""
+        """Register the requests that this processor serves."""
         server.register(self.view, RequestCode.VIEW_BROKER_STATS_DATA)
 
     def view(self, channel: Channel, request: RemotingCommand) -> RemotingCommand:
-        """Sum, rate and mean of the last minute, hour and day: request 315."""
+        """Return sum, rate and mean of a statistic in the last minute, hour and day: request 315."""
         header = request.read(ViewBrokerStatsDataRequestHeader)
         name, key = header.stats_name, header.stats_key
         found = self._broker.stats.view(name, key)

@@ -1,1 +1,1 @@
-"""Static topics: requests with the numbers of logical queues, see `tailrace.node.topic_queue_mapping`."""
+"""Static topics: requests that name logical queues, see `tailrace.node.topic_queue_mapping`."""

@@ -2,9 +2,9 @@
 
 In the hours of ``deleteWhen`` two things are removed from the mappings of this broker:
 
-- the oldest part of a queue that this broker leads, when retention has deleted all its messages;
-- the whole list of a queue that was led by another broker, when that is not the leader any more. The leader of now has
-  a newer list.
+- the oldest part of a queue that this broker leads, if retention has deleted all its messages;
+- the list of parts of a queue whose last known leader is another broker, if a third broker leads it now. The
+  present leader has a newer list.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PERIOD_S: Final = 300.0
 
 @final
 class MappingCleaner:
-    """Looks at all mappings, one pass at a time, on the event loop."""
+    """Cleans all mappings, one pass at a time, on the event loop."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -48,7 +48,7 @@ class MappingCleaner:
         self._task: asyncio.Task[None] | None = None
 
     def start_pass(self) -> None:
-        """Begin a pass if there are mappings, it is the hour for it, and no pass is under way."""
+        """Begin a pass if there are mappings, the hour is one of ``deleteWhen``, and no pass is under way."""
         store = self._broker.store
         hour = datetime.fromtimestamp(self._broker.clock.now_ms() / 1000).hour  # noqa: DTZ006 - local hours
         if (
@@ -70,7 +70,7 @@ class MappingCleaner:
             self._task = None
 
     async def run_pass(self) -> None:
-        """Clean every mapping; one that fails is logged and tried again by the next pass."""
+        """Clean every mapping. A failure is logged, and the next pass tries again."""
         for topic, detail in list(self._mappings.table.items()):
             try:
                 changes = await self._changes(detail)
@@ -82,7 +82,7 @@ class MappingCleaner:
                 _log.warning("static topic not cleaned topic=%s reason=%s", topic, error)
 
     async def _changes(self, detail: TopicQueueMappingDetail) -> dict[int, tuple[LogicQueueMappingItem, ...]]:
-        """Return the new items of the queues that change; empty for a queue whose list is not needed."""
+        """Return the new items of the queues that change; no items for a queue whose list is not needed."""
         changes: dict[int, tuple[LogicQueueMappingItem, ...]] = {}
         elsewhere: list[int] = []
         for queue_id, items in detail.hosted_queues.items():
@@ -114,7 +114,7 @@ class MappingCleaner:
         return found[1] == 0 or found[0] == found[1]
 
     async def _leaders(self, detail: TopicQueueMappingDetail) -> dict[int, str]:
-        """Return the brokers that lead logical queues, as the name servers know them."""
+        """Return the leader of each logical queue, from the name servers."""
         route: dict[str, Any] = await self._broker.other_brokers.route(detail.topic)
         infos = [checked_info(info, detail.topic) for info in (route.get("topicQueueMappingByBroker") or {}).values()]
         return {
@@ -122,7 +122,7 @@ class MappingCleaner:
             if info["scope"] == detail.scope for queue_id in info["currIdMap"]}
 
     async def _agrees(self, leader: str, detail: TopicQueueMappingDetail, queue_id: int) -> bool:
-        """Return whether the leader has a mapping of the same state in which it leads the queue."""
+        """Return whether the leader's mapping has the same epoch and says that it leads the queue."""
         answer = await self._broker.other_brokers.ask(
             leader, detail.topic, RequestCode.GET_TOPIC_CONFIG, {"topic": detail.topic, "lo": "true"})
         if answer.code != ResponseCode.SUCCESS:

@@ -1,10 +1,11 @@
-"""Logical queues in sends and pulls: which physical queue a request means, and what its answer says.
+"""Translation of logical to physical queues in sends and pulls, and back in their answers.
 
-Sends and pulls of a topic without a mapping never come here: their processors look at `StaticTopics.table` first.
+The processors check `StaticTopics.table` first, so topics without a mapping do not come here. A logical queue
+consists of parts (items); each is a physical queue of a broker.
 
-A pull is answered from the item that has its offset. If that has ended, the answer is PULL_RETRY_IMMEDIATELY with the
-start of the next item, so a consumer steps over the offsets between two items. In messages the queue and the offset
-are physical; the field ``offsetDelta`` is what a client adds to the offsets.
+A pull is answered from the part that has its offset. At the end of a part the answer is PULL_RETRY_IMMEDIATELY with
+the start of the next part, so a consumer skips the offsets between two parts. Messages carry physical queues and
+offsets; a client adds the field ``offsetDelta`` to their offsets.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ PHYSICAL: Final = {"lo": "false"}
 
 
 class TopicQueueRequestHeader(CustomHeader):
-    """What requests about a queue have in common."""
+    """The common fields of requests about a queue."""
 
     topic: str
     queue_id: Int32
@@ -58,7 +59,7 @@ class LogicalQueue:
 
     @property
     def leader(self) -> LogicQueueMappingItem:
-        """The part that takes messages."""
+        """The newest part, to which messages are sent."""
         return self.items[-1]
 
     @property
@@ -72,11 +73,11 @@ class LogicalQueue:
         return found
 
     def item_of(self, offset: int) -> LogicQueueMappingItem:
-        """Return the part that has a logical offset; the first one for an offset before it. Raises RefusalError."""
+        """Return the part with a logical offset; the first part for an earlier offset. Raises RefusalError."""
         return find_item(self.items, offset) or self.decided[0]
 
     def next_after(self, item: LogicQueueMappingItem) -> LogicQueueMappingItem | None:
-        """Return the decided part that follows another one."""
+        """Return the decided part after another one; None after the last."""
         return next((other for other in self.items if other.gen > item.gen and other.is_decided), None)
 
 
@@ -88,10 +89,10 @@ class LogicalSend:
     header: SendMessageRequestHeader
 
     def answer_of(self, result: PutMessageResult, *, is_elsewhere: bool) -> PutMessageResult:
-        """Return the result of a put with the logical queue and offset, as the answer names them.
+        """Return the result of a put with the logical queue and offset, for the answer.
 
-        A half message or a timer message ``is_elsewhere``: its offset is one of a system topic and stays. The
-        offset is -1 while the logical offset of the queue is not decided.
+        A half message or a timer message ``is_elsewhere``: it has an offset of a system topic, which is not
+        changed. The offset is -1 while the logical offset of the part is not decided.
         """
         item = self.queue.leader
         offset = result.queue_offset
@@ -101,16 +102,16 @@ class LogicalSend:
 
 
 class Place(NamedTuple):
-    """Where a pull of a logical queue goes on, and where the queue begins and ends, in logical offsets."""
+    """Logical offsets in the answer to a pull: the next one to pull, and the bounds of the queue."""
 
     next_begin: int
     low: int
     high: int
     delta: int
-    """What a client adds to the offsets of messages, which are physical."""
+    """Number that a client adds to the offsets of messages, which are physical."""
 
     def to_ext(self) -> dict[str, str]:
-        """Return the fields of an answer that say so."""
+        """Return the fields of an answer."""
         return {
             "nextBeginOffset": str(self.next_begin), "minOffset": str(self.low), "maxOffset": str(self.high),
             "offsetDelta": str(self.delta)}
@@ -118,7 +119,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogicalPull:
-    """A pull from the part ``item`` of a logical queue; its header has become physical."""
+    """A pull from the part ``item`` of a logical queue; its header was changed to physical numbers."""
 
     queue: LogicalQueue
     item: LogicQueueMappingItem
@@ -130,13 +131,13 @@ class LogicalPull:
         item = self.item
         if code is not ResponseCode.SUCCESS:
             if offset < low:
-                # Before the first part nothing is left; a hole between two parts is stepped over quietly.
+                # Before the first part the messages are deleted. A gap between two parts is skipped silently.
                 is_first = item is self.queue.decided[0]
                 code = ResponseCode.PULL_OFFSET_MOVED if is_first else ResponseCode.PULL_RETRY_IMMEDIATELY
                 next_begin = low
             elif offset >= high and item is not self.queue.leader:
                 following = self.queue.next_after(item)
-                if following is None:  # it takes messages already, and its offsets are not known yet
+                if following is None:  # the next part has messages, but its logical offsets are not known yet
                     code = ResponseCode.PULL_NOT_FOUND
                 else:
                     item, code = following, ResponseCode.PULL_RETRY_IMMEDIATELY
@@ -158,7 +159,7 @@ class LogicalPull:
 
 @final
 class StaticTopics:
-    """Finds the logical queues of requests. Works on the live table of mappings."""
+    """Finds the logical queues of requests, in the live table of mappings."""
 
     def __init__(self, mappings: TopicQueueMappingManager, broker_name: str) -> None:
         self.table = mappings.table
@@ -181,14 +182,14 @@ class StaticTopics:
         return LogicalQueue(detail, queue_id)
 
     def of_request(self, request: RemotingCommand) -> LogicalQueue | None:
-        """Return the logical queue of a request about a queue; None if it names a physical one. Raises RefusalError."""
+        """Return the logical queue of a request; None if the request names a physical one. Raises RefusalError."""
         header = request.read(TopicQueueRequestHeader)
         return None if header.lo is False else self.queue(header.topic, header.queue_id)
 
     def for_send(self, request: RemotingCommand, header: SendMessageRequestHeader) -> LogicalSend | None:
         """Return a send to a logical queue; None for a topic without a mapping. Raises RefusalError.
 
-        A negative number stands for any queue that this broker leads.
+        A negative queue number means any queue that this broker leads.
         """
         if header.topic not in self.table or request.ext.get("lo") == PHYSICAL["lo"]:
             return None
@@ -204,9 +205,9 @@ class StaticTopics:
         return LogicalSend(queue, msgspec.structs.replace(header, queue_id=queue.leader.queue_id))
 
     def for_pull(self, request: RemotingCommand, header: PullMessageRequestHeader) -> LogicalPull | None:
-        """Return a pull from a logical queue, and make its header physical; None for a topic without a mapping.
+        """Return a pull from a logical queue, and change its header to physical; None for a topic without a mapping.
 
-        An offset to commit stays only if it is in the same part as the pull. Raises RefusalError.
+        The offset to commit is kept only if it is in the same part as the pull. Raises RefusalError.
         """
         if header.topic not in self.table:
             return None

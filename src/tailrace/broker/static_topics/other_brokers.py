@@ -1,6 +1,6 @@
-"""Requests that this broker sends to other brokers, which have parts of its logical queues.
+"""Requests that this broker sends to other brokers, which have other parts of its logical queues.
 
-The addresses come from the name servers. An answer of another broker comes after `forwardTimeout` at the latest.
+The addresses come from the name servers. The wait for an answer is limited by `forwardTimeout`.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ __all__ = ["OtherBrokers"]
 _log = get_logger(__name__)
 
 WAITING_MAX: Final = 2_000
-"""Requests about logical queues that may wait, of all connections together."""
+"""Number of requests about logical queues of all connections that may wait."""
 WAITING_OF_CHANNEL_MAX: Final = 1_000
 WAITING_BYTES_MAX: Final = 64 << 20
 
 
 @final
 class OtherBrokers:
-    """Asks other brokers, and answers requests that need them. To be used on the event loop."""
+    """Sends requests to other brokers, and answers requests that depend on them. Used on the event loop only."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, clock: Clock, config: BrokerConfig, name_servers: Callable[[], str],
         outgoing: Callable[[], RemotingClient] = RemotingClient,
     ) -> None:
-        """``name_servers`` returns their addresses, separated by ``;``, or an empty text; ``outgoing`` a client."""
+        """``name_servers`` returns the addresses, separated by ``;``; ``outgoing`` returns a new client."""
         self._loop = loop
         self._clock = clock
         self._config = config
@@ -96,7 +96,7 @@ class OtherBrokers:
             ) from error
 
     async def route(self, topic: str) -> dict[str, Any]:
-        """Return the TopicRouteData of a topic, as the first name server that answers has it. Raises RefusalError."""
+        """Return the TopicRouteData of a topic from the first name server that answers. Raises RefusalError."""
         error: Exception | None = None
         try:
             client, _ = self._connected()
@@ -115,7 +115,7 @@ class OtherBrokers:
         raise RefusalError(ResponseCode.SYSTEM_ERROR, f"no name server has said where topic {topic} is: {error}")
 
     def _connected(self) -> tuple[RemotingClient, Routes]:
-        """Return what requests to others need. Raises RemotingError without a name server."""
+        """Return the client and the routes for requests. Raises RemotingError without a name server."""
         name_servers = self._name_servers()
         if not name_servers:
             raise RemotingError("this broker knows no name server, set namesrvAddr")
@@ -129,7 +129,7 @@ class OtherBrokers:
             address = (await routes.of(topic)).addresses.get(broker_name)
             if address is not None:
                 return address
-            routes.forget(topic)  # it may have come since the route was asked for
+            routes.forget(topic)  # the broker may have registered after the route was fetched
         raise RemotingError("it is not in the route of the topic")
 
     async def stop(self) -> None:

@@ -1,6 +1,6 @@
-"""Questions about logical queues and offsets of groups in them: requests 14, 15 and 29 to 32.
+"""Requests about offsets of logical queues, and of groups in them: requests 14, 15 and 29 to 32.
 
-Each is put, with physical numbers, to the broker that has the part of the queue that it is about, be it this one.
+Each request is sent with physical numbers to the broker that has the part of the queue, which may be this one.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _NOT_FOUND: Final = "Not found, maybe this group consumer boot first"
 
 
 class _Question(NamedTuple):
-    """A request about a logical queue, and ``ask``, which puts it to a part of the queue."""
+    """A request about a logical queue, and ``ask``, which sends it to the broker of a part of the queue."""
 
     request: RemotingCommand
     queue: LogicalQueue
     ask: Callable[..., Awaitable[RemotingCommand]]
-    """Called with a part and changed fields, and with a code for another request; raises RefusalError."""
+    """Takes a part and changed fields, and optionally another request code. Raises RefusalError."""
 
 
 @final
 class Questions:
-    """Serves requests that name a logical queue; `of` wraps the functions that serve those with a physical one."""
+    """Serves requests that name logical queues; `of` wraps the functions that serve physical ones."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, static_topics: StaticTopics, others: OtherBrokers
@@ -62,9 +62,10 @@ class Questions:
         }
 
     def of(self, code: RequestCode, physical: Serve, serve: Serve | None = None) -> Serve:
-        """Return what serves a request in both kinds of numbers.
+        """Return a processor for requests that name a logical or a physical queue.
 
-        ``physical`` returns its answer; ``serve`` serves topics without a mapping if that is another function.
+        ``physical`` serves a physical queue and returns the answer. ``serve``, if given, serves topics without a
+        mapping.
         """
         plain, step, table = serve or physical, self._steps[code], self._static_topics.table
         self._physical[code] = physical
@@ -113,7 +114,7 @@ class Questions:
         return _with_offset(question, item.logical(_offset_in(answer)))
 
     async def _earliest(self, question: _Question) -> RemotingCommand:
-        """The store time of the first message in the oldest part that has one; -1 if none has."""
+        """Return the store time of the first message in the oldest part with a message; -1 without a message."""
         answer = None
         for item in question.queue.decided:
             answer = await question.ask(item)
@@ -123,7 +124,7 @@ class Questions:
         return question.request.answer(ext={"timestamp": answer.ext.get("timestamp", "-1")})
 
     async def _search_offset(self, question: _Question) -> RemotingCommand:
-        """The first offset at the time in the oldest part that ends later; else the end of the queue."""
+        """Return the offset of the time in the oldest part that has it; the end of the queue if no part has it."""
         offset = -1
         for item in question.queue.decided:
             found = _offset_in(await question.ask(item))
@@ -134,7 +135,7 @@ class Questions:
         return question.request.answer(ext=SearchOffsetResponseHeader(offset).to_ext())
 
     async def _query_offset(self, question: _Question) -> RemotingCommand:
-        """The offset of a group in the newest part in which it has one."""
+        """Return the offset of a group, from the newest part in which the group has one."""
         items = question.queue.items
         if len(items) == 1 and items[0].logic_offset == 0:
             answer = await question.ask(items[0])

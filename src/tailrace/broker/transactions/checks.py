@@ -1,8 +1,7 @@
-"""Checks of pending half messages: ask the producer, and give up a half message that is never settled.
+"""Checks of pending half messages: the producer is asked, and after too many checks a half message is given up.
 
-One pass looks at the half messages in the order of their queue (TransactionalMessageServiceImpl.check).
-Records are read in a thread, a few at a time; what they lead to happens on the event loop, and only if
-the half message is still pending then.
+A pass examines the half messages in the order of their queue (TransactionalMessageServiceImpl.check). A thread
+reads a few records at a time. The event loop acts on them, if the half message is still pending by then.
 """
 
 from __future__ import annotations
@@ -45,16 +44,16 @@ __all__ = ["TransactionChecks"]
 _log = get_logger(__name__)
 
 BATCH: Final = 32
-"""Half messages that are read in one call."""
+"""Number of half messages that one call in the thread reads."""
 BATCH_BYTES: Final = 1 << 20
 PASS_MS: Final = 60_000
-"""How long a pass may take; the next one begins where the progress is."""
+"""Longest duration of a pass; the next pass begins at the progress."""
 
 
 class Verdict(enum.Enum):
-    """What a check does with a half message."""
+    """Result of the check of a half message."""
 
-    YOUNG = "the producer has time left, and so it has for those after it"
+    YOUNG = "the producer has time left, also for the half messages after this one"
     IMMUNE = "the producer has asked for more time"
     COMMITTED = "it is committed, and its operation is missing"
     ASK = "the producer is asked"
@@ -63,7 +62,7 @@ class Verdict(enum.Enum):
 
 
 class Checked(NamedTuple):
-    """A half message that was looked at."""
+    """A half message that was read, with its verdict."""
 
     offset: int
     verdict: Verdict
@@ -72,7 +71,7 @@ class Checked(NamedTuple):
 
 @final
 class TransactionChecks:
-    """Makes the passes of one broker, one at a time."""
+    """Makes the passes of a broker, one at a time."""
 
     def __init__(self, broker: BrokerContext) -> None:
         self._broker = broker
@@ -81,7 +80,7 @@ class TransactionChecks:
         self._stopped = False
 
     def start_pass(self) -> None:
-        """Begin a pass unless one is under way or nothing can be written."""
+        """Begin a pass, unless one is under way or the store takes no writes."""
         store = self._broker.store
         if self._task is None and not self._stopped and store.is_writeable and not store.lost_lock:
             self._task = self._broker.loop.create_task(self._run())
@@ -101,7 +100,7 @@ class TransactionChecks:
             self._task = None
 
     async def run_pass(self) -> None:
-        """Look at every half message that may be due, then move the progress on."""
+        """Check every half message that may be due, then advance the progress."""
         service, loop, clock = self._service, self._broker.loop, self._broker.clock
         if not service.is_loaded and not await loop.run_in_executor(None, service.load):
             return
@@ -129,7 +128,7 @@ class TransactionChecks:
         return found
 
     async def _move_on(self) -> None:
-        """Move the progress past the settled half messages, once they are durable."""
+        """Move the progress past the settled half messages, after a sync of what settled them."""
         service = self._service
         base = service.queue.next_pending(service.queue.base)
         if base != service.queue.base:
@@ -139,7 +138,7 @@ class TransactionChecks:
     # -- in a thread
 
     def _look(self, offsets: list[int]) -> list[Checked]:
-        """Return what becomes of half messages; fewer of them if they are long."""
+        """Return the verdicts of half messages; fewer than given if they are long or young."""
         looked: list[Checked] = []
         size = 0
         for offset in offsets:
@@ -153,7 +152,7 @@ class TransactionChecks:
     def _look_at(self, offset: int) -> Checked:
         result = self._broker.store.get_message(HALF_TOPIC, QUEUE_ID, offset, 1)
         if result.queue_offsets != [offset]:
-            if offset >= result.max_offset:  # it has just been put, and has no place in its queue yet
+            if offset >= result.max_offset:  # it has just been put and is not dispatched yet
                 return Checked(offset, Verdict.YOUNG)
             return Checked(offset, Verdict.GONE)
         try:
@@ -168,7 +167,7 @@ class TransactionChecks:
         return Checked(offset, verdict, half)
 
     def _verdict(self, half: MessageExt) -> Verdict:
-        """Return what time and the number of checks say."""
+        """Return the verdict by age and number of checks."""
         config = self._broker.config
         age_ms = self._broker.clock.now_ms() - half.born_timestamp
         if (
@@ -185,7 +184,7 @@ class TransactionChecks:
     # -- on the event loop
 
     def _act(self, one: Checked) -> bool:
-        """Do what a verdict says; False if the pass must end."""
+        """Act on a verdict; return False if the pass must end."""
         queue = self._service.queue
         if not queue.is_pending(one.offset):
             return True
@@ -198,7 +197,7 @@ class TransactionChecks:
                 _log.error("half message cannot be read queue_offset=%d", one.offset)
                 queue.put(one.offset, PASSED)
                 return True
-        assert one.half is not None, "only what is GONE has none"
+        assert one.half is not None, "only the verdict GONE comes without a message"
         if one.verdict is Verdict.COMMITTED:
             self._service.events["duplicate"] += 1
             self._service.settle(one.offset, COMMITTED)
@@ -219,7 +218,7 @@ class TransactionChecks:
         return True
 
     def _ask(self, half: MessageExt) -> bool:
-        """Put a copy with one check more, and ask a producer about the copy."""
+        """Put a copy with the number of checks increased, and ask a producer about the copy."""
         half.properties = {**half.properties, TRANSACTION_CHECK_TIMES: str(check_times(half) + 1)}
         result = self._service.renew(half.queue_offset, renewed_message(half))
         if not result.status.appended:
@@ -228,7 +227,7 @@ class TransactionChecks:
         half.store_timestamp = result.store_timestamp
         channel = self._broker.producers.available_channel(half.properties[PRODUCER_GROUP])
         if channel is None:
-            return True  # the copy is checked in the next pass
+            return True  # no producer is connected; a later pass checks the copy
         store_host = self._broker.store.store_host
         header = CheckTransactionStateRequestHeader(
             tran_state_table_offset=half.queue_offset, commit_log_offset=half.phy_offset,
@@ -243,6 +242,6 @@ class TransactionChecks:
         return True
 
     def _not_put(self, half: MessageExt, reason: str, *, never: bool) -> bool:
-        """Log a copy that the store refuses; whether the pass goes on with the next half message."""
+        """Log a copy that the store refused; return whether the pass goes on with the next half message."""
         _log.error("half message cannot be put again queue_offset=%d reason=%s", half.queue_offset, reason)
         return never

@@ -1,4 +1,4 @@
-"""How a half message, its copies, its committed message and its operation are stored (TransactionalMessageBridge)."""
+"""Stored form of half messages, their copies, committed messages and operations (TransactionalMessageBridge)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = [
 OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 QUEUE_ID: Final = 0
-"""The only queue of the half topic that a broker writes to; its operations are in the same queue."""
+"""The only queue that a broker uses of the half topic, and of the topic of operations."""
 TRAN_MSG: Final = "TRAN_MSG"
 REAL_TOPIC: Final = "REAL_TOPIC"
 REAL_QUEUE_ID: Final = "REAL_QID"
@@ -45,17 +45,17 @@ TRANSACTION_CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 CHECK_IMMUNITY_TIME_IN_SECONDS: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 REMOVE_TAG: Final = "d"
 CHECKS_ROOM: Final = 48
-"""Bytes of properties that later copies of a half message may add: the number of its checks."""
+"""Bytes of properties that are left free for later copies of a half message, which have a number of checks."""
 FRESH_ROOM: Final = 500
-"""Bytes that the objects of a half message in memory take, besides its body and properties."""
+"""Bytes of memory that a half message takes in addition to its body and properties."""
 _TRANSACTION_ID: Final = TRANSACTION_ID.encode()
 _HOSTS: Final = SysFlag.BORNHOST_V6 | SysFlag.STOREHOST_V6
 
 
 def transactional_properties(stored: bytes, reconsume_times: int) -> dict[str, str] | None:
-    """Return the properties of a message that is sent as a half message; None for another message.
+    """Return the properties of a message that is sent as a half message; None for any other message.
 
-    A message that a consumer sends back keeps TRAN_MSG, and is an ordinary one.
+    A message that a consumer sends back keeps TRAN_MSG but is an ordinary message.
     """
     if b"TRAN_MSG\x01" not in stored:
         return None
@@ -68,26 +68,26 @@ def transactional_properties(stored: bytes, reconsume_times: int) -> dict[str, s
 
 
 class FreshHalf(NamedTuple):
-    """A half message that this process puts, with what settles it without reading the log."""
+    """A half message that this process has put, with all that is needed to settle it without a read of the log."""
 
     committed: MessageExtBrokerInner
-    """What consumers get; its position of the half message is set when the half message has one."""
+    """The message for consumers; its prepared_transaction_offset is set after the half message is put."""
     group: str
     unique_key: str | None
     immunity: str | None
 
     @property
     def size(self) -> int:
-        """Bytes of memory, roughly."""
+        """Bytes of memory, estimated."""
         return len(self.committed.body) + len(self.committed.properties) + FRESH_ROOM
 
 
 def make_half(
     message: MessageExtBrokerInner, properties: dict[str, str], *, multi_dispatch: bool
 ) -> FreshHalf:
-    """Change a message of a producer, which has these properties, to its half message.
+    """Change a message of a producer, which has these properties, into its half message.
 
-    Raises RefusalError for a message that could not be delivered as its producer wants.
+    Raises RefusalError if the message has properties that a transactional message cannot have.
     """
     if not properties.get(PRODUCER_GROUP):
         raise RefusalError(
@@ -127,7 +127,7 @@ def _half_properties(
     if (
         stored[-1:] == b"\x02" and stored.count(b"\x01") == stored.count(b"\x02") == len(properties)
         and not (REAL_TOPIC in properties or REAL_QUEUE_ID in properties or TRANSACTION_ID in properties)
-    ):  # they are what encoding them again would make
+    ):  # the properties are in encoded form already, so they need not be encoded again
         kept = b"%b%b\x01%b\x02" % (stored, _TRANSACTION_ID, unique_key.encode()) if unique_key else stored
         return kept, b"%bREAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02" % (
             kept, message.topic.encode(), message.queue_id)
@@ -142,7 +142,7 @@ def _half_properties(
 
 
 def is_half(message: MessageExt) -> bool:
-    """Whether a stored message is a half message that can be committed."""
+    """Return whether a stored message is a half message that can be committed."""
     properties = message.properties
     return (
         message.topic == HALF_TOPIC and message.queue_id == QUEUE_ID and bool(properties.get(REAL_TOPIC))
@@ -150,17 +150,17 @@ def is_half(message: MessageExt) -> bool:
 
 
 def real_queue_id(half: MessageExt) -> int | None:
-    """Return the queue that a half message is for; None if its property is not a number."""
+    """Return the real queue of a half message; None if its property is not a number."""
     number = whole_number(half.properties.get(REAL_QUEUE_ID, ""))
     return number if number is not None and number < 1 << 31 else None
 
 
 def committed_message(half: MessageExt) -> MessageExtBrokerInner:
-    """Return the message that consumers get once ``half`` is committed."""
+    """Return the message for consumers that commits ``half``."""
     properties = {
         name: value for name, value in half.properties.items() if name not in {REAL_TOPIC, REAL_QUEUE_ID}}
     queue_id = real_queue_id(half)
-    assert queue_id is not None, "is_half has looked"
+    assert queue_id is not None, "is_half has checked it"
     made = inner_message(half, half.properties[REAL_TOPIC], queue_id, properties)
     made.sys_flag = made.sys_flag & ~SysFlag.TRANSACTION_MASK | SysFlag.TRANSACTION_COMMIT
     made.prepared_transaction_offset = half.phy_offset
@@ -168,21 +168,21 @@ def committed_message(half: MessageExt) -> MessageExtBrokerInner:
 
 
 def renewed_message(half: MessageExt) -> MessageExtBrokerInner:
-    """Return a later copy of a half message, with the properties that it has."""
+    """Return a later copy of a half message, with its current properties."""
     made = inner_message(half, HALF_TOPIC, QUEUE_ID, half.properties)
     made.sys_flag &= ~SysFlag.TRANSACTION_MASK
     return made
 
 
 def given_up_message(half: MessageExt) -> MessageExtBrokerInner:
-    """Return what is kept of a half message that was checked too often, or that is too old."""
+    """Return the message that keeps a half message that was checked too often or is too old."""
     return inner_message(half, CHECK_MAX_TIME_TOPIC, 0, half.properties)
 
 
 def operation_message(
     offsets: Sequence[int], unique_key: str, born_ms: int, born_host: bytes
 ) -> MessageExtBrokerInner:
-    """Return the operation that says that half messages at these queue offsets are settled."""
+    """Return the operation that marks half messages at these queue offsets as settled."""
     return MessageExtBrokerInner(
         OP_TOPIC, QUEUE_ID, "".join(f"{offset}," for offset in offsets).encode(),
         encode_properties({"TAGS": REMOVE_TAG, UNIQ_KEY: unique_key}), born_timestamp=born_ms,
@@ -199,12 +199,12 @@ def settled_offsets(operation: MessageExt) -> Iterator[int]:
 
 
 def check_times(half: MessageExt) -> int:
-    """Return how often a half message was checked. A number that cannot be read counts as 0."""
+    """Return how often a half message was checked. An invalid number counts as 0."""
     return whole_number(half.properties.get(TRANSACTION_CHECK_TIMES, "")) or 0
 
 
 def immunity_ms(text: str | None, timeout_ms: int) -> int | None:
-    """Return the time before the first check that a producer asks for, at least ``timeout_ms``; or None.
+    """Return the least age for a check that the producer has set, at least ``timeout_ms``; None if it is not set.
 
     ``text`` is the property CHECK_IMMUNITY_TIME_IN_SECONDS.
     """

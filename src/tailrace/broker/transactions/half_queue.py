@@ -9,23 +9,23 @@ from typing import Final, final
 __all__ = ["COMMITTED", "ENDED", "FRESH", "PASSED", "ROLLED_BACK", "UNKNOWN", "HalfQueue"]
 
 UNKNOWN: Final = 0
-"""Pending. Before it is committed, the log is searched for its committed message."""
+"""Pending. Before it is committed, the log is searched, because it may have been committed already."""
 FRESH: Final = 1
-"""Pending, put for the first time by this process: it cannot be committed yet."""
+"""Pending, and first put by this process, so it is known that the log has no committed message of it."""
 COMMITTED: Final = 2
 ROLLED_BACK: Final = 3
 ENDED: Final = 4
-"""Settled by an operation that was there when the store was opened: committed or rolled back."""
+"""Settled (committed or rolled back) by an operation that was in the log when the store was opened."""
 PASSED: Final = 5
-"""A later copy or another topic has it, or it is lost."""
+"""Replaced by a later copy, moved to the topic of given-up messages, or lost."""
 
 
 @final
 class HalfQueue:
-    """States of the half messages from queue offset ``base`` on, and the operations that settle them.
+    """States of the half messages from queue offset ``base`` onwards, and the operations that settle them.
 
-    Half messages below ``base`` are PASSED. ``op_progress`` is the first operation that is needed to
-    know the states again.
+    Half messages below ``base`` are PASSED. ``op_progress`` is the offset of the first operation that is needed
+    to rebuild the states.
     """
 
     def __init__(self, base: int = 0, op_progress: int = 0) -> None:
@@ -33,11 +33,11 @@ class HalfQueue:
         self.op_progress = op_progress
         self._states = bytearray()
         self._operations: deque[tuple[int, int]] = deque()
-        """Queue offset of each operation, and the highest half message that it settles."""
+        """Queue offset of each operation, and that of the last half message that it settles."""
 
     @property
     def until(self) -> int:
-        """Queue offset after the last half message that is known."""
+        """Queue offset after the last known half message."""
         return self.base + len(self._states)
 
     @property
@@ -46,18 +46,18 @@ class HalfQueue:
         return self._states.count(UNKNOWN) + self._states.count(FRESH)
 
     def state(self, offset: int) -> int:
-        """Return the state of a half message; UNKNOWN for one that is not there yet."""
+        """Return the state of a half message; UNKNOWN if it is not put yet."""
         at = offset - self.base
         if at < 0:
             return PASSED
         return self._states[at] if at < len(self._states) else UNKNOWN
 
     def is_pending(self, offset: int) -> bool:
-        """Whether a half message is there and not settled."""
+        """Return whether a half message exists and is not settled."""
         return self.base <= offset < self.until and self.state(offset) <= FRESH
 
     def put(self, offset: int, state: int) -> None:
-        """Note the state of a half message, also of one that has just been put."""
+        """Set the state of a half message, also of one that has just been put."""
         at = offset - self.base
         if at < 0:
             return
@@ -66,11 +66,11 @@ class HalfQueue:
         self._states[at] = state
 
     def grow(self, until: int) -> None:
-        """Note that there are half messages below ``until``."""
+        """Add pending half messages up to ``until``."""
         self._states.extend(bytes(max(0, until - self.until)))
 
     def add_operation(self, op_offset: int, settled: Iterable[int]) -> None:
-        """Note an operation and the half messages that it settles."""
+        """Add an operation, and mark the half messages that it settles."""
         highest = -1
         for offset in settled:
             highest = max(highest, offset)
@@ -79,13 +79,13 @@ class HalfQueue:
         self._operations.append((op_offset, highest))
 
     def next_pending(self, offset: int) -> int:
-        """Return the first pending half message from ``offset`` on, or ``until``."""
+        """Return the offset of the first pending half message from ``offset`` onwards, or else ``until``."""
         at = max(offset - self.base, 0)
         found = [place for state in (UNKNOWN, FRESH) if (place := self._states.find(state, at)) >= 0]
         return self.base + min(found) if found else self.until
 
     def advance(self, until: int) -> None:
-        """Forget what is settled below ``until``, where no half message may be pending."""
+        """Drop the states below ``until``, where no half message may be pending."""
         assert until <= self.next_pending(self.base), "a pending half message would be forgotten"
         del self._states[: until - self.base]
         self.base = until

@@ -1,8 +1,7 @@
 """Operations that wait to be written together (TransactionalOpBatchService).
 
-Invariant: an operation that commits is put after the committed message is durable. A power loss may keep
-any page of what was not synced. If it kept the operation and lost the message, the half message would not be
-checked any more.
+Invariant: the operation of a commit is put after the committed message is durable. A power loss may keep any
+unsynced page. If it kept the operation and lost the message, the half message would never be checked again.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Final, final
 __all__ = ["OperationBatch"]
 
 WAITING_MAX: Final = 20_000
-"""Half messages whose operation may wait, as in the reference; the store takes no writes then."""
+"""Number of half messages whose operation may wait, as in the reference. More wait only if writes fail."""
 
 
 @final
@@ -32,7 +31,7 @@ class OperationBatch:
 
     @property
     def full(self) -> bool:
-        """Whether no more half messages should be settled for now."""
+        """True if no more half messages should be settled for now."""
         return len(self._offsets) >= WAITING_MAX
 
     def add(self, offset: int, until: int, now_ms: int) -> None:
@@ -43,13 +42,13 @@ class OperationBatch:
         self._size += _length(offset)
 
     def is_due(self, now_ms: int, flushed_where: int) -> bool:
-        """Whether an operation should be written now, and may be."""
+        """Return whether an operation should be written now, and its committed messages are durable."""
         if not self._offsets or self._offsets[0][1] > flushed_where:
             return False
         return self._size >= self._max_size or not 0 <= now_ms - self._since_ms < self._interval_ms
 
     def next_part(self, flushed_where: int) -> list[int]:
-        """Return the offsets of the next operation; they stay until `written`."""
+        """Return the offsets of the next operation; they stay until `written` is called."""
         part: list[int] = []
         size = 0
         for offset, until in self._offsets:
@@ -62,7 +61,7 @@ class OperationBatch:
         return part
 
     def written(self, part: list[int]) -> None:
-        """Forget offsets whose operation is in the log."""
+        """Remove offsets whose operation is in the log."""
         for _ in part:
             self._size -= _length(self._offsets.popleft()[0])
 

@@ -1,9 +1,9 @@
-"""Settles half messages: each is committed at most once, over restarts and repeated requests.
+"""Settling of half messages: each is committed at most once, also after restarts and repeated requests.
 
-The rule: a transaction is committed if there is a message with the commit flag and its unique key
-under its real topic. A half message that this process has put (FRESH) cannot have one; for every other
-one the log is searched, in a thread, before it is committed or checked. Everything that changes a state
-runs on the event loop, where the transactions that were committed during the search are known.
+The rule: a transaction is committed if its real topic has a message with the commit flag and its unique key.
+A half message that this process has put (FRESH) cannot have such a message yet. For every other half message a
+thread searches the log before the half message is committed or checked. States change only on the event loop,
+which knows the transactions that were committed during the search.
 """
 
 from __future__ import annotations
@@ -58,34 +58,34 @@ __all__ = ["Found", "TransactionService"]
 _log = get_logger(__name__)
 
 RECENT_BYTES: Final = 64 << 20
-"""A record within this distance of the end of the log has just been written: it is in the page cache."""
+"""A record within this distance of the end of the log was written just now, so it is in the page cache."""
 FRESH_MAX: Final = 16_384
 FRESH_BYTES_MAX: Final = 16 << 20
-"""Half messages that are kept to be committed without reading the log, the latest ones."""
+"""Limits of the latest half messages that are kept in memory, so that they are committed without a read."""
 RECENT_COMMITS: Final = 16_384
-"""Transactions that are known to be committed without a search, the latest ones."""
+"""Number of the latest commits that are kept in memory, so that no search is needed to know them."""
 COPIES_MAX: Final = 64
-"""Copies of one half message that are looked for; a check leaves one, and there are few checks."""
+"""Number of copies of a half message that a search returns. Each check puts one, and there are few checks."""
 SKEW_MS: Final = 86_400_000
-"""How far the clock of a producer may be ahead."""
+"""Time by which the clock of a producer may be ahead."""
 BATCH: Final = 32
-"""Messages of one read."""
+"""Number of messages of one read."""
 
 
 class Found(NamedTuple):
-    """What the log says about a half message."""
+    """Result of the search for a half message in the log."""
 
     half: MessageExt
     is_committed: bool
     since: int
     """Number of commits when the search began."""
     latest: MessageExt | None = None
-    """The newest copy of a half message that was checked since."""
+    """The newest copy of the half message, which a later check has put; None without a copy."""
 
 
 @final
 class TransactionService:
-    """Half messages of a broker. ``load`` and the methods that say so may run in a thread."""
+    """Half messages of a broker. Methods run on the event loop, except ``load`` and those that name a thread."""
 
     def __init__(
         self, clock: Clock, entropy: Entropy, store: MessageStore, topics: TopicConfigManager,
@@ -105,9 +105,9 @@ class TransactionService:
         """Names and meanings are those of the metric tailrace_transaction_events_total."""
         self._commits = 0
         self._recent: OrderedDict[tuple[str, str], None] = OrderedDict()
-        """Real topic and unique key of the transactions that were committed last."""
+        """Real topic and unique key of the latest committed transactions."""
         self._fresh: OrderedDict[int, FreshHalf] = OrderedDict()
-        """By queue offset, oldest first."""
+        """Half messages in memory by queue offset, oldest first."""
         self._fresh_bytes = 0
         self._unique_prefix = f"{entropy.u64():016X}"
         self._unique_number = 0
@@ -115,7 +115,7 @@ class TransactionService:
     # -- at the start
 
     def load(self) -> bool:
-        """Read which half messages are settled; False if the queues are not built yet. In a thread."""
+        """Read which half messages are settled; runs in a thread. Return False if the dispatch is not complete."""
         store = self._store
         if not store.wait_dispatched():
             return False
@@ -140,7 +140,7 @@ class TransactionService:
         return min(max(offset, self._store.min_offset_in_queue(topic, QUEUE_ID)), until)
 
     def _messages(self, topic: str, offset: int, queue_id: int = QUEUE_ID) -> Iterator[MessageExt]:
-        """Yield the messages of a queue that can be read, up to its end."""
+        """Yield the readable messages of a queue, from ``offset`` to its end."""
         until = self._store.max_offset_in_queue(topic, queue_id)
         while offset < until:
             result = self._store.get_message(topic, queue_id, offset, BATCH)
@@ -156,7 +156,7 @@ class TransactionService:
     # -- half messages of producers
 
     def prepare(self, message: MessageExtBrokerInner, properties: dict[str, str]) -> FreshHalf:
-        """Change a message of a producer to its half message. Raises RefusalError."""
+        """Change a message of a producer into its half message. Raises RefusalError."""
         if self._config.reject_transaction_message:
             raise RefusalError(
                 ResponseCode.NO_PERMISSION,
@@ -167,7 +167,7 @@ class TransactionService:
         return make_half(message, properties, multi_dispatch=self._store.config.multi_dispatch)
 
     def prepared(self, half: FreshHalf, result: PutMessageResult) -> None:
-        """Note a half message that is in the log; the answer names the queue that it is for."""
+        """Register a half message that was put; set the queue of the result to its real queue."""
         committed = half.committed
         committed.prepared_transaction_offset = result.phy_offset
         self.queue.put(result.queue_offset, FRESH)
@@ -179,7 +179,7 @@ class TransactionService:
             self._fresh_bytes -= self._fresh.popitem(last=False)[1].size
 
     def in_memory(self, offset: int, phy_offset: int) -> FreshHalf | None:
-        """Return the half message at these places if it is pending and was put by this process lately."""
+        """Return the half message at these offsets if it is pending and still in memory; None otherwise."""
         half = self._fresh.get(offset)
         if (
             half is None or half.committed.prepared_transaction_offset != phy_offset
@@ -191,24 +191,24 @@ class TransactionService:
     # -- what the log says
 
     def is_recent(self, phy_offset: int) -> bool:
-        """Whether the record at a position is in memory, so that reading it does not wait."""
+        """Return whether the record at a position is in the page cache, so that a read does not wait."""
         return max(0, self._store.max_phy_offset - RECENT_BYTES) <= phy_offset < self._store.max_phy_offset
 
     def half_at(self, phy_offset: int) -> MessageExt:
-        """Return the half message at a position of the log. Raises RefusalError if there is none."""
+        """Return the half message at a position of the log. Raises RefusalError if the record is not one."""
         found = self._store.look_message_by_offset(phy_offset) if phy_offset >= 0 else None
         if found is None or not is_half(found):
             raise RefusalError(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
         return found
 
     def fresh(self, phy_offset: int) -> Found:
-        """Return a half message that this process has just put. Raises RefusalError if there is none."""
+        """Return a half message that this process has just put. Raises RefusalError if the record is not one."""
         return Found(self.half_at(phy_offset), is_committed=False, since=self._commits)
 
     def look(self, half: MessageExt, *, with_copies: bool = False) -> Found:
-        """Search the log for the committed message of a half message, and its copies; in a thread."""
+        """Search the log for the committed message of a half message, and for copies; runs in a thread."""
         latest, since = None, self._commits
-        if not self._store.wait_dispatched():  # what is not in the index yet would not be found
+        if not self._store.wait_dispatched():  # the index does not have the latest messages yet
             raise RefusalError(ResponseCode.SYSTEM_BUSY, "the queues are not built yet; try again later")
         if with_copies:
             copies = [
@@ -220,7 +220,7 @@ class TransactionService:
     def _is_committed(self, half: MessageExt) -> bool:
         real = committed_message(half)
         topics = [(real.topic, real.queue_id)]
-        if may_wait(real.properties):  # put by another broker: this one refuses such half messages
+        if may_wait(real.properties):  # another broker has put it, because this one refuses such half messages
             topics += [(TIMER_TOPIC, 0), (SCHEDULE_TOPIC, 0)]
         return any(
             message.sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_COMMIT
@@ -231,7 +231,8 @@ class TransactionService:
     ) -> Iterator[MessageExt]:
         """Yield the messages of a topic with the unique key of ``half``.
 
-        Without the index those of one queue are read, from ``offset`` on, or from when it was sent.
+        Without the index the messages of one queue are read, from ``offset`` onwards, or if that is None from the
+        time at which the half message was sent.
         """
         key = half.properties.get(UNIQ_KEY)
         since = max(0, min(half.born_timestamp, half.store_timestamp) - SKEW_MS)
@@ -248,10 +249,10 @@ class TransactionService:
     # -- settling
 
     def end(self, found: Found, *, commit: bool) -> PutMessageResult | None:
-        """Commit or roll back a half message. On the event loop.
+        """Commit or roll back a half message; runs on the event loop.
 
-        Return what became of the put of the committed message; None if nothing had to be put. Raises
-        RefusalError if the half message cannot be settled so.
+        Return the result of the put of the committed message; None if nothing had to be put. Raises RefusalError
+        if the half message cannot be settled this way.
         """
         half = found.half
         if self.queue.state(half.queue_offset) == PASSED and found.latest is not None:
@@ -266,7 +267,7 @@ class TransactionService:
             is_committed=found.is_committed, since=found.since)
 
     def end_in_memory(self, offset: int, half: FreshHalf, *, commit: bool) -> PutMessageResult | None:
-        """Do what ``end`` does for a half message that is ``in_memory``."""
+        """Commit or roll back a half message from `in_memory`; otherwise like `end`."""
         message = half.committed
         name = message.topic, half.unique_key or str(message.prepared_transaction_offset)
         return self._end(
@@ -309,7 +310,7 @@ class TransactionService:
             self._recent.popitem(last=False)
 
     def _refuse_settled(self, state: int, offset: int, *, is_committed: bool, commit: bool) -> None:
-        """Raise unless a settled half message is as a request wants it, as far as that is known."""
+        """Raise RefusalError if a half message is known to be settled the other way than a request asks for."""
         was_committed = is_committed or state == COMMITTED
         self.events["duplicate"] += commit and was_committed
         if state == ENDED or (was_committed if commit else state == ROLLED_BACK):
@@ -324,7 +325,7 @@ class TransactionService:
             ResponseCode.ILLEGAL_OPERATION, f"the half message at offset {offset} {why}")
 
     def settle(self, offset: int, state: int) -> None:
-        """Note that a half message is settled, and write its operation, now or with the next ones."""
+        """Mark a half message as settled; its operation is written now or together with later ones."""
         self.queue.put(offset, state)
         self._forget(offset)
         until = self._store.max_phy_offset if state == COMMITTED else 0
@@ -332,7 +333,7 @@ class TransactionService:
         self.write_operations_if_due()
 
     def renew(self, offset: int, copy: MessageExtBrokerInner) -> PutMessageResult:
-        """Put a later copy of the half message at ``offset``, which takes its place."""
+        """Put a copy of the half message at ``offset``; the copy replaces the half message."""
         result = self._store.put_inner(copy)
         if result.status.appended:
             self.queue.put(offset, PASSED)
@@ -341,18 +342,18 @@ class TransactionService:
         return result
 
     def _forget(self, offset: int) -> None:
-        """Drop from memory what nobody commits any more."""
+        """Drop a settled or replaced half message from memory."""
         half = self._fresh.pop(offset, None)
         if half is not None:
             self._fresh_bytes -= half.size
 
     def write_operations_if_due(self) -> None:
-        """Write operations that have waited for long enough, or that are enough."""
+        """Write operations while enough of them wait or the first one has waited for long enough."""
         while self.operations.is_due(self._clock.now_ms(), self._store.flushed_where) and self._write_operation():
             pass
 
     def write_operations(self) -> None:
-        """Write all operations, as far as the store takes them, after a sync of the committed messages."""
+        """Write all operations after a sync of the committed messages; stop at the first that fails."""
         if not len(self.operations):
             return
         try:
@@ -382,10 +383,10 @@ class TransactionService:
         return True
 
     def commit_progress(self, until: int) -> None:
-        """Move the progress of the checks to ``until``, where no half message below is pending.
+        """Move the progress of the checks to ``until``; no half message below it may be pending.
 
-        The caller has made durable what was put for them: after a power loss a half message that is
-        passed and whose copy or committed message is gone would be lost.
+        The caller must have synced the copies and committed messages that were put for them. Otherwise a power
+        loss could remove such a message, and the half message below the progress would be lost.
         """
         self.queue.advance(until)
         for topic, offset in ((HALF_TOPIC, self.queue.base), (OP_TOPIC, self.queue.op_progress)):

@@ -1,8 +1,8 @@
-"""Pending half messages by topic (RocketMQ's TransactionMetrics), as ``config/transactionMetrics`` keeps them.
+"""Numbers of pending half messages by topic, in the file ``config/transactionMetrics`` (TransactionMetrics).
 
     {"dataVersion":{"counter":1,"stateVersion":0,"timestamp":1},"transactionCount":{"T":{"count":1,"timeStamp":1}}}
 
-The file is written from time to time, so after a kill its counts may be wrong, as a Java broker's.
+The file is written periodically, so after a kill its counts may be wrong, as with a Java broker.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BUCKETS_S: Final = FINISH_LATENCY.buckets
 
 @final
 class TransactionMetrics:
-    """Counts of half messages, and what became of them since the start."""
+    """Counts of pending half messages, and of those committed and rolled back since the start."""
 
     def __init__(self, clock: Clock, file_system: FileSystem, config_dir: str) -> None:
         self._clock = clock
@@ -32,14 +32,14 @@ class TransactionMetrics:
         self._counter = self._timestamp = 0
         self._dirty = False
         self.committed: dict[str, int] = {}
-        """Messages by topic; also in ``rolled_back``."""
+        """Number of committed messages by topic, since the start."""
         self.rolled_back: dict[str, int] = {}
         self.latencies: dict[str, list[int]] = {}
-        """By topic: committed messages by the seconds since they were sent, for each bucket."""
+        """By topic: for each bucket the number of committed messages, by the seconds since they were sent."""
         self.latency_sums: dict[str, int] = {}
 
     def add(self, topic: str, count: int) -> None:
-        """Count half messages of a topic that came, or with a negative number were settled."""
+        """Add new half messages of a topic to its count, or with a negative number remove settled ones."""
         known = self._table.get(topic, (0, 0))[0]
         self._timestamp = self._clock.now_ms()
         self._table[topic] = max(0, known + count), self._timestamp
@@ -58,11 +58,11 @@ class TransactionMetrics:
             self.latency_sums[topic] = self.latency_sums.get(topic, 0) + seconds
 
     def counts(self) -> dict[str, int]:
-        """Pending half messages by topic."""
+        """Return the number of pending half messages by topic."""
         return {topic: count for topic, (count, _) in list(self._table.items())}
 
     def forget_topic(self, topic: str) -> None:
-        """Drop what is counted of a topic that is deleted."""
+        """Drop the counts of a topic that is deleted."""
         for table in (self.committed, self.rolled_back, self.latency_sums):
             table.pop(topic, None)
         self.latencies.pop(topic, None)
@@ -70,7 +70,7 @@ class TransactionMetrics:
             self._dirty = True
 
     def load(self) -> None:
-        """Read the file; what is not a count is left out."""
+        """Read the file. Invalid members are ignored."""
         value = read_config(self._file_system, f"{self._config_dir}/{filenames.TRANSACTIONMETRICS}") or {}
         version = value.get("dataVersion")
         if isinstance(version, dict):
@@ -84,7 +84,7 @@ class TransactionMetrics:
         """Write the file if a count has changed. Raises OSError or FatalStorageError."""
         if not self._dirty:
             return
-        self._dirty = False  # before the copy: a change that comes in the meantime makes it dirty again
+        self._dirty = False  # before the copy, so that a change during the write sets it again
         try:
             write_config(
                 self._file_system, self._config_dir, filenames.TRANSACTIONMETRICS, self._encode())
