@@ -199,6 +199,7 @@ class Model:
             self.counts["acknowledged in batches"] += len(pops)
 
     def change(self):
+        self.not_twice_in_one_ms()
         if pops := self.open_pops():
             taken = self.pick(pops)
             answer = self.ask(
@@ -209,8 +210,12 @@ class Model:
             one = changed(taken.one, answer)
             self.taken.append(Taken(one, one.due, self.counts["opens"]))
             self.counts["changed"] += 1
-            if self.counts["resets"]:
-                self.clock.advance(2)  # a pop of the same offset, after a reset, would get the name of this change
+            self.not_twice_in_one_ms()
+
+    def not_twice_in_one_ms(self):
+        """Let time pass if an offset may be popped twice: a pop and a change of one ms would have one name."""
+        if self.counts["resets"] or self.counts["kills"]:
+            self.clock.advance(2)
 
     def notification(self):
         answer = self.ask(self.world.pop_part.inspect.notification, RequestCode.NOTIFICATION, {
